@@ -1,0 +1,1 @@
+"""Nodes working together: membership, plans in force, generation."""

@@ -1,0 +1,1 @@
+"""Computing: torch, and no network."""

@@ -1,0 +1,239 @@
+"""Every error that Potluck raises on purpose, in one tree.
+
+    PotluckError
+    ├── ModelError                  the model's files
+    │   ├── UnknownArchitectureError
+    │   ├── InvalidConfigError
+    │   ├── BrokenModelError
+    │   └── PromptError             a prompt that cannot be run
+    ├── PlanError
+    │   ├── NotEnoughMemoryError
+    │   └── InvalidLayersError
+    ├── ProtocolError               bytes on the wire
+    │   ├── LocalProtocolError      we would have sent something wrong
+    │   ├── RemoteProtocolError     the peer sent something wrong
+    │   └── VersionMismatchError
+    ├── PairingError                a pairing that did not come about
+    ├── PeerError                   a peer that is there and says no, or is not there any more
+    │   ├── UnreachableError
+    │   ├── PeerLostError
+    │   ├── PeerTimeoutError
+    │   └── RemoteError             the peer answered with an error
+    ├── StoreError
+    │   ├── IntegrityError
+    │   └── DiskFullError
+    ├── EngineError
+    │   ├── NeedReplayError
+    │   ├── StaleEpochError
+    │   ├── UnknownSessionError
+    │   └── OutOfMemoryError
+    └── UsageError                  what the user asked for is not possible as asked
+
+`code` is stable: it is what the wire, the API and `--json` carry. The message is a sentence for a
+person: what happened, what it means, what to do. `data` is what made the sentence.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, TypeAlias
+
+Data: TypeAlias = Mapping[str, str | int | float | bool | None]
+
+
+def format_bytes(count: float) -> str:
+    """A size as people read it, in decimal units: `5.2 GB`."""
+    for unit in ("B", "kB", "MB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+class PotluckError(Exception):
+    """The root. Catch it at a boundary, never between two of our own functions."""
+
+    code: ClassVar[str] = "error"
+    exit_status: ClassVar[int] = 1
+
+    def __init__(self, message: str, **data: str | int | float | bool | None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.data: Data = data
+
+
+class ModelError(PotluckError):
+    """The model's files cannot be used."""
+
+    code = "model"
+    exit_status = 3
+
+
+class UnknownArchitectureError(ModelError):
+    """The model is of a family that the engine does not know."""
+
+    code = "unknown_architecture"
+
+
+class InvalidConfigError(ModelError):
+    """The model's `config.json` contradicts itself or lacks what is needed."""
+
+    code = "invalid_config"
+
+
+class BrokenModelError(ModelError):
+    """A file of the model is missing, truncated or of the wrong shape."""
+
+    code = "broken_model"
+
+
+class PromptError(ModelError):
+    """The prompt is empty, too long for the context, or not for this model."""
+
+    code = "prompt"
+
+
+class PlanError(PotluckError):
+    """No plan satisfies what was asked for."""
+
+    code = "plan"
+    exit_status = 4
+
+
+class NotEnoughMemoryError(PlanError):
+    """The computers together cannot hold the model and its KV cache."""
+
+    code = "not_enough_memory"
+
+    def __init__(self, needed: int, available: int) -> None:
+        super().__init__(
+            f"The model needs {format_bytes(needed)} and the computers offer"
+            f" {format_bytes(available)}: {format_bytes(needed - available)} are missing."
+            " Add a computer, free memory, or choose a smaller model or context.",
+            needed=needed,
+            available=available,
+        )
+
+
+class InvalidLayersError(PlanError):
+    """The layers given by hand name an unknown computer or do not add up."""
+
+    code = "invalid_layers"
+
+
+class ProtocolError(PotluckError):
+    """Something on the wire is not as `core/PROTOCOL.md` says."""
+
+    code = "protocol"
+    exit_status = 5
+
+
+class LocalProtocolError(ProtocolError):
+    """We tried to send what the protocol does not allow: our own fault."""
+
+    code = "local_protocol"
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent what the protocol does not allow."""
+
+    code = "remote_protocol"
+
+
+class VersionMismatchError(ProtocolError):
+    """The two computers have no protocol version in common."""
+
+    code = "version_mismatch"
+
+
+class PairingError(PotluckError):
+    """The pairing was refused, timed out, or something stood between the two computers."""
+
+    code = "pairing"
+    exit_status = 5
+
+
+class PeerError(PotluckError):
+    """Another computer did not do what was asked."""
+
+    code = "peer"
+    exit_status = 5
+
+
+class UnreachableError(PeerError):
+    """No address of the peer could be reached."""
+
+    code = "unreachable"
+
+
+class PeerLostError(PeerError):
+    """The connection to the peer ended, or its heartbeats did."""
+
+    code = "peer_lost"
+
+
+class PeerTimeoutError(PeerError):
+    """The peer is connected but did not answer in time."""
+
+    code = "peer_timeout"
+
+
+class RemoteError(PeerError):
+    """The peer answered with an error of its own; `data["kind"]` is its code."""
+
+    code = "remote"
+
+
+class StoreError(PotluckError):
+    """The store of weights on this computer's disk failed."""
+
+    code = "store"
+    exit_status = 6
+
+
+class IntegrityError(StoreError):
+    """Bytes do not have the digest they were announced with."""
+
+    code = "integrity"
+
+
+class DiskFullError(StoreError):
+    """The disk, or the share of it that Potluck may use, has no room."""
+
+    code = "disk_full"
+
+
+class EngineError(PotluckError):
+    """A stage could not compute."""
+
+    code = "engine"
+    exit_status = 7
+
+
+class NeedReplayError(EngineError):
+    """The stage's cache is shorter than the step assumes; `data["position"]` is where it ends."""
+
+    code = "need_replay"
+
+
+class StaleEpochError(EngineError):
+    """The step belongs to a plan that is no longer in force."""
+
+    code = "stale_epoch"
+
+
+class UnknownSessionError(EngineError):
+    """The stage has no cache of this session: it was never opened, or was evicted."""
+
+    code = "unknown_session"
+
+
+class OutOfMemoryError(EngineError):
+    """The device has no memory for what was asked."""
+
+    code = "out_of_memory"
+
+
+class UsageError(PotluckError):
+    """What was asked for is not possible as asked."""
+
+    code = "usage"
+    exit_status = 2

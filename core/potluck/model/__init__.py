@@ -1,0 +1,1 @@
+"""What a model is: its configuration, its manifest, its words. Pure."""

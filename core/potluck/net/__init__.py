@@ -1,0 +1,1 @@
+"""Finding, knowing and reaching other nodes: asyncio, and no torch."""

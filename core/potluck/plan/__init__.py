@@ -1,0 +1,1 @@
+"""Who computes what: pure functions over frozen values."""

@@ -1,0 +1,1 @@
+"""The protocol between nodes, without I/O: bytes in, events out."""
