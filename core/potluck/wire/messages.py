@@ -274,7 +274,6 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] = 1.0
     seed: Annotated[int, Meta(ge=0, lt=1 << 63)] = 0
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None  # None: none; n: the chosen and n best
-    allow_eos: bool = True  # False: `ignore_eos`, the stop tokens cannot be chosen
     history: Annotated[tuple[Count, ...], Meta(max_length=MAX_TOKENS)] | None = None
     """Tokens so far, sent with a prompt's last chunk when a repetition penalty needs them."""
 
