@@ -1,0 +1,336 @@
+"""OpenAI's requests and responses, as far as Potluck speaks them, checked field by field.
+
+Unknown fields are ignored, as OpenAI's own servers do; a known one that would change the meaning
+of the answer and that Potluck cannot honour is refused by `check`. Beyond OpenAI's: `top_k`,
+`min_p`, `repetition_penalty`, `ignore_eos` and `return_token_ids`, named as vLLM names them, and
+an object `potluck` with what was measured. Pure, like `potluck.api.schema`.
+"""
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from potluck.errors import UsageError
+
+MAX_TOKENS = 1 << 20  # the longest context of any known model
+MAX_STOPS = 16  # OpenAI allows 4
+MAX_LOGPROBS = 20
+
+TokenIds = Annotated[list[Annotated[int, Meta(ge=0, lt=1 << 31)]], Meta(max_length=MAX_TOKENS)]
+StopText = Annotated[str, Meta(min_length=1, max_length=256)]
+Stop: TypeAlias = str | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None
+FinishReason: TypeAlias = Literal["stop", "length"]
+
+
+class UnsupportedParameterError(UsageError):
+    """A field that Potluck knows and cannot honour; `data["param"]` names it."""
+
+    code = "unsupported_parameter"
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message, param=param)
+        self.param = param
+
+
+# --- requests
+
+
+class StreamOptions(Struct, frozen=True, kw_only=True):
+    include_usage: bool = False
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What both kinds of request have in common. None: as the model recommends."""
+
+    model: Annotated[str, Meta(max_length=4096)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, lt=1 << 31)] | None = None  # 0 and -1: all
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
+    stop: Stop = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    ignore_eos: bool = False
+    return_token_ids: bool | None = None
+    # Known and not offered: accepted with the value that changes nothing.
+    n: int | None = None
+    logit_bias: dict[str, float] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+
+
+class ContentPart(Struct, frozen=True, kw_only=True):
+    type: str
+    text: str | None = None
+
+
+class ChatMessage(Struct, frozen=True, kw_only=True):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[ContentPart] | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+
+
+class ResponseFormat(Struct, frozen=True, kw_only=True):
+    type: str
+
+
+class ChatCompletionRequest(Options, frozen=True, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=4096)]
+    max_completion_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    tools: list[msgspec.Raw] | None = None
+    functions: list[msgspec.Raw] | None = None
+    response_format: ResponseFormat | None = None
+    modalities: list[str] | None = None
+
+
+class CompletionRequest(Options, frozen=True, kw_only=True):
+    """POST /v1/completions."""
+
+    prompt: str | list[int | str | TokenIds]
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: int | None = None
+
+
+def check(request: ChatCompletionRequest | CompletionRequest) -> None:
+    """Refuse what would change the answer's meaning and is not offered.
+
+    Raises:
+        UnsupportedParameterError: it names the field.
+    """
+    _refuse(request.n not in (None, 1), "n", "Potluck gives one answer per request: n must be 1.")
+    _refuse(bool(request.logit_bias), "logit_bias", "logit_bias is not offered.")
+    for name in ("presence_penalty", "frequency_penalty"):
+        _refuse(
+            getattr(request, name) not in (None, 0),
+            name,
+            f"{name} is not offered; repetition_penalty is.",
+        )
+    if request.stream_options is not None and not request.stream:
+        _refuse(True, "stream_options", "stream_options needs stream: true.")
+    if isinstance(request, ChatCompletionRequest):
+        _check_chat(request)
+    else:
+        _refuse(bool(request.echo), "echo", "echo is not offered.")
+        _refuse(bool(request.suffix), "suffix", "suffix is not offered.")
+        _refuse(
+            request.best_of not in (None, 1),
+            "best_of",
+            "Potluck gives one answer per request: best_of must be 1.",
+        )
+
+
+def _check_chat(request: ChatCompletionRequest) -> None:
+    for name in ("tools", "functions"):
+        _refuse(bool(getattr(request, name)), name, f"{name}: calling tools is not offered yet.")
+    if request.response_format is not None and request.response_format.type != "text":
+        _refuse(True, "response_format", "response_format: only type text is offered.")
+    if request.modalities is not None and request.modalities != ["text"]:
+        _refuse(True, "modalities", "modalities: only text is offered.")
+    if request.top_logprobs and not request.logprobs:
+        _refuse(True, "top_logprobs", "top_logprobs needs logprobs: true.")
+    for number, message in enumerate(request.messages):
+        where = f"messages[{number}]"
+        if message.role in ("tool", "function") or message.tool_calls:
+            _refuse(True, where, f"{where}: calling tools is not offered yet.")
+        if isinstance(message.content, list):
+            for part in message.content:
+                if part.type != "text" or part.text is None:
+                    _refuse(True, f"{where}.content", f"{where}.content: only text is offered.")
+
+
+def _refuse(refused: bool, param: str, message: str) -> None:
+    if refused:
+        raise UnsupportedParameterError(param, message)
+
+
+def message_text(message: ChatMessage) -> str:
+    """The message's text, its parts joined."""
+    if isinstance(message.content, list):
+        return "".join(part.text or "" for part in message.content)
+    return message.content or ""
+
+
+def single_prompt(request: CompletionRequest) -> str | list[int]:
+    """The one prompt: text or token ids, also when it stands alone in a list.
+
+    Raises:
+        UnsupportedParameterError: there is none, or more than one.
+    """
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        return prompt
+    ids = [item for item in prompt if isinstance(item, int)]
+    if ids and len(ids) == len(prompt):
+        if min(ids) < 0 or max(ids) >= 1 << 31:
+            _refuse(True, "prompt", "prompt: a token id is not below 0 and fits 31 bits.")
+        return ids
+    if len(prompt) == 1:
+        only = prompt[0]
+        assert not isinstance(only, int)
+        return only
+    raise UnsupportedParameterError(
+        "prompt", f"prompt: one prompt per request is offered; this one has {len(prompt)}."
+    )
+
+
+# --- what was measured, beside every answer
+
+
+class StageTiming(Struct, frozen=True, kw_only=True):
+    node: str  # name
+    compute_ms: float  # of one token, median
+
+
+class Timings(Struct, frozen=True, kw_only=True):
+    """The object `potluck` in the last chunk, or in the whole answer."""
+
+    time_to_first_token_s: float
+    tokens_per_s: float  # of decoding, the first token not counted
+    prefill_tokens: int = 0  # computed for this answer
+    cached_tokens: int = 0  # of the prompt, found in the caches
+    stages: tuple[StageTiming, ...] = ()
+    hop_ms: float | None = None  # of one token: its time less all stages' computing
+
+
+# --- responses
+
+
+class PromptTokensDetails(Struct, frozen=True, kw_only=True):
+    cached_tokens: int = 0
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails = PromptTokensDetails()
+
+
+class TopLogprob(Struct, frozen=True, kw_only=True):
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+
+
+class TokenLogprob(Struct, frozen=True, kw_only=True):
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+    top_logprobs: tuple[TopLogprob, ...] = ()
+
+
+class ChatLogprobs(Struct, frozen=True, kw_only=True):
+    content: list[TokenLogprob]
+
+
+class AssistantMessage(Struct, frozen=True, kw_only=True):
+    content: str
+    role: Literal["assistant"] = "assistant"
+
+
+class ChatChoice(Struct, frozen=True, kw_only=True):
+    message: AssistantMessage
+    finish_reason: FinishReason
+    index: int = 0
+    logprobs: ChatLogprobs | None = None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatCompletion(Struct, frozen=True, kw_only=True):
+    id: str
+    created: int
+    model: str
+    choices: tuple[ChatChoice, ...]
+    usage: Usage
+    potluck: Timings
+    object: Literal["chat.completion"] = "chat.completion"
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class Delta(Struct, frozen=True, kw_only=True):
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(Struct, frozen=True, kw_only=True):
+    delta: Delta
+    finish_reason: FinishReason | None = None
+    index: int = 0
+    logprobs: ChatLogprobs | None = None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatChunk(Struct, frozen=True, kw_only=True):
+    """One server-sent event of a streamed chat; `[DONE]` comes after the last one."""
+
+    id: str
+    created: int
+    model: str
+    choices: tuple[ChatChunkChoice, ...]
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    usage: Usage | UnsetType | None = UNSET  # only with stream_options.include_usage
+    potluck: Timings | UnsetType = UNSET  # with the finish_reason
+    prompt_token_ids: list[int] | UnsetType = UNSET  # in the first chunk
+
+
+class CompletionLogprobs(Struct, frozen=True, kw_only=True):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]] | None
+    text_offset: list[int]
+
+
+class CompletionChoice(Struct, frozen=True, kw_only=True):
+    text: str
+    finish_reason: FinishReason | None = None
+    index: int = 0
+    logprobs: CompletionLogprobs | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class Completion(Struct, frozen=True, kw_only=True):
+    """A whole text completion, or one server-sent event of a streamed one."""
+
+    id: str
+    created: int
+    model: str
+    choices: tuple[CompletionChoice, ...]
+    object: Literal["text_completion"] = "text_completion"
+    usage: Usage | UnsetType | None = UNSET
+    potluck: Timings | UnsetType = UNSET
+
+
+class ModelInfo(Struct, frozen=True, kw_only=True):
+    id: str
+    created: int
+    object: Literal["model"] = "model"
+    owned_by: str = "potluck"
+
+
+class ModelList(Struct, frozen=True, kw_only=True):
+    data: tuple[ModelInfo, ...]
+    object: Literal["list"] = "list"
+
+
+class ApiError(Struct, frozen=True, kw_only=True):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ApiErrorBody(Struct, frozen=True, kw_only=True):
+    """How `/v1` answers an error, and how one inside a stream looks."""
+
+    error: ApiError
