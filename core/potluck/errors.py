@@ -14,8 +14,10 @@
     │   ├── RemoteProtocolError     the peer sent something wrong
     │   └── VersionMismatchError
     ├── PairingError                a pairing that did not come about
+    ├── IdentityError               this computer's own key and certificates
     ├── PeerError                   a peer that is there and says no, or is not there any more
     │   ├── UnreachableError
+    │   ├── UntrustedPeerError
     │   ├── PeerLostError
     │   ├── PeerTimeoutError
     │   └── RemoteError             the peer answered with an error
@@ -151,6 +153,13 @@ class PairingError(PotluckError):
     exit_status = 5
 
 
+class IdentityError(PotluckError):
+    """This computer's key or certificates are missing, damaged or do not fit together."""
+
+    code = "identity"
+    exit_status = 5
+
+
 class PeerError(PotluckError):
     """Another computer did not do what was asked."""
 
@@ -162,6 +171,12 @@ class UnreachableError(PeerError):
     """No address of the peer could be reached."""
 
     code = "unreachable"
+
+
+class UntrustedPeerError(PeerError):
+    """The other computer does not belong to the home, is not the one expected, or was revoked."""
+
+    code = "untrusted_peer"
 
 
 class PeerLostError(PeerError):
