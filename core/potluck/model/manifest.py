@@ -1,0 +1,240 @@
+"""What a model is: its config and its tensors, each with the digest of its bytes.
+
+Also the header of a safetensors file (https://github.com/huggingface/safetensors#format), from bytes
+with limits: a downloaded file is a stranger's. A manifest has exactly the tensors that the config
+names; others (rotary `inv_freq`, an `lm_head` beside tied embeddings) are computed or unused, hence
+not part of the model, and never sent.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from potluck.errors import BrokenModelError, format_bytes
+from potluck.ids import Digest, ModelId
+
+LENGTH_SIZE = 8  # bytes of the header's length, little-endian, at the start of a file
+MAX_HEADER = 100_000_000  # bytes; the limit of the reference implementation
+MAX_NAME = 256  # characters; what a message on the wire allows
+MAX_RANK = 8  # dimensions; decoders have tensors of one to three
+
+# Bits of one element. Sub-byte formats exist, so bits and not bytes.
+DTYPE_BITS: Mapping[str, int] = {
+    "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
+    "F8_E5M2FNUZ": 8, "F8_E4M3FNUZ": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4, "C64": 64,
+    "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
+}  # fmt: skip
+WEIGHT_DTYPES = ("F32", "F16", "BF16")  # what the engine loads; a quantised file is another matter
+
+# Fields of config.json that say where a model came from, who saved it or how it was trained and
+# stored, not what is computed. Two folders that differ in these alone are one model, and the path in
+# `_name_or_path` is nobody else's business. Each tensor carries the dtype that it is stored in.
+NOT_COMPUTED = frozenset(
+    {
+        "_name_or_path", "_commit_hash", "transformers_version", "torch_dtype", "dtype",
+        "auto_map", "use_cache", "initializer_range", "attention_dropout", "unsloth_version",
+    }
+)  # fmt: skip
+
+Shape = tuple[int, ...]
+_Members = dict[Annotated[str, Meta(max_length=MAX_NAME)], msgspec.Raw]
+
+
+class _RawTensor(msgspec.Struct, frozen=True):
+    dtype: str
+    shape: Annotated[tuple[Annotated[int, Meta(ge=0, lt=1 << 50)], ...], Meta(max_length=MAX_RANK)]
+    data_offsets: tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpan:
+    """A tensor as a file's header announces it."""
+
+    name: str
+    dtype: str
+    shape: Shape
+    file: str  # its name, for messages
+    offset: int  # of its first byte in the file
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorEntry:
+    """A tensor of the manifest: the digest is of its bytes as they stand in the file."""
+
+    name: str
+    dtype: str
+    shape: Shape
+    digest: Digest
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A whole model, by content. Made by `make_manifest`."""
+
+    model_id: ModelId
+    config: Mapping[str, object]  # canonical: without the fields of NOT_COMPUTED
+    tensors: tuple[TensorEntry, ...]  # by name
+
+    @property
+    def parameters(self) -> int:
+        return sum(prod(entry.shape) for entry in self.tensors)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(entry.nbytes for entry in self.tensors)
+
+    def stage(self, names: Iterable[str]) -> tuple[TensorEntry, ...]:
+        """The entries of these tensors, in this order. A name that is none of the model's is our bug."""
+        by_name = {entry.name: entry for entry in self.tensors}
+        return tuple(by_name[name] for name in names)
+
+
+def make_manifest(config: Mapping[str, object], tensors: Iterable[TensorEntry]) -> Manifest:
+    """Put a model together and compute its id. The order of the tensors does not matter."""
+    canonical = {key: config[key] for key in sorted(config) if key not in NOT_COMPUTED}
+    ordered = tuple(sorted(tensors, key=lambda entry: entry.name))
+    sha = hashlib.sha256(_canonical_json(canonical))
+    for entry in ordered:
+        # one JSON array a line: no two lists of tensors read the same
+        line = [entry.name, entry.dtype, list(entry.shape), entry.digest]
+        sha.update(b"\n" + _canonical_json(line))
+    return Manifest(model_id=ModelId(sha.hexdigest()), config=canonical, tensors=ordered)
+
+
+def header_length(prefix: bytes, file_size: int, file: str) -> int:
+    """How long a safetensors header is, from the first `LENGTH_SIZE` bytes of the file."""
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) < LENGTH_SIZE or length > file_size - LENGTH_SIZE:
+        raise _truncated(file, LENGTH_SIZE + length, file_size)
+    if length > MAX_HEADER:
+        raise BrokenModelError(
+            f"{file} is not a safetensors file: its header claims {format_bytes(length)},"
+            f" {format_bytes(MAX_HEADER)} are allowed.",
+            file=file,
+        )
+    return length
+
+
+def parse_header(header: bytes, file_size: int, file: str) -> dict[str, TensorSpan]:
+    """The tensors of a safetensors file, from the header that follows its length.
+
+    The data must be covered without hole or overlap, as the format demands: then a tensor that is
+    listed twice, moved or cut off cannot pass.
+
+    Raises:
+        BrokenModelError: with the file, the tensor, what was expected and what was found.
+    """
+    start = LENGTH_SIZE + len(header)
+    try:
+        members = msgspec.json.decode(header, type=_Members)
+        members.pop("__metadata__", None)  # free text of whoever saved the file
+        raw = {name: msgspec.json.decode(value, type=_RawTensor) for name, value in members.items()}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BrokenModelError(f"{file} has an unreadable header: {error}.", file=file) from error
+    spans = {name: _span(name, tensor, start, file) for name, tensor in raw.items()}
+    position = start
+    for span in sorted(spans.values(), key=lambda span: (span.offset, span.nbytes)):
+        if span.offset != position:
+            raise BrokenModelError(
+                f"{file} is broken: tensor {span.name} begins at byte {span.offset}, expected"
+                f" {position}. Download the file again.",
+                file=file,
+                tensor=span.name,
+            )
+        position += span.nbytes
+    if position > file_size:
+        raise _truncated(file, position, file_size)
+    if position < file_size:
+        raise BrokenModelError(
+            f"{file} is broken: its header describes {position} bytes, the file has {file_size}."
+            " Download the file again.",
+            file=file,
+        )
+    return spans
+
+
+def check_tensors(
+    expected: Mapping[str, Shape], found: Mapping[str, TensorSpan], *, where: str
+) -> None:
+    """Check that every tensor that the config names is there, in its shape and a dtype we load.
+
+    Args:
+        expected: names and shapes, from `ModelConfig.stage_tensors`.
+        found: everything that the model's files announce.
+        where: the folder, for messages.
+    """
+    for name, shape in expected.items():
+        span = found.get(name)
+        if span is None:
+            raise BrokenModelError(
+                f"The model in {where} lacks tensor {name} {list(shape)}, which its config.json"
+                f" asks for; {len(found)} others are there. Its files do not belong together, or"
+                " the download is not complete.",
+                tensor=name,
+            )
+        if span.shape != shape:
+            raise BrokenModelError(
+                f"Tensor {name} in {span.file} has shape {list(span.shape)}, but config.json asks"
+                f" for {list(shape)}. The files do not belong together; download the model again.",
+                tensor=name,
+                file=span.file,
+            )
+        if span.dtype not in WEIGHT_DTYPES:
+            raise BrokenModelError(
+                f"Tensor {name} in {span.file} is stored as {span.dtype}; Potluck loads"
+                f" {', '.join(WEIGHT_DTYPES)}. Use the model's unquantised version.",
+                tensor=name,
+                file=span.file,
+            )
+
+
+def _span(name: str, tensor: _RawTensor, start: int, file: str) -> TensorSpan:
+    bits = DTYPE_BITS.get(tensor.dtype)
+    if bits is None:
+        raise BrokenModelError(
+            f"Tensor {name} in {file} is of an unknown dtype: {tensor.dtype[:32]}.",
+            file=file,
+            tensor=name,
+        )
+    first, last = tensor.data_offsets
+    needed, odd_bits = divmod(prod(tensor.shape) * bits, 8)
+    if odd_bits or last - first != needed:
+        raise BrokenModelError(
+            f"Tensor {name} in {file} has {last - first} bytes; {tensor.dtype}"
+            f" {list(tensor.shape)} takes {needed}. The file is broken; download it again.",
+            file=file,
+            tensor=name,
+        )
+    return TensorSpan(
+        name=name,
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        file=file,
+        offset=start + first,
+        nbytes=needed,
+    )
+
+
+def _truncated(file: str, expected: int, found: int) -> BrokenModelError:
+    return BrokenModelError(
+        f"{file} is cut off: {format_bytes(expected)} expected, {format_bytes(found)} found."
+        " The download is not complete; start it again.",
+        file=file,
+        expected=expected,
+        found=found,
+    )
+
+
+def _canonical_json(value: object) -> bytes:
+    """One form for one value: sorted keys, no whitespace, UTF-8."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    # a lone surrogate, which JSON can spell as \ud800, has no UTF-8
+    return text.encode("utf-8", "backslashreplace")

@@ -1,0 +1,157 @@
+"""The digests of a model's tensors: made once, in parallel, and remembered.
+
+The memory is one small file per model file, named by the hash of its path, and holds while size and
+times of the model file stay as they were. It saves time and nothing else: one that is missing,
+damaged or out of date is made again.
+"""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from potluck.errors import BrokenModelError
+from potluck.ids import Digest, is_digest, short
+from potluck.model.manifest import TensorSpan
+from potluck.store.atomic import write_file
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all), on the caller's thread. What it raises stops the hashing."""
+
+BUFFER_SIZE = 1 << 20  # stays in a core's L2 cache, so that the copy costs little beside SHA-256
+SETTLED_NS = 2 * 10**9  # FAT keeps times to two seconds: a younger file may change unnoticed
+
+
+class Stamp(msgspec.Struct, frozen=True):
+    """What tells that a file is still the one that was read."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int  # also moves where a tool sets mtime back (rsync -t); creation time on Windows
+
+    @classmethod
+    def of(cls, path: Path) -> "Stamp":
+        status = path.stat()
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+class _Memory(msgspec.Struct, frozen=True):
+    path: str
+    stamp: Stamp
+    digests: dict[str, str]  # by tensor name
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A safetensors file and those of its tensors that the model has."""
+
+    path: Path
+    stamp: Stamp  # from before its header was read
+    spans: Sequence[TensorSpan]
+
+
+def digest_tensors(
+    files: Sequence[ModelFile], *, cache_dir: Path, progress: Progress | None, threads: int
+) -> dict[str, Digest]:
+    """The digest of every tensor, by name.
+
+    Raises:
+        BrokenModelError: a file changed or shrank while it was read.
+    """
+    digests: dict[str, Digest] = {}
+    missing: list[tuple[ModelFile, TensorSpan]] = []
+    for file in files:
+        known = _recall(file, cache_dir)
+        for span in file.spans:
+            if span.name in known:
+                digests[span.name] = known[span.name]
+            else:
+                missing.append((file, span))
+    total = sum(span.nbytes for file in files for span in file.spans)
+    done = total - sum(span.nbytes for _, span in missing)
+    if progress:
+        progress(done, total)
+    with _hashing(missing, threads) as futures:
+        for future in as_completed(futures):
+            _, span = futures[future]
+            digests[span.name] = future.result()
+            done += span.nbytes
+            if progress:
+                progress(done, total)
+    for file in {file.path: file for file, _ in missing}.values():
+        if Stamp.of(file.path) != file.stamp:
+            raise _changed(file.spans[0].file)
+        _remember(file, digests, cache_dir)
+    return digests
+
+
+@contextmanager
+def _hashing(
+    tensors: Sequence[tuple[ModelFile, TensorSpan]], threads: int
+) -> Generator[dict[Future[Digest], tuple[ModelFile, TensorSpan]]]:
+    # in the order of the files, so that a rotating disk seeks little
+    ordered = sorted(tensors, key=lambda item: (item[0].path, item[1].offset))
+    pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="digest")
+    try:
+        yield {pool.submit(_digest, file.path, span): (file, span) for file, span in ordered}
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _digest(path: Path, span: TensorSpan) -> Digest:
+    # Read, not mapped: a mapped file that another program shortens kills the process.
+    sha = hashlib.sha256()
+    left = span.nbytes
+    buffer = memoryview(bytearray(min(BUFFER_SIZE, left)))
+    with path.open("rb", buffering=0) as file:
+        file.seek(span.offset)
+        while left:
+            count = file.readinto(buffer[: min(len(buffer), left)])
+            if not count:
+                raise _changed(span.file)
+            sha.update(buffer[:count])
+            left -= count
+    return Digest(sha.hexdigest())
+
+
+def _memory_path(path: Path, cache_dir: Path) -> Path:
+    return cache_dir / "digests" / f"{hashlib.sha256(str(path).encode()).hexdigest()}.json"
+
+
+def _recall(file: ModelFile, cache_dir: Path) -> Mapping[str, Digest]:
+    try:
+        data = _memory_path(file.path, cache_dir).read_bytes()
+        memory = msgspec.json.decode(data, type=_Memory)
+    except (OSError, ValueError):  # msgspec's errors and bad UTF-8 are ValueErrors
+        return {}
+    if memory.path != str(file.path) or memory.stamp != file.stamp:
+        return {}
+    return {name: Digest(text) for name, text in memory.digests.items() if is_digest(text)}
+
+
+def _remember(file: ModelFile, digests: Mapping[str, Digest], cache_dir: Path) -> None:
+    if time.time_ns() - file.stamp.mtime_ns < SETTLED_NS:
+        return
+    names = {span.name: str(digests[span.name]) for span in file.spans}
+    memory = _Memory(str(file.path), file.stamp, names)
+    path = _memory_path(file.path, cache_dir)
+    try:
+        write_file(path, msgspec.json.encode(memory))
+    except OSError as error:  # a full disk costs the next start its time, not this one its model
+        logger.warning("digests not remembered file=%s error=%s", short(path.stem), error)
+
+
+def _changed(file: str) -> BrokenModelError:
+    return BrokenModelError(
+        f"{file} changed while it was read. Wait until its download has ended, then open"
+        " the model again.",
+        file=file,
+    )

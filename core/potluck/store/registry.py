@@ -1,0 +1,235 @@
+"""The models on this computer's disk: a folder in the Hugging Face layout, opened and checked.
+
+Everything that can be wrong with a folder is found here, before a byte is sent to anyone. Blocking
+functions, meant for a thread. Files are never run or unpickled.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import cast
+
+from potluck.errors import BrokenModelError, InvalidConfigError, UsageError, format_bytes
+from potluck.ids import Digest
+from potluck.model.config import ModelConfig
+from potluck.model.manifest import (
+    LENGTH_SIZE,
+    Manifest,
+    TensorEntry,
+    TensorSpan,
+    check_tensors,
+    header_length,
+    make_manifest,
+    parse_header,
+)
+from potluck.store.digests import ModelFile, Progress, Stamp, digest_tensors
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+MAX_JSON = 64 << 20  # bytes of config.json or the index; the largest index known has some 10 MB
+THREADS = min(8, os.cpu_count() or 1)  # SHA-256 takes 0.5 to 2 GB/s a core; disks end at about 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSource:
+    """Where a tensor's bytes are on this computer."""
+
+    path: Path
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalModel:
+    """A model whose files are here, whole and consistent when they were opened."""
+
+    folder: Path
+    name: str  # for people: the folder's name, `org/name` in the Hub cache
+    manifest: Manifest
+    config: ModelConfig
+    sources: Mapping[Digest, TensorSource]
+
+
+def open_model(
+    folder: Path, *, cache_dir: Path, progress: Progress | None = None, threads: int = THREADS
+) -> LocalModel:
+    """Read and check a model's folder, and digest those of its tensors that are not remembered.
+
+    Raises:
+        UsageError: there is no such folder, or no model in it.
+        ModelError: the model is broken or of a family that the engine does not know.
+    """
+    try:
+        return _open_model(folder, cache_dir, progress, threads)
+    except OSError as error:
+        raise BrokenModelError(f"{folder} cannot be read: {error}.", folder=str(folder)) from error
+
+
+def model_name(folder: Path) -> str:
+    """What people call the model in this folder."""
+    folder = folder.absolute()
+    # the Hub cache keeps org/name as models--org--name/snapshots/<revision>
+    if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
+        return folder.parent.parent.name.removeprefix("models--").replace("--", "/")
+    return folder.name
+
+
+def _open_model(
+    folder: Path, cache_dir: Path, progress: Progress | None, threads: int
+) -> LocalModel:
+    raw = _read_config(folder)
+    config = ModelConfig.from_dict(raw)
+    if not (folder / "tokenizer.json").is_file():
+        raise BrokenModelError(
+            f"{folder} has no tokenizer.json, without which text cannot become tokens."
+            " Download the model again with all its files.",
+            file="tokenizer.json",
+        )
+    spans = _read_spans(folder)
+    everything = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
+    check_tensors(everything, {name: span for name, (_, span) in spans.items()}, where=str(folder))
+    files = _by_file({name: spans[name] for name in everything})
+    digests = digest_tensors(files, cache_dir=cache_dir, progress=progress, threads=threads)
+    entries = [
+        TensorEntry(
+            name=span.name,
+            dtype=span.dtype,
+            shape=span.shape,
+            digest=digests[span.name],
+            nbytes=span.nbytes,
+        )
+        for file in files
+        for span in file.spans
+    ]
+    return LocalModel(
+        folder=folder,
+        name=model_name(folder),
+        manifest=make_manifest(raw, entries),
+        config=config,
+        sources={
+            digests[span.name]: TensorSource(path=file.path, offset=span.offset, nbytes=span.nbytes)
+            for file in files
+            for span in file.spans
+        },
+    )
+
+
+def _read_config(folder: Path) -> dict[str, object]:
+    if not folder.is_dir():
+        raise UsageError(f"There is no folder {folder}.", folder=str(folder))
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UsageError(
+            f"{folder} is not a model's folder: it has no config.json. Choose the folder that"
+            " holds the model's config.json, tokenizer.json and safetensors files.",
+            folder=str(folder),
+        )
+    try:
+        return _read_json(path)
+    except BrokenModelError as error:
+        raise InvalidConfigError(error.message, **error.data) from error
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    size = path.stat().st_size
+    if size > MAX_JSON:
+        raise BrokenModelError(
+            f"{path.name} has {format_bytes(size)}; no model's has more than"
+            f" {format_bytes(MAX_JSON)}.",
+            file=path.name,
+        )
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise BrokenModelError(
+            f"{path.name} is not readable JSON: {error}. Download the model again.", file=path.name
+        ) from error
+    if not isinstance(value, dict):
+        raise BrokenModelError(f"{path.name} does not hold a JSON object.", file=path.name)
+    return cast("dict[str, object]", value)
+
+
+def _read_spans(folder: Path) -> dict[str, tuple[ModelFile, TensorSpan]]:
+    """Every tensor that the folder's files hold, with its file."""
+    if (folder / WEIGHTS).is_file():
+        file = _read_header(folder / WEIGHTS)
+        return {span.name: (file, span) for span in file.spans}
+    if not (folder / INDEX).is_file():
+        raise _no_weights(folder)
+    weight_map = _weight_map(folder / INDEX)
+    missing = sorted({name for name in weight_map.values() if not (folder / name).is_file()})
+    if missing:
+        raise BrokenModelError(
+            f"{folder} lacks {', '.join(missing[:3])}{' and more' if len(missing) > 3 else ''}:"
+            f" {len(missing)} of {len(set(weight_map.values()))} files with weights are missing."
+            " The download is not complete; start it again.",
+            file=missing[0],
+        )
+    files = {name: _read_header(folder / name) for name in sorted(set(weight_map.values()))}
+    by_shard = {name: {span.name: span for span in file.spans} for name, file in files.items()}
+    for tensor, shard in weight_map.items():
+        if tensor not in by_shard[shard]:
+            raise BrokenModelError(
+                f"{INDEX} expects tensor {tensor} in {shard}, which holds {len(by_shard[shard])}"
+                " others. The files do not belong together; download the model again.",
+                tensor=tensor,
+                file=shard,
+            )
+    return {tensor: (files[shard], by_shard[shard][tensor]) for tensor, shard in weight_map.items()}
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """Which tensor is in which file of the folder."""
+    weight_map = _read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise BrokenModelError(f"{index.name} has no weight_map.", file=index.name)
+    for shard in cast("dict[str, object]", weight_map).values():
+        if not isinstance(shard, str) or not _is_plain_name(shard):
+            raise BrokenModelError(
+                f"{index.name} names the file {str(shard)[:80]!r}, which is not a safetensors"
+                " file in the model's own folder. Do not trust this model.",
+                file=index.name,
+            )
+    return cast("dict[str, str]", weight_map)
+
+
+def _is_plain_name(name: str) -> bool:
+    """Whether the name stays in its folder, on every system."""
+    plain = PurePosixPath(name).name == name and PureWindowsPath(name).name == name
+    return plain and name.endswith(".safetensors") and name.isprintable()
+
+
+def _read_header(path: Path) -> ModelFile:
+    stamp = Stamp.of(path)
+    with path.open("rb") as file:
+        length = header_length(file.read(LENGTH_SIZE), stamp.size, path.name)
+        header = file.read(length)
+    spans = parse_header(header, stamp.size, path.name)
+    # resolved: the Hub cache links to a blob, which several revisions may share
+    return ModelFile(path.resolve(), stamp, tuple(spans.values()))
+
+
+def _by_file(spans: Mapping[str, tuple[ModelFile, TensorSpan]]) -> Sequence[ModelFile]:
+    """The files again, each with only these of its tensors."""
+    chosen: dict[Path, tuple[ModelFile, list[TensorSpan]]] = {}
+    for file, span in spans.values():
+        chosen.setdefault(file.path, (file, []))[1].append(span)
+    return [ModelFile(file.path, file.stamp, some) for file, some in chosen.values()]
+
+
+def _no_weights(folder: Path) -> BrokenModelError:
+    names = {path.name for path in folder.iterdir()}
+    if any(name.endswith(".safetensors") for name in names):
+        why = f"has safetensors files but neither {WEIGHTS} nor {INDEX}: the download is incomplete"
+    elif any(name.endswith((".bin", ".pt", ".pth")) for name in names):
+        why = "has its weights as pickle files only, which can run code when they are opened"
+    elif any(name.endswith(".gguf") for name in names):
+        why = "has its weights as GGUF, which Potluck does not read"
+    else:
+        why = "has no weights"
+    return BrokenModelError(
+        f"{folder} {why}. Potluck reads safetensors: download the model in that form.",
+        file=WEIGHTS,
+    )
