@@ -11,8 +11,10 @@ import msgspec
 from msgspec import Meta
 
 # Limits, each with its reason. They bound what a hostile header can make us build.
-Name = Annotated[str, Meta(max_length=128)]  # shown in a list, one line
-Hex = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]  # SHA-256
+# A name is shown in a list, on one line: no control characters, no marks that reverse the text.
+_UNPRINTABLE = "\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
+Name = Annotated[str, Meta(max_length=128, pattern=rf"\A[^{_UNPRINTABLE}]*\Z")]
+Hex = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # SHA-256; `$` would let a line end pass
 SessionName = Annotated[str, Meta(min_length=1, max_length=64)]
 Text = Annotated[str, Meta(max_length=4096)]  # a sentence for a person
 Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
@@ -27,9 +29,12 @@ Shape = Annotated[tuple[Count, ...], Meta(max_length=8)]
 MAX_ADDRESSES = 16  # a computer with more interfaces is none of a home
 MAX_TENSORS = 1 << 17  # a mixture of experts with 128 layers of 256 experts has 98,304
 MAX_TOKENS = 1 << 20  # one forward; the longest context of any known model
+MAX_HISTORY = 1 << 17  # tokens a repetition penalty looks back over; as I32, half of a header
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a listener can be dialled: a literal IP address (with its zone, if any) or a name."""
+
     host: Annotated[str, Meta(min_length=1, max_length=255)]
     port: Port
 
@@ -48,6 +53,8 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Who a node is, as it says itself. Its id must be that of its certificate."""
+
     node_id: Hex
     name: Name
     version: Annotated[str, Meta(max_length=32)]  # of the program
@@ -57,6 +64,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One tensor of a model, as its manifest has it."""
+
     name: Annotated[str, Meta(max_length=256)]
     dtype: Dtype
     shape: Shape
@@ -81,30 +90,38 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", omit_de
 # --- every connection
 
 
-class Hello(Message, tag="hello"):
+class Hello(Message, frozen=True, tag="hello"):
+    """First words of the side that dialled."""
+
     versions: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=16)]
     purpose: Purpose
     node: NodeInfo
 
 
-class Welcome(Message, tag="welcome"):
+class Welcome(Message, frozen=True, tag="welcome"):
+    """The other side's answer: the highest version that both speak."""
+
     version: Count
     node: NodeInfo
 
 
-class Ping(Message, tag="ping"):
-    pass
+class Ping(Message, frozen=True, tag="ping"):
+    """A heartbeat. Answered at once."""
 
 
-class Pong(Message, tag="pong"):
-    pass
+class Pong(Message, frozen=True, tag="pong"):
+    """The heartbeat's answer."""
 
 
-class Goodbye(Message, tag="goodbye"):
+class Goodbye(Message, frozen=True, tag="goodbye"):
+    """The sender closes the connection on purpose: it is not lost."""
+
     reason: Text = ""
 
 
-class Error(Message, tag="error"):
+class Error(Message, frozen=True, tag="error"):
+    """Something asked for was not done. With `re`: what was asked."""
+
     kind: Annotated[str, Meta(max_length=64)]  # a `code` of potluck.errors, or "unknown_op"
     message: Text
     data: dict[str, str | int | float | bool | None] = {}
@@ -113,7 +130,7 @@ class Error(Message, tag="error"):
 # --- control: the master asks, a worker answers
 
 
-class Status(Message, tag="status"):
+class Status(Message, frozen=True, tag="status"):
     """A worker tells what it lends, whenever that changes."""
 
     devices: Annotated[tuple[DeviceInfo, ...], Meta(max_length=16)]
@@ -121,13 +138,13 @@ class Status(Message, tag="status"):
     lent_to: Name | None = None  # the name of another home's master that has the devices
 
 
-class Revoked(Message, tag="revoked"):
+class Revoked(Message, frozen=True, tag="revoked"):
     """The members that the home no longer trusts, whole list, from its master alone."""
 
-    node_ids: Annotated[tuple[Hex, ...], Meta(max_length=4096)]
+    node_ids: Annotated[tuple[Hex, ...], Meta(max_length=1024)]
 
 
-class Profile(Message, tag="profile"):
+class Profile(Message, frozen=True, tag="profile"):
     """Measure one decoder layer of this model on the best device."""
 
     config: dict[str, object]  # the model's config.json
@@ -135,37 +152,43 @@ class Profile(Message, tag="profile"):
     tokens: Annotated[int, Meta(ge=1, le=4096)]  # of the prefill chunk
 
 
-class Profiled(Message, tag="profiled"):
+class Profiled(Message, frozen=True, tag="profiled"):
+    """What the device measured."""
+
     device: DeviceInfo
     decode_ms: Seconds  # one layer, one token
     prefill_ms: Seconds  # one layer, one chunk
     head_ms: Seconds  # final norm, lm_head and sampling, one token
 
 
-class MeasureLink(Message, tag="measure_link"):
+class MeasureLink(Message, frozen=True, tag="measure_link"):
     """Measure the way from you to that peer."""
 
     node_id: Hex
     addresses: Addresses
 
 
-class LinkMeasured(Message, tag="link_measured"):
+class LinkMeasured(Message, frozen=True, tag="link_measured"):
+    """What the way to that peer gave."""
+
     rtt_ms: Seconds  # median
     rtt_p95_ms: Seconds
     bytes_per_s: Annotated[float, Meta(ge=0)]
     address: Address  # the fastest of those offered
 
 
-class Blob(Message, tag="blob"):
+class Blob(Message, frozen=True, tag="blob"):
     """Payload that measures a link; the answer says how long it took to arrive."""
 
 
-class BlobReceived(Message, tag="blob_received"):
+class BlobReceived(Message, frozen=True, tag="blob_received"):
+    """How the blob arrived."""
+
     nbytes: Size
     seconds: Seconds  # from its first byte to its last
 
 
-class Assign(Message, tag="assign"):
+class Assign(Message, frozen=True, tag="assign"):
     """These layers are yours in this plan. Answered by `need`."""
 
     epoch: Count
@@ -180,11 +203,13 @@ class Assign(Message, tag="assign"):
 
 
 class NeedTensor(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor to send, and where to begin."""
+
     digest: Hex
     offset: Size  # bytes that are here already
 
 
-class Need(Message, tag="need"):
+class Need(Message, frozen=True, tag="need"):
     """What the store lacks, and where the stage will listen for activations."""
 
     epoch: Count
@@ -192,34 +217,42 @@ class Need(Message, tag="need"):
     activation_port: Port
 
 
-class Load(Message, tag="load"):
+class Load(Message, frozen=True, tag="load"):
     """All weights are there: load them. Answered by `loaded`, with `warming_up` before it."""
 
     epoch: Count
     next_hop: Hop | None  # None: the last stage, which answers the driver
 
 
-class WarmingUp(Message, tag="warming_up"):
+class WarmingUp(Message, frozen=True, tag="warming_up"):
+    """Loading is under way: wait, and do not hold it against the worker. Carries no `re`."""
+
     epoch: Count
     progress: Annotated[float, Meta(ge=0, le=1)]
     eta_s: Seconds | None = None
 
 
-class Loaded(Message, tag="loaded"):
+class Loaded(Message, frozen=True, tag="loaded"):
+    """The stage is ready for sessions."""
+
     epoch: Count
     seconds: Seconds
     memory_bytes: Size
 
 
-class Unload(Message, tag="unload"):
+class Unload(Message, frozen=True, tag="unload"):
+    """Free what belongs to this plan."""
+
     epoch: Count
 
 
-class Unloaded(Message, tag="unloaded"):
+class Unloaded(Message, frozen=True, tag="unloaded"):
+    """It is freed."""
+
     epoch: Count
 
 
-class StepFailed(Message, tag="step_failed"):
+class StepFailed(Message, frozen=True, tag="step_failed"):
     """A stage could not do a step; travels over control, since the chain may be what broke."""
 
     epoch: Count
@@ -233,7 +266,7 @@ class StepFailed(Message, tag="step_failed"):
 # --- weights: the master sends, a worker stores
 
 
-class Chunk(Message, tag="chunk"):
+class Chunk(Message, frozen=True, tag="chunk"):
     """Payload: bytes of the tensor from `offset`. The last chunk ends the tensor."""
 
     digest: Hex
@@ -241,13 +274,13 @@ class Chunk(Message, tag="chunk"):
     total: Size  # bytes of the whole tensor
 
 
-class Stored(Message, tag="stored"):
+class Stored(Message, frozen=True, tag="stored"):
     """The tensor is whole, has its digest and is safe on disk."""
 
     digest: Hex
 
 
-class Rejected(Message, tag="rejected"):
+class Rejected(Message, frozen=True, tag="rejected"):
     """The tensor was not stored; sending it again from 0 may help unless `final`."""
 
     digest: Hex
@@ -259,12 +292,20 @@ class Rejected(Message, tag="rejected"):
 # --- activations: along the chain of stages, from the driver and back to it
 
 
-class OpenSession(Message, tag="open_session"):
+class Attach(Message, frozen=True, tag="attach"):
+    """From the driver to the last stage: send this epoch's results to me, on this connection."""
+
+    epoch: Count
+
+
+class OpenSession(Message, frozen=True, tag="open_session"):
+    """Make room for a conversation, at position 0."""
+
     epoch: Count
     session: SessionName
 
 
-class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the stage with the head chooses a token. The choice depends on seed and position alone."""
 
     temperature: Annotated[float, Meta(ge=0, le=100)] = 0.0  # 0: greedy
@@ -272,18 +313,23 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] = 1.0
-    seed: Annotated[int, Meta(ge=0, lt=1 << 63)] = 0
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None  # None: none; n: the chosen and n best
-    history: Annotated[tuple[Count, ...], Meta(max_length=MAX_TOKENS)] | None = None
-    """Tokens so far, sent with a prompt's last chunk when a repetition penalty needs them."""
+    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = (
+        None  # None: none; n: the chosen and n best
+    )
+    history: Annotated[tuple[Count, ...], Meta(max_length=MAX_HISTORY)] | None = None
+    """Tokens so far, sent with a prompt's last chunk when a repetition penalty needs them.
+    Travels packed, as little-endian I32."""
 
 
 class TensorHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """What a payload of numbers is: row-major, little-endian."""
+
     dtype: Dtype
     shape: Shape
 
 
-class Forward(Message, tag="forward"):
+class Forward(Message, frozen=True, tag="forward"):
     """Run these tokens of a session. Payload: token ids (I32, [T]) or hidden states ([T, D])."""
 
     epoch: Count
@@ -296,11 +342,13 @@ class Forward(Message, tag="forward"):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """A token and the natural logarithm of its probability."""
+
     token_id: Count
     logprob: float
 
 
-class Result(Message, tag="result"):
+class Result(Message, frozen=True, tag="result"):
     """From the last stage to the driver: the chosen token, or that the chunk is done."""
 
     epoch: Count
@@ -313,7 +361,7 @@ class Result(Message, tag="result"):
     compute_ms: Annotated[tuple[Seconds, ...], Meta(max_length=256)] = ()
 
 
-class TrimSession(Message, tag="trim_session"):
+class TrimSession(Message, frozen=True, tag="trim_session"):
     """Forget what is cached from this position on."""
 
     epoch: Count
@@ -321,6 +369,8 @@ class TrimSession(Message, tag="trim_session"):
     position: Count
 
 
-class CloseSession(Message, tag="close_session"):
+class CloseSession(Message, frozen=True, tag="close_session"):
+    """Free what is cached of a conversation."""
+
     epoch: Count
     session: SessionName

@@ -1,0 +1,360 @@
+"""Frames: how one message and its payload stand on the wire. No I/O.
+
+    offset  bytes  field
+         0      3  magic, `PLK`
+         3      1  version of the frame, 1
+         4      4  length of the header, unsigned, big-endian
+         8      4  length of the payload, unsigned, big-endian
+        12      …  header: one message as a MessagePack map
+         …      …  payload: raw bytes
+
+Payload bytes never pass through MessagePack: outgoing they are written from where they are, incoming
+they are received into the buffer that the reader gets. Lists that grow with the model (`assign`,
+`need`) travel as payload in JSON, so that a header stays small and decoding it stays cheap.
+
+Rules of the file:
+- Memory is taken for bytes that arrived. What was only announced gets 4 MiB at most.
+- Whatever a peer sends ends in an event, in silence (more bytes needed) or in a ProtocolError.
+"""
+
+import array
+import struct
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, cast
+
+import msgpack  # pyright: ignore[reportMissingTypeStubs]
+import msgspec
+
+from potluck.errors import LocalProtocolError, RemoteProtocolError, VersionMismatchError
+from potluck.wire.messages import Forward, Message
+from potluck.wire.operations import ALL, BULK, BULK_TYPES, Table, check_payload
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+KiB = 1 << 10
+MiB = 1 << 20
+
+MAGIC: Final = b"PLK"
+FRAME_VERSION: Final = 1
+
+MAX_HEADER: Final = MiB  # a config.json has some KiB; 128 Ki tokens of history are 512 KiB
+MAX_HANDSHAKE: Final = 64 * KiB  # a hello with 16 devices has 3 KiB
+MAX_PAYLOAD: Final[Mapping[str, int]] = {
+    "handshake": 0,
+    "control": 32 * MiB,  # `assign` with MAX_TENSORS of 98,304 has 25 MiB
+    "activations": 64 * MiB,  # 1024 tokens of 16,384 values in F32
+    "weights": 16 * MiB,  # a larger chunk only makes a resume dearer
+}
+
+# What MessagePack may build. Containers are allocated as announced, up to 512 deep: 1024 elements of
+# 8 bytes at each depth are 4 MiB. The longest list of any message has 1024 (`revoked`).
+_MAX_LENGTH: Final = 1024
+# An empty map is one byte on the wire and 72 in memory. A header of 64 KiB stays below 5 MiB by its
+# size alone; in a larger one the values are counted, which costs a call per container.
+_COUNTED_ABOVE: Final = 64 * KiB
+_MAX_VALUES: Final = 1 << 16
+
+_PREAMBLE: Final = struct.Struct("!3sBII")
+_STAGING: Final = 64 * KiB  # one read of this size holds several decode steps
+_TRUSTED_PAYLOAD: Final = (
+    4 * MiB
+)  # allocated as announced (a usual chunk); beyond it, as it arrives
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A message that arrived whole. The payload belongs to the reader."""
+
+    message: Message
+    payload: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownOp:
+    """A well-formed message with a name that this connection does not know."""
+
+    op: str
+    id: int | None
+
+
+_NOTHING: Final = memoryview(b"")
+_EMPTY: Final = bytearray()
+
+
+def encode(message: Message, payload: Buffer = b"") -> tuple[bytes, Buffer]:
+    """The two buffers of one frame, to be written in one gathered write.
+
+    Raises:
+        LocalProtocolError: the message or its payload is larger than any peer accepts.
+    """
+    fields: dict[str, Any] = msgspec.to_builtins(message)
+    nbytes = memoryview(payload).nbytes
+    if (bulk := BULK.get(type(message))) is not None:
+        payload = msgspec.json.encode(fields.pop(bulk))
+        nbytes = len(payload)
+    elif wrong := check_payload(message, nbytes):
+        raise LocalProtocolError(f"We would send `{fields['op']}` with {wrong}.")
+    elif type(message) is Forward and message.sampling and message.sampling.history is not None:
+        fields["sampling"]["history"] = _pack_history(message.sampling.history)
+    header = _pack(fields)
+    if len(header) > MAX_HEADER or nbytes > MAX_PAYLOAD["activations"]:
+        raise LocalProtocolError(
+            f"We would send `{fields['op']}` of {len(header)} + {nbytes} bytes, which no peer accepts."
+        )
+    return _PREAMBLE.pack(MAGIC, FRAME_VERSION, len(header), nbytes) + header, payload
+
+
+class FrameDecoder:
+    """Bytes in, frames out, in any pieces.
+
+    After `feed` or `buffer_updated`: you must call `next_event` until it returns None.
+    The limits are attributes, so that a connection can raise them when it knows its peer; they
+    apply to frames whose preamble has not been read yet.
+    """
+
+    def __init__(
+        self, max_payload: int, *, max_header: int = MAX_HEADER, known: Table = ALL
+    ) -> None:
+        self.max_payload = max_payload
+        self.max_header = max_header
+        self.known = known
+        self._staging = bytearray(_STAGING)
+        self._start = 0  # of the bytes in staging that were not decoded yet
+        self._end = 0
+        self._lengths: tuple[int, int] | None = None  # of header and payload, once known
+        self._event: Message | UnknownOp | None = None  # once the header was decoded
+        self._payload = _EMPTY
+        self._received = 0  # bytes of the payload
+        self._direct = False  # whether the last get_buffer gave the payload's own memory
+
+    def feed(self, data: Buffer) -> None:
+        """Take these bytes, all of them."""
+        view = memoryview(data)
+        while view:
+            target = self.get_buffer(len(view))
+            count = min(len(target), len(view))
+            target[:count] = view[:count]
+            self.buffer_updated(count)
+            view = view[count:]
+
+    def get_buffer(self, sizehint: int = -1) -> memoryview:
+        """Where the next bytes go; `buffer_updated` must follow before anything else."""
+        self._direct = self._wants_payload()
+        if self._direct:
+            if self._received == len(self._payload):
+                self._grow_payload()
+            return memoryview(self._payload)[self._received :]
+        self._make_room(max(sizehint, 1))
+        return memoryview(self._staging)[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """That many bytes were put at the beginning of the buffer from `get_buffer`."""
+        if self._direct:
+            self._received += nbytes
+        else:
+            self._end += nbytes
+
+    def next_event(self) -> Frame | UnknownOp | None:
+        """The next whole frame, or None when more bytes are needed.
+
+        Raises:
+            RemoteProtocolError: the bytes are not a frame that this connection allows. The decoder
+                is then of no more use: close the connection.
+            VersionMismatchError: the frame is of a version that we do not read.
+        """
+        if self._event is None and not self._read_header():
+            return None
+        assert self._lengths is not None
+        total = self._lengths[1]
+        while self._received < total and self._start < self._end:
+            self._take_staged()
+        if self._received < total:
+            return None
+        event, payload = self._event, self._payload
+        self._lengths, self._event, self._payload, self._received = None, None, _EMPTY, 0
+        assert event is not None
+        if isinstance(event, UnknownOp):
+            return event
+        if (bulk := BULK.get(type(event))) is not None:
+            return Frame(_with_bulk(event, bulk, payload), _NOTHING)
+        return Frame(event, memoryview(payload) if total else _NOTHING)
+
+    def _read_header(self) -> bool:
+        """Decode the preamble and the header as soon as they are whole."""
+        if self._lengths is None:
+            if self._end - self._start < _PREAMBLE.size:
+                return False
+            self._lengths = self._checked_lengths()
+            self._start += _PREAMBLE.size
+        header_bytes, payload_bytes = self._lengths
+        stop = self._start + header_bytes
+        if stop > self._end:
+            return False
+        with memoryview(self._staging)[self._start : stop] as header:
+            self._event = self._decode(header, payload_bytes)
+        self._start = stop
+        if payload_bytes <= self._end - stop:  # all here already, as in every decode step
+            self._start = stop + payload_bytes
+            self._payload = self._staging[stop : self._start]
+            self._received = payload_bytes
+        else:
+            self._payload = bytearray(min(payload_bytes, _TRUSTED_PAYLOAD))
+        return True
+
+    def _checked_lengths(self) -> tuple[int, int]:
+        magic, version, header_bytes, payload_bytes = _PREAMBLE.unpack_from(
+            self._staging, self._start
+        )
+        if magic != MAGIC:
+            raise RemoteProtocolError("What answers there is not Potluck: its bytes are no frame.")
+        if version != FRAME_VERSION:
+            raise VersionMismatchError(
+                f"The other computer writes frames of version {version}, this one reads version"
+                f" {FRAME_VERSION}. Update Potluck on the older of the two."
+            )
+        if header_bytes > self.max_header or payload_bytes > self.max_payload:
+            raise RemoteProtocolError(
+                f"The peer announced a frame of {header_bytes} + {payload_bytes} bytes, where"
+                f" {self.max_header} + {self.max_payload} are allowed."
+            )
+        return header_bytes, payload_bytes
+
+    def _decode(self, header: memoryview, payload_bytes: int) -> Message | UnknownOp:
+        fields = _unpack(header)
+        op = fields.get("op")
+        if not isinstance(op, str):
+            raise RemoteProtocolError("The peer sent a header without `op`.")
+        if (known := self.known.get(op)) is None:
+            request = fields.get("id")
+            is_id = type(request) is int and 0 <= request < 1 << 31
+            return UnknownOp(op[:64], request if is_id else None)
+        if (bulk := BULK.get(known)) is not None:
+            fields[bulk] = ()
+        elif known is Forward:
+            _unpack_history(fields)
+        try:
+            message = msgspec.convert(fields, known)
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise RemoteProtocolError(f"The peer sent a wrong `{op}`: {error}.", op=op) from error
+        if wrong := check_payload(message, payload_bytes):
+            raise RemoteProtocolError(f"The peer sent `{op}` with {wrong}.", op=op)
+        return message
+
+    def _wants_payload(self) -> bool:
+        """Whether the next bytes belong to a payload and nothing of it waits in staging."""
+        return (
+            self._event is not None
+            and self._lengths is not None
+            and self._received < self._lengths[1]
+            and self._start == self._end
+        )
+
+    def _take_staged(self) -> None:
+        if self._received == len(self._payload):
+            self._grow_payload()
+        count = min(len(self._payload) - self._received, self._end - self._start)
+        stop = self._start + count
+        self._payload[self._received : self._received + count] = self._staging[self._start : stop]
+        self._start = stop
+        self._received += count
+
+    def _grow_payload(self) -> None:
+        """Double the payload's memory. A new one: the old may be exported, which forbids resizing."""
+        assert self._lengths is not None
+        grown = bytearray(min(self._lengths[1], 2 * len(self._payload)))
+        grown[: self._received] = self._payload
+        self._payload = grown
+
+    def _make_room(self, wanted: int) -> None:
+        """Move what waits in staging to its front, in memory for so many bytes more."""
+        waiting = self._end - self._start
+        size = _STAGING
+        while size < waiting + wanted:
+            size *= 2
+        if size == len(self._staging):
+            self._staging[:waiting] = self._staging[self._start : self._end]
+        else:
+            staging = bytearray(size)
+            staging[:waiting] = self._staging[self._start : self._end]
+            self._staging = staging
+        self._start, self._end = 0, waiting
+
+
+# The package has no annotations: its two functions get theirs here.
+_pack = cast("Callable[[object], bytes]", msgpack.packb)
+_unpack_value = cast("Callable[..., object]", msgpack.unpackb)
+
+
+def _unpack(header: memoryview) -> dict[str, Any]:
+    counted: dict[str, Any] = {}
+    if len(header) > _COUNTED_ABOVE:
+        count = _Counter().count
+        counted = {"list_hook": count, "object_hook": count}
+    try:
+        fields = _unpack_value(
+            header,
+            strict_map_key=True,
+            max_array_len=_MAX_LENGTH,
+            max_map_len=_MAX_LENGTH,
+            max_str_len=len(header),
+            max_bin_len=len(header),
+            max_ext_len=0,  # no message has an extension type
+            ext_hook=_refuse_extension,
+            **counted,
+        )
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise RemoteProtocolError(f"The peer sent a header that is no message: {error}.") from error
+    if not isinstance(fields, dict):
+        raise RemoteProtocolError("The peer sent a header that is not a map.")
+    return cast("dict[str, Any]", fields)
+
+
+def _refuse_extension(code: int, data: bytes) -> object:
+    raise ValueError(f"extension type {code}")
+
+
+class _Counter:
+    """Counts the values of a large header while MessagePack builds them, and stops it."""
+
+    def __init__(self) -> None:
+        self._values = 0
+
+    def count(self, container: Any) -> Any:
+        self._values += 1 + len(container)
+        if self._values > _MAX_VALUES:
+            raise ValueError(f"more than {_MAX_VALUES} values")
+        return container
+
+
+def _with_bulk(message: Message, field: str, payload: bytearray) -> Message:
+    try:
+        items = msgspec.json.decode(payload, type=BULK_TYPES[type(message)])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        op = message.__struct_config__.tag
+        raise RemoteProtocolError(f"The peer sent a wrong `{op}`: {error}.") from error
+    return msgspec.structs.replace(message, **{field: items})
+
+
+def _pack_history(history: tuple[int, ...]) -> bytes:
+    packed = array.array("i", history)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def _unpack_history(fields: dict[str, Any]) -> None:
+    sampling: Any = fields.get("sampling")
+    if not isinstance(sampling, dict):
+        return
+    packed = cast("dict[str, object]", sampling).get("history")
+    if not isinstance(packed, bytes):
+        return  # nothing to unpack; `convert` judges what else it may be
+    history = array.array("i")
+    if len(packed) % history.itemsize:
+        raise RemoteProtocolError("The peer sent a `forward` whose history is no list of I32.")
+    history.frombytes(packed)
+    if sys.byteorder == "big":
+        history.byteswap()
+    sampling["history"] = history.tolist()

@@ -1,0 +1,114 @@
+"""Which messages a connection knows, what answers what, and what may carry a payload."""
+
+from collections.abc import Mapping
+from typing import Annotated, Final, TypeAlias
+
+from msgspec import Meta
+
+from potluck.wire.messages import (
+    MAX_TENSORS,
+    Assign,
+    Attach,
+    Blob,
+    BlobReceived,
+    Chunk,
+    CloseSession,
+    Dtype,
+    Error,
+    Forward,
+    Goodbye,
+    Hello,
+    LinkMeasured,
+    Load,
+    Loaded,
+    MeasureLink,
+    Message,
+    Need,
+    NeedTensor,
+    OpenSession,
+    Ping,
+    Pong,
+    Profile,
+    Profiled,
+    Purpose,
+    Rejected,
+    Result,
+    Revoked,
+    Status,
+    StepFailed,
+    Stored,
+    TensorHeader,
+    TensorInfo,
+    TrimSession,
+    Unload,
+    Unloaded,
+    WarmingUp,
+    Welcome,
+)
+
+Table: TypeAlias = Mapping[str, type[Message]]
+
+
+def table(*messages: type[Message]) -> dict[str, type[Message]]:
+    """The messages by the name they carry under `op`."""
+    return {str(m.__struct_config__.tag): m for m in messages}
+
+
+HANDSHAKE: Final[Table] = table(Hello, Welcome, Error, Goodbye)
+_ALWAYS: Final[Table] = table(Ping, Pong, Goodbye, Error)
+
+# fmt: off
+BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
+    "control": _ALWAYS | table(
+        Status, Revoked, Profile, Profiled, MeasureLink, LinkMeasured, Blob, BlobReceived,
+        Assign, Need, Load, WarmingUp, Loaded, Unload, Unloaded, StepFailed,
+    ),
+    "activations": _ALWAYS | table(
+        Attach, OpenSession, Forward, Result, TrimSession, CloseSession, Blob, BlobReceived,
+    ),
+    "weights": _ALWAYS | table(Chunk, Stored, Rejected, Blob, BlobReceived),
+}
+ALL: Final[Table] = {op: m for known in (HANDSHAKE, *BY_PURPOSE.values()) for op, m in known.items()}
+# fmt: on
+
+ANSWERS: Final[Mapping[type[Message], type[Message]]] = {
+    Ping: Pong,
+    Profile: Profiled,
+    MeasureLink: LinkMeasured,
+    Blob: BlobReceived,
+    Assign: Need,
+    Load: Loaded,
+    Unload: Unloaded,
+}
+"""What answers what; `error` may answer anything."""
+
+BULK: Final[Mapping[type[Message], str]] = {Assign: "tensors", Need: "tensors"}
+"""The field that travels as payload (JSON), because it grows with the model."""
+
+BULK_TYPES: Final[Mapping[type[Message], object]] = {
+    Assign: Annotated[tuple[TensorInfo, ...], Meta(max_length=MAX_TENSORS)],
+    Need: Annotated[tuple[NeedTensor, ...], Meta(max_length=MAX_TENSORS)],
+}
+
+_ITEM_BYTES: Final[Mapping[Dtype, int]] = {
+    "F32": 4, "F16": 2, "BF16": 2, "I32": 4, "I64": 8, "U8": 1, "I8": 1,
+}  # fmt: skip
+
+
+def check_payload(message: Message, nbytes: int) -> str | None:
+    """What is wrong with a payload of this length for this message, or None.
+
+    Called before the payload's memory is taken, so that a message which carries none costs none.
+    """
+    match message:
+        case Forward(tensor=TensorHeader(dtype=dtype, shape=shape)):
+            expected = _ITEM_BYTES[dtype]
+            for axis in shape:
+                expected *= axis
+            return None if nbytes == expected else f"a tensor of {expected} bytes has {nbytes}"
+        case Chunk(offset=offset, total=total):
+            return None if offset + nbytes <= total else f"bytes beyond the tensor's {total}"
+        case Assign() | Need() | Blob():
+            return None
+        case _:
+            return "a payload that it does not carry" if nbytes else None
