@@ -1,0 +1,413 @@
+#!/usr/bin/env python3
+"""Start Potluck from a checkout, on a machine with Python and nothing else.
+
+    python3 installers/run.py               the window; without a display, `potluck demo`
+    python3 installers/run.py WORDS...      `potluck WORDS...`
+    python3 installers/run.py test ...      the test suite; further words go to pytest
+    python3 installers/run.py lint          formatting, lint, types and import contracts
+
+The first start makes `.venv` beside `pyproject.toml` and installs into it, in steps. A finished step
+is written to a stamp file, so the next start does nothing but begin, and an interrupted one goes on
+where it stopped. Standard library only. Everything said here goes to stderr: stdout belongs to the
+program that is started.
+"""
+
+from __future__ import annotations  # an older Python must live to be told that it is too old
+
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from machine import (
+    QT_LIBRARIES,
+    X11_LIBRARIES,
+    has_display,
+    missing_libraries,
+    nvidia_gpus,
+    torch_variant,
+)
+
+MINIMUM_PYTHON = (3, 11)
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+LOG = VENV / "setup.log"
+STAMPS = VENV / "potluck-setup.json"
+
+# PyTorch's own indexes, as its "Get started" page names them. What PyPI holds is CUDA for Linux (3 GB)
+# and CPU for Windows; a local version such as 2.13.0+cpu wins over PyPI's 2.13.0 when both are offered.
+TORCH_INDEX = "https://download.pytorch.org/whl/"
+INDEX_TIMEOUT_S = 5
+
+
+class SetupError(Exception):
+    """The set-up cannot go on; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One part of the set-up. It is done again when its key is no longer the one in the stamp file."""
+
+    name: str
+    title: str
+    key: str
+    run: Callable[[], None]
+
+
+def group_requirements(groups: Mapping[str, Sequence[object]], name: str) -> list[str]:
+    """The requirements of a dependency group, its included groups in place (PEP 735)."""
+    found: list[str] = []
+    for item in groups[name]:
+        if isinstance(item, str):
+            found.append(item)
+        elif isinstance(item, dict):
+            found += group_requirements(groups, item["include-group"])
+    return found
+
+
+def key_of(*parts: object) -> str:
+    """A short hash of what a step depends on."""
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:16]
+
+
+# --- doing --------------------------------------------------------------------------------------
+
+
+def say(text: str) -> None:
+    """Tell the person at the terminal."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def venv_python() -> Path:
+    """The environment's own Python."""
+    return VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def run_logged(command: Sequence[str | Path], environ: Mapping[str, str] | None = None) -> None:
+    """Run a command with its output in the log file, and its latest line on the terminal.
+
+    Raises:
+        SetupError: it failed; the message ends with the last lines of its output.
+    """
+    with LOG.open("a", encoding="utf-8") as log:
+        log.write(f"\n$ {' '.join(map(str, command))}\n")
+        start = log.tell()
+        with subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(environ or {})},
+        ) as process:
+            assert process.stdout is not None
+            try:
+                follow(process.stdout, log)
+            except KeyboardInterrupt:
+                process.wait()  # it was interrupted with us; let it undo what it began
+                raise
+    if process.returncode != 0:
+        with LOG.open(encoding="utf-8") as log:
+            log.seek(start)
+            tail = log.read().splitlines()[-15:]
+        raise SetupError(
+            f"A step of the set-up failed: {Path(command[0]).name} ended with status"
+            f" {process.returncode}. Its last words:\n\n"
+            + "\n".join(f"    {line}" for line in tail)
+            + f"\n\nAll of it is in {LOG}. If a download failed, check the internet connection."
+            " The same command goes on where this one stopped."
+        )
+
+
+def follow(output: Iterable[str], log: TextIO) -> None:
+    """Copy lines into the log, and show the latest in one line of the terminal, if it is one."""
+    live = sys.stderr.isatty()
+    width = shutil.get_terminal_size().columns - 1
+    current = ""
+    for line in output:
+        fraction = download_fraction(line)
+        if fraction is None:
+            log.write(line)
+            log.flush()
+            current = line.strip() or current
+        if live:
+            percent = "" if fraction is None else f" {fraction:.0%}"
+            text = f"    {current[: width - 10]}{percent}"
+            print(f"\r{text:<{width}}", end="", file=sys.stderr, flush=True)
+    if live:
+        print(f"\r{'':<{width}}\r", end="", file=sys.stderr, flush=True)
+
+
+def download_fraction(line: str) -> float | None:
+    """How far a download is, from pip's raw progress: `Progress 1024 of 4096`."""
+    words = line.split()
+    if len(words) != 4 or words[0] != "Progress" or words[2] != "of":
+        return None
+    try:
+        return int(words[1]) / int(words[3])
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def pip(*words: str | Path) -> None:
+    """Run the environment's pip.
+
+    Raises:
+        SetupError: it failed; nothing half installed is left.
+    """
+    # A config of the user may say --user or --target, which a virtual environment refuses.
+    environ = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_USER": "0"}
+    try:
+        run_logged([venv_python(), "-m", "pip", *words], environ)
+    finally:
+        drop_half_installed()
+
+
+def pip_install(*words: str | Path) -> None:
+    """Install with pip, showing how far each download is."""
+    pip("install", "--progress-bar", "raw", *words)
+
+
+def drop_half_installed() -> None:
+    """Make pip forget packages whose installation was cut off, so that it installs them again.
+
+    pip writes INSTALLER when all files of a package are there; before that it believes in a package
+    as soon as its metadata exists.
+    """
+    for pattern in ("lib/python*/site-packages", "Lib/site-packages"):
+        for folder in VENV.glob(f"{pattern}/*.dist-info"):
+            if not (folder / "INSTALLER").exists():
+                shutil.rmtree(folder)
+
+
+def make_venv() -> None:
+    """Make `.venv`, or keep the one that is there when it works."""
+    check = "import sys, pip; sys.exit(sys.version_info < (3, 11))"
+    if venv_python().exists():
+        drop_half_installed()
+        if subprocess.run([venv_python(), "-c", check], capture_output=True).returncode == 0:
+            return  # a developer's own, or one that another version of this file made
+    if importlib.util.find_spec("ensurepip") is None:  # Debian keeps it in a package of its own
+        package = f"python3.{sys.version_info.minor}-venv"
+        apt_install({"the module ensurepip": package})
+    if VENV.exists():
+        shutil.rmtree(VENV)
+    VENV.mkdir()
+    run_logged([sys.executable, "-m", "venv", VENV])
+    try:
+        pip("install", "--upgrade", "pip")  # a newer one shows how far a download is
+    except SetupError:
+        say("    pip could not be brought up to date; going on with the one that came with Python")
+
+
+def apt_install(missing: Mapping[str, str]) -> None:
+    """Install the Debian packages of missing things, or say which they are."""
+    packages = sorted(set(missing.values()))
+    command = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
+    if shutil.which("apt-get") is None:
+        raise SetupError(
+            f"This system lacks {', '.join(missing)}. Install the packages that hold them"
+            f" (on Debian they are called {' '.join(packages)}), then start again."
+        )
+    if os.geteuid() != 0:
+        raise SetupError(
+            f"This system lacks {', '.join(missing)}. Install them, then start again:\n\n"
+            f"    sudo {' '.join(command)}"
+        )
+    say(f"    installing {' '.join(packages)} (Debian packages)")
+    environ = {"DEBIAN_FRONTEND": "noninteractive"}
+    LOG.parent.mkdir(exist_ok=True)
+    run_logged(["apt-get", "update"], environ)
+    run_logged(command, environ)
+
+
+def install_torch(requirement: str) -> None:
+    """Install the build of torch that suits this machine's GPU, system and drivers."""
+    if platform.system() == "Darwin" and platform.machine() == "x86_64":
+        raise SetupError(
+            "PyTorch is no longer made for Macs with an Intel processor, so this Mac cannot compute"
+            " layers. Use Potluck on a Mac with an Apple processor, on Windows or on Linux."
+        )
+    variant = torch_variant(platform.system(), platform.machine(), nvidia_gpus())
+    words = [requirement]
+    if variant is not None:
+        index = f"{TORCH_INDEX}{variant}"
+        try:
+            urllib.request.urlopen(f"{index}/torch/", timeout=INDEX_TIMEOUT_S).close()  # noqa: S310 (https)
+            words += ["--extra-index-url", index]
+        except (OSError, urllib.error.URLError):
+            say(f"    PyTorch's index for {variant} cannot be reached; taking what pip finds")
+    pip_install(*words)
+    if platform.system() == "Windows":
+        add_windows_runtime()
+
+
+def add_windows_runtime() -> None:
+    """Install Microsoft's C++ runtime where torch needs it: a clean Windows lacks it (WinError 126)."""
+    check = [venv_python(), "-c", "import torch"]
+    if subprocess.run(check, capture_output=True).returncode == 0:
+        return
+    pip_install("msvc-runtime")
+    if subprocess.run(check, capture_output=True).returncode != 0:
+        raise SetupError(
+            "PyTorch does not start on this Windows. Install the Microsoft Visual C++"
+            " Redistributable (x64) from Microsoft's site, then start again."
+        )
+
+
+# --- the steps ----------------------------------------------------------------------------------
+
+
+def needed_steps(words: Sequence[str], *, display: bool) -> list[Step]:
+    """The steps that must be done before these words can be run, in order."""
+    import tomllib  # not there before Python 3.11
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    dependencies: list[str] = project["project"]["dependencies"]
+    torch = next(d for d in dependencies if d.startswith("torch"))
+    steps = [
+        Step("venv", "a Python environment in .venv", "1", make_venv),
+        Step("torch", "PyTorch", key_of(torch), lambda: install_torch(torch)),
+        Step(
+            "potluck",
+            "Potluck and what it needs",
+            key_of(dependencies, project["project"]["scripts"], ROOT),
+            lambda: pip_install("--editable", ROOT),
+        ),
+    ]
+    command = words[0] if words else ("window" if display else "demo")
+    for group in {"test": ["test"], "lint": ["test", "lint"]}.get(command, []):
+        found = group_requirements(project["dependency-groups"], group)
+        title = "the tools of the tests" if group == "test" else "the tools of the checks"
+        steps.append(Step(group, title, key_of(found), lambda found=found: pip_install(*found)))
+    if platform.system() == "Linux" and command in ("window", "test"):
+        libraries = {**QT_LIBRARIES, **(X11_LIBRARIES if display else {})}
+        steps.append(
+            Step("qt", "libraries for windows", key_of(libraries), lambda: install_qt(libraries))
+        )
+    return steps
+
+
+def install_qt(libraries: Mapping[str, str]) -> None:
+    """Install what is missing of the system libraries that Qt loads."""
+    missing = missing_libraries(libraries)
+    if missing:
+        apt_install(missing)
+
+
+def read_stamps() -> dict[str, str]:
+    """The keys of the steps that are done, by name; none where `.venv` is not whole."""
+    if not venv_python().exists():
+        return {}  # deleted, or the Python that it was made from is gone
+    try:
+        stamps = json.loads(STAMPS.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return stamps if isinstance(stamps, dict) else {}
+
+
+def write_stamps(stamps: Mapping[str, str]) -> None:
+    """Write the stamp file, whole or not at all."""
+    half = STAMPS.with_suffix(".part")
+    half.write_text(json.dumps(stamps), encoding="utf-8")
+    half.replace(STAMPS)
+
+
+def set_up(steps: Sequence[Step]) -> None:
+    """Do what is not done yet.
+
+    Raises:
+        SetupError: a step failed; those before it stay done.
+    """
+    stamps = read_stamps()
+    todo = [step for step in steps if stamps.get(step.name) != step.key]
+    if not todo:
+        return
+    say("Setting up Potluck. This is done once and takes a few minutes.")
+    begun = time.monotonic()
+    for number, step in enumerate(todo, 1):
+        say(f"  {number}/{len(todo)} {step.title}")
+        step_begun = time.monotonic()
+        step.run()
+        stamps[step.name] = step.key
+        write_stamps(stamps)
+        say(f"      done in {time.monotonic() - step_begun:.0f} s")
+    say(f"Ready after {time.monotonic() - begun:.0f} s.\n")
+
+
+# --- starting -----------------------------------------------------------------------------------
+
+
+def commands_for(words: Sequence[str], *, display: bool) -> list[list[str]]:
+    """What to run with the environment's Python, one after the other, each if the last succeeded."""
+    module = [str(venv_python()), "-m"]
+    if words and words[0] == "test":
+        return [[*module, "pytest", *words[1:]]]
+    if words and words[0] == "lint":
+        return [
+            [*module, "ruff", "format", "--check"],
+            [*module, "ruff", "check"],
+            [*module, "basedpyright", "--pythonpath", str(venv_python())],
+            [str(venv_python().with_name("lint-imports"))],
+        ]
+    if not words and not display:
+        say("There is no display here, so this runs `potluck demo` in the terminal.\n")
+        words = ["demo"]
+    return [[*module, "potluck", *words]]
+
+
+def start(commands: Sequence[Sequence[str]]) -> int:
+    """Run the commands; the last one takes this process' place where the system can do that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL if os.name == "posix" else signal.SIG_IGN)
+    for command in commands[:-1]:
+        status = subprocess.run(command).returncode
+        if status != 0:
+            return status
+    if os.name == "posix":
+        os.execv(commands[-1][0], list(commands[-1]))  # noqa: S606 (no shell is meant)
+    return subprocess.run(commands[-1]).returncode
+
+
+def main(words: Sequence[str]) -> int:
+    """Set up what is needed, then start; the status is that of what was started."""
+    if sys.version_info < MINIMUM_PYTHON:
+        say(
+            f"Potluck needs Python 3.11 or newer, and this is {platform.python_version()}."
+            " Install a newer one, then start this file with it."
+        )
+        return 1
+    display = has_display(platform.system(), os.environ)
+    try:
+        set_up(needed_steps(words, display=display))
+    except SetupError as error:
+        say(f"\n{error}")
+        return 1
+    except KeyboardInterrupt:
+        say("\nStopped. The same command goes on where this one stopped.")
+        return 130
+    except PermissionError as error:
+        say(
+            f"\nThis folder cannot be written to ({error.filename}). Potluck installs itself beside"
+            " its own files: copy the checkout to a folder of yours and start it there."
+        )
+        return 1
+    if words and words[0] in ("test", "lint"):
+        os.chdir(ROOT)
+    return start(commands_for(words, display=display))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
