@@ -20,6 +20,8 @@
     │   ├── UntrustedPeerError
     │   ├── PeerLostError
     │   ├── PeerTimeoutError
+    │   ├── BusyError               its devices are lent to another home, or paused
+    │   ├── NotAllowedError         the peer may not ask for this
     │   └── RemoteError             the peer answered with an error
     ├── StoreError
     │   ├── IntegrityError
@@ -30,6 +32,8 @@
     │   ├── UnknownSessionError
     │   └── OutOfMemoryError
     └── UsageError                  what the user asked for is not possible as asked
+        ├── NotFoundError           there is no computer, model, pairing… of that name
+        └── TooManyRequestsError    asked too often, or for too much at once
 
 `code` is stable: it is what the wire, the API and `--json` carry. The message is a sentence for a
 person: what happened, what it means, what to do. `data` is what made the sentence.
@@ -105,13 +109,17 @@ class NotEnoughMemoryError(PlanError):
 
     code = "not_enough_memory"
 
-    def __init__(self, needed: int, available: int) -> None:
+    def __init__(self, needed: int, available: int, computer: str | None = None) -> None:
+        who = f"{computer} offers" if computer else "the computers offer"
+        what = "The share of the model" if computer else "The model"
+        advice = "Give it less" if computer else "Add a computer"
         super().__init__(
-            f"The model needs {format_bytes(needed)} and the computers offer"
+            f"{what} needs {format_bytes(needed)} and {who}"
             f" {format_bytes(available)}: {format_bytes(needed - available)} are missing."
-            " Add a computer, free memory, or choose a smaller model or context.",
+            f" {advice}, free memory, or choose a smaller model or context.",
             needed=needed,
             available=available,
+            computer=computer,
         )
 
 
@@ -191,6 +199,18 @@ class PeerTimeoutError(PeerError):
     code = "peer_timeout"
 
 
+class BusyError(PeerError):
+    """The computer lends its devices to another home, or not at all just now."""
+
+    code = "busy"
+
+
+class NotAllowedError(PeerError):
+    """The peer's certificate does not let it ask for this."""
+
+    code = "not_allowed"
+
+
 class RemoteError(PeerError):
     """The peer answered with an error of its own; `data["kind"]` is its code."""
 
@@ -252,3 +272,15 @@ class UsageError(PotluckError):
 
     code = "usage"
     exit_status = 2
+
+
+class NotFoundError(UsageError):
+    """There is nothing of the name that was asked for."""
+
+    code = "not_found"
+
+
+class TooManyRequestsError(UsageError):
+    """Asked too often, or for too much at once; later it will do."""
+
+    code = "too_many_requests"

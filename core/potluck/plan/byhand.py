@@ -1,0 +1,85 @@
+"""Follow the layers that a person gave: `Desktop=20,Laptop=16`, in this order.
+
+A computer goes by its name in any case, by the first characters of its id, or, where it has several
+devices, by `name/device`.
+"""
+
+from collections.abc import Sequence
+
+from potluck.errors import InvalidLayersError, NotEnoughMemoryError, UsageError
+from potluck.ids import short
+from potluck.plan.cost import ModelShape, Seat
+from potluck.plan.search import Problem, Route, route_cost_ms, workers_of
+
+_SHORTEST_ID = 4  # characters of an id that are taken for one
+
+
+def follow(
+    shape: ModelShape,
+    seats: Sequence[Seat],
+    names: Sequence[str],
+    problem: Problem,
+    layers: Sequence[tuple[str, int]],
+) -> Route:
+    """The route that was asked for; who got 0 layers is left out.
+
+    Raises:
+        InvalidLayersError: a name is unknown or ambiguous, or the counts do not add up.
+        NotEnoughMemoryError: a computer's share does not fit.
+        UsageError: fewer computers than asked for take part.
+    """
+    chosen: list[int] = []
+    counts: list[int] = []
+    for name, count in layers:
+        i = _find(seats, names, name)
+        if count < 0:
+            raise InvalidLayersError(f"{names[i]} cannot have {count} layers.", layers=count)
+        if i in chosen:
+            raise InvalidLayersError(
+                f"{names[i]} is named twice. Its layers are one range: name it once."
+            )
+        if count:
+            chosen.append(i)
+            counts.append(count)
+    if sum(counts) != shape.num_layers:
+        raise InvalidLayersError(
+            f"The model has {shape.num_layers} layers, and the ones given add up to"
+            f" {sum(counts)}. Give every layer to one computer.",
+            num_layers=shape.num_layers,
+            given=sum(counts),
+        )
+    for k, (i, count) in enumerate(zip(chosen, counts, strict=True)):
+        needed = shape.stage_memory(count, first=k == 0, last=k == len(chosen) - 1)
+        if needed > seats[i].memory:
+            raise NotEnoughMemoryError(needed, seats[i].memory, names[i])
+    if workers_of(problem, chosen) < problem.min_workers:
+        raise UsageError(
+            f"{problem.min_workers} other computers were to take part, but the layers given name"
+            f" {workers_of(problem, chosen)}."
+        )
+    ms = route_cost_ms(problem, chosen, counts)
+    return Route(seats=tuple(chosen), counts=tuple(counts), ms=ms, exact=False)
+
+
+def _find(seats: Sequence[Seat], names: Sequence[str], wanted: str) -> int:
+    key = wanted.strip().casefold()
+    everyone = range(len(seats))
+    found = [i for i in everyone if key in (seats[i].name.casefold(), names[i].casefold())]
+    if len(found) != 1:
+        exact = [i for i in everyone if f"{seats[i].name}/{seats[i].device}".casefold() == key]
+        found = exact or found
+    if not found and len(key) >= _SHORTEST_ID:
+        found = [i for i in everyone if seats[i].node.startswith(key)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        choices = ", ".join(
+            f"{names[i]} (id {short(seats[i].node)}, {seats[i].device})" for i in found
+        )
+        raise InvalidLayersError(
+            f"{wanted} may mean several: {choices}. Use the id, or the name as name/device.",
+            name=wanted,
+        )
+    raise InvalidLayersError(
+        f"There is no computer called {wanted}. There are: {', '.join(names)}.", name=wanted
+    )

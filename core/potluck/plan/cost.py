@@ -1,0 +1,135 @@
+"""What a plan is made from: the model's sizes, what each computer measured, what each link costs.
+
+Frozen values, and the two rules that the planner weighs them with: how many layers fit into a
+device, and how long a message takes from one computer to another. Times are milliseconds, sizes are
+bytes. Nothing here measures anything.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import TypeAlias
+
+from potluck.errors import UsageError
+from potluck.ids import NodeId
+
+HOP_SOFTWARE_MS = 0.3  # frame, TLS, two schedulers: the most that our own code may take for a hop
+LOCAL_HOP_MS = 0.15  # the same between two processes of one computer
+TOKEN_MESSAGE_BYTES = 256  # a step's header with one token id, or its result: the way in and out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """The sizes of one model in one scheme, for one length of context."""
+
+    num_layers: int
+    layer_bytes: int
+    kv_bytes_per_token: int  # of one layer
+    embedding_bytes: int
+    head_bytes: int  # final norm and lm_head
+    hidden_bytes: int  # one token's hidden state on the wire
+    context: int  # tokens of one session
+    sessions: int = 1
+    tied: bool = False  # embedding and head share their matrix
+
+    @property
+    def layer_memory(self) -> int:
+        """What one layer occupies: its weights, and its KV cache for every session."""
+        return self.layer_bytes + self.kv_bytes_per_token * self.context * self.sessions
+
+    @property
+    def model_memory(self) -> int:
+        """What the whole model occupies on one device."""
+        return self.stage_memory(self.num_layers, first=True, last=True)
+
+    def stage_memory(self, layers: int, *, first: bool, last: bool) -> int:
+        if first and last and self.tied:
+            ends = max(self.embedding_bytes, self.head_bytes)  # the shared matrix counts once
+        else:
+            ends = self.embedding_bytes * first + self.head_bytes * last
+        return layers * self.layer_memory + ends
+
+    def room(self, memory: int, *, first: bool, last: bool) -> int:
+        """How many whole layers fit beside the embedding and the head, at most all of them."""
+        left = memory - self.stage_memory(0, first=first, last=last)
+        return max(0, min(left // self.layer_memory, self.num_layers))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One device of one computer: what it lends, and what it measured on the real layer shape."""
+
+    node: NodeId
+    name: str  # of the computer, for people
+    device: str  # "cuda:0", "cpu"
+    memory: int  # that it lends, its own reserve already taken off
+    decode_ms: float  # one layer, one token
+    prefill_ms: float  # one layer, one chunk of prefill
+    head_ms: float  # final norm, lm_head and sampling, once per token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkCost:
+    """What was measured from one computer to another."""
+
+    rtt_ms: float
+    bytes_per_s: float
+
+
+Links: TypeAlias = Mapping[tuple[NodeId, NodeId], LinkCost]
+
+# A link that nobody measured is taken for a poor Wi-Fi: the plan may then be too careful, but never
+# counts on a link that is not there.
+UNKNOWN_LINK = LinkCost(rtt_ms=10.0, bytes_per_s=2.5e6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """The way of a message between two processes: a constant, and a time for each byte."""
+
+    latency_ms: float
+    ms_per_byte: float
+
+    def ms(self, nbytes: int) -> float:
+        return self.latency_ms + nbytes * self.ms_per_byte
+
+
+def hop_between(links: Links, source: NodeId, target: NodeId) -> Hop:
+    """Where only the opposite direction was measured, it stands for both."""
+    if source == target:
+        return Hop(latency_ms=LOCAL_HOP_MS, ms_per_byte=0.0)
+    link = links.get((source, target)) or links.get((target, source)) or UNKNOWN_LINK
+    return Hop(
+        latency_ms=link.rtt_ms / 2 + HOP_SOFTWARE_MS,
+        ms_per_byte=1000 / link.bytes_per_s,
+    )
+
+
+def check_measurements(shape: ModelShape, seats: tuple[Seat, ...], links: Links) -> None:
+    """Refuse figures that no measurement gives: they come from other computers.
+
+    Raises:
+        UsageError: a time or a size is negative or not a number, or a rate is zero.
+    """
+    if (
+        shape.num_layers < 1
+        or shape.layer_memory < 1
+        or shape.stage_memory(0, first=True, last=True) < 0
+    ):
+        raise UsageError("The model has no layers, so there is nothing to share out.")
+    for seat in seats:
+        times = (seat.decode_ms, seat.prefill_ms, seat.head_ms)
+        if seat.memory < 0 or not all(isfinite(ms) and ms >= 0 for ms in times):
+            raise UsageError(
+                f"{seat.name} reports a speed or a memory that cannot be. Measure it again.",
+                computer=seat.name,
+            )
+    for (source, target), link in links.items():
+        finite = isfinite(link.rtt_ms) and isfinite(link.bytes_per_s)
+        if not finite or link.rtt_ms < 0 or link.bytes_per_s <= 0:
+            raise UsageError(
+                "The link between two computers was measured with a rate that cannot be."
+                " Measure it again.",
+                source=source,
+                target=target,
+            )

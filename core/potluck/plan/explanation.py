@@ -1,0 +1,161 @@
+"""Say in plain words why a plan is as it is: for someone who knows their computers, not the field."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from potluck.errors import format_bytes
+from potluck.plan.cost import ModelShape, Seat
+from potluck.plan.search import Problem, Route, best_route, best_slowest, slowest_ms, tour_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """What one computer would do without the others."""
+
+    name: str
+    tokens_per_s: float | None
+    missing: int = 0  # bytes, where it does not fit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """All that the words are made from."""
+
+    shape: ModelShape
+    seats: Sequence[Seat]
+    names: Sequence[str]
+    problem: Problem
+    route: Route
+    best: Route | None  # what the planner would have chosen
+    by_hand: bool
+    throughput: bool
+    alone: Sequence[Alone]
+
+
+def explain(decision: Decision) -> str:
+    """One line for the whole, one for each device, one for what each would do alone."""
+    route = decision.route
+    lines = [_headline(decision)]
+    start = 0
+    for i, count in zip(route.seats, route.counts, strict=True):
+        lines.append(_share(decision, i, range(start, start + count)))
+        start += count
+    if decision.by_hand:
+        lines += _alternative(decision)
+    else:
+        idle = [i for i in range(len(decision.seats)) if i not in route.seats]
+        lines += [f"{decision.names[i]} gets nothing: {_why_idle(decision, i)}." for i in idle]
+    if len(decision.alone) > 1:
+        lines.append(" ".join(_alone(alone) for alone in decision.alone))
+    return "\n".join(lines)
+
+
+def rate(tokens_per_s: float) -> str:
+    """A rate as people read it: `24.1`, `118`."""
+    return f"{tokens_per_s:.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.1f}"
+
+
+def _headline(decision: Decision) -> str:
+    route = decision.route
+    speed = f"about {rate(1000 / route.ms)} tokens/s" if route.ms else "no time at all"
+    if decision.by_hand:
+        start = "The layers are shared out as you asked"
+    elif len(route.seats) == 1:
+        start = f"{decision.names[route.seats[0]]} does it alone"
+    else:
+        start = f"{len(route.seats)} work together"
+    network = tour_ms(decision.problem, route.seats)
+    line = (
+        f"{start}: {speed}. A token takes {_ms(route.ms - network)} of computing"
+        f" and {_ms(network)} on the way."
+    )
+    if decision.throughput:
+        line += f" Many chats at once share {_rate_of_many(decision)} tokens/s."
+    return line
+
+
+def _rate_of_many(decision: Decision) -> str:
+    return rate(1000 / max(slowest_ms(decision.problem, decision.route), 1e-6))
+
+
+def _share(decision: Decision, i: int, layers: range) -> str:
+    name, count = decision.names[i], len(layers)
+    if count == decision.shape.num_layers:
+        has = f"{name} has all {count} layers"
+    elif count == 1:
+        has = f"{name} has layer {layers.start}"
+    else:
+        has = f"{name} has layers {layers.start} to {layers.stop - 1}"
+    reasons = [] if decision.by_hand else _why_so_many(decision, i, layers)
+    return f"{has}: {', and '.join(reasons)}." if reasons else f"{has}."
+
+
+def _why_so_many(decision: Decision, i: int, layers: range) -> list[str]:
+    problem, route = decision.problem, decision.route
+    room = problem.rooms[i].at(first=i == route.seats[0], last=i == route.seats[-1])
+    others = [problem.layer_ms[k] for k in range(len(decision.seats)) if k != i]
+    reasons: list[str] = []
+    if others and problem.layer_ms[i] < min(others):
+        reasons.append("it is the fastest")
+    if len(layers) == decision.shape.num_layers:
+        if others:
+            reasons.append("it holds the whole model")
+    elif len(layers) == room:
+        reasons.append("its memory holds no more")
+    elif len(layers) == 1:
+        reasons.append("it takes as little as possible, being slower")
+    elif decision.throughput:
+        reasons.append("more would keep the others waiting")
+    else:
+        reasons.append("the faster ones are full")
+    return reasons
+
+
+def _why_idle(decision: Decision, i: int) -> str:
+    problem, route, shape = decision.problem, decision.route, decision.shape
+    if shape.room(decision.seats[i].memory, first=False, last=False) < 1:
+        offers = format_bytes(decision.seats[i].memory)
+        return f"one layer takes {format_bytes(shape.layer_memory)} and it offers {offers}"
+    solve = best_slowest if decision.throughput else best_route
+    other = solve(problem.only([*route.seats, i], required=[i]))
+    if other is None:
+        return "its memory or the number of layers leaves no share for it"
+    if decision.throughput:
+        before, after = slowest_ms(problem, route), other.ms
+        seats = [*route.seats, i]
+        after = slowest_ms(problem.only(seats), other)
+        if after <= before:
+            return "with it no more tokens would come out"
+        return f"with it the slowest would take {_versus(after, before)}"
+    if other.ms - route.ms < 0.0005:
+        return "with it a token would not be faster"
+    return f"with it a token would take {_versus(other.ms, route.ms)}"
+
+
+def _alternative(decision: Decision) -> list[str]:
+    best = decision.best
+    if best is None or best.ms >= decision.route.ms - 0.0005:
+        return []
+    shares = ", ".join(
+        f"{decision.names[i]} {count}" for i, count in zip(best.seats, best.counts, strict=True)
+    )
+    return [f"Faster would be {shares}: about {rate(1000 / max(best.ms, 1e-6))} tokens/s."]
+
+
+def _alone(alone: Alone) -> str:
+    if alone.tokens_per_s is None:
+        return (
+            f"{alone.name} cannot hold the model alone: {format_bytes(alone.missing)} are missing."
+        )
+    return f"{alone.name} alone would give {rate(alone.tokens_per_s)} tokens/s."
+
+
+def _ms(ms: float) -> str:
+    return f"{ms:.0f} ms" if ms >= 10 else f"{ms:.1f} ms" if ms >= 0.1 else f"{ms:.3f} ms"
+
+
+def _versus(after: float, before: float) -> str:
+    """Two times with so many digits that they differ."""
+    if _ms(after) != _ms(before):
+        return f"{_ms(after)} instead of {_ms(before)}"
+    return f"{after:.3f} ms instead of {before:.3f} ms"
