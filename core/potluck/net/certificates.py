@@ -1,0 +1,251 @@
+"""Keys and certificates as pure functions: what a node, a home and a member of it are in X.509.
+
+A node's certificate is self-signed and serves pairing alone. A home is a certificate authority that
+signs one certificate per member; its subject alternative name is exactly the name that the other
+members dial, and its organizational unit is the member's role.
+
+Nothing expires, and everything began in 1970: a home's computers have wrong clocks (a flat battery is
+1970 or 2000), and nobody there renews certificates. What ends a member is revocation.
+"""
+
+import base64
+import binascii
+import datetime
+import hashlib
+from typing import Literal, TypeAlias
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from potluck.errors import PairingError
+from potluck.ids import HomeId, NodeId, short
+
+Role: TypeAlias = Literal["master", "worker"]
+
+DOMAIN = "potluck.internal"  # .internal is reserved for private use, no resolver answers it
+PAIRING_NAME = f"pair.{DOMAIN}"
+MAX_CERTIFICATE = 4096  # bytes; ours have about 600
+
+_BEGINNING = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_NEVER = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)  # RFC 5280, 4.1.2.5
+_HOME_CHARACTERS = 32  # of the home's id in a name: a label holds 63, and 128 bits are unique
+_NAME_CHARACTERS = 64  # X.520's limit of a common name
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """A P-256 key: what every TLS 1.3 library has, small and quick."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def public_key_digest(certificate: x509.Certificate) -> str:
+    """SHA-256 of the certificate's SubjectPublicKeyInfo: the id of the node or home it belongs to."""
+    return hashlib.sha256(
+        certificate.public_key().public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    ).hexdigest()
+
+
+def tls_name(node_id: NodeId, home_id: HomeId) -> str:
+    """The name under which a node is dialled in a home."""
+    label = base64.b32encode(bytes.fromhex(node_id)).decode().rstrip("=").lower()
+    return f"{label}.{home_id[:_HOME_CHARACTERS]}.{DOMAIN}"
+
+
+def node_id_of(name: str) -> NodeId:
+    """The node that a TLS name belongs to.
+
+    Raises:
+        ValueError: it is no such name.
+    """
+    label, _, rest = name.partition(".")
+    if not rest.endswith(f".{DOMAIN}"):
+        raise ValueError(f"{name!r} is not a name of a node")
+    try:
+        digest = base64.b32decode(label.upper() + "=" * (-len(label) % 8))
+    except binascii.Error as error:
+        raise ValueError(f"{name!r} is not a name of a node") from error
+    if len(digest) != hashlib.sha256().digest_size:
+        raise ValueError(f"{name!r} is not a name of a node")
+    return NodeId(digest.hex())
+
+
+def self_signed(key: ec.EllipticCurvePrivateKey, name: str) -> x509.Certificate:
+    """A node's own certificate, which says that the key is its own and nothing else."""
+    subject = _subject(name)
+    builder = _builder(subject, subject, key.public_key(), key.public_key())
+    return builder.sign(key, hashes.SHA256())
+
+
+def new_authority(key: ec.EllipticCurvePrivateKey, name: str) -> x509.Certificate:
+    """The certificate of a home. It signs members directly, never another authority."""
+    subject = _subject(f"{name} (home)")
+    builder = _builder(subject, subject, key.public_key(), key.public_key(), authority=True)
+    return builder.sign(key, hashes.SHA256())
+
+
+def issue_member(
+    authority: x509.Certificate,
+    authority_key: ec.EllipticCurvePrivateKey,
+    member: x509.Certificate,
+    role: Role,
+) -> x509.Certificate:
+    """The home's certificate for the node whose self-signed certificate this is.
+
+    Raises:
+        PairingError: it is not signed with the key that it holds, or the key is of another kind.
+    """
+    try:
+        key = member.public_key()
+        member.verify_directly_issued_by(member)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
+        raise PairingError(
+            "The other computer could not prove that its key is its own. Nothing was paired."
+        ) from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise PairingError("The other computer's key is not of the kind that Potluck uses.")
+    node_id = NodeId(public_key_digest(member))
+    home_id = HomeId(public_key_digest(authority))
+    authority_public_key = authority_key.public_key()
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role),
+            x509.NameAttribute(NameOID.COMMON_NAME, short(node_id)),
+        ]
+    )
+    builder = _builder(subject, authority.subject, key, authority_public_key).add_extension(
+        x509.SubjectAlternativeName([x509.DNSName(tls_name(node_id, home_id))]), critical=False
+    )
+    return builder.sign(authority_key, hashes.SHA256())
+
+
+def check_member(
+    authority: x509.Certificate, member: x509.Certificate, node_id: NodeId, role: Role
+) -> None:
+    """Check that the home's certificate says of the node what it has to.
+
+    Raises:
+        PairingError: it does not, and the sentence says in what.
+    """
+    home_id = HomeId(public_key_digest(authority))
+    try:
+        authority.verify_directly_issued_by(authority)
+        member.verify_directly_issued_by(authority)
+        constraints = authority.extensions.get_extension_for_class(x509.BasicConstraints).value
+        names = member.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (
+        ValueError,
+        TypeError,
+        InvalidSignature,
+        UnsupportedAlgorithm,
+        x509.ExtensionNotFound,
+    ) as error:
+        raise PairingError("The home's certificates do not fit together.") from error
+    roles = [a.value for a in member.subject.get_attributes_for_oid(_ROLE)]
+    if not constraints.ca:
+        raise PairingError("The certificate of the home is not one of a home.")
+    if public_key_digest(member) != node_id:
+        raise PairingError("The home's certificate is for the key of another computer.")
+    if names.get_values_for_type(x509.DNSName) != [tls_name(node_id, home_id)]:
+        raise PairingError("The home's certificate names another computer.")
+    if roles != [role]:
+        raise PairingError(f"The home's certificate is not one for a {role}.")
+
+
+def to_pem(certificate: x509.Certificate) -> bytes:
+    """As files and pairing carry it."""
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def to_der(certificate: x509.Certificate) -> bytes:
+    """As a TLS handshake carries it."""
+    return certificate.public_bytes(serialization.Encoding.DER)
+
+
+def key_to_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """As its file holds it, to be written with `files.PRIVATE`."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),  # the node starts without a person; the file is the owner's
+    )
+
+
+def key_from_pem(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    """Raises ValueError when it is not a P-256 private key."""
+    key = serialization.load_pem_private_key(pem, password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise ValueError("not a P-256 key")
+    return key
+
+
+def peer_certificate(data: bytes) -> x509.Certificate:
+    """A certificate that another computer sent, in DER or PEM.
+
+    Raises:
+        PairingError: it is not one, or too large to be one of ours.
+    """
+    if len(data) > MAX_CERTIFICATE:
+        raise PairingError("The other computer sent a certificate that is too large.")
+    try:
+        if data.startswith(b"-----BEGIN"):
+            return x509.load_pem_x509_certificate(data)
+        return x509.load_der_x509_certificate(data)
+    except ValueError as error:
+        raise PairingError("The other computer sent something that is no certificate.") from error
+
+
+_ROLE = NameOID.ORGANIZATIONAL_UNIT_NAME
+_USES = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+
+
+def _subject(name: str) -> x509.Name:
+    text = "".join(c for c in name if c.isprintable())[:_NAME_CHARACTERS] or "Potluck"
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    issuer_key: ec.EllipticCurvePublicKey,
+    *,
+    authority: bool = False,
+) -> x509.CertificateBuilder:
+    """What every certificate of ours has; RFC 5280's rules, since OpenSSL checks them strictly."""
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_BEGINNING)
+        .not_valid_after(_NEVER)
+        .add_extension(
+            x509.BasicConstraints(ca=authority, path_length=0 if authority else None), critical=True
+        )
+        .add_extension(
+            x509.KeyUsage(
+                digital_signature=not authority,
+                key_cert_sign=authority,
+                crl_sign=False,
+                content_commitment=False,
+                key_encipherment=False,
+                data_encipherment=False,
+                key_agreement=False,
+                encipher_only=False,
+                decipher_only=False,
+            ),
+            critical=True,
+        )
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False
+        )
+    )
+    if not authority:
+        builder = builder.add_extension(x509.ExtendedKeyUsage(_USES), critical=False)
+    return builder

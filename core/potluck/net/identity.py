@@ -1,0 +1,416 @@
+"""Who this node is: its key, its own home, the homes it joined, and whom they trust no more.
+
+The folder, all of it written atomically, what is private with 0600 from its first byte:
+
+    node.key.pem        this node's private key (ECDSA P-256)
+    node.pem            its self-signed certificate, for pairing
+    home.key.pem        the private key of this node's own home, once it has one
+    homes/<home id>/    one folder per home joined, the own one too
+        ca.pem          the home's certificate
+        member.pem      this node's certificate in it
+        home.json       its name and its master's node id; written last: without it, not joined
+        revoked.json    node ids that it trusts no more
+
+A key is never made again while anything of the old one is there: a new key is a new computer, which
+every home would have to pair again.
+
+TLS: one server context for all, whose SNI callback chooses the home that the client named. OpenSSL
+takes the certificate and the trusted authority from the chosen context, but keeps the *verify mode*
+of the first one. That mode is therefore "ask, and verify what comes", since pairing shows none; and
+`authenticate` refuses a member's connection that showed none.
+"""
+
+import ssl
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol, cast
+from weakref import WeakSet
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from potluck.errors import IdentityError, PairingError, UntrustedPeerError
+from potluck.ids import HomeId, NodeId, is_digest, short
+from potluck.net import certificates
+from potluck.net.certificates import PAIRING_NAME, Role, tls_name
+from potluck.net.files import PRIVATE, write_atomically
+from potluck.net.homes import (
+    HOME_FILE,
+    MEMBER_FILE,
+    Home,
+    damaged,
+    read_certificate,
+    read_home,
+    read_key,
+    remove_home,
+    write_home,
+    write_revoked,
+)
+
+MAX_REVOKED = 4096  # as on the wire
+MAX_HOMES = 64  # each has its own contexts and names
+
+_KEY, _CERTIFICATE, _HOME_KEY, _HOMES = "node.key.pem", "node.pem", "home.key.pem", "homes"
+
+
+class TrustWatcher(Protocol):
+    """Something that must not outlive the trust it was made with: an open connection."""
+
+    def trust_changed(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerIdentity:
+    """Who is at the other end of a TLS connection, as its home's certificate says."""
+
+    node_id: NodeId
+    role: Role
+    home: HomeId
+
+
+class Identity:
+    """This node's key and homes, read from a folder. Blocking, and quick: the files are small.
+
+    The stage process loads the same folder, and calls `reload` when the node says that it changed.
+    """
+
+    def __init__(
+        self, folder: Path, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate
+    ) -> None:
+        """Use `load_or_create` or `load`."""
+        self.folder = folder
+        self.certificate = certificate
+        self._key = key
+        self.node_id = NodeId(certificates.public_key_digest(certificate))
+        self._homes: dict[HomeId, Home] = {}
+        self._contexts: dict[HomeId, tuple[ssl.SSLContext, ssl.SSLContext]] = {}
+        self._pairing = self._pairing_context()
+        self._watchers: WeakSet[TrustWatcher] = WeakSet()
+
+    # --- loading
+
+    @classmethod
+    def load_or_create(cls, folder: Path, name: str) -> "Identity":
+        """Read this node's identity; make it at the first start.
+
+        The computer's name is for tools that print certificates; it identifies nothing.
+
+        Raises:
+            IdentityError: something of an identity is there, but it cannot be used.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            key_file, certificate_file = folder / _KEY, folder / _CERTIFICATE
+            if not key_file.exists() and not _has_content(folder):
+                key = certificates.new_key()
+                write_atomically(key_file, certificates.key_to_pem(key), mode=PRIVATE)
+            if key_file.exists() and not certificate_file.exists():
+                certificate = certificates.self_signed(read_key(key_file), name)
+                write_atomically(certificate_file, certificates.to_pem(certificate))
+        except OSError as error:
+            raise IdentityError(
+                f"This computer's key cannot be written to {folder}: {error.strerror}. Potluck needs"
+                " a folder of your own to keep it in.",
+                path=str(folder),
+            ) from error
+        return cls.load(folder)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Identity":
+        """Read an identity that is there, and write nothing.
+
+        Raises:
+            IdentityError: a file is missing or damaged, or they do not fit together.
+        """
+        key = read_key(folder / _KEY)
+        certificate = read_certificate(folder / _CERTIFICATE)
+        if key.public_key() != certificate.public_key():
+            raise damaged(folder / _CERTIFICATE, "it belongs to another key")
+        identity = cls(folder, key, certificate)
+        identity.reload()
+        return identity
+
+    def reload(self) -> None:
+        """Read homes and revocations again, after another process changed them.
+
+        Raises:
+            IdentityError: as `load`; what was known before stays.
+        """
+        folder = self.folder / _HOMES
+        found = sorted(folder.iterdir()) if folder.is_dir() else []
+        homes = [read_home(path, self.node_id) for path in found if (path / HOME_FILE).exists()]
+        self._homes = {home.home_id: home for home in homes}
+        self._trust_changed()
+
+    # --- homes
+
+    @property
+    def certificate_der(self) -> bytes:
+        """The self-signed certificate, as a pairing's TLS handshake shows it."""
+        return certificates.to_der(self.certificate)
+
+    @property
+    def homes(self) -> Mapping[HomeId, Home]:
+        return MappingProxyType(self._homes)
+
+    @property
+    def own_home(self) -> Home | None:
+        """The home whose master this node is, once it has one."""
+        return next((h for h in self._homes.values() if h.master == self.node_id), None)
+
+    def create_home(self, name: str) -> Home:
+        """The own home, made now if there is none, this node its master."""
+        if self.own_home is not None:
+            return self.own_home
+        key_file = self.folder / _HOME_KEY
+        if not key_file.exists():
+            key_pem = certificates.key_to_pem(certificates.new_key())
+            write_atomically(key_file, key_pem, mode=PRIVATE)
+        key = read_key(key_file)
+        authority = certificates.new_authority(key, name)
+        member = certificates.issue_member(authority, key, self.certificate, "master")
+        ca_pem, member_pem = certificates.to_pem(authority), certificates.to_pem(member)
+        return self.add_home(
+            ca_pem=ca_pem, certificate_pem=member_pem, name=name, master=self.node_id
+        )
+
+    def issue(self, certificate: bytes) -> bytes:
+        """A worker's certificate in the own home, in PEM, for a node that was just paired.
+
+        Pairing a node again forgives it: an earlier revocation is lifted.
+
+        Args:
+            certificate: the node's self-signed certificate, DER or PEM.
+
+        Raises:
+            PairingError: it is none.
+            IdentityError: there is no own home, or its key is damaged.
+        """
+        home = self._require_own_home()
+        key = read_key(self.folder / _HOME_KEY)
+        authority = x509.load_pem_x509_certificate(home.ca_pem)
+        peer = certificates.peer_certificate(certificate)
+        member = certificates.issue_member(authority, key, peer, "worker")
+        node_id = NodeId(certificates.public_key_digest(peer))
+        if node_id == self.node_id:
+            raise PairingError("This computer cannot be paired with itself.")
+        if node_id in home.revoked:
+            self.set_revoked(home.home_id, home.revoked - {node_id})
+        return certificates.to_pem(member)
+
+    def add_home(self, *, ca_pem: bytes, certificate_pem: bytes, name: str, master: NodeId) -> Home:
+        """Join a home, or join it again with a new certificate.
+
+        Raises:
+            PairingError: the certificates are not for this node, or not of one home.
+        """
+        authority = certificates.peer_certificate(ca_pem)
+        member = certificates.peer_certificate(certificate_pem)
+        role: Role = "master" if master == self.node_id else "worker"
+        certificates.check_member(authority, member, self.node_id, role)
+        home_id = HomeId(certificates.public_key_digest(authority))
+        if home_id not in self._homes and len(self._homes) >= MAX_HOMES:
+            raise PairingError(
+                f"This computer belongs to {MAX_HOMES} homes already. Leave one first."
+            )
+        if not is_digest(master):
+            raise PairingError("The home's master has no valid node id.")
+        folder = self.folder / _HOMES / home_id
+        write_home(folder, authority, member, name, master)
+        home = read_home(folder, self.node_id)
+        self._contexts.pop(home_id, None)
+        self._homes[home_id] = home
+        self._trust_changed()
+        return home
+
+    def remove_home(self, home_id: HomeId) -> None:
+        """Leave the home of another master. Its connections end at once."""
+        if self.own_home is not None and self.own_home.home_id == home_id:
+            raise IdentityError("A computer cannot leave its own home.")
+        if self._homes.pop(home_id, None) is None:
+            return
+        remove_home(self.folder / _HOMES / home_id)
+        self._trust_changed()
+
+    # --- trust
+
+    def revoke(self, node_id: NodeId) -> None:
+        """Trust a worker of the own home no more. Its connections with this node end at once."""
+        home = self._require_own_home()
+        if node_id == self.node_id:
+            raise IdentityError("A computer cannot be removed from its own home.")
+        self.set_revoked(home.home_id, home.revoked | {node_id})
+
+    def revoked(self, home_id: HomeId) -> frozenset[NodeId]:
+        home = self._homes.get(home_id)
+        return home.revoked if home else frozenset()
+
+    def set_revoked(self, home_id: HomeId, node_ids: Iterable[NodeId]) -> None:
+        """Take over the whole list, as the home's master sent it."""
+        home = self._homes[home_id]
+        revoked = frozenset(n for n in node_ids if is_digest(n) and n != home.master)
+        if len(revoked) > MAX_REVOKED:
+            raise IdentityError(f"More than {MAX_REVOKED} computers were removed from this home.")
+        folder = self.folder / _HOMES / home_id
+        write_revoked(folder, revoked)
+        self._homes[home_id] = read_home(folder, self.node_id)
+        self._trust_changed()
+
+    def trusts(self, peer: PeerIdentity) -> bool:
+        home = self._homes.get(peer.home)
+        return home is not None and peer.node_id not in home.revoked
+
+    def watch(self, watcher: "TrustWatcher") -> None:
+        """Have `trust_changed` called when a home is left or a node revoked, as long as it lives."""
+        self._watchers.add(watcher)
+
+    def sign(self, data: bytes) -> bytes:
+        """An ECDSA signature with this node's key, for pairing."""
+        return self._key.sign(data, ec.ECDSA(hashes.SHA256()))
+
+    # --- TLS
+
+    def server_context(self) -> ssl.SSLContext:
+        """The context of every listener; which home a connection is for, its client's SNI says."""
+        context = self._base_context(ssl.PROTOCOL_TLS_SERVER, self.folder / _CERTIFICATE)
+        context.verify_mode = ssl.CERT_OPTIONAL  # see the module's docstring
+        context.sni_callback = self._choose_context
+        return context
+
+    def client_context(self, home_id: HomeId) -> ssl.SSLContext:
+        """For dialling members of a home, with `tls_name` as server name.
+
+        Raises:
+            IdentityError: this node does not belong to the home.
+        """
+        if home_id not in self._homes:
+            raise IdentityError("This computer does not belong to that home (any more).")
+        return self._home_contexts(home_id)[1]
+
+    def pairing_client_context(self) -> ssl.SSLContext:
+        """For dialling an unknown node: its certificate is not verified but taken into the pairing."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+
+    def authenticate(
+        self, tls: ssl.SSLObject, home_id: HomeId | None = None
+    ) -> PeerIdentity | None:
+        """Who is at the other end of a finished handshake; None: somebody who may only pair.
+
+        The client says which home it dialled; on the server's side, the SNI callback knows it.
+
+        Raises:
+            UntrustedPeerError: it showed no certificate of the home, or was revoked.
+        """
+        if home_id is None:
+            if tls.context is self._pairing:
+                return None
+            home_id = next((h for h, c in self._contexts.items() if c[0] is tls.context), None)
+        shown = tls.getpeercert()
+        if home_id is None or not shown:
+            raise UntrustedPeerError("A computer connected without a certificate of this home.")
+        peer = _peer_identity(shown, home_id)
+        if not self.trusts(peer):
+            raise UntrustedPeerError(
+                f"The computer {short(peer.node_id)} was removed from this home. Pair it again to"
+                " use it.",
+                node_id=peer.node_id,
+            )
+        return peer
+
+    # --- inside
+
+    def _choose_context(
+        self, tls: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext
+    ) -> int | None:
+        if name == PAIRING_NAME:
+            tls.context = self._pairing
+            return None
+        for home_id in self._homes:
+            if name == tls_name(self.node_id, home_id):
+                tls.context = self._home_contexts(home_id)[0]
+                return None
+        return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+
+    def _home_contexts(self, home_id: HomeId) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        if home_id not in self._contexts:
+            folder = self.folder / _HOMES / home_id
+            server = self._base_context(ssl.PROTOCOL_TLS_SERVER, folder / MEMBER_FILE)
+            client = self._base_context(ssl.PROTOCOL_TLS_CLIENT, folder / MEMBER_FILE)
+            for context in (server, client):
+                context.load_verify_locations(cadata=self._homes[home_id].ca_pem.decode())
+                context.verify_mode = ssl.CERT_REQUIRED
+            self._contexts[home_id] = (server, client)
+        return self._contexts[home_id]
+
+    def _pairing_context(self) -> ssl.SSLContext:
+        return self._base_context(ssl.PROTOCOL_TLS_SERVER, self.folder / _CERTIFICATE)
+
+    def _base_context(self, side: int, certificate_file: Path) -> ssl.SSLContext:
+        context = ssl.SSLContext(side)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        if side == ssl.PROTOCOL_TLS_SERVER:
+            context.num_tickets = 0  # no resumption: every connection proves itself anew
+        try:
+            context.load_cert_chain(certificate_file, self.folder / _KEY)
+        except (OSError, ssl.SSLError) as error:
+            raise damaged(certificate_file, "OpenSSL does not accept it") from error
+        return context
+
+    def _require_own_home(self) -> Home:
+        if self.own_home is None:
+            raise IdentityError("This computer has no home of its own yet.")
+        return self.own_home
+
+    def _trust_changed(self) -> None:
+        for home_id in self._contexts.keys() - self._homes.keys():
+            del self._contexts[home_id]
+        for watcher in list(self._watchers):
+            watcher.trust_changed()
+
+
+def verify_signature(certificate: bytes, data: bytes, signature: bytes) -> None:
+    """Check a signature made by `Identity.sign`.
+
+    Raises:
+        PairingError: the holder of the certificate's key did not sign this.
+    """
+    key = certificates.peer_certificate(certificate).public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise PairingError("The other computer's key is not of the kind that Potluck uses.")
+    try:
+        key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature as error:
+        raise PairingError("The other computer could not prove that its key is its own.") from error
+
+
+def _peer_identity(shown: Mapping[str, object], home_id: HomeId) -> PeerIdentity:
+    """From what `getpeercert` returns: nested tuples, already verified by OpenSSL."""
+    names = cast("tuple[tuple[str, str], ...]", shown.get("subjectAltName", ()))
+    subject = cast("tuple[tuple[tuple[str, str], ...], ...]", shown.get("subject", ()))
+    roles = [v for rdn in subject for k, v in rdn if k == "organizationalUnitName"]
+    match names, roles:
+        case (("DNS", name),), ["master" | "worker" as role]:
+            pass
+        case _:
+            raise UntrustedPeerError("A certificate of this home is not one that Potluck issues.")
+    try:
+        node_id = certificates.node_id_of(name)
+    except ValueError as error:
+        raise UntrustedPeerError(f"A certificate of this home is wrong: {error}.") from error
+    if name != tls_name(node_id, home_id):
+        raise UntrustedPeerError("A certificate of this home names another home.")
+    return PeerIdentity(node_id=node_id, role=role, home=home_id)
+
+
+def _has_content(folder: Path) -> bool:
+    """Whether anything here needs the key that is missing."""
+    return any((folder / name).exists() for name in (_CERTIFICATE, _HOME_KEY, _HOMES))

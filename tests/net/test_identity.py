@@ -1,0 +1,409 @@
+"""Keys, homes and TLS contexts, over memory BIOs: no socket."""
+
+import json
+import os
+import ssl
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from potluck.errors import IdentityError, PairingError, UntrustedPeerError
+from potluck.ids import HomeId, NodeId
+from potluck.net import certificates
+from potluck.net.certificates import PAIRING_NAME, tls_name
+from potluck.net.identity import Identity, PeerIdentity, verify_signature
+
+
+def make(folder: Path, name: str) -> Identity:
+    return Identity.load_or_create(folder / name, name)
+
+
+def join(master: Identity, worker: Identity, name: str = "Anna's home") -> HomeId:
+    home = master.create_home(name)
+    member = master.issue(worker.certificate_der)
+    worker.add_home(
+        ca_pem=home.ca_pem, certificate_pem=member, name=home.name, master=master.node_id
+    )
+    return home.home_id
+
+
+def handshake(
+    client: ssl.SSLContext, server: ssl.SSLContext, name: str
+) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """Both ends of a finished handshake, through memory alone."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    a = client.wrap_bio(to_client, to_server, server_hostname=name)
+    b = server.wrap_bio(to_server, to_client, server_side=True)
+    done = [False, False]
+    for _ in range(10):
+        for i, end in enumerate((a, b)):
+            try:
+                if not done[i]:
+                    end.do_handshake()
+                done[i] = True
+            except ssl.SSLWantReadError:
+                pass
+        if all(done):
+            return a, b
+    raise AssertionError("the handshake does not end")
+
+
+def dial(
+    client: Identity, server: Identity, home: HomeId
+) -> tuple[PeerIdentity | None, PeerIdentity | None]:
+    """Who the client and who the server sees."""
+    name = tls_name(server.node_id, home)
+    a, b = handshake(client.client_context(home), server.server_context(), name)
+    return client.authenticate(a, home), server.authenticate(b)
+
+
+def test_an_identity_is_the_same_after_a_restart(tmp_path: Path) -> None:
+    first = make(tmp_path, "desk")
+    home = first.create_home("Anna's home")
+
+    second = make(tmp_path, "desk")
+
+    assert second.node_id == first.node_id
+    assert second.certificate_der == first.certificate_der
+    assert second.own_home == home
+    assert second.homes == {home.home_id: home}
+
+
+def test_a_node_id_is_the_digest_of_the_public_key(tmp_path: Path) -> None:
+    identity = make(tmp_path, "desk")
+
+    seen = certificates.peer_certificate(identity.certificate_der)
+
+    assert certificates.public_key_digest(seen) == identity.node_id
+    assert (
+        certificates.node_id_of(tls_name(identity.node_id, HomeId("ab" * 32))) == identity.node_id
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions of this kind are POSIX's")
+def test_private_keys_can_be_read_by_their_owner_alone(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        identity = make(tmp_path, "desk")
+        identity.create_home("Anna's home")
+    finally:
+        os.umask(old)
+
+    for name in ("node.key.pem", "home.key.pem"):
+        assert stat.S_IMODE((identity.folder / name).stat().st_mode) == 0o600
+    assert stat.S_IMODE(identity.folder.stat().st_mode) == 0o700
+
+
+def test_a_lost_certificate_is_made_again_from_the_key(tmp_path: Path) -> None:
+    identity = make(tmp_path, "desk")
+    (identity.folder / "node.pem").unlink()
+
+    assert make(tmp_path, "desk").node_id == identity.node_id
+
+
+def test_a_lost_key_is_an_error_and_not_a_new_computer(tmp_path: Path) -> None:
+    identity = make(tmp_path, "desk")
+    (identity.folder / "node.key.pem").unlink()
+
+    with pytest.raises(IdentityError, match="is missing"):
+        make(tmp_path, "desk")
+    assert not (identity.folder / "node.key.pem").exists()
+
+
+@pytest.mark.parametrize("name", ["node.key.pem", "node.pem", "homes/{home}/ca.pem"])
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\xff\x00"])
+def test_a_damaged_file_is_an_error_that_names_it(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    identity = make(tmp_path, "desk")
+    home = identity.create_home("Anna's home")
+    damaged = identity.folder / name.format(home=home.home_id)
+    damaged.write_bytes(content)
+
+    with pytest.raises(IdentityError, match=damaged.name):
+        make(tmp_path, "desk")
+    assert damaged.read_bytes() == content
+
+
+@pytest.mark.parametrize("about", ["[]", '{"name": 1}', '{"name": "x", "master": "../x"}', "{"])
+def test_a_home_file_that_says_nothing_is_an_error(tmp_path: Path, about: str) -> None:
+    identity = make(tmp_path, "desk")
+    home = identity.create_home("Anna's home")
+    (identity.folder / "homes" / home.home_id / "home.json").write_text(about)
+
+    with pytest.raises(IdentityError, match=r"home\.json"):
+        Identity.load(identity.folder)
+
+
+def test_a_home_whose_joining_was_interrupted_is_not_joined(tmp_path: Path) -> None:
+    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
+    home = join(master, worker)
+    (worker.folder / "homes" / home / "home.json").unlink()
+
+    assert Identity.load(worker.folder).homes == {}
+
+
+def test_loading_without_an_identity_creates_nothing(tmp_path: Path) -> None:
+    with pytest.raises(IdentityError):
+        Identity.load(tmp_path / "none")
+
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_worker_and_its_master_know_each_other(tmp_path: Path) -> None:
+    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
+    home = join(master, worker)
+
+    assert dial(master, worker, home) == (
+        PeerIdentity(node_id=worker.node_id, role="worker", home=home),
+        PeerIdentity(node_id=master.node_id, role="master", home=home),
+    )
+
+
+def test_two_workers_of_one_home_know_each_other(tmp_path: Path) -> None:
+    master, one, two = (make(tmp_path, name) for name in ("master", "one", "two"))
+    home = join(master, one)
+    join(master, two)
+
+    assert dial(one, two, home) == (
+        PeerIdentity(node_id=two.node_id, role="worker", home=home),
+        PeerIdentity(node_id=one.node_id, role="worker", home=home),
+    )
+
+
+def test_a_worker_of_two_homes_shows_each_its_own_certificate(tmp_path: Path) -> None:
+    anna, ben, worker = (make(tmp_path, name) for name in ("anna", "ben", "worker"))
+    homes = [join(anna, worker, "Anna's"), join(ben, worker, "Ben's")]
+
+    for master, home in zip((anna, ben), homes, strict=True):
+        seen_by_master, seen_by_worker = dial(master, worker, home)
+
+        assert seen_by_master == PeerIdentity(node_id=worker.node_id, role="worker", home=home)
+        assert seen_by_worker == PeerIdentity(node_id=master.node_id, role="master", home=home)
+
+
+def test_a_certificate_of_another_home_is_refused(tmp_path: Path) -> None:
+    anna, ben, worker = (make(tmp_path, name) for name in ("anna", "ben", "worker"))
+    join(anna, worker)
+    home = anna.create_home("").home_id
+    bens = ben.create_home("Ben's").home_id
+
+    context = ben.client_context(bens)  # shows Ben's certificate
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # and takes any other
+
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(context, worker.server_context(), tls_name(worker.node_id, home))
+
+
+def test_a_member_without_a_certificate_is_refused(tmp_path: Path) -> None:
+    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
+    home = join(master, worker)
+    context = master.pairing_client_context()
+
+    _, server = handshake(context, worker.server_context(), tls_name(worker.node_id, home))
+
+    with pytest.raises(UntrustedPeerError):
+        worker.authenticate(server)
+
+
+def test_a_self_signed_certificate_is_refused_by_a_home(tmp_path: Path) -> None:
+    master, worker, stranger = (make(tmp_path, name) for name in ("master", "worker", "stranger"))
+    home = join(master, worker)
+    context = stranger.pairing_client_context()
+    context.load_cert_chain(stranger.folder / "node.pem", stranger.folder / "node.key.pem")
+
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(context, worker.server_context(), tls_name(worker.node_id, home))
+
+
+def test_another_node_than_the_one_dialled_is_refused(tmp_path: Path) -> None:
+    master, one, two = (make(tmp_path, name) for name in ("master", "one", "two"))
+    home = join(master, one)
+    join(master, two)
+    impostor = two.server_context()
+    impostor.sni_callback = lambda tls, name, context: setattr(
+        tls, "context", two._home_contexts(home)[0]
+    )
+
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        handshake(master.client_context(home), impostor, tls_name(one.node_id, home))
+
+
+@pytest.mark.parametrize("name", ["example.org", f"x.{certificates.DOMAIN}", "127.0.0.1"])
+def test_an_unknown_server_name_is_refused(tmp_path: Path, name: str) -> None:
+    worker = make(tmp_path, "worker")
+
+    with pytest.raises(ssl.SSLError):
+        handshake(worker.pairing_client_context(), worker.server_context(), name)
+
+
+def test_a_pairing_client_sees_the_own_certificate_and_shows_none(tmp_path: Path) -> None:
+    worker = make(tmp_path, "worker")
+    context = make(tmp_path, "stranger").pairing_client_context()
+
+    client, server = handshake(context, worker.server_context(), PAIRING_NAME)
+
+    assert client.getpeercert(binary_form=True) == worker.certificate_der
+    assert worker.authenticate(server) is None
+
+
+def test_older_versions_of_tls_are_refused(tmp_path: Path) -> None:
+    worker = make(tmp_path, "worker")
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    with pytest.raises(ssl.SSLError):
+        handshake(old, worker.server_context(), PAIRING_NAME)
+
+
+def test_a_revoked_worker_is_refused_at_once_and_after_a_restart(tmp_path: Path) -> None:
+    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
+    home = join(master, worker)
+    master.revoke(worker.node_id)
+
+    for identity in (master, make(tmp_path, "master")):
+        with pytest.raises(UntrustedPeerError, match="was removed from this home"):
+            dial(worker, identity, home)
+
+
+def test_pairing_again_lifts_a_revocation(tmp_path: Path) -> None:
+    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
+    home = join(master, worker)
+    master.revoke(worker.node_id)
+
+    join(master, worker)
+
+    assert master.revoked(home) == frozenset()
+    dial(worker, master, home)
+
+
+def test_a_home_cannot_be_made_to_distrust_its_master(tmp_path: Path) -> None:
+    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
+    home = join(master, worker)
+
+    worker.set_revoked(home, [master.node_id, NodeId("../x"), NodeId("ab" * 32)])
+
+    assert worker.revoked(home) == {"ab" * 32}
+    with pytest.raises(IdentityError):
+        master.revoke(master.node_id)
+
+
+def test_who_watches_hears_of_every_change_of_trust(tmp_path: Path) -> None:
+    class Watcher:
+        heard = 0
+
+        def trust_changed(self) -> None:
+            self.heard += 1
+
+    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
+    home = join(master, worker)
+    watcher = Watcher()
+    worker.watch(watcher)
+
+    worker.set_revoked(home, [NodeId("ab" * 32)])
+    worker.remove_home(home)
+    worker.reload()
+
+    assert watcher.heard == 3
+
+
+def test_a_home_that_was_left_is_unknown(tmp_path: Path) -> None:
+    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
+    home = join(master, worker)
+    server = worker.server_context()
+    worker.remove_home(home)
+
+    with pytest.raises(ssl.SSLError):
+        handshake(master.client_context(home), server, tls_name(worker.node_id, home))
+    with pytest.raises(IdentityError):
+        worker.client_context(home)
+    assert Identity.load(worker.folder).homes == {}
+
+
+def test_a_second_process_sees_what_changed_after_reloading(tmp_path: Path) -> None:
+    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
+    stage = Identity.load(worker.folder)
+    server = stage.server_context()
+    home = join(master, worker)
+
+    stage.reload()
+
+    name = tls_name(worker.node_id, home)
+    _, end = handshake(master.client_context(home), server, name)
+    assert stage.authenticate(end) == PeerIdentity(node_id=master.node_id, role="master", home=home)
+
+
+def test_a_certificate_for_another_computer_is_no_way_into_a_home(tmp_path: Path) -> None:
+    master, one, two = (make(tmp_path, name) for name in ("master", "one", "two"))
+    home = master.create_home("Anna's")
+    member = master.issue(one.certificate_der)
+
+    with pytest.raises(PairingError, match="another computer"):
+        two.add_home(ca_pem=home.ca_pem, certificate_pem=member, name="x", master=master.node_id)
+    assert two.homes == {}
+
+
+def test_a_home_that_did_not_sign_the_certificate_is_not_joined(tmp_path: Path) -> None:
+    master, other, worker = (make(tmp_path, name) for name in ("master", "other", "worker"))
+    master.create_home("Anna's")
+    member = master.issue(worker.certificate_der)
+
+    with pytest.raises(PairingError, match="do not fit together"):
+        worker.add_home(
+            ca_pem=other.create_home("Ben's").ca_pem,
+            certificate_pem=member,
+            name="x",
+            master=master.node_id,
+        )
+
+
+def test_a_workers_certificate_does_not_make_it_a_master(tmp_path: Path) -> None:
+    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
+    home = master.create_home("Anna's")
+    member = master.issue(worker.certificate_der)
+
+    with pytest.raises(PairingError, match="not one for a master"):
+        worker.add_home(ca_pem=home.ca_pem, certificate_pem=member, name="x", master=worker.node_id)
+
+
+@pytest.mark.parametrize("certificate", [b"", b"x" * 100, b"-----BEGIN", b"x" * 10_000])
+def test_what_is_no_certificate_gets_none(tmp_path: Path, certificate: bytes) -> None:
+    master = make(tmp_path, "master")
+    master.create_home("Anna's")
+
+    with pytest.raises(PairingError):
+        master.issue(certificate)
+
+
+def test_a_certificate_with_a_foreign_key_gets_none(tmp_path: Path) -> None:
+    """Somebody who puts another's public key into a certificate cannot sign it."""
+    master, victim, thief = (make(tmp_path, name) for name in ("master", "victim", "thief"))
+    master.create_home("Anna's")
+    home = thief.create_home("Thief's")
+    stolen = thief.issue(victim.certificate_der)  # the victim's key, signed by the thief
+
+    assert home.home_id != master.node_id
+    with pytest.raises(PairingError, match="could not prove"):
+        master.issue(stolen)
+
+
+def test_a_signature_is_of_one_key_over_one_text(tmp_path: Path) -> None:
+    one, two = make(tmp_path, "one"), make(tmp_path, "two")
+    signature = one.sign(b"text")
+
+    verify_signature(one.certificate_der, b"text", signature)
+    for certificate, data in ((two.certificate_der, b"text"), (one.certificate_der, b"texts")):
+        with pytest.raises(PairingError):
+            verify_signature(certificate, data, signature)
+
+
+def test_a_long_home_name_is_cut_and_no_path(tmp_path: Path) -> None:
+    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
+    home = join(master, worker, "../" * 100)
+
+    assert worker.homes[home].name == ("../" * 100)[:128]
+    assert [p.name for p in (worker.folder / "homes").iterdir()] == [home]
+    assert json.loads((worker.folder / "homes" / home / "home.json").read_text())["name"]
