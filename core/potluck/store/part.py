@@ -1,0 +1,108 @@
+"""A tensor while it arrives: a file that grows, and the hash of what is in it.
+
+The hash goes along with the writing; it is made again from the file where the two differ: after a
+restart, or when a write failed half-way.
+"""
+
+import errno
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+
+from potluck.errors import DiskFullError, IntegrityError, StoreError, format_bytes
+from potluck.ids import Digest, short
+
+PART = ".part"
+BUFFER_SIZE = 1 << 20  # as for model files: fits a core's L2 cache
+
+# fdatasync leaves out the times; macOS and Windows have only fsync
+_sync = getattr(os, "fdatasync", os.fsync)
+
+
+class Part:
+    """One tensor's part. The owner holds `lock` around its methods."""
+
+    def __init__(self, path: Path, digest: Digest) -> None:
+        self.path, self.digest = path, digest
+        self.lock = Lock()
+        self.size = 0
+        self.finished = False
+        self._sha = hashlib.sha256()
+
+    def append(self, offset: int, total: int, data: memoryview | bytes) -> bool:
+        """Add what of these bytes is not here yet; whether the tensor is whole and intact."""
+        with _disk_errors(), self.path.open("ab", buffering=0) as file:
+            if file.tell() != self.size:
+                self._rehash()
+            if offset > self.size or self.size > total:
+                raise StoreError(
+                    f"A chunk of tensor {short(self.digest)} begins at byte {offset};"
+                    f" {self.size} of {total} are here.",
+                    offset=offset,
+                    size=self.size,
+                )
+            fresh = memoryview(data)[self.size - offset :]
+            while fresh:
+                count = file.write(fresh)
+                self._sha.update(fresh[:count])
+                self.size += count
+                fresh = fresh[count:]
+        if self.size < total:
+            return False
+        if self._sha.hexdigest() != self.digest:
+            raise IntegrityError(
+                f"Tensor {short(self.digest)} arrived altered ({format_bytes(total)}) and was not"
+                " kept.",
+                digest=self.digest,
+            )
+        return True
+
+    def finish(self, path: Path) -> None:
+        """Flush a whole part and give it its name; that the folder is synced is the caller's part."""
+        if self.finished:
+            return
+        with _disk_errors():
+            with self.path.open("r+b") as file:
+                _sync(file.fileno())
+            self.path.replace(path)
+        self.finished = True
+
+    def _rehash(self) -> None:
+        self._sha = hashlib.sha256()
+        self.size = _feed(self._sha.update, self.path)
+
+
+class _disk_errors:  # noqa: N801 - reads as a statement
+    """Turn what the disk says into errors that a person understands."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, OSError):
+            return
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DiskFullError(
+                "The disk became full while weights arrived. Free some space and try again; what"
+                " is here is kept."
+            ) from error
+        raise StoreError(f"Weights cannot be written: {error}.") from error
+
+
+def digest_file(path: Path) -> Digest:
+    """The digest of a whole file."""
+    sha = hashlib.sha256()
+    _feed(sha.update, path)
+    return Digest(sha.hexdigest())
+
+
+def _feed(update: Callable[[memoryview], None], path: Path) -> int:
+    size = 0
+    buffer = memoryview(bytearray(BUFFER_SIZE))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            update(buffer[:count])
+            size += count
+    return size
