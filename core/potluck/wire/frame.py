@@ -90,7 +90,8 @@ def encode(message: Message, payload: Buffer = b"") -> tuple[bytes, Buffer]:
         LocalProtocolError: the message or its payload is larger than any peer accepts.
     """
     fields: dict[str, Any] = msgspec.to_builtins(message)
-    nbytes = memoryview(payload).nbytes
+    payload = memoryview(payload).cast("B")  # of any shape, as it lies
+    nbytes = len(payload)
     if (bulk := BULK.get(type(message))) is not None:
         payload = msgspec.json.encode(fields.pop(bulk))
         nbytes = len(payload)

@@ -16,7 +16,8 @@ _UNPRINTABLE = "\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
 Name = Annotated[str, Meta(max_length=128, pattern=rf"\A[^{_UNPRINTABLE}]*\Z")]
 Hex = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # SHA-256; `$` would let a line end pass
 SessionName = Annotated[str, Meta(min_length=1, max_length=64)]
-Text = Annotated[str, Meta(max_length=4096)]  # a sentence for a person
+MAX_TEXT = 4096
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]  # a sentence for a person
 Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Size = Annotated[int, Meta(ge=0, lt=1 << 50)]  # bytes; a petabyte is nobody's home
 Port = Annotated[int, Meta(ge=1, le=65535)]

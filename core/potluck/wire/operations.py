@@ -1,7 +1,7 @@
 """Which messages a connection knows, what answers what, and what may carry a payload."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from msgspec import Meta
 
@@ -46,6 +46,7 @@ from potluck.wire.messages import (
     Welcome,
 )
 
+Role: TypeAlias = Literal["master", "worker"]
 Table: TypeAlias = Mapping[str, type[Message]]
 
 
@@ -69,7 +70,25 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
     "weights": _ALWAYS | table(Chunk, Stored, Rejected, Blob, BlobReceived),
 }
 ALL: Final[Table] = {op: m for known in (HANDSHAKE, *BY_PURPOSE.values()) for op, m in known.items()}
+
+# On control the master asks and a worker answers: what comes from the other side is unknown there.
+_FROM: Final[Mapping[Role, Table]] = {
+    "master": table(Revoked, Profile, MeasureLink, Assign, Load, Unload),
+    "worker": table(
+        Status, Profiled, LinkMeasured, Need, WarmingUp, Loaded, Unloaded, StepFailed,
+    ),
+}
 # fmt: on
+
+
+def known_from(peer: Role | None, purpose: Purpose) -> Table:
+    """What a peer of this role may send on such a connection; None: a peer of any role."""
+    known = BY_PURPOSE[purpose]
+    if peer is None:
+        return known
+    others = _FROM["worker" if peer == "master" else "master"]
+    return {op: message for op, message in known.items() if op not in others}
+
 
 ANSWERS: Final[Mapping[type[Message], type[Message]]] = {
     Ping: Pong,
