@@ -27,6 +27,7 @@
     │   ├── IntegrityError
     │   └── DiskFullError
     ├── EngineError
+    │   ├── InvalidStepError        a step's tensor is not what the stage computes on
     │   ├── NeedReplayError
     │   ├── StaleEpochError
     │   ├── UnknownSessionError
@@ -241,6 +242,12 @@ class EngineError(PotluckError):
 
     code = "engine"
     exit_status = 7
+
+
+class InvalidStepError(EngineError):
+    """A step's tensor is not of the kind or size that the stage computes on."""
+
+    code = "invalid_step"
 
 
 class NeedReplayError(EngineError):

@@ -54,7 +54,7 @@ class Options(Struct, frozen=True, kw_only=True):
     stop: Stop = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    ignore_eos: bool = False
+    ignore_eos: bool | None = None
     return_token_ids: bool | None = None
     # Known and not offered: accepted with the value that changes nothing.
     n: int | None = None

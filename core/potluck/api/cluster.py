@@ -1,0 +1,156 @@
+"""`/cluster` and `/health`: what the window and the commands see and ask for."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, nullcontext
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from potluck.api import schema
+from potluck.api.backend import HOLDERS, Backend, Holder
+from potluck.api.endpoint import (
+    Endpoint,
+    Handler,
+    JsonResponse,
+    RequestError,
+    describe,
+    read,
+    refuse,
+)
+from potluck.api.streams import EventStream
+
+logger = logging.getLogger(__name__)
+
+STATE_INTERVAL_S = 0.1  # at most ten states a second: more than anybody sees
+NOTHING: dict[str, str] = {}
+
+
+class ClusterApi:
+    """The endpoints of `/cluster`."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def routes(self) -> list[Route]:
+        def route(method: str, path: str, handler: Handler, *, holds: bool = True) -> Route:
+            hold = (lambda: self._backend.hold("request")) if holds else nullcontext
+            return Route(path, Endpoint(handler, refuse, hold), methods=[method])
+
+        return [
+            route("GET", "/health", self._health, holds=False),
+            route("GET", "/cluster", self._state, holds=False),
+            route("GET", "/cluster/events", self._events, holds=False),
+            route("POST", "/cluster/pairings", self._pair),
+            route("POST", "/cluster/pairings/{id}", self._decide_pairing),
+            route("POST", "/cluster/invites", self._invite),
+            route("POST", "/cluster/join", self._join),
+            route("POST", "/cluster/connect", self._connect),
+            route("DELETE", "/cluster/computers/{node_id}", self._forget),
+            route("POST", "/cluster/role", self._set_role),
+            route("POST", "/cluster/plan", self._plan),
+            route("POST", "/cluster/model", self._load),
+            route("DELETE", "/cluster/model", self._unload),
+            route("GET", "/cluster/models", self._models),
+            route("POST", "/cluster/listeners", self._listen),
+            route("DELETE", "/cluster/listeners/{port:int}", self._close_listener),
+            route("POST", "/cluster/shutdown", self._shutdown, holds=False),
+        ]
+
+    async def _health(self, request: Request) -> Response:
+        return JsonResponse(self._backend.health())
+
+    async def _state(self, request: Request) -> Response:
+        return JsonResponse(self._backend.state())
+
+    async def _events(self, request: Request) -> Response:
+        holder = request.query_params.get("holder")
+        known: Holder | None = next((each for each in HOLDERS if each == holder), None)
+        if holder is not None and known is None:
+            raise RequestError(400, f"holder: one of {', '.join(HOLDERS)}.", param="holder")
+        return EventStream(self._states(known), refuse)
+
+    async def _states(self, holder: Holder | None) -> AsyncGenerator[bytes, None]:
+        with self._backend.hold(holder) if holder else nullcontext():
+            revision = -1  # no state has it: the first one comes at once
+            while True:
+                revision = await self._backend.changed(revision)
+                yield msgspec.json.encode(self._backend.state())
+                await asyncio.sleep(STATE_INTERVAL_S)
+
+    async def _pair(self, request: Request) -> Response:
+        asked = await read(request, schema.PairingRequest)
+        return JsonResponse(await self._backend.pair(asked.target))
+
+    async def _decide_pairing(self, request: Request) -> Response:
+        decision = await read(request, schema.PairingDecision)
+        pairing_id: str = request.path_params["id"]
+        return JsonResponse(await self._backend.decide_pairing(pairing_id, decision.accept))
+
+    async def _invite(self, request: Request) -> Response:
+        return JsonResponse(await self._backend.invite())
+
+    async def _join(self, request: Request) -> Response:
+        asked = await read(request, schema.JoinRequest)
+        return JsonResponse(await self._backend.join(asked.token))
+
+    async def _connect(self, request: Request) -> Response:
+        asked = await read(request, schema.ConnectRequest)
+        await self._backend.connect(asked.address)
+        return JsonResponse(NOTHING)
+
+    async def _forget(self, request: Request) -> Response:
+        await self._backend.forget(request.path_params["node_id"])
+        return JsonResponse(NOTHING)
+
+    async def _set_role(self, request: Request) -> Response:
+        await self._backend.set_role(await read(request, schema.RoleRequest))
+        return JsonResponse(NOTHING)
+
+    async def _plan(self, request: Request) -> Response:
+        return JsonResponse(await self._backend.plan(await read(request, schema.PlanRequest)))
+
+    async def _load(self, request: Request) -> Response:
+        asked = await read(request, schema.PlanRequest)
+        return EventStream(self._load_events(asked), refuse)
+
+    async def _load_events(self, asked: schema.PlanRequest) -> AsyncGenerator[bytes, None]:
+        """The progress of a load. An error, whenever it comes, is the last event: `failed`."""
+        last = schema.LoadProgress(state="waiting")
+        try:
+            async with aclosing(self._backend.load(asked)) as events:
+                async for progress in events:
+                    last = progress
+                    yield msgspec.json.encode(progress)
+        except Exception as error:  # noqa: BLE001 - the boundary of a request: `describe` logs it
+            described = describe(error)
+            failed = schema.LoadProgress(
+                state="failed",
+                fraction=last.fraction,
+                message=described.message,
+                nodes=last.nodes,
+                plan=last.plan,
+                error=described,
+            )
+            yield msgspec.json.encode(failed)
+
+    async def _unload(self, request: Request) -> Response:
+        await self._backend.unload()
+        return JsonResponse(NOTHING)
+
+    async def _models(self, request: Request) -> Response:
+        return JsonResponse(await self._backend.models())
+
+    async def _listen(self, request: Request) -> Response:
+        return JsonResponse(await self._backend.listen(await read(request, schema.ListenRequest)))
+
+    async def _close_listener(self, request: Request) -> Response:
+        await self._backend.close_listener(request.path_params["port"])
+        return JsonResponse(NOTHING)
+
+    async def _shutdown(self, request: Request) -> Response:
+        await self._backend.shutdown()
+        return JsonResponse(NOTHING)

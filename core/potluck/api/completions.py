@@ -1,0 +1,216 @@
+"""`/v1`: chat and text completions and the list of models, in OpenAI's shapes.
+
+A request becomes one `GenerationRequest`; the events that the backend yields are formatted twice
+over: as chunks while they come, or joined into one answer. Which of the two never reaches the
+backend.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import assert_never
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from potluck.api import openai
+from potluck.api.answers import Answer, ChatFormat, Format, TextFormat
+from potluck.api.backend import (
+    Backend,
+    ChatPrompt,
+    ChatTurn,
+    Finished,
+    GenerationRequest,
+    Piece,
+    Prompt,
+    SamplingOptions,
+    ServedModel,
+    Started,
+    TextPrompt,
+    TokenPrompt,
+)
+from potluck.api.endpoint import (
+    Endpoint,
+    Handler,
+    JsonResponse,
+    RequestError,
+    openai_error,
+    read,
+    refuse_openai,
+)
+from potluck.api.streams import EventStream, until_disconnect
+
+logger = logging.getLogger(__name__)
+
+ALIAS = "potluck"  # a model name that always means: the one that is loaded
+COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
+SEED_MASK = (1 << 63) - 1  # OpenAI's seeds are signed
+DONE = b"[DONE]"
+
+
+class Completions:
+    """The endpoints of `/v1`."""
+
+    def __init__(self, backend: Backend, *, clock: Callable[[], float] = time.time) -> None:
+        self._backend = backend
+        self._clock = clock
+
+    def routes(self) -> list[Route]:
+        def route(path: str, method: str, handler: Handler) -> Route:
+            endpoint = Endpoint(handler, refuse_openai, lambda: self._backend.hold("request"))
+            return Route(path, endpoint, methods=[method])
+
+        return [
+            route("/v1/models", "GET", self._models),
+            route("/v1/models/{name:path}", "GET", self._model),
+            route("/v1/chat/completions", "POST", self._chat),
+            route("/v1/completions", "POST", self._complete),
+        ]
+
+    async def _models(self, request: Request) -> Response:
+        served = self._backend.served_models()
+        return JsonResponse(openai.ModelList(data=tuple(_info(model) for model in served)))
+
+    async def _model(self, request: Request) -> Response:
+        return JsonResponse(_info(self._find(request.path_params["name"])))
+
+    async def _chat(self, request: Request) -> Response:
+        asked = await read(request, openai.ChatCompletionRequest)
+        openai.check(asked)
+        turns = tuple(_turn(message) for message in asked.messages)
+        logprobs = asked.top_logprobs or 0 if asked.logprobs else None
+        limit = asked.max_completion_tokens or asked.max_tokens
+        generation = _generation(asked, ChatPrompt(turns), logprobs, limit)
+        return await self._answer(request, asked, generation, ChatFormat)
+
+    async def _complete(self, request: Request) -> Response:
+        asked = await read(request, openai.CompletionRequest)
+        openai.check(asked)
+        prompt = openai.single_prompt(asked)
+        generation = _generation(
+            asked,
+            TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(tuple(prompt)),
+            asked.logprobs,
+            asked.max_tokens or COMPLETION_TOKENS,
+        )
+        return await self._answer(request, asked, generation, TextFormat)
+
+    async def _answer(
+        self,
+        request: Request,
+        asked: openai.Options,
+        generation: GenerationRequest,
+        form: type[Format],
+    ) -> Response:
+        answer = Answer(
+            id=f"{form.prefix}-{secrets.token_hex(12)}",
+            created=int(self._clock()),
+            model=self._find(asked.model).name,
+            token_ids=bool(asked.return_token_ids),
+            logprobs=generation.sampling.logprobs,
+        )
+        if asked.stream:
+            include_usage = asked.stream_options is not None and asked.stream_options.include_usage
+            chunks = self._chunks(generation, form(answer), include_usage)
+            return EventStream(chunks, refuse_openai)
+        whole: Awaitable[msgspec.Struct] = until_disconnect(
+            request.receive, self._whole(generation, form(answer))
+        )
+        return JsonResponse(await whole)
+
+    async def _whole(self, generation: GenerationRequest, form: Format) -> msgspec.Struct:
+        pieces: list[Piece] = []
+        started, finished = None, None
+        async with aclosing(self._backend.generate(generation)) as events:
+            async for event in events:
+                match event:
+                    case Started():
+                        started = event
+                    case Piece():
+                        pieces.append(event)
+                    case Finished():
+                        finished = event
+                    case _:
+                        assert_never(event)
+        assert started is not None
+        assert finished is not None
+        return form.whole(started, pieces, finished)
+
+    async def _chunks(
+        self, generation: GenerationRequest, form: Format, include_usage: bool
+    ) -> AsyncGenerator[bytes, None]:
+        """The answer as the data of server-sent events.
+
+        An error before the first chunk is raised, so that it gets a status; one after it is a chunk.
+        """
+        started = None
+        try:
+            async with aclosing(self._backend.generate(generation)) as events:
+                async for event in events:
+                    match event:
+                        case Started():
+                            started = event
+                            chunks = form.first(event)
+                        case Piece():
+                            chunks = form.piece(event)
+                        case Finished():
+                            assert started is not None
+                            chunks = form.last(started, event, include_usage)
+                        case _:
+                            assert_never(event)
+                    for chunk in chunks:
+                        yield msgspec.json.encode(chunk)
+        except Exception as error:
+            if started is None:
+                raise
+            logger.info("answer broke off error=%s", type(error).__name__)
+            yield msgspec.json.encode(openai_error(error))
+            return
+        yield DONE
+
+    def _find(self, name: str | None) -> ServedModel:
+        served = self._backend.served_models()
+        for model in served:
+            if not name or name in (ALIAS, model.name, *model.aliases):
+                return model
+        names = ", ".join([*(model.name for model in served), ALIAS])
+        raise RequestError(
+            404,
+            f"The model “{name}” is not loaded. What can be asked for now: {names}.",
+            param="model",
+        )
+
+
+def _info(model: ServedModel) -> openai.ModelInfo:
+    return openai.ModelInfo(id=model.name, created=model.created)
+
+
+def _turn(message: openai.ChatMessage) -> ChatTurn:
+    role = "system" if message.role == "developer" else message.role
+    return ChatTurn(role=role, content=openai.message_text(message))
+
+
+def _generation(
+    asked: openai.Options, prompt: Prompt, logprobs: int | None, limit: int | None
+) -> GenerationRequest:
+    sampling = SamplingOptions(
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        top_k=max(asked.top_k, 0) if asked.top_k is not None else None,
+        min_p=asked.min_p,
+        repetition_penalty=asked.repetition_penalty,
+        seed=asked.seed & SEED_MASK if asked.seed is not None else None,
+        logprobs=logprobs,
+    )
+    stop: Sequence[str] = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
+    return GenerationRequest(
+        prompt=prompt,
+        sampling=sampling,
+        max_tokens=limit,
+        stop=tuple(text for text in stop if text),
+        ignore_eos=bool(asked.ignore_eos),
+    )

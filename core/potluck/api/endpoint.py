@@ -1,0 +1,199 @@
+"""One endpoint of the API: read and check the body, answer, turn errors into a status.
+
+The boundary where every exception ends: a `PotluckError` is a status and its own sentence, a body
+that does not fit names the field, anything else is our own fault, logged with its traceback.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from potluck.api.openai import ApiError, ApiErrorBody
+from potluck.api.schema import Error, ErrorBody
+from potluck.api.streams import ClientGoneError
+from potluck.errors import (
+    BusyError,
+    EngineError,
+    ModelError,
+    NotFoundError,
+    PairingError,
+    PeerError,
+    PlanError,
+    PotluckError,
+    ProtocolError,
+    StoreError,
+    TooManyRequestsError,
+    UsageError,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY = 16 << 20  # bytes; a million token ids in JSON are 8 MB, the longest context as text 5 MB
+BODY_DEADLINE_S = 30.0  # a client that sends slower than this only holds a connection
+
+_STATUS: tuple[tuple[type[PotluckError], int], ...] = (  # the first that fits
+    (NotFoundError, 404),
+    (TooManyRequestsError, 429),
+    (UsageError, 400),
+    (ModelError, 400),
+    (PlanError, 409),
+    (PairingError, 409),
+    (BusyError, 409),
+    (PeerError, 503),
+    (ProtocolError, 503),
+    (StoreError, 503),
+    (EngineError, 503),
+)
+_FIELD = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*?)`)?$", re.DOTALL)
+_MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
+
+_Body = TypeVar("_Body")
+
+
+class RequestError(UsageError):
+    """The request itself is wrong: its path, its size, its JSON, a field, its credentials."""
+
+    code = "bad_request"
+
+    def __init__(self, status: int, message: str, *, param: str | None = None) -> None:
+        super().__init__(message, **({} if param is None else {"param": param}))
+        self.status, self.param = status, param
+
+
+class JsonResponse(Response):
+    """A struct, as JSON."""
+
+    media_type = "application/json"
+
+    def __init__(self, value: object, status_code: int = 200) -> None:
+        super().__init__(msgspec.json.encode(value), status_code)
+
+
+ErrorFormat = Callable[[Exception], Response]
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Endpoint:
+    """An ASGI application of one method and path."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        refuse: ErrorFormat,
+        hold: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._handler = handler
+        self._refuse = refuse
+        self._hold = hold
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._hold():
+            try:
+                response = await self._handler(Request(scope, receive))
+            except (ClientGoneError, ClientDisconnect):
+                return
+            except Exception as error:  # noqa: BLE001 - the boundary of a request
+                response = self._refuse(error)
+            await response(scope, receive, send)
+
+
+async def read(request: Request, kind: type[_Body]) -> _Body:
+    """The request's body, checked.
+
+    Raises:
+        RequestError: too large, too slow, no JSON, or a field does not fit; it names the field.
+    """
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_DEADLINE_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_BODY:
+                    raise RequestError(413, f"The request is larger than {MAX_BODY >> 20} MiB.")
+    except TimeoutError:
+        raise RequestError(408, "The request's body did not arrive in time.") from None
+    return decode(bytes(body), kind)
+
+
+def decode(body: bytes, kind: type[_Body]) -> _Body:
+    """JSON as a struct.
+
+    Raises:
+        RequestError: no JSON, or a field does not fit; it names the field.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        what, param = _explain(str(error))
+        raise RequestError(400, f"{param}: {what}." if param else f"{what}.", param=param) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError(400, f"The request's body is not valid JSON: {error}.") from None
+
+
+def _explain(message: str) -> tuple[str, str | None]:
+    """`Expected `int`, got `str` - at `$.a.b`` as (`expected `int`, got `str``, `a.b`)."""
+    found = _FIELD.match(message)
+    assert found is not None
+    what, path = found["what"], (found["path"] or "").lstrip(".")
+    if missing := _MISSING.search(what):
+        path = f"{path}.{missing['name']}" if path else missing["name"]
+        what = "this field is required"
+    return what[:1].lower() + what[1:], path or None
+
+
+def status_of(error: Exception) -> int:
+    """The HTTP status of an error."""
+    if isinstance(error, RequestError):
+        return error.status
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def describe(error: Exception) -> Error:
+    """What a client may know of an error; logs what it may not."""
+    if isinstance(error, PotluckError):
+        return Error(code=error.code, message=error.message, data=dict(error.data))
+    logger.error("request failed", exc_info=error)
+    return Error(
+        code="internal",
+        message="Something went wrong inside Potluck; its log says what."
+        " Trying again may help; if it does not, restart Potluck.",
+    )
+
+
+def refuse(error: Exception) -> Response:
+    """An error as `/cluster` answers it."""
+    return JsonResponse(ErrorBody(error=describe(error)), status_of(error))
+
+
+def refuse_openai(error: Exception) -> Response:
+    """An error as `/v1` answers it."""
+    return JsonResponse(openai_error(error), status_of(error))
+
+
+def openai_error(error: Exception) -> ApiErrorBody:
+    """The body of an error as `/v1` answers it; inside a stream, a chunk."""
+    described = describe(error)
+    status = status_of(error)
+    param = described.data.get("param")
+    if status in (401, 403):
+        kind = "authentication_error"
+    elif status < 500:
+        kind = "invalid_request_error"
+    else:
+        kind = "server_error"
+    return ApiErrorBody(
+        error=ApiError(
+            message=described.message,
+            type=kind,
+            param=param if isinstance(param, str) else None,
+            code=described.code,
+        )
+    )

@@ -1,0 +1,226 @@
+"""The HTTP listener inside the node's own event loop, and the guard at its door.
+
+uvicorn runs as one task of the node: no signal handlers, no threads, no logging of its own. The
+guard decides who may talk at all, before anything is routed or read:
+
+- A loopback listener refuses a `Host` that is not loopback (a web page whose name was rebound to
+  127.0.0.1 still sends its own name) and requests that a page of another site made (`Origin`,
+  `Sec-Fetch-Site`).
+- A key, where there is one, is compared in constant time.
+"""
+
+import asyncio
+import contextlib
+import errno
+import hmac
+import ipaddress
+import socket
+import sys
+from collections.abc import Callable, Generator
+from urllib.parse import urlsplit
+
+import uvicorn
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from potluck.api.endpoint import RequestError
+from potluck.errors import UsageError
+
+BACKLOG = 128
+CONCURRENCY = 256  # connections; a home has a few programs, a misbehaving one must not starve us
+KEEP_ALIVE_S = 30
+SHUTDOWN_S = 2  # streams end at once when told to; what is left then is cut off
+
+
+class Guard:
+    """An ASGI application that lets requests through to another, or refuses them.
+
+    Args:
+        key: what `Authorization: Bearer` must say; None: anyone who reaches the listener may.
+        loopback: whether only this computer is meant to reach it.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        key: str | None,
+        loopback: bool,
+        refuse: Callable[[str], Callable[[Exception], Response]],
+    ) -> None:
+        self._app = app
+        self._key = key
+        self._loopback = loopback
+        self._refuse = refuse  # by path: `/v1` speaks OpenAI's shape
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # no web sockets, no lifespan
+            return
+        try:
+            self._check(Headers(scope=scope))
+        except RequestError as error:
+            response = self._refuse(scope["path"])(error)
+            if error.status == 401:
+                response.headers["www-authenticate"] = "Bearer"
+            await response(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _check(self, headers: Headers) -> None:
+        if self._loopback:
+            _check_local(headers)
+        if self._key is not None:
+            scheme, _, given = headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not _same(given.strip(), self._key):
+                raise RequestError(
+                    401, "The key is missing or wrong: send it as `Authorization: Bearer KEY`."
+                )
+
+
+def _check_local(headers: Headers) -> None:
+    if not is_loopback_host(_host_of(f"//{headers.get('host', '')}")):
+        raise RequestError(403, "This listener answers to localhost only; the Host is another.")
+    origin = headers.get("origin")
+    if origin is not None and not is_loopback_host(_host_of(origin)):
+        raise RequestError(403, "Web pages of other sites may not use this listener.")
+    if headers.get("sec-fetch-site", "none") == "cross-site":
+        raise RequestError(403, "Web pages of other sites may not use this listener.")
+
+
+def _host_of(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _same(given: str, key: str) -> bool:
+    return hmac.compare_digest(given.encode(errors="replace"), key.encode())
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a host, by name or address, can only be this computer. Asks no resolver."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class HttpServer:
+    """One listener. `start` once, `stop` once; both from the loop that it lives in."""
+
+    def __init__(self) -> None:
+        self._closing = asyncio.Event()
+        self._server: uvicorn.Server | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, app: ASGIApp, host: str, port: int) -> int:
+        """Listen; the bound port.
+
+        Raises:
+            UsageError: the port is taken or not allowed, or the host is none of this computer's.
+        """
+        listener = await _bind(host, port)
+        bound: int = listener.getsockname()[1]
+        config = uvicorn.Config(
+            _until(self._closing, app),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=CONCURRENCY,
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=SHUTDOWN_S,
+        )
+        self._server = _Server(config)
+        self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
+        # The socket listens from here on; what connects before uvicorn accepts waits in the backlog.
+        return bound
+
+    async def stop(self) -> None:
+        """Stop listening, end all streams, and wait until the last request is done."""
+        if self._server is None or self._task is None:
+            return
+        self._closing.set()
+        self._server.should_exit = True
+        task, self._task = self._task, None
+        await task
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:  # the node handles signals itself
+        yield
+
+
+def _until(closing: asyncio.Event, app: ASGIApp) -> ASGIApp:
+    """The same application, whose clients all seem to hang up once `closing` is set.
+
+    So that an endless event stream ends by the way it ends anyway, and a generation is cancelled.
+    """
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        async def receive_or_close() -> Message:
+            message = asyncio.ensure_future(receive())
+            closed = asyncio.ensure_future(closing.wait())
+            try:
+                await asyncio.wait((message, closed), return_when=asyncio.FIRST_COMPLETED)
+                return message.result() if message.done() else {"type": "http.disconnect"}
+            finally:
+                message.cancel()
+                closed.cancel()
+
+        await app(scope, receive_or_close, send)
+
+    return wrapped
+
+
+async def _bind(host: str, port: int) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(
+            "127.0.0.1" if host == "localhost" else host,
+            port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
+        )
+    except OSError:
+        raise UsageError(f"“{host}” is no address of this computer.") from None
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        _prepare(listener, family)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise UsageError(_why_not(error, host, port), host=host, port=port) from None
+    return listener
+
+
+def _prepare(listener: socket.socket, family: int) -> None:
+    if sys.platform == "win32":
+        # There SO_REUSEADDR lets another program take the port while we listen.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+    else:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        with contextlib.suppress(OSError):  # "::" is for IPv4 too, where the system can
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+
+
+def _why_not(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"Port {port} is taken by another program; choose another one."
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"This system does not let Potluck use port {port}; choose another above 1023."
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"“{host}” is no address of this computer."
+    return f"Listening on {host} port {port} is not possible: {error.strerror or error}."

@@ -1,0 +1,65 @@
+"""The two HTTP applications of a node: the local API, and `/v1` alone for `potluck serve`.
+
+local_app   /health /cluster/* /v1/*   loopback, the node's own token
+public_app  /v1/*                      loopback without a key, or anywhere with one
+"""
+
+from collections.abc import Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from potluck.api.backend import Backend
+from potluck.api.cluster import ClusterApi
+from potluck.api.completions import Completions
+from potluck.api.endpoint import RequestError, refuse, refuse_openai
+from potluck.api.listener import Guard, HttpServer, is_loopback_host
+from potluck.errors import UsageError
+
+__all__ = ["HttpServer", "local_app", "public_app"]
+
+
+def local_app(backend: Backend, token: str) -> ASGIApp:
+    """The API of the window and the commands; to be listened for on loopback alone."""
+    routes = [*ClusterApi(backend).routes(), *Completions(backend).routes()]
+    return Guard(_app(routes), key=token, loopback=True, refuse=_refusal)
+
+
+def public_app(backend: Backend, *, host: str, key: str | None) -> ASGIApp:
+    """OpenAI's API for other programs, to be listened for on this host.
+
+    Raises:
+        UsageError: other computers could reach the host, and there is no key.
+    """
+    loopback = is_loopback_host(host)
+    if not loopback and not key:
+        raise UsageError(
+            f"Listening on {host} lets other computers in: that needs a key (--key)."
+            " Without one, listen on 127.0.0.1.",
+            param="key",
+        )
+    return Guard(_app(Completions(backend).routes()), key=key, loopback=loopback, refuse=_refusal)
+
+
+def _app(routes: list[Route]) -> Starlette:
+    return Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    if error.status_code == 405:
+        message = f"{request.method} is not possible for {path}."
+    else:
+        message = f"There is nothing at {path}."
+    response = _refusal(path)(RequestError(error.status_code, message))
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _refusal(path: str) -> Callable[[Exception], Response]:
+    return refuse_openai if path.startswith("/v1") else refuse

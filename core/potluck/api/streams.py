@@ -1,0 +1,120 @@
+"""Server-sent events, and work that ends when the client goes away.
+
+Both watch the connection while they work: a closed browser tab must free the cluster at once, not
+after the last token. A generator runs in one task from its first step to its last, so that it may
+hold time limits and task groups open while it yields.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+HEARTBEAT_S = 10.0  # a comment line this often: proxies and clients give up on silence after 30 s
+
+_T = TypeVar("_T")
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection; there is nobody to answer."""
+
+
+class EventStream(Response):
+    """A response that is made while it is sent: each item of `events` is one `data:` line.
+
+    The status line waits for the first item, so that an error before it is answered as `refuse`
+    says, with a status. An error after it is for the generator itself to yield. The generator is
+    closed in every case, also when the client goes away.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        refuse: Callable[[Exception], Response],
+        *,
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+        self._refuse = refuse
+        self._heartbeat_s = heartbeat_s
+        self._started = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pump = asyncio.create_task(self._pump(send))
+        gone = asyncio.create_task(wait_disconnect(receive))
+        try:
+            await self._watch(pump, gone, send)
+        except Exception as error:
+            if self._started:
+                raise
+            await self._refuse(error)(scope, receive, send)
+        finally:
+            await _cancel(pump, gone)
+
+    async def _pump(self, send: Send) -> None:
+        async with aclosing(self._events) as events:
+            async for data in events:
+                if not self._started:
+                    await self._start(send)
+                await _send_part(send, b"data: " + data + b"\n\n")
+        if not self._started:
+            await self._start(send)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _start(self, send: Send) -> None:
+        self._started = True
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
+
+    async def _watch(self, pump: asyncio.Task[None], gone: asyncio.Task[None], send: Send) -> None:
+        while True:
+            done, _ = await asyncio.wait(
+                (pump, gone), timeout=self._heartbeat_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if pump in done:
+                pump.result()
+            if done:
+                return
+            if self._started:
+                await _send_part(send, b": still here\n\n")
+
+
+async def _send_part(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def wait_disconnect(receive: Receive) -> None:
+    """Return when the client is gone. The request's body must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
+    """Await the work, and cancel it when the client goes away.
+
+    Raises:
+        ClientGoneError: the client went away first; the work was cancelled and has ended.
+    """
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(wait_disconnect(receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGoneError
+        return task.result()
+    finally:
+        await _cancel(task, gone)
+
+
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,319 @@
+"""A node without a cluster, behind the real HTTP server: what the API, client and CLI tests talk to.
+
+It behaves as a node would towards its clients (states change, loads progress, generations can be
+cancelled) and computes nothing: its answer to every prompt is its `script`.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.types import ASGIApp
+
+from potluck.api import backend as api
+from potluck.api import schema
+from potluck.api.openai import StageTiming, Timings
+from potluck.api.server import HttpServer, local_app, public_app
+from potluck.errors import NotFoundError, PotluckError
+
+TOKEN = "the-node's-own-token"
+MODEL_ID = "ab" * 32
+_T = TypeVar("_T")
+
+PLAN = schema.PlanView(
+    model_id=MODEL_ID,
+    model="guide",
+    scheme="f32",
+    context=2048,
+    epoch=1,
+    stages=(
+        schema.StageView(
+            node="here",
+            node_id="1" * 64,
+            device="cpu",
+            layers=(0, 2),
+            embedding=True,
+            head=False,
+            predicted_ms=1.5,
+        ),
+        schema.StageView(
+            node="there",
+            node_id="2" * 64,
+            device="cuda:0",
+            layers=(2, 6),
+            embedding=False,
+            head=True,
+            predicted_ms=0.5,
+        ),
+    ),
+    predicted_tokens_per_s=120.0,
+    alone={"here": 80.0, "there": None},
+    explanation="Both computers together are faster than either alone.",
+)
+TIMINGS = Timings(
+    time_to_first_token_s=0.25,
+    tokens_per_s=50.0,
+    prefill_tokens=3,
+    stages=(StageTiming(node="here", compute_ms=1.0),),
+    hop_ms=0.2,
+)
+
+
+def computer(name: str, digit: str, **changes: Any) -> schema.Computer:
+    """A computer that is there and paired, unless the changes say otherwise."""
+    device = schema.Device(
+        kind="cpu", name="Some CPU", memory_total=16 * 10**9, memory_free=8 * 10**9
+    )
+    values: dict[str, Any] = {
+        "node_id": digit * 64,
+        "name": name,
+        "address": f"10.0.0.{digit}:4711",
+        "paired": True,
+        "online": True,
+        "state": "ready",
+        "devices": (device,),
+        "rtt_ms": 0.4,
+        "bytes_per_s": 1.1e8,
+    }
+    return schema.Computer(**(values | changes))
+
+
+class FakeBackend:
+    """What tests set beforehand and read afterwards are its public attributes."""
+
+    def __init__(self) -> None:
+        self.script: Sequence[str] = ("Hello", ", ", "world", ".")
+        self.fails_before: PotluckError | Exception | None = None
+        self.fails_after: PotluckError | None = None  # the first piece
+        self.load_error: PotluckError | None = None
+        self.plan_error: PotluckError | None = None
+        self.pairing_answer: schema.PairingState = "paired"
+        self.endless = False
+        self.generated: list[api.GenerationRequest] = []
+        self.planned: list[schema.PlanRequest] = []
+        self.roles: list[schema.RoleRequest] = []
+        self.joined: list[str] = []
+        self.connected: list[str] = []
+        self.forgotten: list[str] = []
+        self.held: list[str] = []
+        self.cancelled = threading.Event()
+        self.released = threading.Event()  # a holder other than a request went away
+        self.stopped = threading.Event()
+        here = computer("here", "1", is_self=True, rtt_ms=None, bytes_per_s=None, address=None)
+        self.current = schema.ClusterState(
+            node=schema.Node(node_id="1" * 64, name="here", version="0.0.test"), computers=(here,)
+        )
+        self._revision = 0
+        self._wake = asyncio.Event()
+        self._servers: dict[int, HttpServer] = {}
+
+    def update(self, **changes: Any) -> None:
+        """Change the state; to be called in the server's loop (`Server.update` does it)."""
+        self.current = msgspec.structs.replace(self.current, **changes)
+        self._revision += 1
+        self._wake.set()
+        self._wake = asyncio.Event()
+
+    # --- what the server asks
+
+    def health(self) -> schema.Health:
+        return schema.Health(pid=os.getpid(), version="0.0.test")
+
+    def state(self) -> schema.ClusterState:
+        return self.current
+
+    async def changed(self, since: int) -> int:
+        while self._revision == since:
+            await self._wake.wait()
+        return self._revision
+
+    @contextmanager
+    def hold(self, holder: api.Holder) -> Generator[None, None, None]:
+        self.held.append(holder)
+        try:
+            yield
+        finally:
+            if holder != "request":
+                self.released.set()
+
+    async def pair(self, target: str) -> schema.Pairing:
+        found = next((c for c in self.current.computers if target in (c.name, c.node_id)), None)
+        if found is None:
+            raise NotFoundError(f"There is no computer “{target}” here.")
+        pairing = schema.Pairing(
+            id="p1", node_id=found.node_id, name=found.name, role="master", state="asking"
+        )
+        self.update(pairings=(pairing,))
+        self.update(pairings=(msgspec.structs.replace(pairing, state="confirm", code="123456"),))
+        return pairing
+
+    async def decide_pairing(self, pairing_id: str, accept: bool) -> schema.Pairing:
+        for pairing in self.current.pairings:
+            if pairing.id == pairing_id:
+                state = self.pairing_answer if accept else "refused"
+                decided = msgspec.structs.replace(pairing, state=state)
+                self.update(pairings=(decided,))
+                return decided
+        raise NotFoundError("That request to pair is over.")
+
+    async def invite(self) -> schema.Invite:
+        return schema.Invite(token="POT-LUCK", expires_s=600.0)
+
+    async def join(self, token: str) -> schema.Joined:
+        self.joined.append(token)
+        return schema.Joined(home_id="c" * 64, name="main")
+
+    async def connect(self, address: str) -> None:
+        self.connected.append(address)
+
+    async def forget(self, node_id: str) -> None:
+        self.forgotten.append(node_id)
+
+    async def set_role(self, request: schema.RoleRequest) -> None:
+        self.roles.append(request)
+        role = "worker" if request.worker else "idle"
+        self.update(node=msgspec.structs.replace(self.current.node, role=role))
+
+    async def plan(self, request: schema.PlanRequest) -> schema.PlanView:
+        self.planned.append(request)
+        if self.plan_error is not None:
+            raise self.plan_error
+        return PLAN
+
+    async def load(self, request: schema.PlanRequest) -> AsyncGenerator[schema.LoadProgress, None]:
+        self.planned.append(request)
+        yield schema.LoadProgress(state="planning", fraction=0.1, message="Planning")
+        if self.load_error is not None:
+            raise self.load_error
+        for sent in (400, 1000):
+            transfer = schema.Transfer(
+                node_id="2" * 64, name="there", sent=sent, total=1000, bytes_per_s=1e6, eta_s=0.1
+            )
+            yield schema.LoadProgress(
+                state="streaming", fraction=sent / 2000, message="Sending", nodes=(transfer,)
+            )
+        yield schema.LoadProgress(
+            state="ready", fraction=1.0, message="Ready", nodes=(transfer,), plan=PLAN
+        )
+        self.update(
+            model=schema.ModelState(
+                name="guide", model_id=MODEL_ID, state="ready", plan=PLAN, context=2048
+            )
+        )
+
+    async def unload(self) -> None:
+        self.update(model=schema.ModelState())
+
+    async def models(self) -> Sequence[schema.ModelEntry]:
+        return [
+            schema.ModelEntry(name="guide", path="/models/guide", nbytes=8_000_000, current=True),
+            schema.ModelEntry(name="big", path="/models/big", nbytes=5_000_000_000),
+        ]
+
+    def served_models(self) -> Sequence[api.ServedModel]:
+        return [api.ServedModel(name="guide", created=1700000000, aliases=(MODEL_ID,))]
+
+    async def generate(
+        self, request: api.GenerationRequest
+    ) -> AsyncGenerator[api.GenerationEvent, None]:
+        self.generated.append(request)
+        try:
+            async for event in self._generate(request):
+                yield event
+        except (GeneratorExit, asyncio.CancelledError):
+            self.cancelled.set()
+            raise
+
+    async def _generate(
+        self, request: api.GenerationRequest
+    ) -> AsyncGenerator[api.GenerationEvent, None]:
+        if self.fails_before is not None:
+            raise self.fails_before
+        given = request.prompt
+        ids = given.token_ids if isinstance(given, api.TokenPrompt) else (1, 2, 3)
+        yield api.Started(prompt_token_ids=ids, cached_tokens=1)
+        script = self.script if request.max_tokens is None else self.script[: request.max_tokens]
+        for number, text in enumerate(script):
+            token_id = 100 + number
+            chosen = api.Candidate(token_id=token_id, token=text.encode(), logprob=-0.5)
+            other = api.Candidate(token_id=7, token=b"\xf0\x9f", logprob=-1.5)
+            wanted = request.sampling.logprobs
+            probs = (
+                ()
+                if wanted is None
+                else (api.ChosenToken(chosen=chosen, best=(chosen, other)[:wanted]),)
+            )
+            yield api.Piece(text=text, token_ids=(token_id,), logprobs=probs)
+            if self.fails_after is not None:
+                raise self.fails_after
+        if self.endless:
+            await asyncio.Event().wait()
+        reason = "stop" if len(script) == len(self.script) else "length"
+        yield api.Finished(reason=reason, completion_tokens=len(script), timings=TIMINGS)
+
+    async def listen(self, request: schema.ListenRequest) -> schema.Listener:
+        app = public_app(self, host=request.host, key=request.key)
+        server = HttpServer()
+        port = await server.start(app, request.host, request.port)
+        self._servers[port] = server
+        listener = schema.Listener(host=request.host, port=port)
+        self.update(listeners=(*self.current.listeners, listener))
+        return listener
+
+    async def close_listener(self, port: int) -> None:
+        server = self._servers.pop(port, None)
+        if server is None:
+            raise NotFoundError(f"There is no listener on port {port}.")
+        await server.stop()
+        self.update(listeners=tuple(x for x in self.current.listeners if x.port != port))
+
+    async def shutdown(self) -> None:
+        self.stopped.set()
+
+
+class Server:
+    """The backend behind the real server, in a thread of its own."""
+
+    def __init__(self, app: ASGIApp | None = None) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.backend = self.run(self._make())
+        self._http = HttpServer()
+        chosen = app or local_app(self.backend, TOKEN)
+        self.port: int = self.run(self._http.start(chosen, "127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    async def _make(self) -> FakeBackend:
+        return FakeBackend()
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine in the server's loop."""
+        future: Future[_T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return future.result(30)
+
+    def update(self, **changes: Any) -> None:
+        async def change() -> None:
+            self.backend.update(**changes)
+
+        self.run(change())
+
+    def close(self) -> None:
+        self.run(self._http.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+
+@contextmanager
+def serving() -> Generator[Server, None, None]:
+    server = Server()
+    try:
+        yield server
+    finally:
+        server.close()

@@ -1,0 +1,97 @@
+"""A chain of stages that computes nothing but keeps the rules: positions, sessions, order."""
+
+import asyncio
+import struct
+from collections.abc import Callable
+
+from potluck.errors import PeerLostError
+from potluck.wire.messages import (
+    Attach,
+    CloseSession,
+    Forward,
+    Message,
+    OpenSession,
+    Result,
+    StepFailed,
+    TrimSession,
+)
+
+
+def next_token(tokens: list[int]) -> int:
+    """What the fake model says after these tokens: it depends on all of them, in order."""
+    value = 7
+    for token in tokens:
+        value = (value * 31 + token + 1) % 997
+    return value
+
+
+class FakeChain:
+    """Both ends of a pipeline. `report` is how it says over control that a step failed."""
+
+    def __init__(self) -> None:
+        self.caches: dict[str, list[int]] = {}
+        self.forwards: list[Forward] = []
+        self.opened: list[str] = []
+        self.attached: int | None = None
+        self.is_closed = False
+        self.is_silent = False  # steps go in and nothing comes out
+        self.report: Callable[[StepFailed], None] = lambda _: None
+        self._results: asyncio.Queue[Message | PeerLostError] = asyncio.Queue()
+
+    def send_nowait(self, message: Message, payload: bytes = b"") -> None:
+        match message:
+            case Attach():
+                self.attached = message.epoch
+            case OpenSession():
+                self.opened.append(message.session)
+                self.caches.setdefault(message.session, [])
+            case TrimSession():
+                del self.caches.get(message.session, [])[message.position :]
+            case CloseSession():
+                self.caches.pop(message.session, None)
+            case Forward():
+                self._forward(message, payload)
+            case _:
+                raise AssertionError(message)
+
+    def _forward(self, message: Forward, payload: bytes) -> None:
+        self.forwards.append(message)
+        cache = self.caches.get(message.session)
+        if self.is_silent:
+            return
+        if cache is None or message.position != len(cache):
+            kind = "unknown_session" if cache is None else "need_replay"
+            self.report(
+                StepFailed(
+                    epoch=message.epoch,
+                    session=message.session,
+                    step=message.step,
+                    kind=kind,
+                    message="the cache is not there",
+                    position=None if cache is None else len(cache),
+                )
+            )
+            return
+        cache.extend(struct.unpack(f"<{message.tensor.shape[0]}i", payload))
+        self._results.put_nowait(
+            Result(
+                epoch=message.epoch,
+                session=message.session,
+                step=message.step,
+                position=len(cache),
+                token_id=next_token(cache) if message.sampling else None,
+                compute_ms=(1.0,),
+            )
+        )
+
+    def break_off(self, error: PeerLostError) -> None:
+        self._results.put_nowait(error)
+
+    async def receive(self) -> tuple[Message, memoryview]:
+        item = await self._results.get()
+        if isinstance(item, PeerLostError):
+            raise item
+        return item, memoryview(b"")
+
+    def close(self) -> None:
+        self.is_closed = True
