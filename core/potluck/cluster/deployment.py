@@ -1,0 +1,245 @@
+"""Put a plan into force: assign, stream what each computer lacks, load, connect the driver.
+
+All computers at once in each step, and a step begins when the one before is done everywhere. What
+breaks on the way breaks the deployment, and leaves every store with what it has received.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from potluck.cluster.pipeline import ActivationLink, Pipeline
+from potluck.errors import IntegrityError, PeerLostError, PotluckError, RemoteError
+from potluck.ids import NodeId
+from potluck.model.manifest import TensorEntry
+from potluck.plan.placement import Plan, Stage
+from potluck.store.fetch import SendProgress
+from potluck.store.registry import LocalModel
+from potluck.wire.messages import Address, Assign, Hop, Need, Scheme, TensorInfo
+
+logger = logging.getLogger(__name__)
+
+STREAM_ATTEMPTS = 5  # of one computer's weights; a link that breaks more often is no link
+_STREAM_SHARE = 0.8  # of the progress bar; loading is the rest
+
+_T = TypeVar("_T")
+Phase: TypeAlias = Literal["streaming", "loading"]
+
+
+class Member(Protocol):
+    """A computer that can hold a stage: this one or a connected worker."""
+
+    node_id: NodeId
+    name: str
+    addresses: tuple[Address, ...]
+
+    async def assign(self, assign: Assign) -> Need: ...
+    async def send_weights(
+        self, need: Need, model: LocalModel, progress: Callable[[SendProgress], None]
+    ) -> None: ...
+    async def load(
+        self,
+        assign: Assign,
+        model: LocalModel,
+        next_hop: Hop | None,
+        progress: Callable[[float], None],
+    ) -> None: ...
+    async def unload(self, epoch: int) -> None: ...
+    async def connect(self, port: int) -> ActivationLink: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class StageProgress:
+    """How far one computer is."""
+
+    node_id: NodeId
+    name: str
+    sent: int = 0
+    total: int = 0
+    bytes_per_s: float | None = None
+    eta_s: float | None = None
+    loaded: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One stage on its way to a computer."""
+
+    stage: Stage
+    member: Member
+    assign: Assign
+    progress: StageProgress
+
+
+class Deployment:
+    """One plan in force, or on its way. `pipeline` is there once `start` returned."""
+
+    def __init__(
+        self,
+        *,
+        plan: Plan,
+        epoch: int,
+        model: LocalModel,
+        scheme: Scheme,
+        context: int,
+        members: Mapping[NodeId, Member],
+        changed: Callable[[], None],
+    ) -> None:
+        self.plan = plan
+        self.epoch = epoch
+        self.model = model
+        self.scheme: Scheme = scheme
+        self.context = context
+        self.phase: Phase = "streaming"
+        self.tasks = [self._task(stage, members[stage.node]) for stage in plan.stages]
+        self.pipeline: Pipeline | None = None
+        self._changed = changed
+        self._running: asyncio.Task[None] | None = None
+
+    def _task(self, stage: Stage, member: Member) -> Task:
+        config = self.model.config
+        names = config.stage_tensors(stage.layers, embedding=stage.embedding, head=stage.head)
+        assign = Assign(
+            epoch=self.epoch,
+            model_id=self.model.manifest.model_id,
+            config=dict(self.model.manifest.config),
+            scheme=self.scheme,
+            layers=(stage.layers.start, stage.layers.stop),
+            embedding=stage.embedding,
+            head=stage.head,
+            context=self.context,
+            tensors=tuple(map(tensor_info, self.model.manifest.stage(names))),
+        )
+        progress = StageProgress(node_id=stage.node, name=stage.name)
+        return Task(stage=stage, member=member, assign=assign, progress=progress)
+
+    @property
+    def fraction(self) -> float:
+        """How much of the way to a loaded model is done."""
+        total = sum(task.progress.total for task in self.tasks)
+        sent = sum(task.progress.sent for task in self.tasks)
+        streamed = sent / total if total else 1.0
+        loaded = sum(task.progress.loaded for task in self.tasks) / len(self.tasks)
+        share = _STREAM_SHARE if total else 0.0
+        return share * streamed + (1 - share) * loaded
+
+    @property
+    def streamed_bytes(self) -> dict[str, int]:
+        """What each computer was sent for this deployment, by name."""
+        return {task.progress.name: task.progress.sent for task in self.tasks}
+
+    def uses(self, node_id: NodeId) -> bool:
+        return any(task.stage.node == node_id for task in self.tasks)
+
+    async def start(self) -> Pipeline:
+        """Bring every stage up and connect the driver to both ends.
+
+        Raises:
+            PotluckError: the first thing that went wrong; the name of the computer is in it.
+        """
+        ports = await _together(self._give(task) for task in self.tasks)
+        self.phase = "loading"
+        self._changed()
+        hops = [
+            Hop(node_id=task.member.node_id, addresses=_at_port(task.member.addresses, port))
+            for task, port in zip(self.tasks[1:], ports[1:], strict=True)
+        ]
+        await _together(
+            self._load(task, next_hop)
+            for task, next_hop in zip(self.tasks, [*hops, None], strict=True)
+        )
+        first = await self.tasks[0].member.connect(ports[0])
+        last = first
+        if len(self.tasks) > 1:
+            last = await self.tasks[-1].member.connect(ports[-1])
+        self.pipeline = Pipeline(
+            epoch=self.epoch, first=first, last=last, stages=len(self.tasks)
+        )
+        self._running = asyncio.create_task(self.pipeline.run(), name="pipeline")
+        return self.pipeline
+
+    async def _give(self, task: Task) -> int:
+        """Assign a stage and send what is missing; the port where it listens.
+
+        A connection that breaks under way is made again, and goes on where the store stands.
+        """
+        for attempt in range(1, STREAM_ATTEMPTS + 1):
+            need = await task.member.assign(task.assign)
+            before = task.progress.sent
+            if need.tensors:
+                sizes = {info.digest: info.nbytes for info in task.assign.tensors}
+                missing = sum(sizes[need.digest] - need.offset for need in need.tensors)
+                task.progress.total = before + missing
+            self._changed()
+
+            def sent(progress: SendProgress, before: int = before) -> None:
+                task.progress.sent = before + progress.sent
+                task.progress.bytes_per_s = progress.bytes_per_s
+                task.progress.eta_s = progress.eta_s
+                self._changed()
+
+            try:
+                if need.tensors:
+                    await task.member.send_weights(need, self.model, sent)
+            except PeerLostError:
+                if attempt == STREAM_ATTEMPTS:
+                    raise
+                logger.info("weights link broke, going on name=%s", task.progress.name)
+                await asyncio.sleep(0.2 * attempt)
+            else:
+                return need.activation_port
+        raise AssertionError("the loop ends by returning or raising")
+
+    async def _load(self, task: Task, next_hop: Hop | None) -> None:
+        def loaded(fraction: float) -> None:
+            task.progress.loaded = fraction
+            self._changed()
+
+        try:
+            await task.member.load(task.assign, self.model, next_hop, loaded)
+        except (IntegrityError, RemoteError) as error:
+            if error.code != "integrity" and error.data.get("kind") != "integrity":
+                raise
+            # A file in its store was damaged: it threw it away, and gets it again.
+            await self._give(task)
+            await task.member.load(task.assign, self.model, next_hop, loaded)
+        loaded(1.0)
+
+    async def stop(self, *, unload: bool = True) -> None:
+        """Take the plan out of force; members that are gone are not waited for."""
+        if self.pipeline is not None and self._running is not None:
+            self.pipeline.shut()
+            self._running.cancel()
+            await asyncio.wait([self._running])
+        if unload:
+            results = await asyncio.gather(
+                *(task.member.unload(self.epoch) for task in self.tasks), return_exceptions=True
+            )
+            for task, result in zip(self.tasks, results, strict=True):
+                if isinstance(result, PotluckError):
+                    logger.info("unload of %s: %s", task.progress.name, result)
+                elif isinstance(result, BaseException):
+                    raise result
+
+
+async def _together(steps: Iterable[Coroutine[None, None, _T]]) -> list[_T]:
+    """Run all at once; the first that fails ends the others, and its error is ours."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(step) for step in steps]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+def _at_port(addresses: Sequence[Address], port: int) -> tuple[Address, ...]:
+    return tuple(Address(host=address.host, port=port) for address in addresses)
+
+
+def tensor_info(entry: TensorEntry) -> TensorInfo:
+    """A tensor of a manifest as the wire names it."""
+    return msgspec.convert(entry, TensorInfo, from_attributes=True)

@@ -1,0 +1,216 @@
+"""Tokens from a pipeline: sessions that outlive a request, prefill in chunks, one token at a time.
+
+The driver keeps the token ids that each session's caches hold. The next turn of a conversation finds
+the session that shares its longest prefix, trims the rest and prefills only what is new. A stage that
+lost its cache says so (`need_replay`), and the tokens are sent again from there.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+
+from potluck.cluster.pipeline import Pipeline
+from potluck.errors import EngineError, NeedReplayError, PromptError, UnknownSessionError
+from potluck.ids import SessionId
+from potluck.wire.messages import Result, Sampling, TokenLogprob
+
+CHUNK_TOKENS = 256  # of prefill: bounds a stage's activations, and lets the stages overlap
+MAX_SESSIONS = 4  # conversations whose caches are kept; the stages' memory may hold fewer
+_REPLAYS = 4  # a stage that loses its cache more often than this in one step is broken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """One token as the last stage chose it, with how long it took."""
+
+    token_id: int
+    logprob: float | None
+    top: tuple[TokenLogprob, ...]
+    seconds: float  # since the step was sent
+    compute_ms: tuple[float, ...]  # of each stage, in order
+
+
+@dataclass(slots=True, kw_only=True)
+class Usage:
+    """What a request took from the caches; filled in before its first token."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    id: SessionId
+    tokens: list[int] = field(default_factory=list)  # what the caches hold, or will when all is well
+    step: int = 0
+    busy: bool = False
+    last_used: float = 0.0
+
+
+def _with_history(sampling: Sampling, tokens: Sequence[int]) -> Sampling:
+    """A repetition penalty looks back, and the stage with the head sees no token ids."""
+    if sampling.repetition_penalty == 1.0:
+        return sampling
+    return msgspec.structs.replace(sampling, history=tuple(tokens))
+
+
+def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    for index, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return index
+    return min(len(a), len(b))
+
+
+class Generator:
+    """Generates on one pipeline, for several requests at a time."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        context: int,
+        chunk_tokens: int = CHUNK_TOKENS,
+        max_sessions: int = MAX_SESSIONS,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.pipeline = pipeline
+        self.context = context
+        self._chunk_tokens = chunk_tokens
+        self._max_sessions = max_sessions
+        self._clock = clock
+        self._sessions: list[_Session] = []
+        self._released = asyncio.Condition()
+
+    async def tokens(
+        self, prompt: Sequence[int], sampling: Sampling, *, limit: int, usage: Usage
+    ) -> AsyncIterator[Token]:
+        """Yield at most `limit` tokens after the prompt. Closing the iterator ends the request.
+
+        Raises:
+            PromptError: the prompt is empty or does not fit the context with one token after it.
+            PeerError: a computer of the pipeline was lost or is silent.
+            EngineError: a stage cannot compute this.
+        """
+        self._check(prompt)
+        usage.prompt_tokens = len(prompt)
+        limit = min(limit, self.context - len(prompt))
+        async with self._borrow(prompt) as session:
+            # At least one token must run: the caches hold no logits.
+            keep = min(_common_prefix(session.tokens, prompt), len(prompt) - 1)
+            usage.cached_tokens = keep
+            if keep < len(session.tokens):
+                self.pipeline.trim(session.id, keep)
+                del session.tokens[keep:]
+            token = await self._advance(session, prompt[keep:], _with_history(sampling, prompt))
+            for count in range(1, limit + 1):
+                yield token
+                if count < limit:
+                    token = await self._advance(session, [token.token_id], sampling)
+
+    def _check(self, prompt: Sequence[int]) -> None:
+        if not prompt:
+            raise PromptError("The prompt is empty: there is nothing to continue.")
+        if len(prompt) >= self.context:
+            raise PromptError(
+                f"The prompt has {len(prompt)} tokens and the context holds {self.context}."
+                " Shorten it, start a new conversation, or load the model with a larger context.",
+                tokens=len(prompt),
+                context=self.context,
+            )
+
+    @asynccontextmanager
+    async def _borrow(self, prompt: Sequence[int]) -> AsyncIterator[_Session]:
+        """The session to run a prompt in, for this request alone."""
+        async with self._released:
+            while (session := self._choose(prompt)) is None:
+                await self._released.wait()
+            session.busy = True
+        try:
+            yield session
+        finally:
+            session.busy = False
+            session.last_used = self._clock()
+            async with self._released:
+                self._released.notify()
+
+    def _choose(self, prompt: Sequence[int]) -> _Session | None:
+        free = [s for s in self._sessions if not s.busy]
+        best = max(free, key=lambda s: _common_prefix(s.tokens, prompt), default=None)
+        # A session that shares less than half of what it holds is another conversation: keep it.
+        if best is not None and 2 * _common_prefix(best.tokens, prompt) >= len(best.tokens) > 0:
+            return best
+        if len(self._sessions) >= self._max_sessions:
+            if not free:
+                return None
+            oldest = min(free, key=lambda s: s.last_used)
+            self._sessions.remove(oldest)
+            self.pipeline.close(oldest.id)
+        session = _Session(SessionId(secrets.token_hex(8)))
+        self._sessions.append(session)
+        self.pipeline.open(session.id)
+        return session
+
+    async def _advance(self, session: _Session, new: Sequence[int], sampling: Sampling) -> Token:
+        """Append tokens to a session and choose the next, replaying what a stage has lost."""
+        started = self._clock()
+        start = len(session.tokens)
+        session.tokens.extend(new)
+        for _ in range(_REPLAYS):
+            try:
+                result = await self._run(session, start, sampling)
+            except UnknownSessionError:
+                start = 0
+                self.pipeline.open(session.id)
+            except NeedReplayError as error:
+                position = error.data.get("position")
+                start = min(start, position) if isinstance(position, int) else 0
+            else:
+                assert result.token_id is not None
+                return Token(
+                    token_id=result.token_id,
+                    logprob=result.logprob,
+                    top=result.top,
+                    seconds=self._clock() - started,
+                    compute_ms=result.compute_ms,
+                )
+            self.pipeline.trim(session.id, start)
+            sampling = _with_history(sampling, session.tokens)
+        raise EngineError("A computer keeps losing this conversation's cache. Try a new one.")
+
+    async def _run(self, session: _Session, start: int, sampling: Sampling) -> Result:
+        """Send `session.tokens[start:]` in chunks, as many under way as keep every stage busy."""
+        under_way: deque[asyncio.Future[Result]] = deque()
+        result: Result | None = None
+        try:
+            for begin in range(start, len(session.tokens), self._chunk_tokens):
+                chunk = session.tokens[begin : begin + self._chunk_tokens]
+                is_last = begin + len(chunk) == len(session.tokens)
+                session.step += 1
+                under_way.append(
+                    self.pipeline.start_step(
+                        session.id,
+                        step=session.step,
+                        position=begin,
+                        tokens=chunk,
+                        sampling=sampling if is_last else None,
+                    )
+                )
+                while len(under_way) > self.pipeline.stages or (is_last and under_way):
+                    result = await self.pipeline.finish_step(under_way.popleft())
+        finally:
+            for future in under_way:  # the first failure is enough; the rest follow from it
+                future.add_done_callback(_ignore)
+                future.cancel()
+        assert result is not None
+        return result
+
+
+def _ignore(future: asyncio.Future[Result]) -> None:
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,316 @@
+"""The master's part: from a request for a model to a pipeline that answers.
+
+One model at a time. What was asked for is remembered: when a computer of the plan is lost, the
+answer under way fails with its name, and the next prompt plans again with who is left. When a
+computer comes back that the plan had to do without, the next load uses it again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from potluck.api.schema import LoadPhase, PlanRequest
+from potluck.cluster.deployment import Deployment, Member
+from potluck.cluster.generation import Generator
+from potluck.cluster.survey import Survey, Surveyed, shape_of
+from potluck.errors import (
+    InvalidLayersError,
+    PeerLostError,
+    PotluckError,
+    UsageError,
+    format_bytes,
+)
+from potluck.ids import NodeId
+from potluck.plan.placement import Plan, make_plan
+from potluck.store.registry import LocalModel
+from potluck.wire.messages import Scheme, StepFailed
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_CONTEXT = 8192  # tokens; a longer one is a choice, since it costs memory everywhere
+WAIT_FOR_WORKERS_S = 120.0  # that were asked for by number
+WAIT_FOR_NAMES_S = 20.0  # that were asked for by name: discovery takes a second or two
+SMALL_MODEL_BYTES = 100_000_000  # below it rounding to bf16 costs more than it gains
+SETTLE_S = 3.0  # mDNS answers within a second; the connections take less
+
+
+class Computer(Member, Surveyed, Protocol):
+    """A computer that can be measured and can hold a stage."""
+
+
+class Computers(Protocol):
+    """Who is there. `changed` is notified whenever that changes."""
+
+    local: Computer
+    changed: asyncio.Condition
+
+    def available(self) -> Sequence[Computer]:
+        """Connected workers that lend themselves now."""
+        ...
+
+    def expected(self) -> int:
+        """How many paired computers may still turn up shortly."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadState:
+    """How far the model is; what the faces show."""
+
+    phase: LoadPhase | None = None  # None: nothing was asked for
+    message: str = ""
+    hashed: float = 0.0
+    error: PotluckError | None = None
+
+
+class Master:
+    """Plans and loads one model on the computers there are."""
+
+    def __init__(
+        self,
+        *,
+        computers: Computers,
+        open_model: Callable[[Path, Callable[[int, int], None]], Awaitable[LocalModel]],
+        resolve: Callable[[str | None], Path],
+        changed: Callable[[], None],
+    ) -> None:
+        self.state = LoadState()
+        self.deployment: Deployment | None = None
+        self.request: PlanRequest | None = None
+        self._computers = computers
+        self._open_model = open_model
+        self._resolve = resolve
+        self._changed = changed
+        self._survey = Survey()
+        self._generator: Generator | None = None
+        self._epoch = 0
+        self._missing: set[NodeId] = set()  # lost from the plan asked for
+        self._turn = asyncio.Lock()
+
+    @property
+    def survey(self) -> Survey:
+        return self._survey
+
+    @property
+    def is_ready(self) -> bool:
+        deployment = self.deployment
+        return (
+            deployment is not None
+            and deployment.pipeline is not None
+            and deployment.pipeline.broken is None
+        )
+
+    # --- planning
+
+    async def plan(self, request: PlanRequest) -> tuple[LocalModel, Scheme, int, Plan]:
+        """Measure, and decide who would compute what; changes nothing.
+
+        Raises:
+            ModelError, PlanError, UsageError: why there is no such plan.
+        """
+        model = await self._open(request)
+        await self._wait_for_workers(request)
+        return await self._plan(request, model)
+
+    async def _open(self, request: PlanRequest) -> LocalModel:
+        folder = self._resolve(request.model)
+        self._enter("hashing", f"Reading {folder.name}")
+
+        def hashed(done: int, total: int) -> None:
+            self.state.hashed = done / max(total, 1)
+            self._changed()
+
+        return await self._open_model(folder, hashed)
+
+    async def _plan(
+        self, request: PlanRequest, model: LocalModel
+    ) -> tuple[LocalModel, Scheme, int, Plan]:
+        self._enter("planning", "Measuring the computers")
+        scheme = request.scheme or default_scheme(model)
+        context = request.context or min(model.config.max_position, DEFAULT_CONTEXT)
+        workers = list(self._computers.available())
+        computers = [self._computers.local, *workers]
+        seats = await self._survey.seats(
+            computers, model.manifest.config, model.config, scheme
+        )
+        links = await self._survey.links(self._computers.local, workers)
+        plan = make_plan(
+            shape_of(model.config, scheme, context=context),
+            seats,
+            links,
+            layers=request.layers,
+            min_workers=request.workers,
+        )
+        return model, scheme, context, plan
+
+    async def _wait_for_workers(self, request: PlanRequest) -> None:
+        names = {name.casefold() for name, _ in request.layers or ()}
+        names.discard(self._computers.local.name.casefold())
+
+        def all_there() -> bool:
+            here = self._computers.available()
+            return len(here) >= request.workers and names <= {c.name.casefold() for c in here}
+
+        self._enter("waiting", "Looking for your computers")
+        if not request.workers and not names:
+            await self._settle()
+            return
+        limit = WAIT_FOR_WORKERS_S if request.workers else WAIT_FOR_NAMES_S
+        try:
+            async with asyncio.timeout(limit), self._computers.changed:
+                await self._computers.changed.wait_for(all_there)
+        except TimeoutError:
+            here = ", ".join(c.name for c in self._computers.available()) or "none"
+            if request.workers:
+                raise UsageError(
+                    f"{request.workers} other computers should take part, and within"
+                    f" {limit:.0f} seconds these came: {here}. Start Potluck on the others,"
+                    " pair them, and see `potluck devices`."
+                ) from None
+            raise InvalidLayersError(
+                f"The layers name computers that are not here. Here are: {here}, and this one,"
+                f" {self._computers.local.name}."
+            ) from None
+
+    async def _settle(self) -> None:
+        """Just started, the node has not found everyone yet: give them a moment."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S), self._computers.changed:
+                await self._computers.changed.wait_for(lambda: not self._computers.expected())
+
+    # --- loading
+
+    async def load(self, request: PlanRequest) -> Deployment:
+        """Have this model loaded as asked, unless it is already.
+
+        Raises:
+            PotluckError: why not; nothing is loaded then.
+        """
+        async with self._turn:
+            if self.is_ready and request == self.request and not self._can_improve():
+                assert self.deployment is not None
+                return self.deployment
+            return await self._load(request)
+
+    async def generator(self, default: PlanRequest) -> Generator:
+        """What generates on the loaded model; loads it again when its pipeline broke."""
+        async with self._turn:
+            if not self.is_ready:
+                request = self.request or default
+                if self._missing:
+                    request = without_constraints(request)
+                wanted = self.request
+                await self._load(request)
+                self.request = wanted or request  # what was asked for, once everyone is back
+            assert self._generator is not None
+            return self._generator
+
+    def _can_improve(self) -> bool:
+        """Whether a computer is back that the plan in force had to do without."""
+        return any(c.node_id in self._missing for c in self._computers.available())
+
+    async def _load(self, request: PlanRequest) -> Deployment:
+        self.request = request
+        try:
+            model = await self._open(request)
+            await self._wait_for_workers(request)
+            _, scheme, context, plan = await self._plan(request, model)
+            await self._retire()
+            return await self._deploy(model, scheme, context, plan)
+        except PotluckError as error:
+            await self._retire()
+            self.request = None
+            self.state = LoadState(phase="failed", message=error.message, error=error)
+            self._changed()
+            raise
+        except asyncio.CancelledError:
+            await self._retire()
+            self.request, self.state = None, LoadState()
+            self._changed()
+            raise
+
+    async def _deploy(
+        self, model: LocalModel, scheme: Scheme, context: int, plan: Plan
+    ) -> Deployment:
+        self._epoch += 1
+        self._enter("streaming", f"Sending {model.name}, {format_bytes(model.manifest.nbytes)}")
+        everyone = {c.node_id: c for c in (self._computers.local, *self._computers.available())}
+        if lost := [stage.name for stage in plan.stages if stage.node not in everyone]:
+            raise PeerLostError(f"{lost[0]} left while the model was being planned. Try again.")
+        deployment = self.deployment = Deployment(
+            plan=plan,
+            epoch=self._epoch,
+            model=model,
+            scheme=scheme,
+            context=context,
+            members=everyone,
+            changed=self._deployment_changed,
+        )
+        pipeline = await deployment.start()
+        self._generator = Generator(pipeline, context=context)
+        self._missing.clear()
+        self._enter("ready", "Ready")
+        return deployment
+
+    def _deployment_changed(self) -> None:
+        if self.deployment is not None and self.state.phase in ("streaming", "loading"):
+            self.state.phase = self.deployment.phase
+        self._changed()
+
+    async def _retire(self) -> None:
+        deployment, self.deployment, self._generator = self.deployment, None, None
+        if deployment is not None:
+            await deployment.stop()
+
+    async def unload(self) -> None:
+        """Free every computer's memory."""
+        async with self._turn:
+            await self._retire()
+            self.request, self.state = None, LoadState()
+            self._missing.clear()
+            self._changed()
+
+    def _enter(self, phase: LoadPhase, message: str) -> None:
+        self.state = LoadState(phase=phase, message=message, hashed=self.state.hashed)
+        self._changed()
+
+    # --- what happens meanwhile
+
+    def step_failed(self, failure: StepFailed) -> None:
+        if self.deployment is not None and self.deployment.pipeline is not None:
+            self.deployment.pipeline.step_failed(failure)
+
+    def lost(self, node_id: NodeId, name: str) -> bool:
+        """A computer is gone. Returns whether the loaded model needs it."""
+        self._survey.forget(node_id)
+        deployment = self.deployment
+        if deployment is None or not deployment.uses(node_id):
+            return False
+        self._missing.add(node_id)
+        if deployment.pipeline is not None:
+            deployment.pipeline.fail(
+                PeerLostError(
+                    f"{name} stopped answering, and it held a part of the model. The answer was"
+                    " interrupted; the next one runs on the computers that are left.",
+                    name=name,
+                    node_id=node_id,
+                )
+            )
+        return True
+
+
+
+def default_scheme(model: LocalModel) -> Scheme:
+    """As the files are, where that is offered; half precision is kept small."""
+    if model.manifest.nbytes < SMALL_MODEL_BYTES:
+        return "f32"
+    return "f32" if all(t.dtype == "F32" for t in model.manifest.tensors) else "bf16"
+
+
+def without_constraints(request: PlanRequest) -> PlanRequest:
+    """The same model on whoever is left: a plan by hand or a number may not be possible now."""
+    return PlanRequest(model=request.model, scheme=request.scheme, context=request.context)

@@ -1,0 +1,282 @@
+"""A stage process as its node sees it: started, asked, restarted when it dies.
+
+The process computes and may crash or run out of memory; the node must not. Whatever was asked of a
+process that died is answered with an error that says so.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+import potluck
+from potluck import errors
+from potluck.cluster.stage_messages import (
+    MAX_FRAME,
+    FromStage,
+    LayerProfiled,
+    Lend,
+    LoadProgress,
+    LoadStage,
+    Memory,
+    ProfileLayer,
+    Ready,
+    RequestFailed,
+    StageLoaded,
+    StageUnloaded,
+    Start,
+    ToStage,
+    TrustChanged,
+    UnloadStage,
+    decode_from_stage,
+    encode,
+)
+from potluck.wire.messages import DeviceInfo, Scheme, StepFailed
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 90.0  # importing torch on a cold disk took 12 s on an old laptop
+PROFILE_TIMEOUT_S = 60.0
+LOAD_SILENCE_S = 60.0  # a load that reports no progress for so long is stuck
+UNLOAD_TIMEOUT_S = 20.0
+_STOP_TIMEOUT_S = 3.0
+_LENGTH_BYTES = 4
+
+_Answer = TypeVar("_Answer", LayerProfiled, StageLoaded, StageUnloaded)
+
+
+def error_classes() -> dict[str, type[errors.PotluckError]]:
+    """Every error that travels as its `code` and a message."""
+    found: dict[str, type[errors.PotluckError]] = {}
+    pending = [errors.PotluckError]
+    while pending:
+        kind = pending.pop()
+        pending.extend(kind.__subclasses__())
+        found.setdefault(kind.code, kind)
+    return found
+
+
+def rebuild_error(kind: str, message: str, data: errors.Data) -> errors.PotluckError:
+    """The error that another process or computer described."""
+    cls = error_classes().get(kind, errors.EngineError)
+    error = errors.PotluckError.__new__(cls)
+    errors.PotluckError.__init__(error, message, **data)
+    return error
+
+
+class StageHandle:
+    """Starts and talks to one stage process.
+
+    Callbacks run in the event loop: `on_step_failed` for a step that could not be done,
+    `on_devices` when free memory changed, `on_exit` once when the process is gone unasked.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        *,
+        log_path: Path,
+        on_step_failed: Callable[[StepFailed], None],
+        on_devices: Callable[[], None],
+        on_exit: Callable[[errors.PotluckError], None],
+    ) -> None:
+        self.devices: tuple[DeviceInfo, ...] = ()
+        self.activation_port = 0
+        self._start = start
+        self._log_path = log_path
+        self._on_step_failed = on_step_failed
+        self._on_devices = on_devices
+        self._on_exit = on_exit
+        self._requests = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[FromStage]] = {}
+        self._on_progress: Callable[[LoadProgress], None] = lambda _: None
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._is_ready = False
+        self._is_stopping = False
+
+    async def start(self) -> None:
+        """Start the process and wait until its devices are known.
+
+        Raises:
+            EngineError: it did not come up; the message names the log.
+        """
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "potluck.cluster.stage_process",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._open_log(),
+            env=_environment(),
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        )
+        self._send(self._start)
+        ready: asyncio.Future[FromStage] = asyncio.get_running_loop().create_future()
+        self._waiting[0] = ready
+        self._reader = asyncio.create_task(self._read(), name="stage process")
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await ready
+        except TimeoutError:
+            await self.stop()
+            raise errors.EngineError(
+                f"The engine did not start within {START_TIMEOUT_S:.0f} seconds."
+                f" Its log is {self._log_path}."
+            ) from None
+
+    def _open_log(self) -> int:
+        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(self._log_path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+
+    async def stop(self) -> None:
+        """End the process: kindly, then not."""
+        self._is_stopping = True
+        process = self._process
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()  # the process ends when its node is gone
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        if self._reader is not None:
+            await self._reader
+
+    def lend(self, memory_limit: int | None) -> None:
+        self._start = msgspec.structs.replace(self._start, memory_limit=memory_limit)
+        self._send(Lend(memory_limit=memory_limit))
+
+    def trust_changed(self) -> None:
+        self._send(TrustChanged())
+
+    async def profile(
+        self, config: dict[str, object], scheme: Scheme, tokens: int
+    ) -> LayerProfiled:
+        request = next(self._requests)
+        message = ProfileLayer(request=request, config=config, scheme=scheme, tokens=tokens)
+        return await self._ask(request, message, LayerProfiled, PROFILE_TIMEOUT_S)
+
+    async def load(
+        self, stage: LoadStage, on_progress: Callable[[LoadProgress], None]
+    ) -> StageLoaded:
+        """Load a stage in place of what is loaded. The deadline moves with the progress.
+
+        Raises:
+            IntegrityError: a file's bytes are not what its digest says; `data["digest"]`.
+            OutOfMemoryError, EngineError: the device could not take it; nothing is loaded then.
+        """
+        stage = msgspec.structs.replace(stage, request=next(self._requests))
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(None) as deadline:
+
+            def progressed(progress: LoadProgress) -> None:
+                deadline.reschedule(loop.time() + LOAD_SILENCE_S)
+                on_progress(progress)
+
+            self._on_progress = progressed
+            deadline.reschedule(loop.time() + LOAD_SILENCE_S)
+            return await self._ask(stage.request, stage, StageLoaded, None)
+
+    async def unload(self) -> None:
+        request = next(self._requests)
+        await self._ask(request, UnloadStage(request=request), StageUnloaded, UNLOAD_TIMEOUT_S)
+
+    async def _ask(
+        self, request: int, message: ToStage, answer: type[_Answer], timeout_s: float | None
+    ) -> _Answer:
+        future: asyncio.Future[FromStage] = asyncio.get_running_loop().create_future()
+        self._waiting[request] = future
+        try:
+            self._send(message)
+            async with asyncio.timeout(timeout_s):
+                result = await future
+        except TimeoutError:
+            raise errors.EngineError(
+                "The engine on this computer does not answer. Restart Potluck here;"
+                f" its log is {self._log_path}."
+            ) from None
+        finally:
+            self._waiting.pop(request, None)
+        if not isinstance(result, answer):
+            raise errors.EngineError(f"The engine answered {type(result).__name__}.")
+        return result
+
+    def _send(self, message: ToStage) -> None:
+        process = self._process
+        if process is None or process.stdin is None or process.returncode is not None:
+            raise errors.EngineError("The engine on this computer is not running.")
+        process.stdin.write(encode(message))
+
+    async def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        stream = self._process.stdout
+        try:
+            while True:
+                length = int.from_bytes(await stream.readexactly(_LENGTH_BYTES), "big")
+                if length > MAX_FRAME:
+                    raise errors.EngineError("The engine wrote something that is no message.")
+                self._handle(decode_from_stage(await stream.readexactly(length)))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the process is gone
+        except (errors.EngineError, msgspec.DecodeError):
+            logger.exception("stage process speaks nonsense")
+            self._process.kill()
+        self._ended(await self._process.wait())
+
+    def _handle(self, message: FromStage) -> None:
+        match message:
+            case Ready():
+                self._is_ready = True
+                self.activation_port = message.activation_port
+                self.devices = message.devices
+                self._answer(0, message)
+            case Memory():
+                self.devices = message.devices
+                self._on_devices()
+            case LoadProgress():
+                self._on_progress(message)
+            case StepFailed():
+                self._on_step_failed(message)
+            case RequestFailed():
+                error = rebuild_error(message.kind, message.message, message.data)
+                future = self._waiting.get(message.request)
+                if future is not None and not future.done():
+                    future.set_exception(error)
+            case LayerProfiled() | StageLoaded() | StageUnloaded():
+                self._answer(message.request, message)
+
+    def _answer(self, request: int, message: FromStage) -> None:
+        future = self._waiting.get(request)
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    def _ended(self, status: int) -> None:
+        error = errors.EngineError(
+            f"The engine on {self._start.me.name} stopped (status {status})."
+            f" It is started again; its log is {self._log_path}."
+        )
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(error)
+        if self._is_ready and not self._is_stopping:
+            logger.error("stage process ended status=%d log=%s", status, self._log_path)
+            self._on_exit(error)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, and the folder of this package, so that a checkout runs without being installed."""
+    package_folder = str(Path(potluck.__file__).parent.parent)
+    paths = [package_folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

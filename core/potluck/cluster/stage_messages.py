@@ -1,0 +1,148 @@
+"""What a node and its stage process say to each other, over the process's stdin and stdout.
+
+Both are the same program on the same computer, so there is no negotiation: a frame is a 4-byte
+big-endian length and a MessagePack value, decoded into one of the two unions below.
+"""
+
+from typing import BinaryIO, TypeAlias
+
+import msgspec
+
+from potluck.wire.messages import DeviceInfo, Hop, NodeInfo, Scheme, StepFailed, TensorInfo
+
+MAX_FRAME = 256 << 20  # a stage's tensor list with its paths; far above any model's
+_LENGTH_BYTES = 4
+
+
+class StageMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="op"):
+    """What the unions below are made of."""
+
+
+class TensorFile(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a tensor's bytes stand on this computer's disk."""
+
+    info: TensorInfo
+    path: str
+    offset: int
+
+
+class Start(StageMessage, tag="start"):
+    """The first frame: who this node is, and what it lends."""
+
+    identity_folder: str
+    me: NodeInfo
+    memory_limit: int | None = None  # bytes
+    threads: int | None = None
+
+
+class Lend(StageMessage, tag="lend"):
+    """The user changed how much memory this computer lends."""
+
+    memory_limit: int | None
+
+
+class TrustChanged(StageMessage, tag="trust_changed"):
+    """The identity's folder changed (a home joined or left, a computer revoked): read it again."""
+
+
+class ProfileLayer(StageMessage, tag="profile_layer"):
+    request: int
+    config: dict[str, object]
+    scheme: Scheme
+    tokens: int
+
+
+class LoadStage(StageMessage, tag="load_stage"):
+    request: int
+    home: str
+    epoch: int
+    config: dict[str, object]
+    scheme: Scheme
+    layers: tuple[int, int]
+    embedding: bool
+    head: bool
+    context: int
+    tensors: tuple[TensorFile, ...]
+    next_hop: Hop | None
+
+
+class UnloadStage(StageMessage, tag="unload_stage"):
+    request: int
+
+
+ToStage: TypeAlias = Start | Lend | TrustChanged | ProfileLayer | LoadStage | UnloadStage
+
+
+class Ready(StageMessage, tag="ready"):
+    devices: tuple[DeviceInfo, ...]
+    activation_port: int
+
+
+class Memory(StageMessage, tag="memory"):
+    """What the devices lend now; sent when it changed by more than a little."""
+
+    devices: tuple[DeviceInfo, ...]
+
+
+class LayerProfiled(StageMessage, tag="layer_profiled"):
+    request: int
+    device: DeviceInfo
+    decode_ms: float
+    prefill_ms: float
+    head_ms: float
+
+
+class LoadProgress(StageMessage, tag="load_progress"):
+    epoch: int
+    done: int  # bytes
+    total: int
+
+
+class StageLoaded(StageMessage, tag="stage_loaded"):
+    request: int
+    seconds: float
+    memory_bytes: int
+
+
+class StageUnloaded(StageMessage, tag="stage_unloaded"):
+    request: int
+
+
+class RequestFailed(StageMessage, tag="request_failed"):
+    request: int
+    kind: str  # a `code` of potluck.errors
+    message: str
+    data: dict[str, str | int | float | bool | None] = {}
+
+
+FromStage: TypeAlias = (
+    Ready
+    | Memory
+    | LayerProfiled
+    | LoadProgress
+    | StageLoaded
+    | StageUnloaded
+    | RequestFailed
+    | StepFailed
+)
+
+_encoder = msgspec.msgpack.Encoder()
+decode_to_stage = msgspec.msgpack.Decoder[ToStage](ToStage).decode
+decode_from_stage = msgspec.msgpack.Decoder[FromStage](FromStage).decode
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """One frame."""
+    body = _encoder.encode(message)
+    assert len(body) <= MAX_FRAME
+    return len(body).to_bytes(_LENGTH_BYTES, "big") + body
+
+
+def read_frame(stream: BinaryIO) -> bytes | None:
+    """Block until a whole frame is there; None when the other side is gone."""
+    head = stream.read(_LENGTH_BYTES)
+    if len(head) < _LENGTH_BYTES:
+        return None
+    length = int.from_bytes(head, "big")
+    body = stream.read(length)
+    return body if len(body) == length else None

@@ -1,0 +1,181 @@
+"""What the planner needs to know, measured: every device on the real layer shape, every link.
+
+Measurements are kept: a profile by device, shape and scheme; a link by its two ends. They are made
+anew when they are old, and memory is always what is free now.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from potluck.errors import PotluckError
+from potluck.ids import NodeId, short
+from potluck.model.config import EMBEDDING, ModelConfig
+from potluck.plan.cost import LinkCost, ModelShape, Seat
+from potluck.wire.messages import Address, DeviceInfo, Profiled, Scheme
+
+logger = logging.getLogger(__name__)
+
+PROFILE_TOKENS = 128  # of the prefill chunk that is timed
+LINK_AGE_S = 900.0  # a laptop moves to another room
+ITEM_BYTES: Mapping[Scheme, int] = {"f32": 4, "bf16": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkQuality:
+    rtt_ms: float
+    bytes_per_s: float
+
+
+class Surveyed(Protocol):
+    """A computer that can be measured: this one or a connected worker."""
+
+    node_id: NodeId
+    name: str
+    addresses: tuple[Address, ...]
+
+    @property
+    def devices(self) -> Sequence[DeviceInfo]: ...
+    async def profile(
+        self, config: Mapping[str, object], scheme: Scheme, tokens: int
+    ) -> Profiled: ...
+    async def measure_link_to(self, other: "Surveyed") -> LinkQuality: ...
+
+
+def shape_of(config: ModelConfig, scheme: Scheme, *, context: int) -> ModelShape:
+    """The sizes that the planner counts with, all layers being equal."""
+    item = ITEM_BYTES[scheme]
+
+    def nbytes(tensors: Mapping[str, tuple[int, ...]]) -> int:
+        return item * sum(math.prod(shape) for shape in tensors.values())
+
+    return ModelShape(
+        num_layers=config.num_layers,
+        layer_bytes=nbytes(config.layer_tensors(0)),
+        kv_bytes_per_token=config.kv_bytes_per_token(item),
+        embedding_bytes=nbytes(config.embedding_tensors()),
+        head_bytes=nbytes(config.head_tensors()),
+        hidden_bytes=config.hidden_size * item,
+        context=context,
+        tied=EMBEDDING in config.head_tensors(),
+    )
+
+
+class Survey:
+    """Measures computers and links, and remembers."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._profiles: dict[tuple[NodeId, str, str, Scheme], Profiled] = {}
+        self._links: dict[tuple[NodeId, NodeId], tuple[float, LinkCost]] = {}
+
+    async def seats(
+        self,
+        computers: Sequence[Surveyed],
+        raw_config: Mapping[str, object],
+        config: ModelConfig,
+        scheme: Scheme,
+    ) -> list[Seat]:
+        """One seat for each computer that could be measured, in the order given.
+
+        Raises:
+            PotluckError: the first computer, which is the master, cannot compute.
+        """
+        key = _shape_key(config)
+        results = await asyncio.gather(
+            *(self._profile(c, raw_config, key, scheme) for c in computers), return_exceptions=True
+        )
+        seats: list[Seat] = []
+        for computer, result in zip(computers, results, strict=True):
+            if isinstance(result, PotluckError) and computer is not computers[0]:
+                logger.warning("no profile node=%s: %s", short(computer.node_id), result)
+                continue
+            if isinstance(result, BaseException):
+                raise result
+            seats.append(_seat(computer, result))
+        return seats
+
+    async def _profile(
+        self, computer: Surveyed, raw: Mapping[str, object], shape_key: str, scheme: Scheme
+    ) -> Profiled:
+        device = computer.devices[0].name if computer.devices else ""
+        key = (computer.node_id, device, shape_key, scheme)
+        if (known := self._profiles.get(key)) is None:
+            known = self._profiles[key] = await computer.profile(raw, scheme, PROFILE_TOKENS)
+        return known
+
+    async def links(
+        self, master: Surveyed, workers: Sequence[Surveyed]
+    ) -> dict[tuple[NodeId, NodeId], LinkCost]:
+        """What is known of every pair; pairs are measured one after the other, so that no
+        measurement takes another's bandwidth. A pair that cannot be measured is left out."""
+        for source, target in _pairs(master, workers):
+            key = (source.node_id, target.node_id)
+            known = self._links.get(key)
+            if known is not None and self._clock() - known[0] < LINK_AGE_S:
+                continue
+            try:
+                quality = await source.measure_link_to(target)
+            except PotluckError as error:
+                logger.warning("no way from %s to %s: %s", source.name, target.name, error)
+                continue
+            cost = LinkCost(rtt_ms=quality.rtt_ms, bytes_per_s=quality.bytes_per_s)
+            self._links[key] = (self._clock(), cost)
+        ids = {c.node_id for c in (master, *workers)}
+        return {key: cost for key, (_, cost) in self._links.items() if ids.issuperset(key)}
+
+    def link(self, source: NodeId, target: NodeId) -> LinkCost | None:
+        """The last measurement of a pair, in either direction."""
+        known = self._links.get((source, target)) or self._links.get((target, source))
+        return known[1] if known else None
+
+    def forget(self, node_id: NodeId) -> None:
+        """The computer left: when it comes back, it may have moved or changed."""
+        for key in [key for key in self._links if node_id in key]:
+            del self._links[key]
+
+
+def _pairs(master: Surveyed, workers: Sequence[Surveyed]) -> Iterable[tuple[Surveyed, Surveyed]]:
+    for index, worker in enumerate(workers):
+        yield master, worker
+        for other in workers[index + 1 :]:
+            yield worker, other
+
+
+def _shape_key(config: ModelConfig) -> str:
+    """Equal for models whose layers cost the same."""
+    sizes = (
+        config.hidden_size,
+        config.intermediate_size,
+        config.num_heads,
+        config.num_kv_heads,
+        config.head_dim,
+        config.vocab_size,
+    )
+    return ":".join(str(size) for size in sizes)
+
+
+def _seat(computer: Surveyed, profile: Profiled) -> Seat:
+    device = profile.device
+    free = next(
+        (d.memory_free for d in computer.devices if (d.kind, d.index) == (device.kind, device.index)),
+        device.memory_free,
+    )
+    return Seat(
+        node=computer.node_id,
+        name=computer.name,
+        device=device_label(device),
+        memory=free,
+        decode_ms=profile.decode_ms,
+        prefill_ms=profile.prefill_ms,
+        head_ms=profile.head_ms,
+    )
+
+
+def device_label(device: DeviceInfo) -> str:
+    """`cuda:0`, or `mps`, `cpu` where there is only one of them."""
+    return f"cuda:{device.index}" if device.kind == "cuda" else device.kind

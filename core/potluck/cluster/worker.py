@@ -1,0 +1,308 @@
+"""A node that lends itself: answers a master's control messages and takes in its weights.
+
+The devices go to one home at a time, first come, first served. A loan outlives its master's
+connection for a while, so that a master that comes back finds its layers; another home that asks in
+the meantime gets them. Only certificates of role master may ask for anything.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from potluck.cluster.stage_handle import StageHandle
+from potluck.cluster.stage_messages import LoadProgress, LoadStage, TensorFile
+from potluck.errors import (
+    BrokenModelError,
+    BusyError,
+    IntegrityError,
+    NotAllowedError,
+    RemoteProtocolError,
+    StaleEpochError,
+)
+from potluck.ids import Digest, HomeId, NodeId
+from potluck.model.config import ModelConfig
+from potluck.store.chunks import ChunkStore
+from potluck.store.fetch import ReceiveProgress, WeightsLink, receive_tensors
+from potluck.wire.messages import (
+    Assign,
+    Load,
+    Loaded,
+    Message,
+    Need,
+    NeedTensor,
+    NodeInfo,
+    Profile,
+    Profiled,
+    StepFailed,
+    TensorInfo,
+    Unload,
+    Unloaded,
+    WarmingUp,
+)
+
+logger = logging.getLogger(__name__)
+
+KEEP_LOADED_S = 600.0  # without a master; then the memory goes back to this computer's owner
+ITEM_BYTES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2}  # dtypes that weights may have
+
+
+class MasterLink(Protocol):
+    """What a worker needs of a control connection."""
+
+    peer: NodeInfo
+    peer_role: str
+    home: HomeId
+
+    async def send(self, message: Message, payload: bytes = b"") -> None: ...
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Loan:
+    """What this computer does for a home."""
+
+    home: HomeId
+    master: NodeId
+    master_name: str
+    assign: Assign
+    tensors: Mapping[Digest, TensorInfo]
+    link: MasterLink | None
+    received: int = 0
+    missing: int = 0
+    progress: float | None = None  # of loading
+    is_loaded: bool = False
+    release: asyncio.TimerHandle | None = field(default=None)
+
+
+class Worker:
+    """Lends this computer's stage process and store."""
+
+    def __init__(
+        self,
+        *,
+        stage: Callable[[], StageHandle],
+        store: ChunkStore,
+        changed: Callable[[], None],
+    ) -> None:
+        self.is_lending = False
+        self.is_paused = False
+        self.loan: Loan | None = None
+        self._stage = stage
+        self._store = store
+        self._changed = changed
+        self._turn = asyncio.Lock()  # one change of the loan at a time
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def handle(self, link: MasterLink, message: Message) -> Message:
+        """Answer one request of a master.
+
+        Raises:
+            NotAllowedError: the peer is no master of that home.
+            BusyError: paused, not lending, or lent to another home.
+            PotluckError: the request cannot be met; the link answers with it and lives on.
+        """
+        if link.peer_role != "master":
+            raise NotAllowedError("Only a home's main computer may ask this.")
+        match message:
+            case Profile():
+                self._check_free(link)
+                return await self._profile(message)
+            case Assign():
+                async with self._turn:
+                    self._check_free(link)
+                    return await self._assign(link, message)
+            case Load():
+                async with self._turn:
+                    return await self._load(link, message)
+            case Unload():
+                async with self._turn:
+                    if self.loan is not None and self.loan.home == link.home:
+                        await self.release()
+                return Unloaded(epoch=message.epoch)
+            case _:
+                raise RemoteProtocolError(f"{type(message).__name__} is no request to a worker.")
+
+    def _check_free(self, link: MasterLink) -> None:
+        if not self.is_lending:
+            raise BusyError("This computer does not lend itself just now.")
+        if self.is_paused:
+            raise BusyError("This computer is paused by its owner.")
+        loan = self.loan
+        if loan is not None and loan.home != link.home and loan.link is not None:
+            raise BusyError(f"This computer is lent to {loan.master_name}.")
+
+    async def _profile(self, message: Profile) -> Profiled:
+        profile = await self._stage().profile(message.config, message.scheme, message.tokens)
+        return Profiled(
+            device=profile.device,
+            decode_ms=profile.decode_ms,
+            prefill_ms=profile.prefill_ms,
+            head_ms=profile.head_ms,
+        )
+
+    async def _assign(self, link: MasterLink, message: Assign) -> Need:
+        tensors = check_assignment(message)
+        if self.loan is not None:
+            await self.release()
+        missing = [info for info in tensors.values() if not self._store.has(info.digest)]
+        needs = [
+            NeedTensor(digest=info.digest, offset=self._store.offset(Digest(info.digest)))
+            for info in missing
+        ]
+        lacking = sum(info.nbytes for info in missing) - sum(need.offset for need in needs)
+        self._store.pin(tensors)
+        self._store.free_for(lacking)
+        self.loan = Loan(
+            home=link.home,
+            master=NodeId(link.peer.node_id),
+            master_name=link.peer.name,
+            assign=message,
+            tensors=tensors,
+            link=link,
+            missing=lacking,
+        )
+        self._changed()
+        return Need(
+            epoch=message.epoch,
+            tensors=tuple(needs),
+            activation_port=self._stage().activation_port,
+        )
+
+    async def _load(self, link: MasterLink, message: Load) -> Loaded:
+        loan = self._loan_of(link, message.epoch)
+        assign = loan.assign
+        files = tuple(
+            TensorFile(info=info, path=str(self._store.path(Digest(info.digest))), offset=0)
+            for info in assign.tensors
+        )
+        stage = LoadStage(
+            request=0,
+            home=loan.home,
+            epoch=assign.epoch,
+            config=assign.config,
+            scheme=assign.scheme,
+            layers=assign.layers,
+            embedding=assign.embedding,
+            head=assign.head,
+            context=assign.context,
+            tensors=files,
+            next_hop=message.next_hop,
+        )
+        def warming_up(progress: LoadProgress) -> None:
+            loan.progress = progress.done / max(progress.total, 1)
+            self._changed()
+            self._report(link, WarmingUp(epoch=assign.epoch, progress=loan.progress))
+
+        try:
+            loaded = await self._stage().load(stage, warming_up)
+        except IntegrityError as error:
+            digest = error.data.get("digest")
+            if isinstance(digest, str):
+                self._store.discard(Digest(digest))  # the master sends it again
+            raise
+        loan.is_loaded, loan.progress = True, None
+        self._changed()
+        return Loaded(epoch=assign.epoch, seconds=loaded.seconds, memory_bytes=loaded.memory_bytes)
+
+    def _loan_of(self, link: MasterLink, epoch: int) -> Loan:
+        loan = self.loan
+        if loan is None or loan.home != link.home or loan.assign.epoch != epoch:
+            raise StaleEpochError("This computer has no assignment of that plan.")
+        return loan
+
+    async def receive_weights(self, home: HomeId, link: WeightsLink) -> None:
+        """Take in the tensors of the loan, until the master closes the connection."""
+        loan = self.loan
+        if loan is None or loan.home != home:
+            raise NotAllowedError("This computer was assigned nothing.")
+
+        def progressed(progress: ReceiveProgress) -> None:
+            loan.received = progress.received
+            self._changed()
+
+        expected = {digest: info.nbytes for digest, info in loan.tensors.items()}
+        await receive_tensors(link, self._store, expected, progress=progressed)
+
+    def step_failed(self, failure: StepFailed) -> None:
+        """Tell the master; the chain may be what broke."""
+        if self.loan is not None and self.loan.link is not None:
+            self._report(self.loan.link, failure)
+
+    def _report(self, link: MasterLink, message: Message) -> None:
+        self._own(asyncio.create_task(_send(link, message)))
+
+    def _own(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def master_came(self, link: MasterLink) -> None:
+        """A master is connected (again): its loan goes on."""
+        loan = self.loan
+        if loan is not None and loan.home == link.home:
+            loan.link = link
+            if loan.release is not None:
+                loan.release.cancel()
+
+    def master_left(self, link: MasterLink) -> None:
+        """Keep the layers for a while; it may come back."""
+        loan = self.loan
+        if loan is not None and loan.link is link:
+            loan.link = None
+            loop = asyncio.get_running_loop()
+            loan.release = loop.call_later(KEEP_LOADED_S, self._expire, loan)
+
+    def _expire(self, loan: Loan) -> None:
+        if self.loan is loan and loan.link is None:
+            self._own(asyncio.create_task(self.release()))
+
+    async def release(self) -> None:
+        """Give the memory back. Weights stay in the store."""
+        loan, self.loan = self.loan, None
+        if loan is None:
+            return
+        if loan.release is not None:
+            loan.release.cancel()
+        self._store.unpin(loan.tensors)
+        await self._stage().unload()
+        self._changed()
+
+    def stage_died(self) -> None:
+        """The stage process is gone, and the layers with it."""
+        loan, self.loan = self.loan, None
+        if loan is not None:
+            self._store.unpin(loan.tensors)
+            self._changed()
+
+
+async def _send(link: MasterLink, message: Message) -> None:
+    try:
+        await link.send(message)
+    except ConnectionError:
+        logger.debug("report is late, the master is gone op=%s", type(message).__name__)
+
+
+def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
+    """The tensors by digest, when they are exactly what the config says for these layers.
+
+    Raises:
+        ModelError: the config is of no known model, or the tensors are not its.
+    """
+    config = ModelConfig.from_dict(message.config)
+    start, stop = message.layers
+    if not 0 <= start < stop <= config.num_layers:
+        raise BrokenModelError(f"The model has {config.num_layers} layers, not {start} to {stop}.")
+    wanted = config.stage_tensors(
+        range(start, stop), embedding=message.embedding, head=message.head
+    )
+    given = {info.name: info for info in message.tensors}
+    if len(given) != len(message.tensors) or given.keys() != wanted.keys():
+        raise BrokenModelError("The tensors of the assignment are not those of its layers.")
+    for name, shape in wanted.items():
+        info = given[name]
+        if info.shape != shape or info.nbytes != math.prod(shape) * ITEM_BYTES.get(info.dtype, -1):
+            raise BrokenModelError(f"{name} should be {shape} and is {info.dtype} {info.shape}.")
+    return {Digest(info.digest): info for info in message.tensors}
+
+

@@ -1,0 +1,235 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+import pytest
+from fake_chain import FakeChain, next_token
+
+from potluck.cluster.generation import Generator, Usage
+from potluck.cluster.pipeline import Pipeline
+from potluck.errors import EngineError, PeerLostError, PromptError
+from potluck.wire.messages import Sampling
+
+GREEDY = Sampling()
+
+
+def on_a_chain(
+    scenario: Callable[[Generator, FakeChain], Awaitable[None]], **options: int
+) -> FakeChain:
+    """Run a scenario against a generator whose pipeline is a fake chain."""
+
+    async def run() -> FakeChain:
+        chain = FakeChain()
+        pipeline = Pipeline(epoch=1, first=chain, last=chain, stages=2)
+        chain.report = pipeline.step_failed
+        running = asyncio.create_task(pipeline.run())
+        generator = Generator(pipeline, context=options.pop("context", 64), **options)
+        async with asyncio.timeout(10):
+            await scenario(generator, chain)
+        pipeline.shut()
+        running.cancel()
+        await asyncio.wait([running])
+        assert chain.is_closed
+        return chain
+
+    return asyncio.run(run())
+
+
+async def answer(
+    generator: Generator, prompt: list[int], limit: int, usage: Usage | None = None
+) -> list[int]:
+    stream = generator.tokens(prompt, GREEDY, limit=limit, usage=usage or Usage())
+    return [token.token_id async for token in stream]
+
+
+def expected(prompt: list[int], count: int) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(next_token(tokens))
+    return tokens[len(prompt) :]
+
+
+def test_tokens_follow_from_everything_before_them() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        assert await answer(generator, [1, 2, 3], 5) == expected([1, 2, 3], 5)
+
+    on_a_chain(scenario)
+
+
+def test_a_long_prompt_goes_in_chunks_and_only_the_last_asks_for_a_token() -> None:
+    prompt = list(range(10))
+
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        assert await answer(generator, prompt, 1) == expected(prompt, 1)
+
+        assert [f.tensor.shape for f in chain.forwards] == [(4,), (4,), (2,)]
+        assert [f.sampling is not None for f in chain.forwards] == [False, False, True]
+
+    on_a_chain(scenario, chunk_tokens=4)
+
+
+def test_the_next_turn_sends_only_its_new_tokens() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        first = await answer(generator, [1, 2, 3], 4)
+        before = len(chain.forwards)
+        usage = Usage()
+        # The last token of an answer was chosen but never run.
+        prompt = [1, 2, 3, *first, 50, 51]
+        assert await answer(generator, prompt, 2, usage) == expected(prompt, 2)
+
+        assert usage.cached_tokens == 6
+        assert chain.forwards[before].position == 6
+        assert chain.forwards[before].tensor.shape == (3,)
+        assert len(chain.opened) == 1
+
+    on_a_chain(scenario)
+
+
+def test_an_edited_turn_trims_what_no_longer_holds() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        await answer(generator, [1, 2, 3, 4], 1)
+        assert await answer(generator, [1, 2, 3, 9], 2) == expected([1, 2, 3, 9], 2)
+
+    on_a_chain(scenario)
+
+
+def test_the_same_prompt_again_runs_its_last_token_again() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        one = await answer(generator, [1, 2, 3], 3)
+        assert await answer(generator, [1, 2, 3], 3) == one
+
+    on_a_chain(scenario)
+
+
+def test_another_conversation_does_not_displace_the_first() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        first = await answer(generator, [1, 2, 3, 4], 2)
+        await answer(generator, [20, 21, 22], 2)
+        usage = Usage()
+        await answer(generator, [1, 2, 3, 4, *first, 5], 1, usage)
+        assert usage.cached_tokens == 5
+
+    on_a_chain(scenario)
+
+
+def test_the_oldest_conversation_makes_room() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        for start in (10, 20, 30):
+            await answer(generator, [start, start + 1], 1)
+        assert len(chain.caches) == 2
+
+    on_a_chain(scenario, max_sessions=2)
+
+
+def test_requests_at_once_wait_for_a_free_session() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        prompts = [[start, start + 1] for start in (10, 20, 30, 40, 50)]
+        answers = await asyncio.gather(*(answer(generator, prompt, 4) for prompt in prompts))
+        assert answers == [expected(prompt, 4) for prompt in prompts]
+
+    on_a_chain(scenario, max_sessions=2)
+
+
+def test_a_stage_that_lost_the_session_gets_it_again() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        stream = generator.tokens([1, 2, 3], GREEDY, limit=6, usage=Usage())
+        tokens = []
+        async for token in stream:
+            tokens.append(token.token_id)
+            if len(tokens) == 2:
+                chain.caches.clear()
+            if len(tokens) == 4:
+                del chain.caches[chain.opened[0]][2:]
+        assert tokens == expected([1, 2, 3], 6)
+
+    on_a_chain(scenario)
+
+
+def test_a_stage_that_always_forgets_is_an_error_and_not_a_loop() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        original = chain.send_nowait
+
+        def forget(message: object, payload: bytes = b"") -> None:
+            chain.caches.clear()
+            original(message, payload)  # type: ignore[arg-type]
+
+        chain.send_nowait = forget  # type: ignore[method-assign]
+        with pytest.raises(EngineError):
+            await answer(generator, [1, 2, 3], 2)
+
+    on_a_chain(scenario)
+
+
+def test_closing_the_stream_leaves_the_session_usable() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        async with aclosing(
+            generator.tokens([1, 2, 3], GREEDY, limit=50, usage=Usage())
+        ) as stream:
+            async for _ in stream:
+                break
+        assert await answer(generator, [1, 2, 3], 3) == expected([1, 2, 3], 3)
+
+    on_a_chain(scenario)
+
+
+def test_cancelling_in_the_middle_of_a_step_leaves_the_session_usable() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        chain.is_silent = True
+        task = asyncio.create_task(answer(generator, [1, 2, 3], 3))
+        while not chain.forwards:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+
+        chain.is_silent = False
+        assert await answer(generator, [1, 2, 3], 3) == expected([1, 2, 3], 3)
+
+    on_a_chain(scenario)
+
+
+def test_a_lost_computer_fails_the_answer_under_way_and_those_after() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        chain.is_silent = True
+        task = asyncio.create_task(answer(generator, [1, 2, 3], 3))
+        while not chain.forwards:
+            await asyncio.sleep(0)
+        chain.break_off(PeerLostError("Laptop stopped answering."))
+
+        with pytest.raises(PeerLostError, match="Laptop"):
+            await task
+        with pytest.raises(PeerLostError, match="Laptop"):
+            await answer(generator, [1, 2], 1)
+
+    on_a_chain(scenario)
+
+
+@pytest.mark.parametrize("prompt", [[], list(range(64))])
+def test_a_prompt_that_cannot_fit_is_refused_before_anything_runs(prompt: list[int]) -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        with pytest.raises(PromptError):
+            await answer(generator, prompt, 1)
+        assert not chain.forwards
+
+    on_a_chain(scenario)
+
+
+def test_an_answer_ends_where_the_context_does() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        assert len(await answer(generator, list(range(60)), 100)) == 4
+
+    on_a_chain(scenario)
+
+
+def test_a_repetition_penalty_brings_the_history_along() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        sampling = Sampling(repetition_penalty=1.2)
+        stream = generator.tokens([1, 2, 3], sampling, limit=2, usage=Usage())
+        assert [token async for token in stream]
+
+        asked = [f.sampling for f in chain.forwards]
+        assert asked[0] is not None
+        assert asked[0].history == (1, 2, 3)
+        assert asked[1] is not None
+        assert asked[1].history is None
+
+    on_a_chain(scenario)
