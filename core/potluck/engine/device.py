@@ -1,0 +1,175 @@
+"""The devices of this computer: which there are, what they have free, what they can compute.
+
+Memory is asked for now, every time: other programs come and go. How much of it may be used is the
+user's limit, less a reserve that keeps the computer usable.
+"""
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+import torch
+
+from potluck.errors import UsageError
+
+Kind = Literal["cuda", "mps", "cpu"]
+Scheme = Literal["f32", "bf16"]
+
+CPU_RESERVE = 0.2  # of all RAM: the desktop, a browser, our own processes
+GPU_RESERVE = 1_500_000_000  # bytes: the desktop's windows, CUDA's own context and workspaces
+
+_ASK_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """`kind` and `index` name it (`cuda:0`), `name` is for people. Memory in bytes, as of now."""
+
+    kind: Kind
+    index: int
+    name: str
+    memory_total: int
+    memory_free: int
+
+    @property
+    def torch_device(self) -> torch.device:
+        return (
+            torch.device(self.kind) if self.kind == "cpu" else torch.device(self.kind, self.index)
+        )
+
+    def lendable(self, limit: int | None = None, *, in_use: int = 0) -> int:
+        """Bytes that a model may take: what is free, less the reserve, within the user's limit.
+
+        Args:
+            limit: at most so many bytes in all; None: no limit of the user's.
+            in_use: bytes that our own stages hold already, hence not free but ours.
+        """
+        reserve = GPU_RESERVE
+        if self.kind != "cuda":
+            reserve = int(self.memory_total * CPU_RESERVE)
+        room = max(0, self.memory_free + in_use - reserve)
+        return room if limit is None else min(room, limit)
+
+
+def find_devices() -> list[Device]:
+    """All devices of this computer, the CPU last; it is always there."""
+    devices = [_cuda_device(index) for index in range(_cuda_count())]
+    if torch.backends.mps.is_available():
+        devices.append(_mps_device())
+    return [*devices, _cpu_device()]
+
+
+def find_device(kind: Kind, index: int = 0) -> Device:
+    """One device as it is now.
+
+    Raises:
+        UsageError: this computer has no such device.
+    """
+    for device in find_devices():
+        if (device.kind, device.index) == (kind, index):
+            return device
+    raise UsageError(f"This computer has no device {kind}:{index}.", kind=kind, index=index)
+
+
+def compute_dtype(scheme: Scheme, device: torch.device) -> torch.dtype:
+    """What a scheme is computed in: 16 bits are bf16 where the device has it, else f16."""
+    if scheme == "f32":
+        return torch.float32
+    return torch.bfloat16 if _works(device, torch.bfloat16) else torch.float16
+
+
+def set_threads(threads: int | None = None) -> int:
+    """Compute with so many threads; None: as many as the processor has real cores.
+
+    Two threads of one core share its arithmetic and its cache: more of them make a product slower.
+    """
+    usable = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):  # a container may own fewer than there are
+        usable = min(usable, len(os.sched_getaffinity(0)))
+    torch.set_num_threads(max(1, threads or usable))
+    return torch.get_num_threads()
+
+
+def _works(device: torch.device, dtype: torch.dtype) -> bool:
+    """Try it: what a driver promises and what it does are two things."""
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return False  # emulated bf16 computes, but slower than f16
+    try:
+        x = torch.ones((2, 16), dtype=dtype, device=device)
+        return torch.nn.functional.linear(x, x).sum().item() == 64.0
+    except (RuntimeError, TypeError):
+        return False
+
+
+def _cuda_count() -> int:
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _cuda_device(index: int) -> Device:
+    free, total = torch.cuda.mem_get_info(index)
+    name = torch.cuda.get_device_name(index)
+    return Device(kind="cuda", index=index, name=name, memory_total=total, memory_free=free)
+
+
+def _mps_device() -> Device:
+    # Apple's GPU shares the RAM; this is how much of it Metal wants to be asked for.
+    total = torch.mps.recommended_max_memory()
+    free = max(0, total - torch.mps.driver_allocated_memory())
+    free = min(free, psutil.virtual_memory().available)
+    return Device(kind="mps", index=0, name=cpu_name(), memory_total=total, memory_free=free)
+
+
+def _cpu_device() -> Device:
+    memory = psutil.virtual_memory()
+    return Device(
+        kind="cpu",
+        index=0,
+        name=cpu_name(),
+        memory_total=memory.total,
+        memory_free=memory.available,
+    )
+
+
+def cpu_name() -> str:
+    """The processor's name as its maker writes it, or at least its architecture."""
+    ask: dict[str, Callable[[], str]] = {
+        "linux": _linux_cpu_name,
+        "darwin": lambda: _answer("sysctl", "-n", "machdep.cpu.brand_string"),
+        "win32": _windows_cpu_name,
+    }
+    try:
+        name = ask.get(sys.platform, platform.processor)()
+    except (OSError, subprocess.SubprocessError):
+        name = ""
+    return " ".join(name.split()) or platform.processor() or platform.machine()
+
+
+def _linux_cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("model name", "Model"):  # `Model` on a Raspberry Pi
+            return value
+    return ""
+
+
+def _windows_cpu_name() -> str:
+    if sys.platform != "win32":
+        return ""
+    import winreg  # exists on Windows alone
+
+    key = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
+    with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, key) as processor:
+        return str(winreg.QueryValueEx(processor, "ProcessorNameString")[0])
+
+
+def _answer(*command: str) -> str:
+    done = subprocess.run(  # noqa: S603  # our own words, nothing from outside
+        command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=True
+    )
+    return done.stdout

@@ -1,0 +1,47 @@
+"""Tell a device that ran out of memory from a mistake of ours.
+
+torch raises `OutOfMemoryError` on CUDA and a plain `RuntimeError` elsewhere, which only its text gives
+away.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from potluck.errors import OutOfMemoryError
+
+_SIGNS = ("can't allocate memory", "not enough memory", "out of memory")
+
+
+@contextmanager
+def out_of_memory(what: str, device: torch.device) -> Iterator[None]:
+    """Raise our own `OutOfMemoryError` for the device's; what was allocated inside is released."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        release(device)
+        raise OutOfMemoryError(
+            f"This computer's {device.type} has no memory left to {what}. Close other programs,"
+            " shorten the conversation, or give this computer fewer layers."
+        ) from error
+
+
+def release(device: torch.device) -> None:
+    """Give back what torch keeps for later."""
+    match device.type:
+        case "cuda":
+            torch.cuda.empty_cache()
+        case "mps":
+            torch.mps.empty_cache()
+        case _:
+            pass  # the CPU's allocator keeps nothing
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error).lower()
+    return any(sign in text for sign in _SIGNS)

@@ -1,0 +1,155 @@
+"""Measure what a model's layers cost on a device: the numbers that the planner plans with.
+
+Real layers of the model's shape with random weights, several of them one after the other, since a
+single small layer would stay in the processor's cache, where no layer of a whole model ever is. Bounded
+in time and memory; the caller keeps the result by (device, shape, scheme).
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from potluck.engine.blocks import Rotary, Step
+from potluck.engine.kvcache import LayerCache
+from potluck.engine.memory import out_of_memory
+from potluck.engine.sampler import choose
+from potluck.engine.weights import StageWeights, random_weights
+from potluck.model.config import ModelConfig
+from potluck.wire.messages import Sampling
+
+CACHED = 256  # tokens in the cache while one token is timed: a short chat
+WORKING_SET = 256 * 10**6  # bytes of layers: more than the caches of a home's processors
+BUDGET_S = 0.25  # per figure, once one run of it is done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerProfile:
+    """Milliseconds: one layer for one token and for one chunk; the head for one token."""
+
+    decode_ms: float
+    prefill_ms: float
+    head_ms: float
+
+
+@torch.inference_mode()
+def profile_layers(
+    config: ModelConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    chunk: int,
+    memory: int,
+    budget_s: float = BUDGET_S,
+) -> LayerProfile:
+    """Time one token and a chunk through a layer, and final norm, `lm_head` and sampling.
+
+    Args:
+        config: the model whose shape is measured.
+        device: where.
+        dtype: what is computed in.
+        chunk: tokens of a prefill chunk.
+        memory: bytes that may be used; one layer and the head are measured even if they need more.
+        budget_s: about how long each of the three figures may take.
+
+    Raises:
+        OutOfMemoryError: not even one layer has room.
+    """
+    with out_of_memory("measure one layer of this model", device):
+        layers = range(_layer_count(config, dtype, memory))
+        weights = random_weights(
+            config, layers, embedding=False, head=False, dtype=dtype, device=device
+        )
+        decode_ms, prefill_ms = _time_layers(weights, chunk, budget_s)
+        del weights  # before the head: both need not have room at once
+        weights = random_weights(
+            config, range(0), embedding=False, head=True, dtype=dtype, device=device
+        )
+        head_ms = _time_head(weights, budget_s)
+    return LayerProfile(decode_ms=decode_ms, prefill_ms=prefill_ms, head_ms=head_ms)
+
+
+def _layer_count(config: ModelConfig, dtype: torch.dtype, memory: int) -> int:
+    parameters = sum(_product(shape) for shape in config.layer_tensors(0).values())
+    wanted = -(-min(WORKING_SET, memory // 2) // (parameters * dtype.itemsize))
+    return max(1, min(wanted, config.num_layers))
+
+
+def _time_layers(weights: StageWeights, chunk: int, budget_s: float) -> tuple[float, float]:
+    config, dtype, device = weights.config, weights.dtype, weights.device
+    rotary = Rotary(config.rope, config.head_dim, dtype, device)
+    caches = [
+        LayerCache(config.num_kv_heads, config.head_dim, dtype, device) for _ in weights.blocks
+    ]
+    for cache in caches:
+        cache.resize(max(CACHED + 1, chunk), 0)
+
+    def run(position: int, tokens: int) -> Callable[[], None]:
+        x = _hidden(weights, tokens)
+
+        def once() -> None:
+            step, y = Step(position, tokens, rotary, device), x
+            for block, cache in zip(weights.blocks, caches, strict=True):
+                y = block.forward(y, cache, step)
+
+        return once
+
+    # Prefill first: it writes the cache that one token then looks at.
+    prefill_ms = _time(run(0, chunk), device, budget_s) / len(caches)
+    decode_ms = _time(run(CACHED, 1), device, budget_s) / len(caches)
+    return decode_ms, prefill_ms
+
+
+def _time_head(weights: StageWeights, budget_s: float) -> float:
+    norm, lm_head = weights.norm, weights.lm_head
+    assert norm is not None
+    assert lm_head is not None
+    x, sampling = _hidden(weights, 1), Sampling(temperature=0.7, top_p=0.95)
+
+    def once() -> None:
+        choose(lm_head(norm(x)).float()[0], sampling, position=0, history=())
+
+    return _time(once, weights.device, budget_s)
+
+
+def _hidden(weights: StageWeights, tokens: int) -> Tensor:
+    x = torch.randn(tokens, weights.config.hidden_size)
+    return x.to(weights.device, weights.dtype)
+
+
+def _time(once: Callable[[], None], device: torch.device, budget_s: float) -> float:
+    """The median in milliseconds of as many runs as the budget allows, three at least.
+
+    A run that alone takes more than the budget is its own answer: the first, which also warms up.
+    """
+    times: list[float] = []
+    end = time.perf_counter() + budget_s
+    while True:
+        _synchronize(device)
+        start = time.perf_counter()
+        once()
+        _synchronize(device)
+        now = time.perf_counter()
+        times.append((now - start) * 1e3)
+        if now >= end and (len(times) > 3 or times[0] > budget_s * 1e3):
+            return median(times[1:] or times)
+
+
+def _synchronize(device: torch.device) -> None:
+    match device.type:
+        case "cuda":
+            torch.cuda.synchronize(device)
+        case "mps":
+            torch.mps.synchronize()
+        case _:
+            pass
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    result = 1
+    for axis in shape:
+        result *= axis
+    return result

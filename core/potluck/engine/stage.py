@@ -1,0 +1,274 @@
+"""One stage: a contiguous range of decoder layers on one device, and its sessions.
+
+Rules of the file. A step is done whole or not at all: a session's position moves after the last layer,
+so a step that fails may be sent again. A step that does not start where the cache ends is refused with
+`need_replay`; the very step that was done last is answered from memory. What comes in is untrusted:
+token ids, shapes and sizes are checked before anything is computed.
+Not thread-safe: one thread computes, behind a queue.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from potluck.engine.blocks import Rotary, Step
+from potluck.engine.kvcache import CachePool, SessionCache
+from potluck.engine.memory import out_of_memory
+from potluck.engine.sampler import Choice, choose
+from potluck.engine.weights import StageWeights
+from potluck.errors import (
+    InvalidStepError,
+    NeedReplayError,
+    PromptError,
+    StaleEpochError,
+    UnknownSessionError,
+)
+from potluck.ids import SessionId
+from potluck.wire.messages import Sampling
+
+MAX_CHUNK = 4096  # tokens; at a hidden size of 8192 the MLP of a chunk then needs under 1 GB
+MAX_SESSIONS = 1024  # that are known; how many are cached is a matter of the budget
+
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_INTEGERS = (torch.int32, torch.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What a step gives: hidden states for the next stage, or from the head a token."""
+
+    position: int  # where the session's cache ends now
+    hidden: Tensor | None = None  # (T, D) in the compute dtype; None on the stage with the head
+    choice: Choice | None = None  # None also where no token was asked for
+
+
+@dataclass(slots=True)
+class _Session:
+    cache: SessionCache
+    last: tuple[tuple[int, int, int], Output] | None = None  # (step, position, tokens)
+    history: list[int] = field(default_factory=list[int])  # for the repetition penalty
+
+
+class Stage:
+    """The computing of one stage. Give it weights, then open sessions and send steps."""
+
+    def __init__(
+        self, weights: StageWeights, *, context: int, cache_budget: int, epoch: int = 0
+    ) -> None:
+        """Make a stage with no sessions.
+
+        Args:
+            weights: what it computes with; they say which layers, and whether embedding and head.
+            context: tokens that one session holds at most.
+            cache_budget: bytes that all sessions' caches hold at most.
+            epoch: of the plan in force; set `epoch` anew when a plan leaves this stage as it is.
+        """
+        config = weights.config
+        self.weights = weights
+        self.context = context
+        self.epoch = epoch
+        self._device, self._dtype = weights.device, weights.dtype
+        self._rotary = Rotary(config.rope, config.head_dim, weights.dtype, weights.device)
+        self._pool = CachePool(
+            layers=len(weights.blocks),
+            kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            dtype=weights.dtype,
+            device=weights.device,
+            context=context,
+            budget=cache_budget,
+        )
+        self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()  # latest used last
+
+    @property
+    def nbytes(self) -> int:
+        """Weights and caches."""
+        return self.weights.nbytes + self._pool.nbytes
+
+    def position(self, session: SessionId) -> int:
+        """How many tokens of the session are cached; 0 where it is not known."""
+        known = self._sessions.get(session)
+        return known.cache.length if known else 0
+
+    def open(self, session: SessionId, *, epoch: int) -> None:
+        """Begin a session at position 0; one of the same name is forgotten."""
+        self._check_epoch(epoch)
+        self._sessions.pop(session, None)
+        while len(self._sessions) >= MAX_SESSIONS:
+            oldest, _ = self._sessions.popitem(last=False)
+            self._pool.close(oldest)
+        self._sessions[session] = _Session(self._pool.open(session))
+
+    def close(self, session: SessionId, *, epoch: int) -> None:
+        """Forget a session; one that is not known is already forgotten."""
+        self._check_epoch(epoch)
+        self._sessions.pop(session, None)
+        self._pool.close(session)
+
+    def trim(self, session: SessionId, position: int, *, epoch: int) -> None:
+        """Forget what is cached from `position` on.
+
+        Raises:
+            NeedReplayError: less than that is cached; nothing was changed.
+        """
+        known = self._find(session, epoch)
+        if position > known.cache.length:
+            raise _need_replay(known.cache.length, position)
+        known.cache.length = position
+        known.last = None
+        del known.history[position:]
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        session: SessionId,
+        inputs: Tensor,
+        *,
+        epoch: int,
+        step: int,
+        position: int,
+        sampling: Sampling | None = None,
+    ) -> Output:
+        """Run the tokens from `position` on through this stage.
+
+        Args:
+            session: one that was opened.
+            inputs: token ids (T,) on the stage with the embedding, else hidden states (T, D), on
+                the CPU; not changed.
+            epoch: of the plan that the step belongs to.
+            step: its number; the one that was done last is answered from memory.
+            position: of the first token.
+            sampling: how the head chooses the next token; None: none is needed.
+
+        Raises:
+            StaleEpochError, UnknownSessionError, NeedReplayError: see `potluck.errors`.
+            InvalidStepError: the inputs are not what this stage computes on.
+            PromptError: a token is not in the vocabulary, or the context is full.
+            OutOfMemoryError: there is no room for this step; the stage and its sessions live on.
+        """
+        known = self._find(session, epoch)
+        T = inputs.shape[0] if inputs.dim() else 0
+        identity = (step, position, T)
+        if known.last is not None and known.last[0] == identity:
+            return known.last[1]
+        self._check_inputs(inputs)
+        if position != known.cache.length:
+            raise _need_replay(known.cache.length, position)
+        self._check_context(position + T)
+        with out_of_memory(f"run {T} tokens at position {position}", self._device):
+            self._reserve(session, position + T)
+            hidden = self._run(inputs, known.cache, position)
+            output = self._output(hidden, known, position + T, sampling)
+        known.cache.length = position + T
+        known.last = (identity, output)
+        return output
+
+    def _run(self, inputs: Tensor, cache: SessionCache, position: int) -> Tensor:
+        """All layers. The session's cache is written, its length is not moved."""
+        inputs = inputs.to(self._device)
+        if self.weights.embedding is not None:
+            x = F.embedding(inputs, self.weights.embedding)
+        else:
+            x = inputs.to(self._dtype)
+        step = Step(position, x.shape[0], self._rotary, self._device)
+        for block, layer in zip(self.weights.blocks, cache.layers, strict=True):
+            x = block.forward(x, layer, step)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Final norm and `lm_head`: (T, D) → (T, V), f32."""
+        assert self.weights.norm is not None
+        assert self.weights.lm_head is not None
+        return self.weights.lm_head(self.weights.norm(hidden)).float()
+
+    def _output(
+        self, hidden: Tensor, known: _Session, end: int, sampling: Sampling | None
+    ) -> Output:
+        if self.weights.lm_head is None:
+            return Output(position=end, hidden=hidden.cpu())
+        if sampling is None:
+            return Output(position=end)
+        history = known.history
+        if sampling.history is not None:
+            history = self._check_history(sampling.history)
+        logits = self.logits(hidden[-1:])[0]  # (V,): of the last token alone
+        choice = choose(logits, sampling, position=end, history=history)
+        if sampling.repetition_penalty != 1.0:
+            known.history = [*history, choice.token_id]
+        return Output(position=end, choice=choice)
+
+    def _reserve(self, session: SessionId, tokens: int) -> None:
+        self._sessions.move_to_end(session)
+        for evicted in self._pool.reserve(session, tokens):
+            self._sessions[evicted].last = None
+
+    def _find(self, session: SessionId, epoch: int) -> _Session:
+        self._check_epoch(epoch)
+        if (known := self._sessions.get(session)) is None:
+            raise UnknownSessionError(
+                "This conversation is not known here any more. Open it again and send it from its"
+                " beginning.",
+                session=session,
+            )
+        return known
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            raise StaleEpochError(
+                f"The step belongs to plan {epoch}; plan {self.epoch} is in force here.",
+                epoch=epoch,
+                current=self.epoch,
+            )
+
+    def _check_inputs(self, inputs: Tensor) -> None:
+        config = self.weights.config
+        takes_ids = self.weights.embedding is not None
+        shape = (
+            inputs.shape[0] if inputs.dim() else 0,
+            *([] if takes_ids else [config.hidden_size]),
+        )
+        dtypes = _INTEGERS if takes_ids else _FLOATS
+        if inputs.shape != shape or inputs.dtype not in dtypes or not 0 < shape[0] <= MAX_CHUNK:
+            wanted = "token ids [T]" if takes_ids else f"hidden states [T, {config.hidden_size}]"
+            raise InvalidStepError(
+                f"The stage takes {wanted} of 1 to {MAX_CHUNK} tokens, and got"
+                f" {list(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}.",
+            )
+        if takes_ids:
+            low, high = (int(bound) for bound in inputs.aminmax())
+            self._check_token(low)
+            self._check_token(high)
+
+    def _check_history(self, history: tuple[int, ...]) -> list[int]:
+        for bound in (min(history, default=0), max(history, default=0)):
+            self._check_token(bound)
+        return list(history)
+
+    def _check_token(self, token: int) -> None:
+        vocabulary = self.weights.config.vocab_size
+        if not 0 <= token < vocabulary:
+            raise PromptError(
+                f"The token {token} is not one of the model's {vocabulary}. The prompt was made"
+                " with another model's tokenizer.",
+                token=token,
+            )
+
+    def _check_context(self, tokens: int) -> None:
+        if tokens > self.context:
+            raise PromptError(
+                f"The conversation has {tokens} tokens, and the context holds {self.context}."
+                " Begin a new conversation, or load the model with a longer context.",
+                tokens=tokens,
+                context=self.context,
+            )
+
+
+def _need_replay(cached: int, position: int) -> NeedReplayError:
+    return NeedReplayError(
+        f"The step assumes {position} cached tokens, and {cached} are cached here: send the"
+        f" conversation again from position {cached}.",
+        position=cached,
+    )
