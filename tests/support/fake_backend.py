@@ -87,6 +87,11 @@ class FakeBackend:
     """What tests set beforehand and read afterwards are its public attributes."""
 
     def __init__(self) -> None:
+        self._servers: dict[int, HttpServer] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what tests set and did."""
         self.script: Sequence[str] = ("Hello", ", ", "world", ".")
         self.fails_before: PotluckError | Exception | None = None
         self.fails_after: PotluckError | None = None  # the first piece
@@ -110,7 +115,6 @@ class FakeBackend:
         )
         self._revision = 0
         self._wake = asyncio.Event()
-        self._servers: dict[int, HttpServer] = {}
 
     def update(self, **changes: Any) -> None:
         """Change the state; to be called in the server's loop (`Server.update` does it)."""
@@ -302,6 +306,12 @@ class Server:
             self.backend.update(**changes)
 
         self.run(change())
+
+    def reset(self) -> None:
+        async def forget() -> None:
+            self.backend.reset()
+
+        self.run(forget())
 
     def close(self) -> None:
         self.run(self._http.stop())

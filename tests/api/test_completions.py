@@ -1,0 +1,395 @@
+"""`/v1`, asked by the official client over a real socket.
+
+`ai` is an `openai.OpenAI`; typed loosely, because what Potluck adds is none of its attributes.
+"""
+
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from fake_backend import MODEL_ID, Server
+
+from potluck.api.backend import ChatPrompt, ChatTurn, SamplingOptions, TextPrompt, TokenPrompt
+from potluck.errors import EngineError, PromptError
+
+pytestmark = pytest.mark.net
+
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+
+
+def post(http: httpx.Client, path: str, **body: object) -> httpx.Response:
+    return http.post(path, json=body)
+
+
+def events(response: httpx.Response) -> list[str]:
+    return [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
+
+
+def test_chat_answers_with_text_usage_and_measurements(ai: Any) -> None:
+    answer = ai.chat.completions.create(model="guide", messages=HI)
+
+    assert answer.choices[0].message.content == "Hello, world."
+    assert answer.choices[0].message.role == "assistant"
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 4)
+    assert answer.usage.total_tokens == 7
+    assert answer.usage.prompt_tokens_details.cached_tokens == 1
+    assert answer.potluck["tokens_per_s"] == 50.0
+    assert answer.potluck["stages"] == [{"node": "here", "compute_ms": 1.0}]
+
+
+def test_chat_streams_pieces_as_they_come(ai: Any) -> None:
+    chunks = list(ai.chat.completions.create(model="guide", messages=HI, stream=True))
+
+    texts = [chunk.choices[0].delta.content for chunk in chunks]
+    assert texts == ["", "Hello", ", ", "world", ".", None]
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert [chunk.choices[0].finish_reason for chunk in chunks[-2:]] == [None, "stop"]
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+def test_usage_and_measurements_come_with_the_last_chunk(ai: Any) -> None:
+    plain = list(ai.chat.completions.create(model="guide", messages=HI, stream=True))
+    with_usage = list(
+        ai.chat.completions.create(
+            model="guide", messages=HI, stream=True, stream_options={"include_usage": True}
+        )
+    )
+
+    assert plain[-1].potluck["time_to_first_token_s"] == 0.25
+    assert with_usage[-1].choices == []
+    assert with_usage[-1].usage.completion_tokens == 4
+    assert with_usage[-1].potluck["time_to_first_token_s"] == 0.25
+    assert sum("potluck" in chunk.model_extra for chunk in with_usage) == 1
+
+
+def test_stream_ends_with_done(http: httpx.Client) -> None:
+    response = post(http, "/v1/chat/completions", messages=HI, stream=True)
+
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert events(response)[-1] == "[DONE]"
+
+
+def test_token_limit_is_told_as_length(ai: Any) -> None:
+    answer = ai.chat.completions.create(model="guide", messages=HI, max_completion_tokens=2)
+
+    assert answer.choices[0].message.content == "Hello, "
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_conversation_and_sampling_reach_the_backend(server: Server, ai: Any) -> None:
+    ai.chat.completions.create(
+        model="guide",
+        messages=[
+            {"role": "developer", "content": "Be brief."},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            },
+            {"role": "assistant", "content": "c"},
+            {"role": "user", "content": "d"},
+        ],
+        temperature=0.5,
+        top_p=0.9,
+        seed=-1,
+        stop="END",
+        max_tokens=9,
+        extra_body={
+            "top_k": -1,
+            "min_p": 0.05,
+            "repetition_penalty": 1.1,
+            "ignore_eos": True,
+            "something_unknown": {"deep": [1]},
+        },
+    )
+
+    (request,) = server.backend.generated
+    assert request.prompt == ChatPrompt(
+        (
+            ChatTurn(role="system", content="Be brief."),
+            ChatTurn(role="user", content="ab"),
+            ChatTurn(role="assistant", content="c"),
+            ChatTurn(role="user", content="d"),
+        )
+    )
+    assert request.sampling == SamplingOptions(
+        temperature=0.5, top_p=0.9, top_k=0, min_p=0.05, repetition_penalty=1.1, seed=2**63 - 1
+    )
+    assert (request.stop, request.max_tokens, request.ignore_eos) == (("END",), 9, True)
+
+
+def test_what_is_not_said_is_left_to_the_model(server: Server, ai: Any) -> None:
+    ai.chat.completions.create(model="guide", messages=HI)
+
+    (request,) = server.backend.generated
+    assert request.sampling == SamplingOptions()
+    assert (request.stop, request.max_tokens, request.ignore_eos) == ((), None, False)
+
+
+def test_completion_of_text(server: Server, ai: Any) -> None:
+    answer = ai.completions.create(model="guide", prompt="Once", stop=["a", "b"])
+
+    assert answer.object == "text_completion"
+    assert answer.choices[0].text == "Hello, world."
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == 7
+    (request,) = server.backend.generated
+    assert request.prompt == TextPrompt("Once")
+    assert request.stop == ("a", "b")
+    assert request.max_tokens == 16  # OpenAI's default for this endpoint
+
+
+@pytest.mark.parametrize("prompt", [[5, 6, 7], [[5, 6, 7]]])
+def test_completion_of_token_ids(server: Server, ai: Any, prompt: list) -> None:
+    answer = ai.completions.create(
+        model="guide", prompt=prompt, extra_body={"return_token_ids": True}
+    )
+
+    assert server.backend.generated[0].prompt == TokenPrompt((5, 6, 7))
+    assert answer.choices[0].token_ids == [100, 101, 102, 103]
+    assert answer.choices[0].prompt_token_ids == [5, 6, 7]
+
+
+def test_completion_streams(ai: Any) -> None:
+    chunks = list(
+        ai.completions.create(
+            model="guide",
+            prompt=["Once"],
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={"return_token_ids": True},
+        )
+    )
+
+    assert "".join(c.choices[0].text for c in chunks if c.choices) == "Hello, world."
+    assert chunks[0].choices[0].prompt_token_ids == [1, 2, 3]
+    assert [c.choices[0].token_ids for c in chunks[1:5]] == [[100], [101], [102], [103]]
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].usage.prompt_tokens == 3
+
+
+def test_token_ids_of_a_chat(ai: Any) -> None:
+    asked: dict[str, Any] = {
+        "model": "guide",
+        "messages": HI,
+        "extra_body": {"return_token_ids": True},
+    }
+
+    whole = ai.chat.completions.create(**asked)
+    chunks = list(ai.chat.completions.create(**asked, stream=True))
+
+    assert whole.prompt_token_ids == [1, 2, 3]
+    assert whole.choices[0].token_ids == [100, 101, 102, 103]
+    assert chunks[0].prompt_token_ids == [1, 2, 3]
+    assert [c.choices[0].token_ids for c in chunks[1:-1]] == [[100], [101], [102], [103]]
+
+
+def test_logprobs_of_a_chat(ai: Any) -> None:
+    asked: dict[str, Any] = {"model": "guide", "messages": HI, "logprobs": True, "top_logprobs": 2}
+
+    whole = ai.chat.completions.create(**asked)
+    chunks = list(ai.chat.completions.create(**asked, stream=True))
+
+    probs = whole.choices[0].logprobs
+    assert probs is not None
+    assert probs.content is not None
+    assert [token.token for token in probs.content] == ["Hello", ", ", "world", "."]
+    assert probs.content[0].logprob == -0.5
+    assert probs.content[0].bytes == list(b"Hello")
+    assert probs.content[0].top_logprobs[1].bytes == [0xF0, 0x9F]  # half a character
+    assert chunks[1].choices[0].logprobs.content[0].token == "Hello"
+
+
+def test_logprobs_of_a_completion_count_characters(ai: Any) -> None:
+    whole = ai.completions.create(model="guide", prompt="x", logprobs=1)
+    chunks = list(ai.completions.create(model="guide", prompt="x", logprobs=0, stream=True))
+
+    probs = whole.choices[0].logprobs
+    assert probs is not None
+    assert probs.tokens == ["Hello", ", ", "world", "."]
+    assert probs.text_offset == [0, 5, 7, 12]
+    assert probs.token_logprobs == [-0.5] * 4
+    assert probs.top_logprobs == [{"Hello": -0.5}, {", ": -0.5}, {"world": -0.5}, {".": -0.5}]
+    offsets = [c.choices[0].logprobs.text_offset for c in chunks[:-1]]
+    assert offsets == [[0], [5], [7], [12]]
+    assert chunks[0].choices[0].logprobs.top_logprobs is None
+
+
+def test_held_back_text_makes_no_chunk(server: Server, ai: Any) -> None:
+    server.backend.script = ("", "", "🍲")
+
+    chunks = list(ai.chat.completions.create(model="guide", messages=HI, stream=True))
+    texts = list(ai.completions.create(model="guide", prompt="x", stream=True))
+
+    assert [c.choices[0].delta.content for c in chunks] == ["", "🍲", None]
+    assert [c.choices[0].text for c in texts] == ["🍲", ""]
+
+
+def test_models_are_listed_and_found(ai: Any) -> None:
+    assert [model.id for model in ai.models.list()] == ["guide"]
+    assert ai.models.retrieve("guide").owned_by == "potluck"
+
+
+@pytest.mark.parametrize("name", ["guide", "potluck", MODEL_ID])
+def test_known_model_names_answer_with_the_models_own(ai: Any, name: str) -> None:
+    assert ai.chat.completions.create(model=name, messages=HI).model == "guide"
+
+
+def test_unknown_model_is_told_what_there_is(ai: Any) -> None:
+    with pytest.raises(openai.NotFoundError, match="guide, potluck"):
+        ai.chat.completions.create(model="gpt-9", messages=HI)
+    with pytest.raises(openai.NotFoundError):
+        ai.models.retrieve("gpt-9")
+
+
+@pytest.mark.parametrize(
+    ("path", "changes", "param"),
+    [
+        ("chat/completions", {"messages": None}, "messages"),
+        ("chat/completions", {"messages": []}, "messages"),
+        ("chat/completions", {"messages": [{"content": "x"}]}, "messages[0].role"),
+        ("chat/completions", {"messages": [{"role": "user", "content": 1}]}, "messages[0].content"),
+        ("chat/completions", {"temperature": "hot"}, "temperature"),
+        ("chat/completions", {"temperature": -1}, "temperature"),
+        ("chat/completions", {"top_p": 0}, "top_p"),
+        ("chat/completions", {"max_tokens": 0}, "max_tokens"),
+        ("chat/completions", {"seed": 1.5}, "seed"),
+        ("chat/completions", {"stop": [1]}, "stop[0]"),
+        ("chat/completions", {"top_logprobs": 2}, "top_logprobs"),
+        ("chat/completions", {"n": 2}, "n"),
+        ("chat/completions", {"tools": [{"type": "function"}]}, "tools"),
+        ("chat/completions", {"functions": [{"name": "f"}]}, "functions"),
+        ("chat/completions", {"response_format": {"type": "json_object"}}, "response_format"),
+        ("chat/completions", {"modalities": ["audio"]}, "modalities"),
+        ("chat/completions", {"logit_bias": {"5": 1}}, "logit_bias"),
+        ("chat/completions", {"presence_penalty": 1}, "presence_penalty"),
+        ("chat/completions", {"stream_options": {"include_usage": True}}, "stream_options"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages[0].content",
+        ),
+        ("chat/completions", {"messages": [{"role": "tool", "content": "x"}]}, "messages[0]"),
+        ("completions", {}, "prompt"),
+        ("completions", {"prompt": ["a", "b"]}, "prompt"),
+        ("completions", {"prompt": []}, "prompt"),
+        ("completions", {"prompt": [-1]}, "prompt"),
+        ("completions", {"prompt": "x", "echo": True}, "echo"),
+        ("completions", {"prompt": "x", "suffix": "y"}, "suffix"),
+        ("completions", {"prompt": "x", "best_of": 3}, "best_of"),
+        ("completions", {"prompt": "x", "logprobs": 21}, "logprobs"),
+    ],
+)
+def test_wrong_field_is_named(http: httpx.Client, path: str, changes: dict, param: str) -> None:
+    body = {"messages": HI, "model": "guide"} if path == "chat/completions" else {}
+
+    response = post(http, f"/v1/{path}", **(body | changes))
+
+    error = response.json()["error"]
+    assert response.status_code == 400
+    assert error["param"] == param
+    assert error["message"].startswith(param) or param in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"n": 1},
+        {"tools": []},
+        {"response_format": {"type": "text"}},
+        {"presence_penalty": 0, "frequency_penalty": 0.0},
+        {"logit_bias": {}},
+        {"user": "me", "parallel_tool_calls": True, "stop": None},
+    ],
+)
+def test_options_that_change_nothing_are_accepted(http: httpx.Client, changes: dict) -> None:
+    assert post(http, "/v1/chat/completions", messages=HI, **changes).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b'{"messages": [', b"\xff\xfe", b'{"x": ' + b"[" * 100_000]
+)
+def test_malformed_json_is_told(http: httpx.Client, body: bytes) -> None:
+    response = http.post("/v1/chat/completions", content=body)
+
+    assert response.status_code == 400
+    assert "JSON" in response.json()["error"]["message"]
+
+
+def test_too_large_a_body_is_refused(http: httpx.Client) -> None:
+    response = http.post("/v1/completions", content=b" " * ((16 << 20) + 1))
+
+    assert response.status_code == 413
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_error_before_the_first_token_has_a_status(
+    server: Server, http: httpx.Client, stream: bool
+) -> None:
+    server.backend.fails_before = PromptError("The prompt has 9 tokens and the context 8.")
+
+    response = post(http, "/v1/chat/completions", messages=HI, stream=stream)
+
+    assert response.status_code == 400
+    assert response.json()["error"] == {
+        "message": "The prompt has 9 tokens and the context 8.",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "prompt",
+    }
+
+
+def test_error_after_the_first_token_is_an_event(server: Server, http: httpx.Client) -> None:
+    server.backend.fails_after = EngineError("Laptop stopped answering.")
+
+    response = post(http, "/v1/chat/completions", messages=HI, stream=True)
+
+    assert response.status_code == 200
+    last = json.loads(events(response)[-1])
+    assert last["error"]["message"] == "Laptop stopped answering."
+    assert last["error"]["type"] == "server_error"
+
+
+def test_the_official_client_raises_an_error_inside_a_stream(server: Server, ai: Any) -> None:
+    server.backend.fails_after = EngineError("Laptop stopped answering.")
+
+    with pytest.raises(openai.APIError, match="Laptop stopped answering"):
+        list(ai.chat.completions.create(model="guide", messages=HI, stream=True))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_our_own_fault_tells_nothing_inside(
+    server: Server, http: httpx.Client, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.backend.fails_before = ZeroDivisionError("secret detail")
+
+    response = post(http, "/v1/chat/completions", messages=HI, stream=stream)
+
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "internal"
+    assert "secret" not in response.text
+    assert "secret detail" in caplog.text
+
+
+def test_closing_a_stream_cancels_the_generation(server: Server, ai: Any) -> None:
+    server.backend.endless = True
+
+    stream = ai.chat.completions.create(model="guide", messages=HI, stream=True)
+    next(iter(stream))
+    stream.close()
+
+    assert server.backend.cancelled.wait(5)
+
+
+def test_giving_up_on_a_whole_answer_cancels_the_generation(server: Server, ai: Any) -> None:
+    server.backend.endless = True
+
+    with pytest.raises(openai.APITimeoutError):
+        ai.with_options(timeout=0.2).chat.completions.create(model="guide", messages=HI)
+
+    assert server.backend.cancelled.wait(5)

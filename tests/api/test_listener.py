@@ -1,0 +1,176 @@
+"""The door: who may talk, and the listener inside a running loop."""
+
+import asyncio
+import http.client
+import signal
+import socket
+
+import httpx
+import pytest
+from fake_backend import TOKEN, FakeBackend, Server
+
+from potluck.api.listener import HttpServer, is_loopback_host
+from potluck.api.server import local_app, public_app
+from potluck.errors import UsageError
+
+pytestmark = pytest.mark.net
+
+
+def get(server: Server, path: str, **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    try:
+        connection.request(
+            "GET", path, headers={name.replace("_", "-"): v for name, v in headers.items()}
+        )
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("path", ["/health", "/cluster", "/cluster/events", "/v1/models", "/x"])
+@pytest.mark.parametrize("given", [None, "Bearer wrong", f"Basic {TOKEN}", "Bearer", "Bearer ü"])
+def test_nothing_is_answered_without_the_key(server: Server, path: str, given: str | None) -> None:
+    headers = {} if given is None else {"Authorization": given}
+
+    status, body = get(server, path, **headers)
+
+    assert status == 401
+    assert "Authorization" in body
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost:80", "LOCALHOST", "[::1]:8000", "127.8.9.1"]
+)
+def test_loopback_names_are_answered(server: Server, host: str) -> None:
+    status, _ = get(server, "/health", Host=host, Authorization=f"Bearer {TOKEN}")
+
+    assert status == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1.evil.example",
+        "10.0.0.1",
+        "",
+        "[",
+        "[::2]",
+        "0.0.0.0",
+    ],
+)
+def test_a_rebound_name_is_refused_even_with_the_key(server: Server, host: str) -> None:
+    status, _ = get(server, "/health", Host=host, Authorization=f"Bearer {TOKEN}")
+
+    assert status in (400, 403)  # h11 itself refuses what is no host at all
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1.evil.example"]
+)
+def test_pages_of_other_sites_are_refused(server: Server, origin: str) -> None:
+    status, _ = get(server, "/health", Origin=origin, Authorization=f"Bearer {TOKEN}")
+
+    assert status == 403
+
+
+def test_a_local_page_is_answered_and_a_cross_site_fetch_is_not(server: Server) -> None:
+    key = f"Bearer {TOKEN}"
+
+    local, _ = get(server, "/health", Origin="http://localhost:3000", Authorization=key)
+    cross, _ = get(server, "/health", Sec_Fetch_Site="cross-site", Authorization=key)
+
+    assert (local, cross) == (200, 403)
+
+
+def test_v1_refuses_in_openais_shape(server: Server) -> None:
+    _, body = get(server, "/v1/models")
+
+    assert '"type":"authentication_error"' in body
+
+
+def test_a_public_listener_beyond_loopback_needs_a_key() -> None:
+    backend = asyncio.run(make_backend())
+
+    with pytest.raises(UsageError, match="--key"):
+        public_app(backend, host="0.0.0.0", key=None)
+
+
+async def make_backend() -> FakeBackend:
+    return FakeBackend()
+
+
+def test_a_public_listener_with_a_key_answers_any_name() -> None:
+    async def scenario() -> list[int]:
+        app = public_app(await make_backend(), host="0.0.0.0", key="a-long-key")
+        server = HttpServer()
+        port = await server.start(app, "127.0.0.1", 0)
+        try:
+            async with httpx.AsyncClient(
+                base_url=f"http://127.0.0.1:{port}", trust_env=False
+            ) as client:
+                host = {"host": "attic.local"}
+                without = await client.get("/v1/models", headers=host)
+                key = {"authorization": "bearer a-long-key"}
+                with_key = await client.get("/v1/models", headers=host | key)
+            return [without.status_code, with_key.status_code]
+        finally:
+            await server.stop()
+
+    assert asyncio.run(scenario()) == [401, 200]
+
+
+def test_loopback_hosts() -> None:
+    hosts = ["localhost", "127.0.0.1", "127.1.2.3", "::1", "0.0.0.0", "::", "10.0.0.1", "x", ""]
+
+    assert [is_loopback_host(host) for host in hosts] == [True] * 4 + [False] * 5
+
+
+def test_a_taken_port_is_told_in_a_sentence() -> None:
+    async def scenario(port: int) -> None:
+        await HttpServer().start(local_app(await make_backend(), TOKEN), "127.0.0.1", port)
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port: int = other.getsockname()[1]
+        with pytest.raises(UsageError, match=f"Port {port} is taken"):
+            asyncio.run(scenario(port))
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
+def test_a_host_that_is_not_ours_is_told(host: str) -> None:
+    async def scenario() -> None:
+        await HttpServer().start(local_app(await make_backend(), TOKEN), host, 0)
+
+    with pytest.raises(UsageError, match="no address of this computer"):
+        asyncio.run(scenario())
+
+
+def test_signals_stay_the_nodes_and_stopping_ends_streams() -> None:
+    async def scenario() -> tuple[bool, float]:
+        loop = asyncio.get_running_loop()
+        before = signal.getsignal(signal.SIGINT)
+        server = HttpServer()
+        port = await server.start(local_app(await make_backend(), TOKEN), "localhost", 0)
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        async with (
+            httpx.AsyncClient(
+                base_url=f"http://127.0.0.1:{port}", headers=headers, trust_env=False
+            ) as client,
+            client.stream("GET", "/cluster/events") as response,
+        ):
+            lines = response.aiter_lines()
+            await anext(lines)
+            ours = signal.getsignal(signal.SIGINT) is before
+            began = loop.time()
+            await server.stop()
+            await server.stop()  # a second one is nothing
+            return ours, loop.time() - began
+
+    ours, seconds = asyncio.run(scenario())
+
+    assert ours
+    assert seconds < 1.5  # streams ended by themselves, before the shutdown's limit of 2 s
