@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -74,9 +75,7 @@ class ChunkStore:
     clock: Callable[[], float] = time.time
     _items: dict[Digest, _Item] = field(init=False, default_factory=dict[Digest, _Item])
     _parts: dict[Digest, Part] = field(init=False, default_factory=dict[Digest, Part])
-    _pins: dict[str, frozenset[Digest]] = field(
-        init=False, default_factory=dict[str, frozenset[Digest]]
-    )
+    _pins: Counter[Digest] = field(init=False, default_factory=Counter[Digest])
     _mutex: RLock = field(init=False, default_factory=RLock)  # of the three above
     _lock: FolderLock = field(init=False)
 
@@ -217,14 +216,15 @@ class ChunkStore:
             self._part_path(digest).unlink(missing_ok=True)
             self._items.pop(digest, None)
 
-    def pin(self, owner: str, digests: Iterable[Digest]) -> None:
-        """Keep these tensors while `owner` (a plan) needs them, in place of its earlier ones."""
+    def pin(self, digests: Iterable[Digest]) -> None:
+        """Keep these tensors, here or to come, until they are unpinned as often."""
         with self._mutex:
-            self._pins[owner] = frozenset(digests)
+            self._pins.update(set(digests))
 
-    def unpin(self, owner: str) -> None:
+    def unpin(self, digests: Iterable[Digest]) -> None:
+        """Let go of what was pinned: from now on it may be evicted."""
         with self._mutex:
-            self._pins.pop(owner, None)
+            self._pins = +(self._pins - Counter(set(digests)))
 
     def free_for(self, nbytes: int) -> None:
         """Make room for this many more bytes, removing what was unused longest and is not pinned.
@@ -233,9 +233,8 @@ class ChunkStore:
             DiskFullError: there is no such room; then nothing was removed.
         """
         with self._mutex:
-            pinned = frozenset[Digest]().union(*self._pins.values())
             loose = sorted(
-                (item for item in self._items.items() if item[0] not in pinned),
+                (item for item in self._items.items() if item[0] not in self._pins),
                 key=lambda item: item[1].used,
             )
             lacking = nbytes - self._room()

@@ -1,0 +1,219 @@
+"""The end of a weights connection that has the model.
+
+Two tasks: one reads and sends, one takes the answers. Tensors go in the order of the files.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from potluck.errors import (
+    BrokenModelError,
+    IntegrityError,
+    PeerTimeoutError,
+    RemoteError,
+    RemoteProtocolError,
+)
+from potluck.ids import Digest, short
+from potluck.store.link import WeightsLink
+from potluck.store.progress import Clock, OnProgress, TransferMeter
+from potluck.store.registry import TensorSource
+from potluck.wire.messages import Chunk, Error, NeedTensor, Rejected, Stored
+
+CHUNK_SIZE = 2 << 20  # bytes, at most
+SEND_TIMEOUT_S = 60.0  # for one chunk: a link of less than 35 kB/s is none
+ANSWER_TIMEOUT_S = 120.0  # with nothing else to send: a memory card takes its time to flush
+WINDOW_TENSORS = 256  # sent and not answered: a receiver that flushes slowly is not drowned,
+WINDOW_BYTES = 256 << 20  # and 2 s of a 1 Gbit/s link cover any flush that is not slow
+
+
+@dataclass(slots=True)
+class _Sending:
+    """A tensor on its way."""
+
+    digest: Digest
+    source: TensorSource
+    offset: int  # of what goes next
+
+
+class Sender:
+    """One transfer to one peer: `send` and `receive` run together, once.
+
+    Raises:
+        RemoteProtocolError: the peer needs what is not offered.
+    """
+
+    def __init__(
+        self,
+        link: WeightsLink,
+        needed: Iterable[NeedTensor],
+        sources: Mapping[Digest, TensorSource],
+        *,
+        progress: OnProgress | None,
+        clock: Clock,
+        send_timeout_s: float,
+        answer_timeout_s: float,
+    ) -> None:
+        self._link = link
+        self._send_timeout_s, self._answer_timeout_s = send_timeout_s, answer_timeout_s
+        self._tensors = {
+            Digest(need.digest): _sending(need, sources) for need in needed
+        }  # not stored yet
+        self._todo = deque(
+            sorted(self._tensors.values(), key=lambda t: (t.source.path, t.source.offset))
+        )
+        self._unanswered: dict[Digest, int] = {}  # bytes of each
+        self._repeated: set[Digest] = set()
+        self._answered = asyncio.Event()
+        total = sum(tensor.source.nbytes - tensor.offset for tensor in self._todo)
+        self.meter = TransferMeter(total, clock, progress)
+
+    async def send(self) -> None:
+        """Read one batch while the one before is sent, until all is stored."""
+        ahead: asyncio.Task[list[tuple[Chunk, bytes]]] | None = None
+        try:
+            while self._tensors:
+                self._answered.clear()
+                batch = self._next_batch()
+                ready, ahead = ahead, None
+                if batch:
+                    ahead = asyncio.create_task(asyncio.to_thread(_read, batch))
+                if ready is not None:
+                    await self._send_chunks(await ready)
+                elif ahead is None:
+                    await self._wait()
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+
+    async def receive(self) -> None:
+        """Take the answers, until all is stored."""
+        while self._tensors:
+            message, _ = await self._link.receive()
+            match message:
+                case Stored():
+                    self._forget(Digest(message.digest))
+                case Rejected():
+                    self._rejected(Digest(message.digest), message)
+                case Error():
+                    raise RemoteError(message.message, kind=message.kind)
+                case _:
+                    raise RemoteProtocolError(
+                        f"A peer that receives weights sent {type(message).__name__}."
+                    )
+            self._answered.set()
+
+    def _next_batch(self) -> list[tuple[TensorSource, Chunk, int]]:
+        """About CHUNK_SIZE bytes to read, as far as the window allows: (source, chunk, length).
+
+        Many small tensors are one batch, since a thread's turn costs more than reading a norm.
+        """
+        batch: list[tuple[TensorSource, Chunk, int]] = []
+        taken = 0
+        while self._todo and taken < CHUNK_SIZE:
+            tensor = self._todo[0]
+            if tensor.digest not in self._unanswered:
+                if self._is_window_full():
+                    break
+                self._unanswered[tensor.digest] = tensor.source.nbytes
+            length = min(CHUNK_SIZE - taken, tensor.source.nbytes - tensor.offset)
+            chunk = Chunk(digest=tensor.digest, offset=tensor.offset, total=tensor.source.nbytes)
+            batch.append((tensor.source, chunk, length))
+            taken += length
+            tensor.offset += length
+            if tensor.offset == tensor.source.nbytes:
+                self._todo.popleft()
+        return batch
+
+    def _is_window_full(self) -> bool:
+        waiting = len(self._unanswered)
+        return waiting >= WINDOW_TENSORS or sum(self._unanswered.values()) >= WINDOW_BYTES
+
+    async def _send_chunks(self, chunks: list[tuple[Chunk, bytes]]) -> None:
+        for chunk, data in chunks:
+            if chunk.digest not in self._tensors:  # stored meanwhile: it had it from someone else
+                self.meter.total -= len(data)
+                continue
+            try:
+                async with asyncio.timeout(self._send_timeout_s):
+                    await self._link.send(chunk, data)
+            except TimeoutError:
+                raise _silent("takes no more weights", self._send_timeout_s) from None
+            self.meter.add(len(data))
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(self._answer_timeout_s):
+                await self._answered.wait()
+        except TimeoutError:
+            raise _silent("does not say that it stored weights", self._answer_timeout_s) from None
+
+    def _forget(self, digest: Digest) -> None:
+        self._check_unanswered(digest)
+        del self._unanswered[digest]
+        tensor = self._tensors.pop(digest)
+        if self._todo and self._todo[0] is tensor:
+            self.meter.total -= tensor.source.nbytes - tensor.offset
+            self._todo.popleft()
+
+    def _rejected(self, digest: Digest, answer: Rejected) -> None:
+        self._check_unanswered(digest)
+        if answer.final and answer.kind != IntegrityError.code:
+            raise RemoteError(answer.message, kind=answer.kind, digest=digest)
+        if answer.final or digest in self._repeated:
+            raise IntegrityError(
+                f"A tensor ({short(digest)}) arrived altered twice. Its file on this computer has"
+                " changed, or its disk or memory is failing. Open the model again.",
+                digest=digest,
+            )
+        self._repeated.add(digest)
+        del self._unanswered[digest]
+        tensor = self._tensors[digest]
+        if self._todo and self._todo[0] is tensor:
+            self._todo.popleft()
+        self.meter.total += tensor.offset
+        tensor.offset = 0
+        self._todo.append(tensor)
+
+    def _check_unanswered(self, digest: Digest) -> None:
+        if digest not in self._unanswered:
+            raise RemoteProtocolError(
+                f"The peer answers for {short(digest)}, which it was not sent."
+            )
+
+
+def _sending(need: NeedTensor, sources: Mapping[Digest, TensorSource]) -> _Sending:
+    digest = Digest(need.digest)
+    source = sources.get(digest)
+    if source is None or need.offset > source.nbytes:
+        raise RemoteProtocolError(
+            f"The peer asks for tensor {short(digest)} from byte {need.offset};"
+            f" {source.nbytes if source else 'none'} are offered.",
+        )
+    return _Sending(digest, source, need.offset)
+
+
+def _read(batch: list[tuple[TensorSource, Chunk, int]]) -> list[tuple[Chunk, bytes]]:
+    chunks: list[tuple[Chunk, bytes]] = []
+    for source, chunk, length in batch:
+        try:
+            with source.path.open("rb", buffering=0) as file:
+                file.seek(source.offset + chunk.offset)
+                data = file.read(length)
+        except OSError as error:
+            raise BrokenModelError(f"{source.path} cannot be read: {error}.") from error
+        if len(data) != length:
+            raise BrokenModelError(
+                f"{source.path} was cut off while it was sent. Open the model again.",
+                file=str(source.path),
+            )
+        chunks.append((chunk, data))
+    return chunks
+
+
+def _silent(what: str, seconds: float) -> PeerTimeoutError:
+    return PeerTimeoutError(
+        f"The peer is connected but {what} ({seconds:.0f} s). Its disk or the network is stuck.",
+        seconds=seconds,
+    )
