@@ -155,6 +155,13 @@ def check_member(
         raise PairingError(f"The home's certificate is not one for a {role}.")
 
 
+def common_name(certificate: x509.Certificate) -> str:
+    """The name that a self-signed certificate gives itself; a line of text, nothing more."""
+    names = [a.value for a in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    name = names[0] if names and isinstance(names[0], str) else ""
+    return "".join(c for c in name if c.isprintable())[:_NAME_CHARACTERS]
+
+
 def to_pem(certificate: x509.Certificate) -> bytes:
     """As files and pairing carry it."""
     return certificate.public_bytes(serialization.Encoding.PEM)

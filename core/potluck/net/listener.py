@@ -1,0 +1,291 @@
+"""Where other computers connect: IPv4 and IPv6 on one port, TLS, members and pairing.
+
+Everybody on the network may connect, so until a computer has shown who it is, it gets little: a few
+seconds, a share of a few places, and a handful of pairings a minute.
+"""
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import socket
+import ssl
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+from potluck.errors import PairingError, PotluckError, UntrustedPeerError, UsageError
+from potluck.net.identity import Identity
+from potluck.net.link import Link, error_message
+from potluck.net.pairing_link import PairingLink
+from potluck.net.stream import CLOSE_TIMEOUT_S, Stream, address_of
+from potluck.wire.connection import Connection, Side
+from potluck.wire.frame import encode
+from potluck.wire.messages import NodeInfo
+from potluck.wire.pairing_messages import PairRefuse
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_PORT = 47777  # dynamic range, of no registered service
+HANDSHAKE_TIMEOUT_S = 5.0  # TLS and hello: three round trips, and a slow computer's signature
+MAX_UNAUTHENTICATED = 64  # connections that have not shown who they are, all addresses together
+MAX_UNAUTHENTICATED_PER_ADDRESS = 16  # a home's computer opens three per pair
+MAX_PAIRINGS_PER_MINUTE = 6  # per address; a person needs one, who mistypes two
+MAX_PAIRINGS_ALL = 30  # a minute, of all addresses: a /64 holds more addresses than we can count
+_MINUTE_S = 60.0
+_BACKLOG = 64
+
+OnLink: TypeAlias = Callable[[Link], Coroutine[Any, Any, None]]
+OnPairing: TypeAlias = Callable[[PairingLink], Coroutine[Any, Any, None]]
+
+
+class Listener:
+    """Accepts connections from `start` to `stop`, or inside `async with`.
+
+    A connection's handler runs in a task of the listener; the link is closed when it returns, and the
+    task is cancelled when the listener stops.
+
+    Args:
+        identity: whose homes are served.
+        me: what this node says of itself, asked anew for each connection.
+        on_link: gets each open link with a member of a home.
+        on_pairing: gets each connection of somebody who wants to pair, its first message waiting;
+            None where pairing is not served.
+        host: an IP address to listen on; empty for all of them.
+        port: 0 takes `preferred_port` if it is free, else any.
+        pairings_per_minute: from one address.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        me: Callable[[], NodeInfo],
+        on_link: OnLink,
+        on_pairing: OnPairing | None = None,
+        host: str = "",
+        port: int = 0,
+        preferred_port: int | None = None,
+        handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+        pairings_per_minute: int = MAX_PAIRINGS_PER_MINUTE,
+    ) -> None:
+        self.port = 0
+        self._identity = identity
+        self._me = me
+        self._on_link = on_link
+        self._on_pairing = on_pairing
+        self._wanted = (host, port, preferred_port)
+        self._handshake_timeout_s = handshake_timeout_s
+        self._sockets: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unauthenticated: Counter[str] = Counter()
+        self._pairings = PairingLimit(pairings_per_minute)
+        self._context: ssl.SSLContext | None = None
+
+    async def start(self) -> None:
+        """Begin to listen.
+
+        Raises:
+            UsageError: the port that was asked for is taken, or the host is none of this computer's.
+        """
+        self._context = self._identity.server_context()
+        self._sockets = open_sockets(*self._wanted)
+        self.port = self._sockets[0].getsockname()[1]
+        for listening in self._sockets:
+            self._own(self._accept(listening))
+        logger.info("listening port=%d", self.port)
+
+    async def stop(self) -> None:
+        """Close the sockets, end every connection's handler and wait for it."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for listening in self._sockets:
+            listening.close()
+        self._sockets.clear()
+
+    async def __aenter__(self) -> "Listener":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, name = await loop.sock_accept(listening)
+            except OSError as error:  # out of descriptors, or the client is gone already
+                logger.warning("cannot accept a connection: %s", error)
+                await asyncio.sleep(0.1)
+                continue
+            key = client_key(address_of(name).host)
+            if (
+                self._unauthenticated.total() >= MAX_UNAUTHENTICATED
+                or self._unauthenticated[key] >= MAX_UNAUTHENTICATED_PER_ADDRESS
+            ):
+                logger.debug("too many connections that do not say who they are address=%s", key)
+                accepted.close()
+                continue
+            self._unauthenticated[key] += 1
+            self._own(self._serve(accepted, key))
+
+    async def _serve(self, accepted: socket.socket, key: str) -> None:
+        """One connection, from its first byte to its end."""
+        stream: Stream | None = None
+        link: Link | PairingLink | None = None
+        try:
+            try:
+                async with asyncio.timeout(self._handshake_timeout_s):
+                    stream = await self._handshake(accepted)
+                    link = await self._authenticate(stream, key)
+            finally:
+                self._release(key)
+            if isinstance(link, Link):
+                await self._on_link(link)
+            elif link is not None and self._on_pairing is not None:
+                await self._on_pairing(link)
+        except (TimeoutError, OSError, PotluckError) as error:  # what strangers do is ordinary
+            logger.info("connection ended address=%s reason=%s", key, error or "too slow")
+        except Exception:
+            logger.exception("a connection's handler failed address=%s", key)
+        finally:
+            if link is not None:
+                link.close()
+            if stream is not None:
+                stream.close()
+                await stream.wait_closed()
+
+    async def _handshake(self, accepted: socket.socket) -> Stream:
+        loop = asyncio.get_running_loop()
+        _, stream = await loop.connect_accepted_socket(
+            Stream,
+            accepted,
+            ssl=self._context,
+            ssl_handshake_timeout=self._handshake_timeout_s,
+            ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
+        )
+        return stream
+
+    async def _authenticate(self, stream: Stream, key: str) -> Link | PairingLink | None:
+        """An open link with a member; a pairing link with its first message; or nothing."""
+        try:
+            peer = self._identity.authenticate(stream.tls)
+        except UntrustedPeerError as error:
+            stream.write(encode(error_message(error)))
+            raise
+        if peer is None:
+            return await self._begin_pairing(PairingLink(stream, None), key)
+        connection = Connection(
+            Side.LISTENER,
+            self._me(),
+            now=asyncio.get_running_loop().time(),
+            peer_id=peer.node_id,
+            peer_role=peer.role,
+        )
+        link = Link(stream, connection, self._identity, peer)
+        await link.open()
+        return link
+
+    async def _begin_pairing(self, link: PairingLink, key: str) -> PairingLink | None:
+        """Wait for the first message: who only looks (`identify`) says none, and is not counted."""
+        try:
+            await link.wait_first()
+        except PairingError:
+            return None
+        now = asyncio.get_running_loop().time()
+        if self._on_pairing is None or not self._pairings.allows(key, now):
+            logger.warning("too many pairings address=%s", key)
+            await link.send(PairRefuse(kind="busy"))
+            link.close()
+            return None
+        return link
+
+    def _release(self, key: str) -> None:
+        self._unauthenticated[key] -= 1
+        if not self._unauthenticated[key]:
+            del self._unauthenticated[key]
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class PairingLimit:
+    """How many pairings may begin in a minute, from one address and from all."""
+
+    def __init__(self, per_address: int, total: int = MAX_PAIRINGS_ALL) -> None:
+        self._per_address = per_address
+        self._total = total
+        self._begun: deque[tuple[float, str]] = deque()
+
+    def allows(self, key: str, now: float) -> bool:
+        """Whether one more may begin now; if so, it counts."""
+        while self._begun and self._begun[0][0] <= now - _MINUTE_S:
+            self._begun.popleft()
+        same = sum(1 for _, other in self._begun if other == key)
+        if same >= self._per_address or len(self._begun) >= self._total:
+            return False
+        self._begun.append((now, key))
+        return True
+
+
+def client_key(host: str) -> str:
+    """What counts as one client: an IPv4 address, or an IPv6 network, whose addresses are free."""
+    ip = ipaddress.ip_address(host.partition("%")[0])
+    if ip.version == 4:
+        return str(ip)
+    return str(ipaddress.ip_network((int(ip), 64), strict=False))
+
+
+def open_sockets(host: str, port: int, preferred_port: int | None) -> list[socket.socket]:
+    """Listening sockets on one port, one per address family that this computer has."""
+    candidates = [port] if port else [preferred_port or 0, 0, 0, 0]
+    reason: OSError | None = None
+    for candidate in candidates:
+        try:
+            return _bind(host, candidate)
+        except OSError as error:
+            reason = error
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                break
+    where = f"{host or 'every address'}, port {port or 'any'}"
+    raise UsageError(f"Potluck cannot listen on {where}: {reason}. Choose another.")
+
+
+def _bind(host: str, port: int) -> list[socket.socket]:
+    if host:
+        version = ipaddress.ip_address(host).version
+        return [_listen(socket.AF_INET if version == 4 else socket.AF_INET6, host, port)]
+    sockets = [_listen(socket.AF_INET, "0.0.0.0", port)]  # noqa: S104 - TLS, and members alone
+    if socket.has_ipv6:
+        try:
+            sockets.append(_listen(socket.AF_INET6, "::", sockets[0].getsockname()[1]))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                sockets[0].close()
+                raise
+            logger.info("no IPv6 on this computer: %s", error)
+    return sockets
+
+
+def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if sys.platform == "win32":  # there, REUSEADDR would let others take the port over
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+        else:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind((host, port))
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening

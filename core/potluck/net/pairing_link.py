@@ -1,0 +1,109 @@
+"""A connection with a computer that belongs to no home of ours yet: only pairing is understood."""
+
+import asyncio
+from collections import deque
+
+from potluck.errors import LocalProtocolError, PairingError, PeerTimeoutError, PotluckError
+from potluck.net.stream import Stream
+from potluck.wire.frame import FrameDecoder, UnknownOp, encode
+from potluck.wire.messages import Address, Message
+from potluck.wire.pairing_messages import MAX_PAIRING_HEADER, PAIRING
+
+_MAX_WAITING = 4  # pairing goes turn by turn; who sends more at once does not pair
+
+
+class PairingLink:
+    """Pairing messages both ways. Whoever gets it closes it.
+
+    Attributes:
+        peer_certificate: DER, as TLS showed it; None on the side that was dialled, since TLS asks
+            the dialler for none: it says its certificate in the pairing, and proves its key there.
+    """
+
+    def __init__(self, stream: Stream, peer_certificate: bytes | None) -> None:
+        """Use `dial_pairing` or `Listener`."""
+        self.peer_certificate = peer_certificate
+        self.remote: Address = stream.remote
+        self._stream = stream
+        self._decoder = FrameDecoder(0, max_header=MAX_PAIRING_HEADER, known=PAIRING)
+        self._inbox: deque[Message] = deque()
+        self._arrived = asyncio.Event()
+        self._error: PotluckError | None = None
+        stream.attach(self)
+
+    async def send(self, message: Message) -> None:
+        """Send a message.
+
+        Raises:
+            PairingError: the connection has ended.
+        """
+        if self._error is not None:
+            raise PairingError(self._error.message)
+        self._stream.write(encode(message))
+
+    async def receive(self, timeout_s: float) -> Message:
+        """The next message.
+
+        Raises:
+            PeerTimeoutError: none came in time.
+            PairingError: the connection has ended, or the peer sent something else.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._arrived.wait()
+        except TimeoutError as error:
+            raise PeerTimeoutError(
+                f"The other computer has not answered within {timeout_s:g} seconds."
+            ) from error
+        if not self._inbox:
+            assert self._error is not None
+            raise PairingError(self._error.message) from self._error
+        message = self._inbox.popleft()
+        if not self._inbox and self._error is None:
+            self._arrived.clear()
+        return message
+
+    async def wait_first(self) -> None:
+        """Wait until a message is there to be received. The caller sets the deadline.
+
+        Raises:
+            PairingError: the connection ended without one.
+        """
+        await self._arrived.wait()
+        if not self._inbox:
+            raise PairingError("The other computer did not say anything.")
+
+    def close(self) -> None:
+        """End; what was sent is delivered first."""
+        self._end(LocalProtocolError("The pairing was ended here."))
+
+    async def wait_closed(self) -> None:
+        """Wait until the socket is closed too; bounded after `close`."""
+        await self._stream.wait_closed()
+
+    # --- called by the stream
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._decoder.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._error is not None:
+            return
+        self._decoder.buffer_updated(nbytes)
+        try:
+            while (event := self._decoder.next_event()) is not None:
+                if isinstance(event, UnknownOp) or len(self._inbox) >= _MAX_WAITING:
+                    raise PairingError("The other computer sent something that is no pairing.")
+                self._inbox.append(event.message)
+                self._arrived.set()
+        except PotluckError as error:
+            self._end(error)
+
+    def stream_ended(self, error: Exception | None) -> None:
+        self._end(PairingError("The other computer ended the pairing."))
+
+    def _end(self, error: PotluckError) -> None:
+        if self._error is None:
+            self._error = error
+            self._arrived.set()
+            self._stream.close()

@@ -1,0 +1,264 @@
+"""Connections with other computers: dial them, listen for them, pair with them.
+
+`dial` gives a `Link` with a member of a home, `Listener` takes what others dial, `dial_pairing` talks
+to a computer that belongs to no home of ours yet.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from potluck.errors import (
+    PairingError,
+    PotluckError,
+    RemoteError,
+    UnreachableError,
+    UntrustedPeerError,
+    VersionMismatchError,
+)
+from potluck.ids import HomeId, NodeId, short
+from potluck.net import certificates
+from potluck.net.certificates import PAIRING_NAME, tls_name
+from potluck.net.identity import Identity
+from potluck.net.link import ControlLink, Handler, Link
+from potluck.net.listener import DEFAULT_PORT, HANDSHAKE_TIMEOUT_S, Listener
+from potluck.net.pairing_link import PairingLink
+from potluck.net.stream import CLOSE_TIMEOUT_S, Stream
+from potluck.wire.connection import Connection, Side
+from potluck.wire.messages import Address, NodeInfo, Purpose
+
+__all__ = [
+    "DEFAULT_PORT",
+    "ControlLink",
+    "Handler",
+    "Identified",
+    "Link",
+    "Listener",
+    "PairingLink",
+    "dial",
+    "dial_pairing",
+    "identify",
+]
+
+DIAL_TIMEOUT_S = 8.0  # a handshake, after a Wi-Fi that sleeps has woken up
+STAGGER_S = 0.15  # before the next address is tried too; RFC 8305 has 0.25 for the Internet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identified:
+    """Who answers at an address, before any pairing. The name is the peer's own choice."""
+
+    node_id: NodeId
+    name: str
+
+
+async def dial(
+    addresses: Sequence[Address],
+    identity: Identity,
+    *,
+    home: HomeId,
+    peer: NodeId,
+    purpose: Purpose,
+    me: NodeInfo,
+    timeout_s: float = DIAL_TIMEOUT_S,
+) -> Link:
+    """Connect with a member of a home at the first of its addresses that completes the handshake.
+
+    The addresses are tried in their order, the next one as soon as the one before failed or took
+    longer than a moment.
+
+    Raises:
+        UnreachableError: none answers in time.
+        UntrustedPeerError: one of the two does not accept the other as a member of the home.
+        VersionMismatchError: the two programs are too far apart.
+        RemoteError: the peer refused for another reason.
+    """
+    if not addresses:
+        raise UnreachableError(f"No address of the computer {short(peer)} is known.")
+    race = _Race(lambda address: _dial_one(address, identity, home, peer, purpose, me))
+    try:
+        async with asyncio.timeout(timeout_s):
+            winner = await race.run(addresses)
+    except TimeoutError:
+        winner = None
+        race.errors.append(UnreachableError(f"no answer within {timeout_s:g} seconds"))
+    if winner is None:
+        raise _most_telling(race.errors, addresses, peer)
+    return winner
+
+
+async def dial_pairing(
+    address: Address, identity: Identity, *, timeout_s: float = DIAL_TIMEOUT_S
+) -> PairingLink:
+    """Connect with a computer in order to pair with it.
+
+    Raises:
+        UnreachableError: nothing answers there, or something else than Potluck.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            stream = await _connect(address, identity.pairing_client_context(), PAIRING_NAME)
+    except TimeoutError as error:
+        raise UnreachableError(
+            f"{show(address)} has not answered within {timeout_s:g} seconds."
+        ) from error
+    certificate = stream.tls.getpeercert(binary_form=True)
+    if certificate is None:
+        stream.abort()
+        raise UnreachableError(f"What answers at {show(address)} is not Potluck.")
+    return PairingLink(stream, certificate)
+
+
+async def identify(
+    address: Address, identity: Identity, *, timeout_s: float = DIAL_TIMEOUT_S
+) -> Identified:
+    """Ask an address who answers there; it costs the other side no pairing.
+
+    Raises:
+        UnreachableError: nothing answers there, or something else than Potluck.
+    """
+    link = await dial_pairing(address, identity, timeout_s=timeout_s)
+    link.close()
+    assert link.peer_certificate is not None
+    try:
+        certificate = certificates.peer_certificate(link.peer_certificate)
+        node_id = NodeId(certificates.public_key_digest(certificate))
+    except (PairingError, ValueError) as error:
+        raise UnreachableError(f"What answers at {show(address)} is not Potluck.") from error
+    return Identified(node_id=node_id, name=certificates.common_name(certificate))
+
+
+def show(address: Address) -> str:
+    """An address as people write it: `192.168.1.5:47777`, `[fd00::2]:47777`."""
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"{host}:{address.port}"
+
+
+class _Race:
+    """Attempts side by side, each begun when the one before failed or is slow; one wins."""
+
+    def __init__(self, attempt: Callable[[Address], Awaitable[Link]]) -> None:
+        self.errors: list[PotluckError] = []
+        self._attempt = attempt
+        self._winner: Link | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self, addresses: Sequence[Address]) -> Link | None:
+        failed = [asyncio.Event() for _ in addresses]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for index, address in enumerate(addresses):
+                    work = self._run_one(address, index, failed)
+                    self._tasks.append(tasks.create_task(work))
+        except BaseException:
+            if self._winner is not None:
+                self._winner.close()
+            raise
+        return self._winner
+
+    async def _run_one(self, address: Address, index: int, failed: list[asyncio.Event]) -> None:
+        if index:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(index * STAGGER_S):
+                    await failed[index - 1].wait()
+        try:
+            link = await self._attempt(address)
+        except PotluckError as error:
+            self.errors.append(error)
+            failed[index].set()
+            return
+        if self._winner is not None:
+            link.close()
+            return
+        self._winner = link
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+
+async def _dial_one(
+    address: Address,
+    identity: Identity,
+    home: HomeId,
+    peer: NodeId,
+    purpose: Purpose,
+    me: NodeInfo,
+) -> Link:
+    stream = await _connect(address, identity.client_context(home), tls_name(peer, home))
+    try:
+        member = identity.authenticate(stream.tls, home)
+        assert member is not None
+        connection = Connection(
+            Side.DIALLER,
+            me,
+            now=asyncio.get_running_loop().time(),
+            purpose=purpose,
+            peer_id=peer,
+            peer_role=member.role,
+        )
+        link = Link(stream, connection, identity, member)
+        connection.start()
+        await link.open()
+    except RemoteError as error:
+        stream.close()
+        if error.data.get("kind") == UntrustedPeerError.code:
+            raise UntrustedPeerError(error.message) from error
+        raise
+    except BaseException:
+        stream.abort()
+        raise
+    return link
+
+
+async def _connect(address: Address, context: ssl.SSLContext, name: str) -> Stream:
+    """A stream after its TLS handshake. The caller sets the deadline."""
+    try:
+        _, stream = await asyncio.get_running_loop().create_connection(
+            Stream,
+            address.host,
+            address.port,
+            ssl=context,
+            server_hostname=name,
+            ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+            ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
+        )
+    except ssl.SSLCertVerificationError as error:
+        raise UntrustedPeerError(
+            f"What answers at {show(address)} is not the computer that was called:"
+            f" {error.verify_message}."
+        ) from error
+    except ssl.SSLError as error:
+        if error.reason == "TLSV1_UNRECOGNIZED_NAME":
+            raise UntrustedPeerError(
+                f"The computer at {show(address)} is not the one that was called, or has left this"
+                " home."
+            ) from error
+        raise UnreachableError(
+            f"{show(address)}: what answers there is not Potluck ({error.reason})."
+        ) from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that no DNS can hold
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise UnreachableError(f"{show(address)}: {reason}.") from error
+    return stream
+
+
+_TELLING = (UntrustedPeerError, VersionMismatchError, RemoteError)
+
+
+def _most_telling(
+    errors: Sequence[PotluckError], addresses: Sequence[Address], peer: NodeId
+) -> PotluckError:
+    """The error that helps most: a refusal says more than an address where nobody is."""
+    for kind in _TELLING:
+        for error in errors:
+            if isinstance(error, kind):
+                return error
+    tried = ", ".join(show(address) for address in addresses)
+    reasons = "; ".join(dict.fromkeys(error.message.rstrip(".") for error in errors))
+    return UnreachableError(
+        f"The computer cannot be reached at {tried}: {reasons}. Is it switched on, in the same"
+        " network, and does its firewall let Potluck in?",
+        node_id=peer,
+    )
