@@ -1,0 +1,209 @@
+"""Token ids to text while they are generated: only whole characters, each one once and for good.
+
+A token is some bytes, and a character may need several tokens. So every token is turned into its
+bytes once, and a UTF-8 decoder keeps what is not yet a character: linear time, whatever the length.
+How a token becomes bytes stands under `decoder` in `tokenizer.json`:
+
+    ByteLevel       every byte is written as one printable character (GPT-2, Llama 3, Qwen)
+    Metaspace       `▁` is a space; the first token loses its own (SentencePiece)
+    Sequence        Replace `▁`, ByteFallback (`<0xE4>` is a byte), Fuse, Strip (Llama 2, Mistral, Gemma)
+    null            words, with a space between them
+
+The text is that of `Tokenizer.decode` on all ids at once, with one exception: where a run of
+`<0x..>` tokens contains bytes that are no text, `decode` gives up the whole run, but the good
+characters in it were already shown here and stay.
+"""
+
+import codecs
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from tokenizers import Tokenizer
+
+from potluck.errors import BrokenModelError
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """The characters that stand for bytes: printable ones for themselves, the rest from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {chr(byte): byte for byte in printable}
+    return alphabet | {chr(0x100 + k): byte for k, byte in enumerate(others)}
+
+
+_BYTE_LEVEL = _byte_level_alphabet()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rules:
+    """What `decoder` asks for, in the order in which it is applied to a token."""
+
+    replacements: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    dropped_at_start: str = ""  # the first token loses this character wherever it stands
+    byte_level: bool = False
+    byte_fallback: bool = False
+    separator: str = ""  # between two tokens
+    stripped: tuple[str, int] = ("", 0)  # a character, and how many of it the text loses in front
+
+
+class TokenBytes:
+    """The bytes of every token of one tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer, decoder: object) -> None:
+        """`decoder` is what `tokenizer.json` says under that name.
+
+        Raises:
+            BrokenModelError: it asks for something that is not known here.
+        """
+        self._tokenizer = tokenizer
+        self._rules = _read_rules(decoder)
+        self._skipped = {
+            token_id
+            for token_id, token in tokenizer.get_added_tokens_decoder().items()
+            if token.special
+        }
+
+    @property
+    def stripped(self) -> tuple[str, int]:
+        return self._rules.stripped
+
+    def shown(self, token_id: int, *, first: bool = False) -> bytes | None:
+        """What the token adds to a text; None if it is no part of one (special or unknown)."""
+        if token_id in self._skipped:
+            return None
+        return self.raw(token_id, first=first)
+
+    def raw(self, token_id: int, *, first: bool = False) -> bytes | None:
+        """The token's bytes, also those of a special one; None for an id that names no token."""
+        token = self._tokenizer.id_to_token(token_id) if token_id >= 0 else None
+        if token is None:
+            return None
+        rules = self._rules
+        if first and rules.dropped_at_start:
+            token = token.replace(rules.dropped_at_start, "")
+        for old, new in rules.replacements:
+            token = token.replace(old, new)
+        if rules.byte_fallback and (byte := _fallback_byte(token)) is not None:
+            return bytes([byte])
+        if rules.byte_level and all(char in _BYTE_LEVEL for char in token):
+            return bytes(_BYTE_LEVEL[char] for char in token)
+        return (token if first else rules.separator + token).encode("utf-8", "replace")
+
+
+class Detokenizer:
+    """The text of one answer, as its tokens come."""
+
+    def __init__(self, tokens: TokenBytes) -> None:
+        self._tokens = tokens
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._first = True
+        self._strip_char, self._strip_left = tokens.stripped
+
+    def push(self, token_id: int) -> str:
+        """The characters that this token completes; they never change again."""
+        shown = self._tokens.shown(token_id, first=self._first)
+        if shown is None:
+            return ""
+        self._first = False
+        return self._strip(self._decoder.decode(shown))
+
+    def flush(self) -> str:
+        """What is left at the end: a replacement character if the last one was never completed."""
+        return self._strip(self._decoder.decode(b"", final=True))
+
+    def _strip(self, text: str) -> str:
+        while self._strip_left and text:
+            if text[0] != self._strip_char:
+                self._strip_left = 0
+                break
+            text = text[1:]
+            self._strip_left -= 1
+        return text
+
+
+class StopStrings:
+    """Ends a text before the first of some strings, however the text is cut into pieces.
+
+    Text that may still turn out to be the beginning of a stop string is held back.
+    """
+
+    def __init__(self, stops: Iterable[str]) -> None:
+        self._stops = tuple(stop for stop in stops if stop)
+        self._held = ""
+        self.hit: str | None = None  # the string that ended the text
+
+    def push(self, text: str) -> str:
+        """The text that is certain to come before any stop string; nothing after a hit."""
+        if self.hit is not None:
+            return ""
+        text = self._held + text
+        # The one completed first ends the text, as if it came character by character.
+        ends = [(i + len(stop), i, stop) for stop in self._stops if (i := text.find(stop)) >= 0]
+        if ends:
+            _, start, self.hit = min(ends)
+            self._held = ""
+            return text[:start]
+        keep = max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def flush(self) -> str:
+        """What was held back, when no more text comes."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How many characters at the end of the text begin the stop string."""
+    for size in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:size]):
+            return size
+    return 0
+
+
+def _fallback_byte(token: str) -> int | None:
+    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+        try:
+            return int(token[3:5], 16)
+        except ValueError:
+            return None
+    return None
+
+
+def _read_rules(decoder: object) -> _Rules:
+    if decoder is None:
+        return _Rules(separator=" ")
+    rules = _Rules()
+    for step in _steps(decoder):
+        match step:
+            case {"type": "ByteLevel"}:
+                rules.byte_level = True
+            case {"type": "ByteFallback"}:
+                rules.byte_fallback = True
+            case {"type": "Fuse"}:
+                pass  # the pieces are one text anyway
+            case {"type": "Metaspace", "replacement": str(char)}:
+                rules.replacements.append((char, " "))
+                if step.get("prepend_scheme", "always") != "never":
+                    rules.dropped_at_start = char
+            case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)}:
+                rules.replacements.append((old, new))
+            case {"type": "Strip", "content": str(char), "start": int(start), "stop": 0}:
+                rules.stripped = (char, start)
+            case _:
+                raise BrokenModelError(
+                    f"The model's tokenizer.json decodes with {step.get('type')}, which is not"
+                    " known here. Use a newer version of Potluck, or another model.",
+                    file="tokenizer.json",
+                )
+    return rules
+
+
+def _steps(decoder: object) -> list[Mapping[str, object]]:
+    """The decoder's steps, those of a `Sequence` one by one. `tokenizers` has validated the form."""
+    step = cast("Mapping[str, object]", decoder)
+    if step.get("type") != "Sequence":
+        return [step]
+    steps = cast("list[object]", step["decoders"])
+    return [inner for part in steps for inner in _steps(part)]
