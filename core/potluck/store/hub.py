@@ -1,0 +1,192 @@
+"""Which models a user has or can get: the Hugging Face cache, folders used before, a download.
+
+`huggingface_hub` is imported where it is used: it takes a third of a second, which a node that only
+lends itself need not wait for. Blocking functions, meant for a thread.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from potluck.errors import ModelError, UsageError
+from potluck.store.atomic import write_file
+from potluck.store.registry import model_name
+
+logger = logging.getLogger(__name__)
+
+MAX_RECENT = 20  # folders; a list that people look through
+FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "LICENSE*")
+"""What a model needs. Neither pickles nor Python, whatever the repository holds."""
+
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFolder:
+    """A model on this disk, as a list shows it."""
+
+    name: str
+    path: Path
+    nbytes: int  # of its weights
+
+
+class RecentFolders:
+    """The folders that the user chose, latest first, in a small file. One that is gone is left out."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def folders(self) -> list[Path]:
+        try:
+            names = msgspec.json.decode(self._file.read_bytes(), type=list[str])
+        except (OSError, ValueError):  # none yet, or damaged: a convenience is not worth an error
+            return []
+        return [path for path in map(Path, names) if path.is_dir()]
+
+    def add(self, folder: Path) -> None:
+        folder = folder.absolute()
+        others = [path for path in self.folders() if path != folder]
+        names = [str(path) for path in (folder, *others)][:MAX_RECENT]
+        try:
+            write_file(self._file, msgspec.json.encode(names))
+        except OSError as error:
+            logger.warning("recent folder not remembered error=%s", error)
+
+
+def list_models(
+    recent: Iterable[Path] = (), *, hub_cache: Path | None = None
+) -> Sequence[ModelFolder]:
+    """The models of these folders and of the Hub cache, each once, in this order.
+
+    Args:
+        recent: folders in the Hugging Face layout.
+        hub_cache: None: where `HF_HUB_CACHE`, `HF_HOME` or the default say.
+    """
+    folders = dict.fromkeys(path.absolute() for path in (*recent, *_cached(hub_cache)))
+    models = [
+        ModelFolder(name=model_name(folder), path=folder, nbytes=_weights(folder))
+        for folder in folders
+        if (folder / "config.json").is_file()
+    ]
+    return [model for model in models if model.nbytes]
+
+
+def find_model(
+    words: str | None,
+    *,
+    default: Path,
+    recent: Iterable[Path] = (),
+    hub_cache: Path | None = None,
+) -> Path:
+    """The folder that a user means: a path, a name of `list_models`, or nothing for the default.
+
+    Raises:
+        UsageError: there is no such model; the sentence names those that are there.
+    """
+    if words is None or not words.strip():
+        return default
+    words = words.strip()
+    folder = Path(words).expanduser()
+    if folder.is_dir():
+        return folder
+    models = list_models(recent, hub_cache=hub_cache)
+    wanted = words.lower()
+    for name_of in (str.lower, _last_part):  # the whole name first, then `name` for `org/name`
+        found = [model.path for model in models if name_of(model.name) == wanted]
+        if found:
+            return found[0]
+    if is_repository(words):
+        hint = " Download it first, or give the folder that holds it."
+    else:
+        hint = " Give the folder that holds config.json and the safetensors files."
+    known = ", ".join(model.name for model in models[:5])
+    there = f" On this computer are: {known}." if known else ""
+    raise UsageError(f"There is no model {words!r} on this computer.{hint}{there}", model=words)
+
+
+def is_repository(words: str) -> bool:
+    """Whether this could be a repository of the Hub: `org/name`."""
+    return _REPOSITORY.fullmatch(words) is not None
+
+
+def download_model(
+    repository: str,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    hub_cache: Path | None = None,
+    endpoint: str | None = None,
+) -> Path:
+    """Fetch a model from the Hub into its cache; what is there already is not fetched again.
+
+    Args:
+        repository: `org/name`.
+        progress: called with (bytes done, bytes in all as known so far), from other threads.
+        hub_cache: None: where `HF_HUB_CACHE`, `HF_HOME` or the default say.
+        endpoint: of the Hub; None: what `HF_ENDPOINT` or the default say.
+
+    Raises:
+        UsageError: this is no name of a repository.
+        ModelError: offline, no such repository, or one that needs an account.
+    """
+    if not is_repository(repository):
+        raise UsageError(f"{repository!r} is not a model of the Hub: those are named org/name.")
+    from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
+
+    from potluck.store.hub_progress import silent_bar
+
+    try:
+        folder = snapshot_download(
+            repository,
+            cache_dir=hub_cache,
+            endpoint=endpoint,
+            allow_patterns=list(FILES),
+            tqdm_class=silent_bar(progress),
+        )
+    except GatedRepoError as error:
+        raise ModelError(
+            f"{repository} is only for those who accepted its licence. Do that on"
+            f" huggingface.co/{repository}, then log in with `hf auth login`.",
+            model=repository,
+        ) from error
+    except LocalEntryNotFoundError as error:
+        raise ModelError(
+            f"{repository} is not on this computer, and the Hub cannot be reached. Check the"
+            " connection to the Internet, or choose a model that is here.",
+            model=repository,
+        ) from error
+    except (OSError, ValueError) as error:  # the hub's HTTP errors are OSErrors
+        raise ModelError(f"{repository} cannot be downloaded: {error}", model=repository) from error
+    return Path(folder)
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition("/")[2].lower()
+
+
+def _cached(hub_cache: Path | None) -> list[Path]:
+    """The newest snapshot of every model in the Hub cache, by name."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        cache = scan_cache_dir(hub_cache)
+    except (CacheNotFound, ValueError, OSError):
+        return []
+    newest = {
+        repo.repo_id: max(repo.revisions, key=lambda revision: revision.last_modified)
+        for repo in cache.repos
+        if repo.repo_type == "model" and repo.revisions
+    }
+    return [newest[name].snapshot_path for name in sorted(newest, key=str.lower)]
+
+
+def _weights(folder: Path) -> int:
+    try:
+        return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    except OSError:  # a link to a blob that is gone
+        return 0
