@@ -84,9 +84,8 @@ def test_the_first_address_that_works_is_kept(house, run) -> None:
 def test_an_address_where_nobody_is_is_named(house, run) -> None:
     async def main() -> None:
         master, worker, home = house.pair()
-        with refused_port() as worker.port:
-            with pytest.raises(UnreachableError, match=f"127.0.0.1:{worker.port}"):
-                await master.dial(worker, home)
+        with refused_port() as worker.port, pytest.raises(UnreachableError, match=r"127\.0\.0\.1:"):
+            await master.dial(worker, home)
         with pytest.raises(UnreachableError):
             await master.dial(worker, home, addresses=[])
 
@@ -109,12 +108,13 @@ def test_what_speaks_no_tls_is_unreachable(house, run) -> None:
     async def main() -> None:
         master, worker, home = house.pair()
 
-        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"220 mail.example.org ready\r\n")
-            await reader.read()
-            writer.close()
+        class Mail(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                assert isinstance(transport, asyncio.Transport)
+                transport.write(b"220 mail.example.org ready\r\n")
+                transport.close()
 
-        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        server = await asyncio.get_running_loop().create_server(Mail, "127.0.0.1", 0)
         async with server:
             worker.port = server.sockets[0].getsockname()[1]
             with pytest.raises(UnreachableError):
@@ -131,7 +131,7 @@ def test_another_computer_at_the_address_is_refused(house, run) -> None:
         two = house.computer("two")
         house.join(master, two)
         async with two.listening():
-            with pytest.raises(UntrustedPeerError, match="not the one that was called"):
+            with pytest.raises(UntrustedPeerError, match=r"Another computer answers.*two"):
                 await master.dial(two, home, peer=one.identity.node_id)
 
     run(main())
@@ -142,7 +142,7 @@ def test_a_computer_that_left_the_home_says_so(house, run) -> None:
         master, worker, home = house.pair()
         worker.identity.remove_home(home)
         async with worker.listening():
-            with pytest.raises(UntrustedPeerError, match="has left this home"):
+            with pytest.raises(UntrustedPeerError, match="Pair the two again"):
                 await master.dial(worker, home)
 
     run(main())
@@ -169,7 +169,8 @@ def test_a_certificate_of_another_home_is_refused(house, run) -> None:
         own = thief.identity.create_home("thief's")
         context = thief.identity.client_context(own.home_id)
         context.load_verify_locations(cadata=master.identity.homes[home].ca_pem.decode())
-        thief.identity.client_context = lambda _: context  # type: ignore[method-assign]
+        thief.identity.client_context = lambda _: context
+        thief.identity.trusts = lambda _: True
         async with worker.listening():
             with pytest.raises(UntrustedPeerError, match="does not accept"):
                 await thief.dial(worker, home)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from potluck.errors import (
     PairingError,
+    PeerLostError,
     PotluckError,
     RemoteError,
     UnreachableError,
@@ -136,6 +137,10 @@ def show(address: Address) -> str:
     return f"{host}:{address.port}"
 
 
+class _HungUpError(UnreachableError):
+    """Somebody was there, and ended the TLS handshake."""
+
+
 class _Race:
     """Attempts side by side, each begun when the one before failed or is slow; one wins."""
 
@@ -179,6 +184,35 @@ class _Race:
 
 
 async def _dial_one(
+    address: Address,
+    identity: Identity,
+    home: HomeId,
+    peer: NodeId,
+    purpose: Purpose,
+    me: NodeInfo,
+) -> Link:
+    """One attempt. A peer that hangs up in the handshake is asked who it is, to say why it did.
+
+    (asyncio drops the TLS alert that would tell: the dialler sees a connection that was reset.)
+    """
+    try:
+        return await _open_link(address, identity, home, peer, purpose, me)
+    except (_HungUpError, PeerLostError) as error:
+        try:
+            found = await identify(address, identity)
+        except PotluckError:
+            raise error from None
+        if found.node_id == peer:
+            raise UntrustedPeerError(
+                f"{found.name} does not accept this computer as one of the home. Pair the two again.",
+                node_id=peer,
+            ) from error
+        raise UntrustedPeerError(
+            f"Another computer answers at {show(address)}: {found.name}.", node_id=found.node_id
+        ) from error
+
+
+async def _open_link(
     address: Address,
     identity: Identity,
     home: HomeId,
@@ -230,14 +264,11 @@ async def _connect(address: Address, context: ssl.SSLContext, name: str) -> Stre
             f" {error.verify_message}."
         ) from error
     except ssl.SSLError as error:
-        if error.reason == "TLSV1_UNRECOGNIZED_NAME":
-            raise UntrustedPeerError(
-                f"The computer at {show(address)} is not the one that was called, or has left this"
-                " home."
-            ) from error
         raise UnreachableError(
             f"{show(address)}: what answers there is not Potluck ({error.reason})."
         ) from error
+    except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
+        raise _HungUpError(f"{show(address)}: it hung up during the handshake.") from error
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that no DNS can hold
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise UnreachableError(f"{show(address)}: {reason}.") from error
