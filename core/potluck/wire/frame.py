@@ -80,6 +80,7 @@ class UnknownOp:
 
 
 _NOTHING: Final = memoryview(b"")
+_BYTES: Final = (bytes,)  # stay bytes: MessagePack has them, unlike JSON
 _EMPTY: Final = bytearray()
 
 
@@ -89,7 +90,7 @@ def encode(message: Message, payload: Buffer = b"") -> tuple[bytes, Buffer]:
     Raises:
         LocalProtocolError: the message or its payload is larger than any peer accepts.
     """
-    fields: dict[str, Any] = msgspec.to_builtins(message)
+    fields: dict[str, Any] = msgspec.to_builtins(message, builtin_types=_BYTES)
     payload = memoryview(payload).cast("B")  # of any shape, as it lies
     nbytes = len(payload)
     if (bulk := BULK.get(type(message))) is not None:
@@ -236,7 +237,7 @@ class FrameDecoder:
         elif known is Forward:
             _unpack_history(fields)
         try:
-            message = msgspec.convert(fields, known)
+            message = msgspec.convert(fields, known, builtin_types=_BYTES)
         except (msgspec.ValidationError, RecursionError) as error:
             raise RemoteProtocolError(f"The peer sent a wrong `{op}`: {error}.", op=op) from error
         if wrong := check_payload(message, payload_bytes):

@@ -1,0 +1,301 @@
+"""What both ways of pairing share: the attempt as a machine without I/O, and how it can end.
+
+The ways themselves are `pairing_by_sight.py` and `pairing_by_token.py`.
+
+Rules of the file:
+- A machine never raises for what a peer sends: it ends, with a PairingError as its outcome.
+- The master issues nothing before the person at the master has accepted.
+- A person reads our sentences, never a text of a peer that is not yet paired.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar, Final, TypeAlias
+
+from potluck.errors import PairingError
+from potluck.ids import NodeId
+from potluck.wire import proofs
+from potluck.wire.connection import PROTOCOL_VERSIONS
+from potluck.wire.messages import Message
+from potluck.wire.operations import Role
+from potluck.wire.pairing_messages import (
+    Joined,
+    PairAccept,
+    PairRefuse,
+    Refusal,
+)
+from potluck.wire.proofs import ProofError, Seen
+
+NONCE_BYTES: Final = 32
+EXCHANGE_TIMEOUT_S: Final = 10.0  # between two messages of two programs
+PERSON_TIMEOUT_S: Final = 120.0  # for two people to compare six digits in two rooms
+
+
+class PairingState(Enum):
+    """Where a pairing is."""
+
+    QUIET = "nothing was said yet"
+    COMMITTED = "we fixed our nonce and wait for theirs"
+    ANSWERED = "we gave our nonce and wait for the one they fixed"
+    REVEALED = "we showed our nonce and wait for a proof of their key"
+    COMPARING = "two people compare six digits"
+    ACCEPTED_HERE = "the person here agreed, the one there has not yet"
+    ACCEPTED_THERE = "the person there agreed, the one here has not yet"
+    ASKED = "we named our token and wait for the home to prove itself"
+    OFFERED = "we proved to be the token's home and wait for the proof of its secret"
+    AGREED = "we wait for our certificate"
+    ISSUED = "the certificate is on its way"
+    PAIRED = "both belong to one home"
+    FAILED = "nothing was paired"
+
+
+_ENDED: Final = (PairingState.PAIRED, PairingState.FAILED)
+_WAITS_FOR_PEOPLE: Final = (PairingState.ACCEPTED_HERE, PairingState.ACCEPTED_THERE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Me:
+    """This computer, as a pairing needs it."""
+
+    name: str
+    certificate: bytes  # self-signed, DER: the one that TLS shows on pairing connections
+    sign: Callable[[bytes], bytes]  # ECDSA with SHA-256 and the certificate's key
+    random: Callable[[int], bytes]  # so many bytes that nobody can guess
+    versions: tuple[int, ...] = PROTOCOL_VERSIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """What the master's home gives a new member; certificates in DER or PEM."""
+
+    home_name: str
+    authority: bytes
+    certificate: bytes  # the member's
+
+
+Issue: TypeAlias = Callable[[bytes], Membership]
+"""Issues a membership for a self-signed certificate. May raise PairingError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """The master's outcome: this computer is a worker of the home now."""
+
+    node_id: NodeId
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """The worker's outcome. Store it before sending the message that came with it."""
+
+    membership: Membership
+    master: NodeId
+    master_name: str
+
+
+Outcome: TypeAlias = Admitted | Member | PairingError
+
+SENTENCES: Final[Mapping[Refusal, str]] = {
+    "refused": "The other computer refused the pairing.",
+    "timed_out": "The other computer gave no answer in time. Nothing was paired; try again.",
+    "tampered": "The two computers do not see the same: something between them may be interfering."
+    " Nothing was paired. Try again on a network that you trust.",
+    "token": "This token was used already, has expired or was withdrawn. `potluck invite` on the"
+    " main computer prints a new one.",
+    "version": "The two computers run versions of Potluck that do not understand each other."
+    " Update the older one.",
+    "busy": "The other computer is asked to pair too often right now. Wait a minute and try again.",
+    "failed": "The other computer could not complete the pairing. Nothing was paired; try again.",
+}
+
+
+class Refused(Exception):  # noqa: N818, it is no error of ours
+    """How a machine ends itself. Never leaves `wire`."""
+
+    def __init__(self, kind: Refusal) -> None:
+        super().__init__(kind)
+        self.kind: Refusal = kind
+
+
+class Pairing(ABC):
+    """One attempt, one side of it.
+
+    Obligations of the driver: send what each call returns, in order, before anything else; call
+    `tick` at `deadline`; call `lost` when the connection ends; stop when `outcome` is there.
+    """
+
+    role: ClassVar[Role]
+    _NEXT: ClassVar[Mapping[PairingState, Mapping[type[Message], PairingState]]]
+    _AGREED: ClassVar[PairingState] = PairingState.AGREED  # what follows when both have accepted
+
+    def __init__(self, me: Me, *, now: float) -> None:
+        self.me = me
+        self.state = PairingState.QUIET
+        self.peer_name = ""
+        self.code: str | None = None  # `427 918`, from COMPARING on
+        self.outcome: Outcome | None = None
+        self.deadline = now + EXCHANGE_TIMEOUT_S
+        self._nonce = me.random(NONCE_BYTES)
+        self._seen = b""  # the transcript's hash, once complete
+
+    def start(self) -> list[Message]:
+        """The first messages; none on the side that was dialled."""
+        return []
+
+    def receive(self, message: Message, now: float) -> list[Message]:
+        """Take one message; returns what to send. After the end: nothing."""
+        if self.outcome is not None:
+            return []
+        if isinstance(message, PairRefuse):
+            return self._end(message.kind, PairingError(SENTENCES[message.kind], kind=message.kind))
+        following = self._NEXT.get(self.state, {}).get(type(message))
+        if following is None:
+            return self._abort("tampered")
+        try:
+            answers = self._handle(message, now)
+        except ProofError:
+            return self._abort("tampered")
+        except Refused as refused:
+            return self._abort(refused.kind)
+        except PairingError as error:
+            return self._abort("failed", error)
+        self._enter(following, now)
+        return answers
+
+    def accept(self, now: float) -> list[Message]:
+        """The person here says that the digits are the same. Once is enough."""
+        match self.state:
+            case PairingState.COMPARING:
+                self._enter(PairingState.ACCEPTED_HERE, now)
+                return [PairAccept()]
+            case PairingState.ACCEPTED_THERE:
+                try:
+                    answers = [PairAccept(), *self._agreed()]
+                except PairingError as error:
+                    return self._abort("failed", error)
+                self._enter(self._AGREED, now)
+                return answers
+            case _:
+                return []
+
+    def refuse(self) -> list[Message]:
+        """The person here says no, or that the digits differ. Whatever came before is void."""
+        return self._abort("refused", PairingError("You refused the pairing.", kind="refused"))
+
+    def tick(self, now: float) -> list[Message]:
+        """End the attempt if its time is up."""
+        return self._abort("timed_out") if now >= self.deadline else []
+
+    def lost(self) -> None:
+        """The connection ended."""
+        self._abort(
+            "failed",
+            PairingError(
+                "The connection to the other computer ended. Nothing was paired; try again.",
+                kind="lost",
+            ),
+        )
+
+    # --- for the machines
+
+    @abstractmethod
+    def _handle(self, message: Message, now: float) -> list[Message]:
+        """Do what a message that is in turn asks for.
+
+        Raises:
+            ProofError: what the peer proves is wrong.
+            Refused: for a reason that the peer is told.
+            PairingError: for a reason that has its own sentence.
+        """
+
+    def _agreed(self) -> list[Message]:
+        """What this side sends when both have agreed."""
+        return []
+
+    def _enter(self, state: PairingState, now: float) -> None:
+        self.state = state
+        if state is PairingState.COMPARING:
+            self.deadline = now + PERSON_TIMEOUT_S
+        elif state not in _WAITS_FOR_PEOPLE:  # people get one span, however they share it
+            self.deadline = now + EXCHANGE_TIMEOUT_S
+
+    def _abort(self, kind: Refusal, error: PairingError | None = None) -> list[Message]:
+        """End here, and tell the peer."""
+        if self.outcome is not None:
+            return []
+        self._end(kind, error or PairingError(SENTENCES[kind], kind=kind))
+        versions = self.me.versions if kind == "version" else ()
+        return [PairRefuse(kind=kind, versions=versions)]
+
+    def _end(self, kind: Refusal, error: PairingError) -> list[Message]:
+        self.state, self.outcome, self.code = PairingState.FAILED, error, None
+        return []
+
+    def _choose_version(self, offered: Sequence[int]) -> int:
+        common = set(offered) & set(self.me.versions)
+        if not common:
+            raise Refused("version")
+        return max(common)
+
+    def _check_other(self, certificate: bytes) -> NodeId:
+        """The id of the peer, which must not be this very computer."""
+        found = proofs.node_id(certificate)
+        if found == proofs.node_id(self.me.certificate):
+            raise PairingError("A computer cannot be paired with itself.", kind="self")
+        return found
+
+    def _sign(self) -> bytes:
+        return self.me.sign(proofs.to_sign(self.role, self._seen))
+
+    def _side(self) -> Seen:
+        return Seen(name=self.me.name, certificate=self.me.certificate, nonce=self._nonce)
+
+
+def joined(membership: Membership) -> Joined:
+    """The message that carries a membership."""
+    return Joined(
+        home_name=membership.home_name,
+        authority=membership.authority,
+        certificate=membership.certificate,
+    )
+
+
+def member(message: Joined, master_certificate: bytes, master_name: str) -> Member:
+    """The outcome that the message makes."""
+    return Member(
+        membership=Membership(
+            home_name=message.home_name,
+            authority=message.authority,
+            certificate=message.certificate,
+        ),
+        master=proofs.node_id(master_certificate),
+        master_name=master_name,
+    )
+
+
+class AttemptLimit:
+    """How often strangers may ask to pair: a few times a minute each, and all together.
+
+    Six digits agree by chance once in a million attempts. At this rate, with a person who accepts
+    day and night, even odds take 24 days.
+    """
+
+    PER_SOURCE: Final = 5  # a minute; a person who mistypes, and one who tries again
+    PER_MINUTE: Final = 20  # from all sources; many addresses are one attacker
+
+    def __init__(self) -> None:
+        self._attempts: deque[tuple[float, str]] = deque()
+
+    def allow(self, source: str, now: float) -> bool:
+        """Whether a stranger at this address may try now; counts the attempt if so."""
+        while self._attempts and now - self._attempts[0][0] >= 60:  # seconds
+            self._attempts.popleft()
+        mine = sum(1 for _, earlier in self._attempts if earlier == source)
+        if len(self._attempts) >= self.PER_MINUTE or mine >= self.PER_SOURCE:
+            return False
+        self._attempts.append((now, source))
+        return True

@@ -1,0 +1,160 @@
+"""Pairing by token: for computers without a screen. The worker dials the master.
+
+    worker                                               master
+      pair_join(name of the token, nonce) ───────────────▶
+      ◀── pair_offer(authority, certificate, nonce, proof)      knows the secret, is of the home
+      pair_claim(proof, signature) ──────────────────────▶      knows the secret too: token used up
+      ◀──────────────────────────────── joined(certificate)
+      pair_done ─────────────────────────────────────────▶
+
+The worker trusts a master whose certificate the token's home has issued, for the key that TLS
+showed, and who proves to know the secret. Nobody is asked: whoever pasted the token has agreed.
+"""
+
+from potluck.errors import PairingError
+from potluck.wire import proofs
+from potluck.wire.messages import Message
+from potluck.wire.pairing import (
+    Admitted,
+    Issue,
+    Me,
+    Membership,
+    Pairing,
+    PairingState,
+    Refused,
+    joined,
+    member,
+)
+from potluck.wire.pairing_messages import Joined, PairClaim, PairDone, PairJoin, PairOffer
+from potluck.wire.proofs import Seen
+from potluck.wire.token import Invites, PairingToken
+
+
+class WorkerByToken(Pairing):
+    """The worker's side: it dialled the master, whose certificate TLS showed."""
+
+    role = "worker"
+    _NEXT = {  # noqa: RUF012
+        PairingState.ASKED: {PairOffer: PairingState.AGREED},
+        PairingState.AGREED: {Joined: PairingState.PAIRED},
+    }
+
+    def __init__(self, me: Me, *, token: PairingToken, peer_certificate: bytes, now: float) -> None:
+        super().__init__(me, now=now)
+        self._token = token
+        self._peer = peer_certificate
+
+    def start(self) -> list[Message]:
+        self.state = PairingState.ASKED
+        return [
+            PairJoin(
+                versions=self.me.versions,
+                name=self.me.name,
+                certificate=self.me.certificate,
+                invite=self._token.invite,
+                nonce=self._nonce,
+            )
+        ]
+
+    def _handle(self, message: Message, now: float) -> list[Message]:
+        match message:
+            case PairOffer():
+                return self._take_offer(message)
+            case Joined():
+                self._check_home(message.authority)
+                self.outcome = member(message, self._peer, self.peer_name)
+                return [PairDone()]
+            case _:
+                return []
+
+    def _take_offer(self, offer: PairOffer) -> list[Message]:
+        if offer.version not in self.me.versions:
+            raise Refused("version")
+        self._check_other(self._peer)
+        self._check_home(offer.authority)
+        proofs.check_master(offer.authority, offer.certificate, self._peer)
+        self.peer_name = offer.name
+        master = Seen(name=offer.name, certificate=self._peer, nonce=offer.nonce)
+        self._seen = proofs.transcript(
+            "token", self.me.versions, offer.version, master, self._side(), offer.authority
+        )
+        proofs.check_secret(self._token.secret, "master", self._seen, offer.proof)
+        proof = proofs.secret_proof(self._token.secret, "worker", self._seen)
+        return [PairClaim(proof=proof, signature=self._sign())]
+
+    def _check_home(self, authority: bytes) -> None:
+        if not self._token.is_of(proofs.home_id(authority)):
+            raise PairingError(
+                "The computer that answered belongs to another home than the token. Check that the"
+                " token is from the computer that you want to join, and that it is running.",
+                kind="other_home",
+            )
+
+
+class MasterByToken(Pairing):
+    """The master's side: it was dialled, and its certificate is what TLS showed there.
+
+    Args:
+        home: the master's own membership, whose certificate is the master's.
+    """
+
+    role = "master"
+    _NEXT = {  # noqa: RUF012
+        PairingState.QUIET: {PairJoin: PairingState.OFFERED},
+        PairingState.OFFERED: {PairClaim: PairingState.ISSUED},
+        PairingState.ISSUED: {PairDone: PairingState.PAIRED},
+    }
+
+    def __init__(
+        self, me: Me, *, home: Membership, invites: Invites, issue: Issue, now: float
+    ) -> None:
+        super().__init__(me, now=now)
+        self._home = home
+        self._invites = invites
+        self._issue = issue
+        self._invite = b""
+        self._secret = b""
+        self._worker = b""  # its certificate
+
+    def _handle(self, message: Message, now: float) -> list[Message]:
+        match message:
+            case PairJoin():
+                return self._take_join(message, now)
+            case PairClaim():
+                return self._take_claim(message, now)
+            case PairDone():
+                self.outcome = Admitted(node_id=proofs.node_id(self._worker), name=self.peer_name)
+                return []
+            case _:
+                return []
+
+    def _take_join(self, join: PairJoin, now: float) -> list[Message]:
+        version = self._choose_version(join.versions)
+        self._check_other(join.certificate)
+        secret = self._invites.secret(join.invite, now=now)
+        if secret is None:
+            raise Refused("token")
+        self._invite, self._secret, self._worker = join.invite, secret, join.certificate
+        self.peer_name = join.name
+        worker = Seen(name=join.name, certificate=join.certificate, nonce=join.nonce)
+        authority = self._home.authority
+        self._seen = proofs.transcript(
+            "token", join.versions, version, self._side(), worker, authority
+        )
+        return [
+            PairOffer(
+                version=version,
+                name=self.me.name,
+                authority=authority,
+                certificate=self._home.certificate,
+                nonce=self._nonce,
+                proof=proofs.secret_proof(secret, "master", self._seen),
+            )
+        ]
+
+    def _take_claim(self, claim: PairClaim, now: float) -> list[Message]:
+        proofs.check_secret(self._secret, "worker", self._seen, claim.proof)
+        proofs.check_signature(self._worker, "worker", self._seen, claim.signature)
+        if not self._invites.use(self._invite, now=now):
+            raise Refused("token")  # somebody else was faster
+        return [joined(self._issue(self._worker))]

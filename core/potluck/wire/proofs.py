@@ -1,0 +1,158 @@
+"""The cryptography of pairing: what both sides saw, as one hash, and what is proved about it.
+
+Everything that either side said or saw goes into the transcript, each field with its length, each
+side under its role. Two computers have the same transcript only if nothing between them changed a
+bit; a proof made by one role is none for the other. Possession of a key is proved by a signature
+over the transcript, of a token's secret by an HMAC.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from potluck.ids import HomeId, NodeId
+from potluck.wire.operations import Role
+
+_LABEL: Final = b"potluck pairing"
+_CODE_DIGITS: Final = 6
+
+
+class ProofError(Exception):
+    """Something presented as proof is none. Never leaves `wire`: machines turn it into an outcome."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is known of one side when its nonce is."""
+
+    name: str
+    certificate: bytes  # DER, as TLS showed it or as it was sent
+    nonce: bytes
+
+
+def commit(nonce: bytes) -> bytes:
+    """What fixes a nonce without showing it."""
+    return _hash(b"commitment", nonce)
+
+
+def transcript(
+    method: str, offered: Sequence[int], version: int, master: Seen, worker: Seen, extra: bytes
+) -> bytes:
+    """The hash of all that was said. `extra`: the commitment, or the home's authority."""
+    return _hash(
+        method.encode(),
+        ",".join(map(str, offered)).encode(),
+        str(version).encode(),
+        b"master",
+        *(master.name.encode(), master.certificate, master.nonce),
+        b"worker",
+        *(worker.name.encode(), worker.certificate, worker.nonce),
+        extra,
+    )
+
+
+def short_code(seen: bytes) -> str:
+    """Six digits of a transcript, as two people compare them: `427 918`."""
+    number = int.from_bytes(_hash(b"code", seen)[:16], "big") % 10**_CODE_DIGITS
+    digits = f"{number:0{_CODE_DIGITS}}"
+    return f"{digits[:3]} {digits[3:]}"
+
+
+def to_sign(role: Role, seen: bytes) -> bytes:
+    """What a side signs. Begins unlike anything that TLS or X.509 has signed."""
+    return _LABEL + b" key of the " + role.encode() + b"\0" + seen
+
+
+def check_signature(certificate: bytes, role: Role, seen: bytes, signature: bytes) -> None:
+    """Check that the holder of this certificate's key took part in this pairing, in this role."""
+    try:
+        key(certificate).verify(signature, to_sign(role, seen), ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature as error:
+        raise ProofError("the signature is not of that key") from error
+
+
+def secret_proof(secret: bytes, role: Role, seen: bytes) -> bytes:
+    """What only one who knows the token's secret can say of this transcript, in this role."""
+    return hmac.digest(secret, _LABEL + b" secret of the " + role.encode() + b"\0" + seen, "sha256")
+
+
+def check_secret(secret: bytes, role: Role, seen: bytes, proof: bytes) -> None:
+    """Check what `secret_proof` made, in constant time."""
+    if not hmac.compare_digest(secret_proof(secret, role, seen), proof):
+        raise ProofError("the proof is not of that secret")
+
+
+def check_master(authority: bytes, certificate: bytes, shown: bytes) -> None:
+    """Check that the authority issued this certificate, for a master, and for the key TLS showed."""
+    issuer, member = _load(authority), _load(certificate)
+    try:
+        issuer.verify_directly_issued_by(issuer)
+        member.verify_directly_issued_by(issuer)
+        constraints = issuer.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except (
+        ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.ExtensionNotFound,
+    ) as error:  # fmt: skip
+        raise ProofError("the home did not issue that certificate") from error
+    roles = [a.value for a in member.subject.get_attributes_for_oid(_ROLE)]
+    if not constraints.ca or roles != ["master"]:
+        raise ProofError("the certificate is not one of a home's master")
+    if key(certificate) != key(shown):
+        raise ProofError("the certificate is for another computer")
+
+
+def node_id(certificate: bytes) -> NodeId:
+    """The id of the node, or of the home, that a certificate is of."""
+    return NodeId(_key_digest(certificate))
+
+
+def home_id(authority: bytes) -> HomeId:
+    """The id of the home that this is the authority of."""
+    return HomeId(_key_digest(authority))
+
+
+def key(certificate: bytes) -> ec.EllipticCurvePublicKey:
+    """The public key of a certificate, which must be on P-256."""
+    try:
+        found = _load(certificate).public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ProofError("the certificate has no readable key") from error
+    if not isinstance(found, ec.EllipticCurvePublicKey) or found.curve.name != "secp256r1":
+        raise ProofError("the key is not on P-256")
+    return found
+
+
+_ROLE: Final = NameOID.ORGANIZATIONAL_UNIT_NAME
+
+
+def _key_digest(certificate: bytes) -> str:
+    return hashlib.sha256(
+        key(certificate).public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    ).hexdigest()
+
+
+def _load(certificate: bytes) -> x509.Certificate:
+    try:
+        if certificate.startswith(b"-----BEGIN"):
+            return x509.load_pem_x509_certificate(certificate)
+        return x509.load_der_x509_certificate(certificate)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ProofError("that is no certificate") from error
+
+
+def _hash(*fields: bytes) -> bytes:
+    """SHA-256 over fields that cannot run into each other."""
+    digest = hashlib.sha256(_LABEL)
+    for field in fields:
+        digest.update(len(field).to_bytes(4, "big"))
+        digest.update(field)
+    return digest.digest()

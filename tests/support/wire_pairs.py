@@ -1,0 +1,125 @@
+"""Computers that pair, with real keys and certificates, and what stands between them."""
+
+import datetime
+import os
+from collections.abc import Callable, Sequence
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from potluck.ids import HomeId
+from potluck.wire import proofs
+from potluck.wire.frame import Frame, FrameDecoder, encode
+from potluck.wire.messages import Message
+from potluck.wire.pairing import Me, Membership, Pairing
+from potluck.wire.pairing_messages import MAX_PAIRING_HEADER, PAIRING
+
+NOW = 1000.0
+
+
+class Computer:
+    """A key, its self-signed certificate, and a home of its own to give memberships of."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.home_key = ec.generate_private_key(ec.SECP256R1())
+        self.certificate = _certificate(name, self.key, name, self.key)
+        self.authority = _certificate("home", self.home_key, "home", self.home_key, is_home=True)
+        self.issued: list[bytes] = []
+
+    def me(self, versions: tuple[int, ...] = (1,)) -> Me:
+        return Me(
+            name=self.name,
+            certificate=self.certificate,
+            sign=lambda data: self.key.sign(data, ec.ECDSA(hashes.SHA256())),
+            random=os.urandom,
+            versions=versions,
+        )
+
+    @property
+    def home_id(self) -> HomeId:
+        return proofs.home_id(self.authority)
+
+    def issue(self, certificate: bytes) -> Membership:
+        self.issued.append(certificate)
+        return self._membership(certificate, "worker")
+
+    def own_membership(self) -> Membership:
+        return self._membership(self.certificate, "master")
+
+    def _membership(self, certificate: bytes, role: str) -> Membership:
+        key = proofs.key(certificate)
+        issued = _certificate(self.name, key, "home", self.home_key, role=role)
+        return Membership(
+            home_name=f"{self.name}'s home", authority=self.authority, certificate=issued
+        )
+
+
+def _certificate(
+    name: str,
+    key: ec.EllipticCurvePrivateKey | ec.EllipticCurvePublicKey,
+    issuer: str,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    *,
+    role: str | None = None,
+    is_home: bool = False,
+) -> bytes:
+    public = key.public_key() if isinstance(key, ec.EllipticCurvePrivateKey) else key
+    attributes = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
+    if role:
+        attributes.append(x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role))
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name(attributes))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC))
+        .not_valid_after(datetime.datetime(3000, 1, 1, tzinfo=datetime.UTC))
+        .add_extension(x509.BasicConstraints(ca=is_home, path_length=None), critical=True)
+        .sign(issuer_key, hashes.SHA256())
+    )
+    return certificate.public_bytes(serialization.Encoding.DER)
+
+
+def over_the_wire(message: Message) -> Message:
+    """What the other side decodes."""
+    header, payload = encode(message)
+    decoder = FrameDecoder(0, max_header=MAX_PAIRING_HEADER, known=PAIRING)
+    decoder.feed(header + bytes(payload))
+    frame = decoder.next_event()
+    assert isinstance(frame, Frame)
+    return frame.message
+
+
+Alter = Callable[[Message], Message | None]
+
+
+def exchange(
+    first: Pairing,
+    second: Pairing,
+    messages: Sequence[Message],
+    *,
+    alter: Alter | None = None,
+    now: float = NOW,
+) -> list[Message]:
+    """Carry messages from first to second and back until nobody has anything to say.
+
+    `alter` sees every message and returns what arrives instead; None: it is dropped.
+    """
+    carried: list[Message] = []
+    waiting = [(second, first, m) for m in messages]
+    while waiting:
+        to, sender, message = waiting.pop(0)
+        arriving = over_the_wire(message)
+        if alter is not None:
+            altered = alter(arriving)
+            if altered is None:
+                continue
+            arriving = altered
+        carried.append(arriving)
+        waiting.extend((sender, to, m) for m in to.receive(arriving, now))
+    return carried
