@@ -50,8 +50,8 @@ from potluck.net.homes import (
     write_home,
     write_revoked,
 )
+from potluck.wire.messages import MAX_REVOKED
 
-MAX_REVOKED = 4096  # as on the wire
 MAX_HOMES = 64  # each has its own contexts and names
 
 _KEY, _CERTIFICATE, _HOME_KEY, _HOMES = "node.key.pem", "node.pem", "home.key.pem", "homes"

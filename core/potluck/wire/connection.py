@@ -413,7 +413,9 @@ class Connection:
     def _refusal(self, error: Error) -> ProtocolError | RemoteError:
         """Why the listener did not welcome us, in our words where we know better."""
         if error.kind == VersionMismatchError.code:
-            return VersionMismatchError(error.message, **error.data)
+            mismatched = VersionMismatchError(error.message)
+            mismatched.data = error.data  # its keys are the peer's choice
+            return mismatched
         return RemoteError(error.message, kind=error.kind)
 
     # --- state

@@ -30,6 +30,7 @@ Shape = Annotated[tuple[Count, ...], Meta(max_length=8)]
 MAX_ADDRESSES = 16  # a computer with more interfaces is none of a home
 MAX_TENSORS = 1 << 17  # a mixture of experts with 128 layers of 256 experts has 98,304
 MAX_TOKENS = 1 << 20  # one forward; the longest context of any known model
+MAX_REVOKED = 1024  # a home that gave away so many computers is none
 MAX_HISTORY = 1 << 17  # tokens a repetition penalty looks back over; as I32, half of a header
 
 
@@ -142,7 +143,7 @@ class Status(Message, frozen=True, tag="status"):
 class Revoked(Message, frozen=True, tag="revoked"):
     """The members that the home no longer trusts, whole list, from its master alone."""
 
-    node_ids: Annotated[tuple[Hex, ...], Meta(max_length=1024)]
+    node_ids: Annotated[tuple[Hex, ...], Meta(max_length=MAX_REVOKED)]
 
 
 class Profile(Message, frozen=True, tag="profile"):

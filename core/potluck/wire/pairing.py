@@ -9,7 +9,6 @@ Rules of the file:
 """
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -275,27 +274,3 @@ def member(message: Joined, master_certificate: bytes, master_name: str) -> Memb
         master=proofs.node_id(master_certificate),
         master_name=master_name,
     )
-
-
-class AttemptLimit:
-    """How often strangers may ask to pair: a few times a minute each, and all together.
-
-    Six digits agree by chance once in a million attempts. At this rate, with a person who accepts
-    day and night, even odds take 24 days.
-    """
-
-    PER_SOURCE: Final = 5  # a minute; a person who mistypes, and one who tries again
-    PER_MINUTE: Final = 20  # from all sources; many addresses are one attacker
-
-    def __init__(self) -> None:
-        self._attempts: deque[tuple[float, str]] = deque()
-
-    def allow(self, source: str, now: float) -> bool:
-        """Whether a stranger at this address may try now; counts the attempt if so."""
-        while self._attempts and now - self._attempts[0][0] >= 60:  # seconds
-            self._attempts.popleft()
-        mine = sum(1 for _, earlier in self._attempts if earlier == source)
-        if len(self._attempts) >= self.PER_MINUTE or mine >= self.PER_SOURCE:
-            return False
-        self._attempts.append((now, source))
-        return True
