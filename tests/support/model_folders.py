@@ -1,0 +1,80 @@
+"""Folders of small random models in the Hugging Face layout, made without torch."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from potluck.model.config import ModelConfig
+
+CONFIG: Mapping[str, object] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
+LONG_AGO = 1_000_000_000  # seconds: files that have settled
+
+Tensors = dict[str, NDArray[np.float32]]
+
+
+def tensors_of(config: Mapping[str, object] = CONFIG, *, seed: int = 0) -> Tensors:
+    """Random values for every tensor that the config names."""
+    shape = ModelConfig.from_dict(config)
+    named = shape.stage_tensors(range(shape.num_layers), embedding=True, head=True)
+    random = np.random.default_rng(seed)
+    return {name: random.random(size, dtype=np.float32) for name, size in named.items()}
+
+
+def make_folder(
+    folder: Path,
+    *,
+    config: Mapping[str, object] = CONFIG,
+    tensors: Tensors | None = None,
+    shards: int = 1,
+) -> Path:
+    """Write a model; several shards get an index."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
+    if tensors is None:
+        tensors = tensors_of(config)
+    if shards == 1:
+        _save(tensors, folder / "model.safetensors")
+        return folder
+    weight_map: dict[str, str] = {}
+    for number in range(shards):
+        name = f"model-{number + 1:05}-of-{shards:05}.safetensors"
+        some = dict(list(tensors.items())[number::shards])
+        _save(some, folder / name)
+        weight_map |= dict.fromkeys(some, name)
+    write_index(folder, weight_map)
+    return folder
+
+
+def write_index(folder: Path, weight_map: Mapping[str, object]) -> None:
+    index = {"metadata": {}, "weight_map": dict(weight_map)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def settle(path: Path, seconds: int = LONG_AGO) -> None:
+    """Give a file an old time, since a new one is not trusted to stay."""
+    os.utime(path, (seconds, seconds))
+
+
+def _save(tensors: Tensors, path: Path) -> None:
+    save_file(tensors, path, metadata={"format": "pt"})
+    settle(path)
