@@ -5,9 +5,10 @@ single small layer would stay in the processor's cache, where no layer of a whol
 in time and memory; the caller keeps the result by (device, shape, scheme).
 """
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
@@ -18,6 +19,7 @@ from potluck.engine.kvcache import LayerCache
 from potluck.engine.memory import out_of_memory
 from potluck.engine.sampler import choose
 from potluck.engine.weights import StageWeights, random_weights
+from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.config import ModelConfig
 from potluck.wire.messages import Sampling
 
@@ -52,11 +54,11 @@ def profile_layers(
         device: where.
         dtype: what is computed in.
         chunk: tokens of a prefill chunk.
-        memory: bytes that may be used; one layer and the head are measured even if they need more.
+        memory: bytes that may be used.
         budget_s: about how long each of the three figures may take.
 
     Raises:
-        OutOfMemoryError: not even one layer has room.
+        OutOfMemoryError: one layer alone needs more than `memory`.
     """
     with out_of_memory("measure one layer of this model", device):
         layers = range(_layer_count(config, dtype, memory))
@@ -65,16 +67,22 @@ def profile_layers(
         )
         decode_ms, prefill_ms = _time_layers(weights, chunk, budget_s)
         del weights  # before the head: both need not have room at once
-        weights = random_weights(
-            config, range(0), embedding=False, head=True, dtype=dtype, device=device
-        )
-        head_ms = _time_head(weights, budget_s)
+        head_ms = _time_head(config, device, dtype, min(WORKING_SET, memory // 2), budget_s)
     return LayerProfile(decode_ms=decode_ms, prefill_ms=prefill_ms, head_ms=head_ms)
 
 
 def _layer_count(config: ModelConfig, dtype: torch.dtype, memory: int) -> int:
-    parameters = sum(_product(shape) for shape in config.layer_tensors(0).values())
-    wanted = -(-min(WORKING_SET, memory // 2) // (parameters * dtype.itemsize))
+    """So many layers that they leave the processor's cache, as far as they have room."""
+    parameters = sum(math.prod(shape) for shape in config.layer_tensors(0).values())
+    nbytes = parameters * dtype.itemsize
+    if nbytes > memory:  # said before the computer begins to swap
+        raise OutOfMemoryError(
+            f"One layer of this model has {format_bytes(nbytes)}, and this computer lends"
+            f" {format_bytes(memory)}. It cannot take part with this model.",
+            needed=nbytes,
+            available=memory,
+        )
+    wanted = -(-min(WORKING_SET, memory // 2) // nbytes)
     return max(1, min(wanted, config.num_layers))
 
 
@@ -103,16 +111,24 @@ def _time_layers(weights: StageWeights, chunk: int, budget_s: float) -> tuple[fl
     return decode_ms, prefill_ms
 
 
-def _time_head(weights: StageWeights, budget_s: float) -> float:
+def _time_head(
+    config: ModelConfig, device: torch.device, dtype: torch.dtype, nbytes: int, budget_s: float
+) -> float:
+    """Time a part of the vocabulary's rows and conclude on all: a head may have gigabytes."""
+    rows = max(1, min(config.vocab_size, nbytes // (config.hidden_size * dtype.itemsize)))
+    part = replace(config, vocab_size=rows)
+    weights = random_weights(part, range(0), embedding=False, head=True, dtype=dtype, device=device)
     norm, lm_head = weights.norm, weights.lm_head
     assert norm is not None
     assert lm_head is not None
-    x, sampling = _hidden(weights, 1), Sampling(temperature=0.7, top_p=0.95)
-
-    def once() -> None:
-        choose(lm_head(norm(x)).float()[0], sampling, position=0, history=())
-
-    return _time(once, weights.device, budget_s)
+    x = _hidden(weights, 1)
+    logits = torch.randn(config.vocab_size).to(device)
+    sampling = Sampling(temperature=0.7, top_p=0.95)
+    products_ms = _time(lambda: lm_head(norm(x)).float(), device, budget_s / 2)
+    choice_ms = _time(
+        lambda: choose(logits, sampling, position=0, history=()), device, budget_s / 2
+    )
+    return products_ms * config.vocab_size / rows + choice_ms
 
 
 def _hidden(weights: StageWeights, tokens: int) -> Tensor:
@@ -120,7 +136,7 @@ def _hidden(weights: StageWeights, tokens: int) -> Tensor:
     return x.to(weights.device, weights.dtype)
 
 
-def _time(once: Callable[[], None], device: torch.device, budget_s: float) -> float:
+def _time(once: Callable[[], object], device: torch.device, budget_s: float) -> float:
     """The median in milliseconds of as many runs as the budget allows, three at least.
 
     A run that alone takes more than the budget is its own answer: the first, which also warms up.
@@ -146,10 +162,3 @@ def _synchronize(device: torch.device) -> None:
             torch.mps.synchronize()
         case _:
             pass
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    result = 1
-    for axis in shape:
-        result *= axis
-    return result

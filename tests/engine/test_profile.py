@@ -1,0 +1,69 @@
+"""A profile is measured, of the asked shape, within its bounds."""
+
+import dataclasses
+import math
+import time
+
+import pytest
+import torch
+from tiny_models import CPU, Reference
+
+from potluck.engine.profile import profile_layers
+from potluck.errors import OutOfMemoryError
+from potluck.model.config import ModelConfig
+
+
+def test_every_figure_is_measured_and_a_chunk_costs_more_than_a_token(llama: Reference) -> None:
+    profile = profile_layers(
+        llama.config, CPU, torch.float32, chunk=256, memory=1 << 24, budget_s=0.02
+    )
+
+    assert profile.decode_ms > 0
+    assert profile.head_ms > 0
+    assert profile.prefill_ms > profile.decode_ms
+
+
+def test_a_bigger_layer_takes_longer() -> None:
+    def decode_ms(hidden: int) -> float:
+        config = ModelConfig.from_dict(
+            {
+                "architectures": ["LlamaForCausalLM"],
+                "vocab_size": 100,
+                "hidden_size": hidden,
+                "intermediate_size": 4 * hidden,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+            }
+        )
+        return profile_layers(
+            config, CPU, torch.float32, chunk=8, memory=1 << 28, budget_s=0.05
+        ).decode_ms
+
+    assert decode_ms(1024) > 2 * decode_ms(64)  # 256 times the weights
+
+
+def test_a_profile_takes_about_the_time_it_was_given(llama: Reference) -> None:
+    start = time.perf_counter()
+
+    profile_layers(llama.config, CPU, torch.float32, chunk=16, memory=1 << 24, budget_s=0.01)
+
+    assert time.perf_counter() - start < 5  # a bound for a busy machine, not a figure
+
+
+def test_a_layer_that_has_no_room_is_refused_with_the_numbers(llama: Reference) -> None:
+    parameters = sum(math.prod(shape) for shape in llama.config.layer_tensors(0).values())
+
+    with pytest.raises(OutOfMemoryError, match="lends 10") as caught:
+        profile_layers(llama.config, CPU, torch.float32, chunk=1, memory=10_000)
+    assert caught.value.data["needed"] == 4 * parameters
+
+
+def test_a_head_that_has_no_room_is_concluded_from_a_part_of_it(llama: Reference) -> None:
+    def head_ms(vocabulary: int) -> float:
+        config = dataclasses.replace(llama.config, vocab_size=vocabulary)
+        return profile_layers(
+            config, CPU, torch.float32, chunk=1, memory=1 << 20, budget_s=0.02
+        ).head_ms
+
+    # 2 MB and 400 MB of head, of which half a megabyte each is timed.
+    assert head_ms(2 * 10**6) > 20 * head_ms(10**4)

@@ -1,0 +1,281 @@
+"""Weights are loaded once, checked while they are read, and told apart from what is broken."""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tiny_models import CPU, Reference, stored_tensors
+from torch import Tensor
+
+from potluck.engine.weights import (
+    PIECE,
+    StageWeights,
+    StoredTensor,
+    load_weights,
+    random_weights,
+)
+from potluck.errors import BrokenModelError, IntegrityError, InvalidLayersError, OutOfMemoryError
+from potluck.model.config import ModelConfig
+
+MakeReference = Callable[..., Reference]
+
+
+def load(
+    reference: Reference,
+    *,
+    layers: range = range(4),
+    embedding: bool = True,
+    head: bool = True,
+    tensors: tuple[StoredTensor, ...] | None = None,
+    dtype: torch.dtype = torch.float32,
+    progress: Callable[[int, int], None] | None = None,
+) -> StageWeights:
+    return load_weights(
+        reference.config,
+        layers,
+        embedding=embedding,
+        head=head,
+        tensors=reference.tensors if tensors is None else tensors,
+        dtype=dtype,
+        device=CPU,
+        progress=progress,
+    )
+
+
+def replaced(reference: Reference, name: str, **changes: object) -> tuple[StoredTensor, ...]:
+    return tuple(
+        dataclasses.replace(tensor, **changes) if tensor.name == name else tensor
+        for tensor in reference.tensors
+    )
+
+
+@pytest.fixture
+def damaged(llama: Reference, tmp_path: Path) -> Reference:
+    """The model in files of its own, which a test may damage."""
+    path = tmp_path / "model.safetensors"
+    shutil.copy(llama.tensors[0].path, path)
+    tensors = tuple(dataclasses.replace(tensor, path=path) for tensor in llama.tensors)
+    return dataclasses.replace(llama, tensors=tensors)
+
+
+def test_projections_that_are_read_together_lie_together(
+    make_reference: MakeReference,
+) -> None:
+    reference = make_reference("llama, biases")
+    state: dict[str, Tensor] = reference.model.state_dict()
+
+    block = load(reference).blocks[1]
+
+    prefix = "model.layers.1."
+    for linear, parts in (
+        (block.qkv, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+        (block.gate_up, ("mlp.gate_proj", "mlp.up_proj")),
+        (block.output, ("self_attn.o_proj",)),
+        (block.down, ("mlp.down_proj",)),
+    ):
+        weights = [state[f"{prefix}{part}.weight"] for part in parts]
+        biases = [state[f"{prefix}{part}.bias"] for part in parts]
+        assert linear.bias is not None
+        assert torch.equal(linear.weight, torch.cat(weights))
+        assert torch.equal(linear.bias, torch.cat(biases))
+
+
+def test_a_tied_head_is_the_embedding_itself(make_reference: MakeReference) -> None:
+    reference = make_reference("qwen 2")
+
+    weights = load(reference)
+
+    assert weights.lm_head is not None
+    assert weights.embedding is not None
+    assert weights.lm_head.weight.data_ptr() == weights.embedding.data_ptr()
+    assert weights.nbytes == sum(p.nbytes for p in reference.model.parameters())
+
+
+def test_a_tied_head_alone_has_its_own_copy_and_no_embedding(
+    make_reference: MakeReference,
+) -> None:
+    weights = load(make_reference("qwen 2"), layers=range(3, 4), embedding=False)
+
+    assert weights.embedding is None
+    assert weights.lm_head is not None
+    assert weights.lm_head.weight.shape == (131, 48)
+
+
+def test_a_stage_in_the_middle_reads_its_layers_alone(llama: Reference) -> None:
+    totals: list[tuple[int, int]] = []
+
+    weights = load(
+        llama,
+        layers=range(1, 3),
+        embedding=False,
+        head=False,
+        progress=lambda done, total: totals.append((done, total)),
+    )
+
+    assert (weights.embedding, weights.norm, weights.lm_head) == (None, None, None)
+    assert weights.nbytes == totals[-1][1]
+
+
+def test_progress_counts_every_byte_once_and_in_order(llama: Reference) -> None:
+    seen: list[tuple[int, int]] = []
+
+    load(llama, progress=lambda done, total: seen.append((done, total)))
+
+    total = sum(tensor.nbytes for tensor in llama.tensors)
+    assert seen == sorted(seen)
+    assert seen[-1] == (total, total)
+    assert len({total for _, total in seen}) == 1
+
+
+def test_progress_that_raises_stops_the_load(llama: Reference) -> None:
+    class Stopped(Exception):  # noqa: N818
+        pass
+
+    def stop(done: int, total: int) -> None:
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        load(llama, progress=stop)
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("computed", [torch.float32, torch.float16, torch.bfloat16])
+def test_every_stored_dtype_is_converted_to_every_computed_one(
+    llama: Reference, tmp_path: Path, stored: torch.dtype, computed: torch.dtype
+) -> None:
+    # One matrix is larger than a piece, and ends within one.
+    config = dataclasses.replace(llama.config, vocab_size=PIECE // 48 // 2 * 3 + 5)
+    matrix = torch.randn(config.vocab_size, 48).to(stored)
+    save_file({"model.embed_tokens.weight": matrix}, tmp_path / "model.safetensors")
+
+    weights = load_weights(
+        config,
+        range(0),
+        embedding=True,
+        head=False,
+        tensors=stored_tensors(tmp_path),
+        dtype=computed,
+        device=CPU,
+    )
+
+    assert weights.embedding is not None
+    assert torch.equal(weights.embedding, matrix.to(computed))
+
+
+def test_a_changed_byte_is_found_and_its_digest_named(damaged: Reference) -> None:
+    victim = damaged.tensors[5]
+    with victim.path.open("r+b") as file:
+        file.seek(victim.offset + victim.nbytes - 1)
+        last = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([last[0] ^ 1]))
+
+    with pytest.raises(IntegrityError, match=victim.name) as caught:
+        load(damaged)
+    assert caught.value.data["digest"] == victim.digest
+
+
+def test_a_file_that_ends_too_early_is_found(damaged: Reference) -> None:
+    last = max(damaged.tensors, key=lambda tensor: tensor.offset)
+    with last.path.open("r+b") as file:
+        file.truncate(last.offset + last.nbytes - 3)
+
+    with pytest.raises(IntegrityError) as caught:
+        load(damaged)
+    assert caught.value.data["digest"] == last.digest
+
+
+def test_a_file_that_is_gone_is_an_error_of_the_system(damaged: Reference) -> None:
+    damaged.tensors[0].path.unlink()
+
+    with pytest.raises(FileNotFoundError):
+        load(damaged)
+
+
+def test_a_missing_tensor_is_named(llama: Reference) -> None:
+    name = "model.layers.2.mlp.up_proj.weight"
+    rest = tuple(tensor for tensor in llama.tensors if tensor.name != name)
+
+    with pytest.raises(BrokenModelError, match=name):
+        load(llama, tensors=rest)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"shape": (48, 71)}, "48, 71"),
+        ({"shape": (72 * 48,)}, "3456"),
+        ({"nbytes": 12}, "12 bytes"),
+        ({"dtype": "U8"}, "U8"),
+        ({"dtype": "F16"}, "bytes"),
+    ],
+    ids=["shape", "axes", "size", "kind", "kind and size"],
+)
+def test_a_tensor_that_the_config_does_not_describe_is_refused(
+    llama: Reference, changes: dict[str, object], words: str
+) -> None:
+    name = "model.layers.0.mlp.gate_proj.weight"
+
+    with pytest.raises(BrokenModelError, match=words):
+        load(llama, tensors=replaced(llama, name, **changes))
+
+
+@pytest.mark.parametrize("layers", [range(3, 5), range(-1, 2), range(3, 1), range(9, 9)], ids=str)
+def test_layers_that_the_model_does_not_have_are_refused(llama: Reference, layers: range) -> None:
+    with pytest.raises(InvalidLayersError, match="4 layers"):
+        load(llama, layers=layers)
+
+
+def test_a_model_for_which_there_is_no_memory_is_refused(llama: Reference) -> None:
+    # More than a processor can address, so that no system promises it and then swaps.
+    config = dataclasses.replace(llama.config, vocab_size=1 << 40, hidden_size=1 << 16)
+
+    with pytest.raises(OutOfMemoryError, match="load these layers"):
+        load_weights(
+            config,
+            range(0),
+            embedding=True,
+            head=False,
+            tensors=[
+                StoredTensor(
+                    name="model.embed_tokens.weight",
+                    dtype="F32",
+                    shape=(config.vocab_size, config.hidden_size),
+                    digest=llama.tensors[0].digest,
+                    path=llama.tensors[0].path,
+                    offset=0,
+                    nbytes=config.vocab_size * config.hidden_size * 4,
+                )
+            ],
+            dtype=torch.float32,
+            device=CPU,
+        )
+
+
+def test_random_weights_have_the_shape_of_the_model(llama: Reference) -> None:
+    weights = random_weights(
+        llama.config, range(4), embedding=True, head=True, dtype=torch.float32, device=CPU
+    )
+
+    assert weights.nbytes == load(llama).nbytes
+    assert all(torch.isfinite(block.qkv.weight).all() for block in weights.blocks)
+
+
+def test_a_stored_tensor_of_the_hub_has_the_digest_of_its_bytes(llama: Reference) -> None:
+    tensor = llama.tensors[0]
+
+    data = tensor.path.read_bytes()[tensor.offset : tensor.offset + tensor.nbytes]
+
+    assert hashlib.sha256(data).hexdigest() == tensor.digest
+    assert (
+        ModelConfig.from_dict(
+            json.loads((tensor.path.parent / "config.json").read_text(encoding="utf-8"))
+        )
+        == llama.config
+    )
