@@ -60,10 +60,10 @@ def _headline(decision: Decision) -> str:
     speed = f"about {rate(1000 / route.ms)} tokens/s" if route.ms else "no time at all"
     if decision.by_hand:
         start = "The layers are shared out as you asked"
-    elif len(route.seats) == 1:
-        start = f"{decision.names[route.seats[0]]} does it alone"
+    elif len(computers := {decision.seats[i].node for i in route.seats}) == 1:
+        start = f"{decision.seats[route.seats[0]].name} does it alone"
     else:
-        start = f"{len(route.seats)} work together"
+        start = f"{len(computers)} computers work together"
     network = tour_ms(decision.problem, route.seats)
     line = (
         f"{start}: {speed}. A token takes {_ms(route.ms - network)} of computing"

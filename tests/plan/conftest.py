@@ -1,0 +1,109 @@
+"""Homes to plan for: a few computers by hand, or any number at random."""
+
+from collections.abc import Callable
+from random import Random
+from typing import TypeAlias
+
+import pytest
+
+from potluck.ids import NodeId
+from potluck.plan.cost import LinkCost, ModelShape, Seat
+
+Home: TypeAlias = tuple[ModelShape, list[Seat], dict[tuple[NodeId, NodeId], LinkCost]]
+
+
+def make_shape(num_layers: int = 36, **changes: int | bool) -> ModelShape:
+    """By default layers of 10 bytes with 10 bytes of cache, an embedding of 15 and a head of 20."""
+    sizes = {
+        "num_layers": num_layers,
+        "layer_bytes": 10,
+        "kv_bytes_per_token": 1,
+        "embedding_bytes": 15,
+        "head_bytes": 20,
+        "hidden_bytes": 8192,
+        "context": 10,
+    }
+    return ModelShape(**{**sizes, **changes})
+
+
+def make_seat(
+    name: str,
+    memory: int = 10_000,
+    decode_ms: float = 1.0,
+    *,
+    head_ms: float = 0.0,
+    prefill_ms: float = 10.0,
+    node: str = "",
+    device: str = "cpu",
+) -> Seat:
+    return Seat(
+        node=NodeId(node or name.casefold()[:1] * 64),
+        name=name,
+        device=device,
+        memory=memory,
+        decode_ms=decode_ms,
+        prefill_ms=prefill_ms,
+        head_ms=head_ms,
+    )
+
+
+def make_links(
+    seats: list[Seat], rtt_ms: float = 1.0, bytes_per_s: float = 1e8
+) -> dict[tuple[NodeId, NodeId], LinkCost]:
+    cost = LinkCost(rtt_ms=rtt_ms, bytes_per_s=bytes_per_s)
+    return {(a.node, b.node): cost for a in seats for b in seats if a.node != b.node}
+
+
+def random_home(random: Random, max_seats: int = 4, max_layers: int = 6) -> Home:
+    """Uneven computers on uneven links, with ties, unknown links and two devices in one computer."""
+    shape = make_shape(
+        random.choice([1, 2, random.randint(2, max_layers), max_layers]),
+        embedding_bytes=random.choice([0, 15, 40]),
+        head_bytes=random.choice([0, 20, 40]),
+        sessions=random.choice([1, 1, 2]),
+        tied=random.random() < 0.5,
+    )
+    count = random.randint(1, max_seats)
+    most = random.choice([60, 90, 130, 250])  # the tighter, the more computers must take part
+    nodes = [f"{k - (k > 0 and random.random() < 0.2):064x}" for k in range(count)]
+    seats = [
+        make_seat(
+            f"pc {k}",
+            random.choice([0, 20, 45, 60, most, most, most]) * max_layers // 6,
+            random.choice([0.0, 0.5, 1.0, random.uniform(0.1, 5)]),
+            head_ms=random.choice([0.0, random.uniform(0, 3)]),
+            node=node,
+            device=f"cuda:{k}",
+        )
+        for k, node in enumerate(nodes)
+    ]
+    links = {
+        (a.node, b.node): LinkCost(
+            rtt_ms=random.choice([0.0, 1.0, random.uniform(0, 8)]),
+            bytes_per_s=random.uniform(1e6, 1e8),
+        )
+        for a in seats
+        for b in seats
+        if a.node != b.node and random.random() < 0.9
+    }
+    return shape, seats, links
+
+
+@pytest.fixture(scope="session")
+def shape_of() -> Callable[..., ModelShape]:
+    return make_shape
+
+
+@pytest.fixture(scope="session")
+def seat_of() -> Callable[..., Seat]:
+    return make_seat
+
+
+@pytest.fixture(scope="session")
+def links_of() -> Callable[..., dict[tuple[NodeId, NodeId], LinkCost]]:
+    return make_links
+
+
+@pytest.fixture(scope="session")
+def home_of() -> Callable[..., Home]:
+    return random_home

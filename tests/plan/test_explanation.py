@@ -1,0 +1,142 @@
+from collections.abc import Callable
+
+import pytest
+
+from potluck.plan.cost import Links, ModelShape, Seat
+from potluck.plan.explanation import rate
+from potluck.plan.placement import make_plan
+
+SeatOf = Callable[..., Seat]
+ShapeOf = Callable[..., ModelShape]
+LinksOf = Callable[..., Links]
+
+
+def lines(shape: ModelShape, seats: list[Seat], links: Links, **options: object) -> list[str]:
+    return make_plan(shape, seats, links, **options).explanation.split("\n")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_shared_model_is_explained_computer_by_computer(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    seats = [seat_of("Laptop", 700, 3.0), seat_of("Desktop", 500, 0.5), seat_of("Mac", 700, 1.0)]
+
+    assert lines(shape_of(), seats, links_of(seats)) == [
+        "2 computers work together: about 37.8 tokens/s. A token takes 24 ms of computing and"
+        " 2.5 ms on the way.",
+        "Desktop has layers 0 to 23: it is the fastest, and its memory holds no more.",
+        "Mac has layers 24 to 35: the faster ones are full.",
+        "Laptop gets nothing: with it a token would take 28 ms instead of 26 ms.",
+        "Laptop cannot hold the model alone: 55 B are missing."
+        " Desktop cannot hold the model alone: 255 B are missing."
+        " Mac cannot hold the model alone: 55 B are missing.",
+    ]
+
+
+def test_one_computer_that_does_it_alone_is_explained(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    seats = [seat_of("Laptop", decode_ms=1.0), seat_of("Phone", 15)]
+
+    text = lines(shape_of(), seats, links_of(seats))
+
+    assert text[0].startswith("Laptop does it alone: about 27.5 tokens/s.")
+    assert text[1] == "Laptop has all 36 layers: it holds the whole model."
+    assert text[2] == "Phone gets nothing: one layer takes 20 B and it offers 15 B."
+    assert text[3].startswith("Laptop alone would give 27.5 tokens/s. Phone cannot")
+
+
+def test_a_single_computer_has_nothing_to_compare_with(seat_of: SeatOf, shape_of: ShapeOf) -> None:
+    assert lines(shape_of(), [seat_of("Laptop")], {})[1:] == ["Laptop has all 36 layers."]
+
+
+def test_a_computer_that_only_had_to_take_part_has_one_layer(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    seats = [seat_of("Laptop"), seat_of("Old PC", decode_ms=9.0)]
+
+    text = lines(shape_of(), seats, links_of(seats), min_workers=1)
+
+    assert "Old PC has layer 0: it takes as little as possible, being slower." in text or (
+        "Old PC has layer 35: it takes as little as possible, being slower." in text
+    )
+
+
+def test_layers_by_hand_are_compared_with_the_best(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    seats = [seat_of("Laptop", decode_ms=2.0), seat_of("Desktop", decode_ms=0.5)]
+
+    text = lines(shape_of(), seats, links_of(seats), layers=[("Laptop", 30), ("Desktop", 6)])
+
+    assert text[0].startswith("The layers are shared out as you asked: about")
+    assert text[1:3] == ["Laptop has layers 0 to 29.", "Desktop has layers 30 to 35."]
+    assert text[3].startswith("Faster would be Desktop 36: about")
+
+
+def test_the_best_by_hand_needs_no_advice(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    seats = [seat_of("Laptop", decode_ms=2.0), seat_of("Desktop", decode_ms=0.5)]
+
+    text = lines(shape_of(), seats, links_of(seats), layers=[("Desktop", 36)])
+
+    assert not any("Faster" in line for line in text)
+
+
+def test_an_equal_device_is_no_gain(seat_of: SeatOf, shape_of: ShapeOf) -> None:
+    seats = [seat_of("Desktop", device="cuda:0"), seat_of("Desktop", device="cuda:1")]
+
+    text = lines(shape_of(), seats, {})
+
+    assert text[0].startswith("Desktop does it alone")
+    assert text[2] == "Desktop/cuda:1 gets nothing: with it a token would not be faster."
+
+
+def test_two_devices_of_one_computer_are_one_computer(seat_of: SeatOf, shape_of: ShapeOf) -> None:
+    seats = [seat_of("Desktop", 500, device="cuda:0"), seat_of("Desktop", 500, device="cuda:1")]
+
+    text = lines(shape_of(), seats, {})
+
+    assert text[0].startswith("Desktop does it alone")
+    assert text[1].startswith("Desktop/cuda:")
+    assert len(text) == 3
+
+
+def test_where_there_is_no_share_left_the_plan_says_so(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    seats = [seat_of("Laptop"), seat_of("Phone", 20)]  # room for the only layer, but for no end
+
+    text = lines(shape_of(1), seats, links_of(seats))
+
+    assert text[2] == (
+        "Phone gets nothing: its memory or the number of layers leaves no share for it."
+    )
+
+
+@pytest.mark.parametrize("memory", [10_000, 30])
+def test_many_users_are_told_what_they_share(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf, memory: int
+) -> None:
+    seats = [seat_of("Laptop"), seat_of("Desktop"), seat_of("Old PC", memory, decode_ms=90.0)]
+
+    text = lines(shape_of(), seats, links_of(seats), objective="throughput")
+
+    assert "Many chats at once share 55.6 tokens/s." in text[0]
+    assert text[2].endswith("more would keep the others waiting.")
+    assert text[3].startswith("Old PC gets nothing: with it the slowest would take 90 ms")
+
+
+def test_no_words_but_those_of_a_home(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    seats = [seat_of("Laptop", 400), seat_of("Desktop", 500), seat_of("Mac", 300)]
+
+    text = make_plan(shape_of(), seats, links_of(seats)).explanation.casefold()
+
+    assert not any(word in text for word in ("!", "node", "shard", "worker", "stage", "seat"))
+
+
+@pytest.mark.parametrize(("value", "text"), [(7.86, "7.9"), (99.96, "100.0"), (118.4, "118")])
+def test_rates_have_as_many_digits_as_one_reads(value: float, text: str) -> None:
+    assert rate(value) == text

@@ -1,0 +1,327 @@
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, permutations
+from math import inf
+from random import Random
+from typing import Any
+
+import pytest
+
+from potluck.errors import NotEnoughMemoryError, PlanError, UsageError
+from potluck.plan.cost import TOKEN_MESSAGE_BYTES, LinkCost, Links, ModelShape, Seat, hop_between
+from potluck.plan.placement import Plan, labels, make_plan
+
+HomeOf = Callable[..., tuple[ModelShape, list[Seat], dict[Any, LinkCost]]]
+SeatOf = Callable[..., Seat]
+ShapeOf = Callable[..., ModelShape]
+LinksOf = Callable[..., Links]
+
+
+def compositions(total: int, parts: int) -> Iterator[list[int]]:
+    for cuts in combinations(range(1, total), parts - 1):
+        yield [b - a for a, b in zip((0, *cuts), (*cuts, total), strict=True)]
+
+
+def every_plan(
+    shape: ModelShape, seats: Sequence[Seat], links: Links, min_workers: int
+) -> Iterator[tuple[float, float]]:
+    """The token's time and the slowest stage of every order and every division that is allowed."""
+    master = seats[0].node
+    for size in range(1, min(len(seats), shape.num_layers) + 1):
+        for order in permutations(seats, size):
+            if len({seat.node for seat in order} - {master}) < min_workers:
+                continue
+            nodes = [master, *(seat.node for seat in order), master]
+            sizes = [TOKEN_MESSAGE_BYTES, *[shape.hidden_bytes] * (size - 1), TOKEN_MESSAGE_BYTES]
+            network = sum(
+                hop_between(links, a, b).ms(n)
+                for a, b, n in zip(nodes, nodes[1:], sizes, strict=False)
+            )
+            for counts in compositions(shape.num_layers, size):
+                memory = [
+                    shape.stage_memory(n, first=k == 0, last=k == size - 1)
+                    for k, n in enumerate(counts)
+                ]
+                if all(m <= seat.memory for m, seat in zip(memory, order, strict=True)):
+                    ms = [n * seat.decode_ms for n, seat in zip(counts, order, strict=True)]
+                    ms[-1] += order[-1].head_ms
+                    yield sum(ms) + network, max(ms)
+
+
+def check(plan: Plan, shape: ModelShape, seats: Sequence[Seat], links: Links) -> None:
+    """What is true of every plan."""
+    assert [i for stage in plan.stages for i in stage.layers] == list(range(shape.num_layers))
+    assert [stage.embedding for stage in plan.stages] == [True] + [False] * (len(plan.stages) - 1)
+    assert [stage.head for stage in plan.stages] == [False] * (len(plan.stages) - 1) + [True]
+    by_device = {(seat.node, seat.device): seat for seat in seats}
+    for stage in plan.stages:
+        assert stage.layers
+        assert stage.memory <= by_device[stage.node, stage.device].memory
+        assert stage.memory == shape.stage_memory(
+            len(stage.layers), first=stage.embedding, last=stage.head
+        )
+    assert len({(stage.node, stage.device) for stage in plan.stages}) == len(plan.stages)
+    sizes = [TOKEN_MESSAGE_BYTES] + [shape.hidden_bytes] * (len(plan.stages) - 1)
+    network = sum(
+        hop.ms(n) for hop, n in zip(plan.hops, [*sizes, TOKEN_MESSAGE_BYTES], strict=True)
+    )
+    assert plan.token_ms == pytest.approx(network + sum(s.predicted_ms for s in plan.stages))
+    assert plan.slowest_ms == pytest.approx(max(s.predicted_ms for s in plan.stages))
+    assert plan.lower_bound_ms <= plan.token_ms
+    assert set(plan.alone) == {seat.node for seat in seats}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_no_order_and_no_division_is_faster(home_of: HomeOf, seed: int) -> None:
+    random = Random(seed)
+    for _ in range(1000):
+        shape, seats, links = home_of(random)
+        min_workers = random.choice([0, 0, 0, 1, 2])
+        best = min(every_plan(shape, seats, links, min_workers), default=None)
+        try:
+            plan = make_plan(shape, seats, links, min_workers=min_workers)
+        except (PlanError, UsageError):
+            assert best is None
+            continue
+        check(plan, shape, seats, links)
+        assert best is not None
+        assert plan.token_ms == pytest.approx(best[0])
+        assert plan.optimal
+        assert len({s.node for s in plan.stages} - {seats[0].node}) >= min_workers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_no_slowest_stage_is_faster(home_of: HomeOf, seed: int) -> None:
+    random = Random(1000 + seed)
+    for _ in range(800):
+        shape, seats, links = home_of(random)
+        plans = list(every_plan(shape, seats, links, 0))
+        try:
+            plan = make_plan(shape, seats, links, objective="throughput")
+        except PlanError:
+            assert not plans
+            continue
+        check(plan, shape, seats, links)
+        slowest = min(slow for _, slow in plans)
+        assert plan.slowest_ms == pytest.approx(slowest)
+        assert plan.token_ms == pytest.approx(
+            min(ms for ms, slow in plans if slow <= slowest + 1e-6)
+        )
+
+
+def token_ms(*args: Any, **options: Any) -> float:
+    try:
+        return make_plan(*args, **options).token_ms
+    except NotEnoughMemoryError:
+        return inf
+
+
+@pytest.mark.slow
+def test_laws_of_planning(home_of: HomeOf, seat_of: SeatOf) -> None:
+    random = Random(7)
+    for _ in range(150):
+        shape, seats, links = home_of(random, max_seats=5, max_layers=20)
+        ms = token_ms(shape, seats, links)
+
+        richer = [replace(seat, memory=seat.memory + random.randint(0, 90)) for seat in seats]
+        assert token_ms(shape, richer, links) <= ms + 1e-9, "more memory hurts"
+
+        more = [*seats, seat_of("another", random.randint(0, 200), random.random(), node="f" * 64)]
+        assert token_ms(shape, more, links) <= ms + 1e-9, "one more computer hurts"
+
+        shuffled = [seats[0], *random.sample(seats[1:], len(seats) - 1)]
+        assert token_ms(shape, shuffled, links) == pytest.approx(ms), "the order given matters"
+
+        renamed = [replace(seat, name=f"z{random.random()}") for seat in seats]
+        assert token_ms(shape, renamed, links) == pytest.approx(ms), "names matter"
+
+        faster = [replace(seat, decode_ms=seat.decode_ms / 2) for seat in seats]
+        assert token_ms(shape, faster, links) <= ms + 1e-9, "faster computers hurt"
+
+
+@pytest.mark.slow
+def test_no_computer_alone_is_faster_than_the_plan(home_of: HomeOf) -> None:
+    random = Random(8)
+    for _ in range(150):
+        shape, seats, links = home_of(random)
+        try:
+            plan = make_plan(shape, seats, links)
+        except NotEnoughMemoryError:
+            continue
+        for rate in plan.alone.values():
+            assert rate is None or rate <= plan.predicted_tokens_per_s * (1 + 1e-9)
+        if len({stage.node for stage in plan.stages}) == 1:
+            assert plan.alone[plan.stages[0].node] == pytest.approx(plan.predicted_tokens_per_s)
+
+
+@pytest.mark.slow
+def test_the_gigabytes_that_are_missing_are_enough_and_not_too_many(
+    home_of: HomeOf, seat_of: SeatOf
+) -> None:
+    random = Random(9)
+    seen = 0
+    while seen < 100:
+        shape, seats, links = home_of(random, max_layers=30)
+        try:
+            make_plan(shape, seats, links)
+        except NotEnoughMemoryError as error:
+            needed, available = error.data["needed"], error.data["available"]
+            assert isinstance(needed, int)
+            assert isinstance(available, int)
+            missing = needed - available
+            make_plan(shape, [*seats, seat_of("new", missing, node="f" * 64)], links)
+            with pytest.raises(NotEnoughMemoryError):
+                make_plan(shape, [*seats, seat_of("new", missing - 1, node="f" * 64)], links)
+            seen += 1
+
+
+@pytest.mark.slow
+def test_many_computers_are_planned_well_though_not_provably(
+    seat_of: SeatOf, shape_of: ShapeOf
+) -> None:
+    random = Random(3)
+    seats = [
+        seat_of(f"pc {k}", random.randint(60, 200), random.uniform(0.3, 3), node=f"{k:064x}")
+        for k in range(20)
+    ]
+    links = {
+        (a.node, b.node): LinkCost(rtt_ms=random.uniform(0.2, 3), bytes_per_s=1e8)
+        for a in seats
+        for b in seats
+        if a is not b
+    }
+
+    plan = make_plan(shape_of(40), seats, links)
+
+    check(plan, shape_of(40), seats, links)
+    assert not plan.optimal
+    assert plan.token_ms <= make_plan(shape_of(40), seats[:12], links).token_ms
+    assert plan.token_ms < plan.lower_bound_ms * 1.3
+
+
+def test_the_local_search_finds_what_the_exact_one_does(
+    home_of: HomeOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(4)
+    homes = [home_of(random, max_seats=6, max_layers=12) for _ in range(60)]
+    exact = [token_ms(*home) for home in homes]
+
+    monkeypatch.setattr("potluck.plan.search.EXACT_SEATS", 2)
+    found = [token_ms(*home) for home in homes]
+
+    assert all(f >= e - 1e-9 for e, f in zip(exact, found, strict=True))
+    assert all((f == inf) == (e == inf) for e, f in zip(exact, found, strict=True))
+    equal = sum(f <= e * 1.001 for e, f in zip(exact, found, strict=True))
+    assert equal >= 50
+
+
+def test_fewer_computers_are_used_when_fewer_are_faster(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    seats = [seat_of("Laptop", decode_ms=3.0), seat_of("Desktop", decode_ms=0.5), seat_of("Mac")]
+
+    plan = make_plan(shape_of(), seats, links_of(seats))
+
+    assert [stage.name for stage in plan.stages] == ["Desktop"]
+
+
+def test_the_master_computes_alone_when_the_network_is_slow(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    seats = [seat_of("Laptop", decode_ms=1.0), seat_of("Desktop", decode_ms=0.9)]
+
+    plan = make_plan(shape_of(), seats, links_of(seats, rtt_ms=30.0))
+
+    assert [stage.name for stage in plan.stages] == ["Laptop"]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_as_many_other_computers_take_part_as_asked_for(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf, workers: int
+) -> None:
+    seats = [seat_of(name) for name in ("Laptop", "Desktop", "Mac", "NAS")]
+
+    plan = make_plan(shape_of(), seats, links_of(seats), min_workers=workers)
+
+    assert len({stage.name for stage in plan.stages} - {"Laptop"}) == workers
+
+
+def test_two_devices_of_one_computer_are_one_worker(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    seats = [
+        seat_of("Laptop"),
+        seat_of("Desktop", device="cuda:0"),
+        seat_of("Desktop", device="cuda:1"),
+    ]
+
+    with pytest.raises(UsageError, match="2 other computers were to take part, and 1 can"):
+        make_plan(shape_of(), seats, links_of(seats), min_workers=2)
+
+
+def test_more_computers_than_layers_cannot_take_part(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    seats = [seat_of(name) for name in ("Laptop", "Desktop", "Mac", "NAS")]
+
+    with pytest.raises(UsageError, match="The model has 2 layers"):
+        make_plan(shape_of(2), seats, links_of(seats), min_workers=3)
+    assert len(make_plan(shape_of(3), seats, links_of(seats), min_workers=3).stages) == 3
+
+
+def test_a_computer_too_small_for_a_layer_cannot_be_made_to_take_part(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    seats = [seat_of("Laptop"), seat_of("Phone", memory=19)]
+
+    with pytest.raises(
+        NotEnoughMemoryError, match=r"needs 20 B and Phone offers 19 B: 1 B"
+    ) as info:
+        make_plan(shape_of(), seats, links_of(seats), min_workers=1)
+    assert info.value.data["computer"] == "Phone"
+
+
+def test_a_model_that_fits_but_not_with_so_many_computers_says_so(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    # Each worker has room for one layer but for no end, and there are only two layers.
+    seats = [seat_of("Laptop"), seat_of("Phone", memory=20), seat_of("Tablet", memory=20)]
+
+    with pytest.raises(UsageError, match="fits, but not so that 2 other computers take part"):
+        make_plan(shape_of(2), seats, links_of(seats), min_workers=2)
+
+
+def test_a_model_too_big_names_what_is_missing(seat_of: SeatOf, shape_of: ShapeOf) -> None:
+    giga = 10**9
+    shape = shape_of(
+        36, layer_bytes=giga // 2, kv_bytes_per_token=0, embedding_bytes=giga, head_bytes=giga
+    )
+    seats = [seat_of("Laptop", 8 * giga), seat_of("Desktop", 8 * giga + giga // 4)]
+
+    with pytest.raises(NotEnoughMemoryError, match=r"needs 20\.0 GB .* 4\.0 GB are missing"):
+        make_plan(shape, seats, {})
+
+
+def test_no_computer_at_all_is_a_sentence(shape_of: ShapeOf) -> None:
+    with pytest.raises(UsageError, match="no computer"):
+        make_plan(shape_of(), [], {})
+
+
+def test_names_are_told_apart_only_where_they_must_be(seat_of: SeatOf) -> None:
+    seats = [
+        seat_of("Laptop", node="1" * 64),
+        seat_of("Laptop", node="2" * 64),
+        seat_of("Desktop", device="cuda:0"),
+        seat_of("Desktop", device="cuda:1"),
+        seat_of("Mac"),
+    ]
+
+    assert labels(seats) == (
+        "Laptop (11111111)",
+        "Laptop (22222222)",
+        "Desktop/cuda:0",
+        "Desktop/cuda:1",
+        "Mac",
+    )

@@ -1,0 +1,66 @@
+from collections.abc import Callable
+
+import pytest
+
+from potluck.plan.cost import HOP_SOFTWARE_MS, LOCAL_HOP_MS, LinkCost, Links, ModelShape, Seat
+from potluck.plan.placement import make_plan
+from potluck.plan.prefill import time_to_first_token_ms
+
+SeatOf = Callable[..., Seat]
+ShapeOf = Callable[..., ModelShape]
+LinksOf = Callable[..., Links]
+
+
+def forecast(
+    shape: ModelShape, seats: list[Seat], links: Links, prompt_tokens: int, **options: object
+) -> float:
+    plan = make_plan(shape, seats, links, **options)  # pyright: ignore[reportArgumentType]
+    return time_to_first_token_ms(shape, plan, prompt_tokens=prompt_tokens, chunk_tokens=100)
+
+
+def test_one_stage_takes_chunk_after_chunk(seat_of: SeatOf, shape_of: ShapeOf) -> None:
+    ms = forecast(shape_of(10), [seat_of("Laptop", head_ms=2.0)], {}, 400)
+
+    assert ms == pytest.approx(4 * 10 * 10 + 2 + 2 * LOCAL_HOP_MS)
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 8, 40])
+def test_equal_stages_follow_the_formula_of_a_pipeline(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf, chunks: int
+) -> None:
+    seats = [seat_of(name) for name in ("Laptop", "Desktop", "Mac", "NAS")]
+    links = links_of(seats, rtt_ms=0.0, bytes_per_s=1e15)
+
+    ms = forecast(
+        shape_of(20), seats, links, 100 * chunks, layers=[(seat.name, 5) for seat in seats]
+    )
+
+    alone = 20 * 10 * chunks  # one computer, chunk after chunk
+    speedup = 4 * chunks / (chunks + 4 - 1)
+    hops = LOCAL_HOP_MS + 4 * HOP_SOFTWARE_MS
+    assert ms == pytest.approx(alone / speedup + hops, rel=1e-6)
+
+
+def test_a_link_slower_than_the_stages_sets_the_pace(seat_of: SeatOf, shape_of: ShapeOf) -> None:
+    shape = shape_of(2, hidden_bytes=10_000)
+    seats = [seat_of("Laptop"), seat_of("Desktop")]
+    slow = LinkCost(rtt_ms=0.0, bytes_per_s=1e7)  # 100 ms for a chunk's hidden states
+    links = {(a.node, b.node): slow for a in seats for b in seats if a is not b}
+
+    layers = [("Laptop", 1), ("Desktop", 1)]
+    ms = {n: forecast(shape, seats, links, 100 * n, layers=layers) for n in (10, 11)}
+
+    assert ms[11] - ms[10] == pytest.approx(100)
+
+
+def test_a_short_prompt_costs_its_share_of_a_chunk_but_not_less_than_a_token(
+    seat_of: SeatOf, shape_of: ShapeOf
+) -> None:
+    shape, seats = shape_of(10), [seat_of("Laptop", decode_ms=1.0, prefill_ms=10.0)]
+
+    assert forecast(shape, seats, {}, 50) == pytest.approx(50 + 2 * LOCAL_HOP_MS)
+    assert forecast(shape, seats, {}, 1) == pytest.approx(10 + 2 * LOCAL_HOP_MS)
+
+
+def test_nothing_to_prefill_takes_no_computing(seat_of: SeatOf, shape_of: ShapeOf) -> None:
+    assert forecast(shape_of(), [seat_of("Laptop")], {}, 0) == pytest.approx(LOCAL_HOP_MS)
