@@ -1,0 +1,74 @@
+"""`python -m potluck_app`: open the window, or show the one that is open."""
+
+import argparse
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from PySide6.QtCore import QSocketNotifier
+from PySide6.QtWidgets import QApplication
+
+from potluck.settings import Folders
+from potluck_app.application import Application
+from potluck_app.launcher import find_or_start
+from potluck_app.single_instance import SingleInstance
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the window until it is closed."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    folders = Folders.of(arguments.home)
+    qapp = QApplication(sys.argv[:1])
+    instance = SingleInstance(folders.state, qapp)
+    if not instance.claim():
+        return 0
+    application = Application(
+        qapp,
+        data_folder=folders.data,
+        config_folder=folders.config,
+        find_or_start=lambda: find_or_start(folders),
+    )
+    instance.asked_to_show.connect(application.show)
+    application.ended.connect(qapp.quit)
+    notifier = _on_signals(application.quit)
+    application.start(worker=arguments.worker, hidden=arguments.hidden)
+    status = qapp.exec()
+    notifier.setEnabled(False)
+    instance.close()
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="potluck", description="The window of Potluck.")
+    parser.add_argument(
+        "--home", type=Path, metavar="DIR", help="keep everything of this node below DIR"
+    )
+    parser.add_argument("--worker", action="store_true", help="lend this computer to another")
+    parser.add_argument("--hidden", action="store_true", help="with --worker: begin in the tray")
+    return parser
+
+
+def _on_signals(stop: Callable[[], object]) -> QSocketNotifier:
+    """End properly on Ctrl+C and on SIGTERM.
+
+    Python's handlers run between two lines of Python, and Qt's event loop is none: the byte that Python
+    writes for each signal wakes it.
+    """
+    receiving, sending = socket.socketpair()
+    sending.setblocking(False)
+    receiving.setblocking(False)
+    signal.set_wakeup_fd(sending.fileno(), warn_on_full_buffer=False)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda _number, _frame: None)
+    notifier = QSocketNotifier(receiving.fileno(), QSocketNotifier.Type.Read)
+    # The sockets live as long as the notifier does.
+    notifier.activated.connect(lambda *_, keep=(receiving, sending): (keep[0].recv(64), stop()))
+    return notifier
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,247 @@
+"""The program: one window per node, for chatting or for lending, and how each begins and ends.
+
+Closing the chat window gives the model's memory back on all computers. Closing the small window of a
+computer that lends hides it in the tray, where there is one; only Quit stops the lending, and really
+does.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from PySide6.QtCore import QObject, QTimer, Signal
+from PySide6.QtWidgets import QApplication, QSystemTrayIcon
+
+from potluck.api.schema import ClusterState
+from potluck_app import resources
+from potluck_app.backend import Backend
+from potluck_app.history import History
+from potluck_app.http import Call, Endpoint
+from potluck_app.preferences import PreferencesFile
+from potluck_app.theme import Theme
+from potluck_app.tray import Tray, TrayWaiter
+from potluck_app.viewmodels import cluster
+from potluck_app.viewmodels.chat import Chat
+from potluck_app.views.dialogs import confirm
+from potluck_app.views.main_window import MainWindow
+from potluck_app.views.worker import WorkerWindow
+
+logger = logging.getLogger(__name__)
+
+_FAREWELL_MS = 3000  # the node may hang; the window must end all the same
+
+
+class Application(QObject):
+    """Everything of one running window.
+
+    Signals:
+        ended: nothing is left to do; the process may end.
+    """
+
+    ended = Signal()
+
+    def __init__(
+        self,
+        qapp: QApplication,
+        *,
+        data_folder: Path,
+        config_folder: Path,
+        find_or_start: Callable[[], Endpoint],
+        is_tray_available: Callable[[], bool] = QSystemTrayIcon.isSystemTrayAvailable,
+    ) -> None:
+        super().__init__(qapp)
+        qapp.setApplicationName("Potluck")
+        qapp.setDesktopFileName("potluck")
+        qapp.setWindowIcon(resources.app_icon())
+        qapp.setQuitOnLastWindowClosed(False)
+        self.preferences = PreferencesFile(config_folder / "window.json")
+        self.theme = Theme(qapp, self.preferences.current.theme)
+        self.backend = Backend(find_or_start, parent=self)
+        self.chat = Chat(self.backend, History(data_folder / "conversations"), self)
+        self.main: MainWindow | None = None
+        self.worker: WorkerWindow | None = None
+        self.tray: Tray | None = None
+        self._is_tray_available = is_tray_available
+        self._is_ending = self._has_ended = False
+        self._announced: set[str] = set()
+        self.backend.state_changed.connect(self._on_state)
+
+    def start(self, *, worker: bool = False, hidden: bool = False) -> None:
+        """Show the window that belongs to this computer's part.
+
+        Args:
+            worker: lend this computer, whatever was chosen before.
+            hidden: begin in the tray, where there is one.
+        """
+        if worker:
+            self.preferences.change(mode="worker")
+        if self.preferences.current.mode == "worker":
+            self._lend(hidden=hidden)
+        else:
+            self._open_main()
+        self.chat.start()
+        self.backend.start()
+
+    def show(self) -> None:
+        """Bring the window to the front."""
+        window = self.main or self.worker
+        if window is not None:
+            window.show()
+            window.raise_()
+            window.activateWindow()
+
+    def close(self) -> None:
+        """End without a word to the node."""
+        self.chat.close()
+        self.backend.close()
+        if self.tray is not None:
+            self.tray.hide()
+        for window in (self.main, self.worker):
+            if window is not None:
+                window.hide()
+
+    # --- chatting here
+
+    def _open_main(self) -> None:
+        self.main = MainWindow(
+            self.theme,
+            self.backend,
+            self.chat,
+            self.preferences,
+            on_share=self._share,
+            on_closed=self.leave,
+        )
+        self.main.show()
+
+    def _chat_here(self) -> None:
+        """The worker window's way back."""
+        self.preferences.change(mode="master")
+        self.backend.set_role(worker=False).then(failed=self.backend.report)
+        self.backend.set_holder("window")
+        self._drop_worker()
+        self._open_main()
+
+    def leave(self) -> None:
+        """The chat window was closed: give back what it had, then end."""
+        if self._is_ending:
+            return
+        self.chat.stop()
+        state = self.backend.state
+        has_model = state is not None and state.model.state != "none" and not state.listeners
+        if has_model and self.backend.connection == "connected":
+            self._end_after(self.backend.unload_model())
+        else:
+            self._end()
+
+    # --- lending
+
+    def _share(self) -> None:
+        """The chat window's way to lending."""
+        self.preferences.change(mode="worker")
+        self.chat.new()
+        if self.main is not None:
+            self.main.hide()
+            self.main.deleteLater()
+            self.main = None
+        self._lend(hidden=False)
+
+    def _lend(self, *, hidden: bool) -> None:
+        self.backend.set_holder("worker")
+        self.backend.set_role(worker=True).then(failed=self.backend.report)
+        self.worker = WorkerWindow(
+            self.theme,
+            self.backend,
+            on_close=self._on_worker_close,
+            on_stop=self.stop_lending,
+            on_chat=self._chat_here,
+        )
+        self.worker.setWindowIcon(resources.app_icon())
+        if not hidden:
+            self.worker.show()
+        waiter = TrayWaiter(self, self._is_tray_available)
+        waiter.decided.connect(self._on_tray)
+        waiter.start()
+
+    def _on_tray(self, available: bool) -> None:
+        if self.worker is None:
+            return
+        if available:
+            self.tray = Tray(self.theme, self.backend, self)
+            self.tray.open_requested.connect(self.show)
+            self.tray.quit_requested.connect(self.stop_lending)
+            self.tray.show()
+        else:
+            self.worker.show()
+
+    def _on_worker_close(self) -> bool:
+        """Whether the worker window may close: it hides only where the tray can bring it back."""
+        if self._is_ending:
+            return True
+        if self.tray is not None and self._is_tray_available():
+            self.tray.say("Potluck keeps helping", "Quit it from here to stop sharing.")
+            return True
+        assert self.worker is not None
+        confirm(
+            self.worker,
+            title="Stop sharing this computer?",
+            text="This desktop has no tray where Potluck could go on. Keep the window, or stop.",
+            action="Stop sharing",
+            keep="Keep the window",
+            on_confirmed=self.stop_lending,
+        )
+        return False
+
+    def stop_lending(self) -> None:
+        """Stop the lending for real, and end."""
+        if self._is_ending:
+            return
+        if self.backend.connection != "connected":
+            self._end()
+            return
+        self._is_ending = True
+        self.backend.set_role(worker=False).then(self._end_node, self._end_node)
+        QTimer.singleShot(_FAREWELL_MS, self, self._end)
+
+    def _end_node(self, _answer: object) -> None:
+        self._end_after(self.backend.shut_down())
+
+    def _drop_worker(self) -> None:
+        if self.tray is not None:
+            self.tray.hide()
+            self.tray.deleteLater()
+            self.tray = None
+        if self.worker is not None:
+            self.worker.hide()
+            self.worker.deleteLater()
+            self.worker = None
+
+    def _on_state(self, state: ClusterState) -> None:
+        """A computer that asks to use this one brings the hidden window back."""
+        for request in cluster.worker_requests(state) if self.worker is not None else ():
+            if request.id not in self._announced:
+                self._announced.add(request.id)
+                self.show()
+                if self.tray is not None:
+                    code = request.code or ""
+                    text = f"{request.name} wants to use this computer. Code {code[:3]} {code[3:]}"
+                    self.tray.say("Potluck", text)
+
+    # --- the end
+
+    def quit(self) -> None:
+        """End, as the person would who closes the window or quits in the tray."""
+        if self.worker is not None:
+            self.stop_lending()
+        else:
+            self.leave()
+
+    def _end_after(self, last_words: Call) -> None:
+        self._is_ending = True
+        last_words.then(lambda _: self._end(), lambda _: self._end())
+        QTimer.singleShot(_FAREWELL_MS, self, self._end)
+
+    def _end(self) -> None:
+        if not self._has_ended:
+            self._is_ending = self._has_ended = True
+            self.close()
+            self.ended.emit()

@@ -1,0 +1,386 @@
+"""The window's side of the node: commands out, states and tokens in, as Qt signals. Never blocks.
+
+Values that come in are the frozen structs of `potluck.api.schema`. The node may die at any moment: then
+it is found or started again, and what was asked meanwhile waits for it.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from potluck.api.openai import ApiError, ChatChunkChoice, Timings, Usage
+from potluck.api.schema import (
+    ClusterState,
+    ConnectRequest,
+    Invite,
+    Listener,
+    ListenRequest,
+    LoadProgress,
+    ModelEntry,
+    Pairing,
+    PairingDecision,
+    PairingRequest,
+    PlanRequest,
+    RoleRequest,
+)
+from potluck_app.background import Background
+from potluck_app.history import Message, Stats
+from potluck_app.http import Call, Endpoint, EventStream, Http, Method, Problem
+
+logger = logging.getLogger(__name__)
+
+Connection: TypeAlias = Literal["starting", "connected", "restarting", "failed"]
+Holder: TypeAlias = Literal["window", "worker"]
+
+TOKEN_INTERVAL_MS = 33  # 30 updates a second; nobody reads faster, and drawing costs
+_SILENCE_MS = 25_000  # the node sends a comment every 10 s; two missed and it hangs
+_RETRY_FIRST_MS = 200
+_RETRY_LAST_MS = 5_000
+_INTERRUPTED = "The reply was interrupted: Potluck's background process ended. It starts again now."
+
+
+class ReplyEnd(Struct, frozen=True, kw_only=True):
+    """How a reply ended: with `stats` where it was whole, with a sentence where it failed."""
+
+    stats: Stats | None = None
+    error: str | None = None
+    stopped: bool = False  # by the person
+
+
+class _ChatEvent(Struct, frozen=True, kw_only=True):
+    """One event of a streamed chat: a chunk, or an error in the middle of it."""
+
+    choices: tuple[ChatChunkChoice, ...] = ()
+    model: str | None = None
+    usage: Usage | None = None
+    potluck: Timings | None = None
+    error: ApiError | None = None
+
+
+class Reply(QObject):
+    """A reply on its way.
+
+    Signals:
+        text: more of it, at most 30 times a second.
+        finished: a ReplyEnd; nothing comes after it.
+    """
+
+    text = Signal(str)
+    finished = Signal(object)
+
+    def __init__(self, parent: QObject) -> None:
+        super().__init__(parent)
+        self.stream = EventStream(self)
+        self.stream.received.connect(self._on_event)
+        self.stream.ended.connect(self._on_end)
+        self._pending: list[str] = []
+        self._last = _ChatEvent()
+        self._tick = QTimer(self, singleShot=True, interval=TOKEN_INTERVAL_MS)
+        self._tick.timeout.connect(self._flush)
+        self._is_over = False
+
+    def stop(self) -> None:
+        """End it here; what came so far stays."""
+        if not self._is_over:
+            self.stream.close()
+            self._finish(ReplyEnd(stopped=True))
+
+    def _on_event(self, data: bytes) -> None:
+        if data == b"[DONE]":
+            return
+        try:
+            event = msgspec.json.decode(data, type=_ChatEvent)
+        except msgspec.MsgspecError as error:
+            logger.warning("an event of a reply could not be read: %s", error)
+            return
+        if event.error is not None:
+            self.stream.close()
+            self._finish(ReplyEnd(error=event.error.message))
+            return
+        for choice in event.choices:
+            if isinstance(choice.delta.content, str) and choice.delta.content:
+                self._pending.append(choice.delta.content)
+        self._last = _ChatEvent(
+            model=event.model or self._last.model,
+            usage=event.usage or self._last.usage,
+            potluck=event.potluck or self._last.potluck,
+        )
+        if self._pending and not self._tick.isActive():
+            self._tick.start()
+
+    def _on_end(self, problem: Problem | None) -> None:
+        if problem is not None:
+            message = _INTERRUPTED if problem.unreachable else problem.message
+            self._finish(ReplyEnd(error=message))
+        else:
+            self._finish(ReplyEnd(stats=self._stats()))
+
+    def _stats(self) -> Stats | None:
+        usage, timings = self._last.usage, self._last.potluck
+        if usage is None or timings is None:
+            return None
+        return Stats(
+            tokens=usage.completion_tokens,
+            prompt_tokens=usage.prompt_tokens,
+            tokens_per_s=timings.tokens_per_s,
+            time_to_first_token_s=timings.time_to_first_token_s,
+            model=self._last.model,
+        )
+
+    def _flush(self) -> None:
+        if self._pending:
+            text = "".join(self._pending)
+            self._pending.clear()
+            self.text.emit(text)
+
+    def _finish(self, end: ReplyEnd) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._tick.stop()
+        self._flush()
+        self.finished.emit(end)
+        self.deleteLater()
+
+
+class Load(QObject):
+    """A model on its way to the computers.
+
+    Signals:
+        progress: a LoadProgress; the one with `ready` is the last.
+        failed: a Problem.
+    """
+
+    progress = Signal(object)
+    failed = Signal(object)
+
+    def __init__(self, parent: QObject) -> None:
+        super().__init__(parent)
+        self.stream = EventStream(self)
+        self.stream.received.connect(self._on_event)
+        self.stream.ended.connect(self._on_end)
+        self._is_ready = False
+
+    def _on_event(self, data: bytes) -> None:
+        try:
+            progress = msgspec.json.decode(data, type=LoadProgress)
+        except msgspec.MsgspecError as error:
+            logger.warning("an event of a load could not be read: %s", error)
+            return
+        if progress.state == "failed":
+            error = progress.error
+            message = error.message if error else progress.message
+            self.stream.close()
+            self.failed.emit(Problem(message, code=error.code if error else "error"))
+            self.deleteLater()
+            return
+        self._is_ready = progress.state == "ready"
+        self.progress.emit(progress)
+
+    def _on_end(self, problem: Problem | None) -> None:
+        if problem is None and not self._is_ready:
+            problem = Problem("The model was not loaded: the node stopped before it was done.")
+        if problem is not None:
+            self.failed.emit(problem)
+        self.deleteLater()
+
+
+class Backend(QObject):
+    """The node, as the views see it.
+
+    Signals:
+        state_changed: a ClusterState, whenever anything in it changed.
+        connection_changed: a Connection, and a sentence where it failed.
+        problem: a sentence on a command that did not work and that nobody else reports.
+    """
+
+    state_changed = Signal(object)
+    connection_changed = Signal(str, str)
+    problem = Signal(str)
+
+    def __init__(
+        self,
+        find_or_start: Callable[[], Endpoint],
+        *,
+        holder: Holder = "window",
+        parent: QObject | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.state: ClusterState | None = None
+        self.connection: Connection = "starting"
+        self.connection_message = ""  # why, where it failed
+        self.holder: Holder = holder
+        self._find_or_start = find_or_start  # blocks; runs in the background
+        self._background = Background("node-finder", self)
+        self._http: Http | None = None
+        self._events: EventStream | None = None
+        self._waiting: list[Callable[[Http], None]] = []
+        self._retry_ms = _RETRY_FIRST_MS
+        self._retry = QTimer(self, singleShot=True)
+        self._retry.timeout.connect(self._look_for_node)
+
+    # --- the connection
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        return None if self._http is None else self._http.endpoint
+
+    def start(self) -> None:
+        """Find the node, or start it, and follow its state from then on."""
+        self._look_for_node()
+
+    def set_holder(self, holder: Holder) -> None:
+        """Say as what this program holds the node from now on."""
+        if holder != self.holder:
+            self.holder = holder
+            if self._http is not None and self.connection == "connected":
+                self._follow(self._http)
+
+    def close(self) -> None:
+        """Leave the node alone; no signal comes any more."""
+        self.blockSignals(True)
+        self._retry.stop()
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+        self._background.close(timeout_s=0)
+
+    def _look_for_node(self) -> None:
+        self._background.run(self._find_or_start, self._on_found, self._on_not_found)
+
+    def _on_found(self, endpoint: Endpoint) -> None:
+        if self._http is not None:
+            self._http.close()
+        self._http = Http(endpoint, self)
+        self._follow(self._http)
+        waiting, self._waiting = self._waiting, []
+        for send in waiting:
+            send(self._http)
+
+    def _on_not_found(self, error: Exception) -> None:
+        logger.warning("the node could not be started: %s", error)
+        self._set_connection("failed", str(error))
+        self._schedule_retry()
+
+    def _follow(self, http: Http) -> None:
+        if self._events is not None:
+            self._events.close()
+        self._events = EventStream(self)
+        self._events.received.connect(self._on_state)
+        self._events.ended.connect(self._on_lost)
+        path = f"/cluster/events?holder={self.holder}"
+        http.stream(self._events, "GET", path, silence_ms=_SILENCE_MS)
+
+    def _on_state(self, data: bytes) -> None:
+        try:
+            self.state = msgspec.json.decode(data, type=ClusterState)
+        except msgspec.MsgspecError as error:
+            logger.warning("a state of the node could not be read: %s", error)
+            return
+        self._retry_ms = _RETRY_FIRST_MS
+        self._set_connection("connected")
+        self.state_changed.emit(self.state)
+
+    def _on_lost(self, problem: Problem | None) -> None:
+        logger.info("the node is gone: %s", problem.message if problem else "it ended")
+        self._events = None
+        if self._http is not None:
+            self._http.close()
+            self._http = None
+        self._set_connection("restarting" if self.state is not None else "starting")
+        self._schedule_retry()
+
+    def _schedule_retry(self) -> None:
+        self._retry.start(self._retry_ms)
+        self._retry_ms = min(self._retry_ms * 2, _RETRY_LAST_MS)
+
+    def _set_connection(self, connection: Connection, message: str = "") -> None:
+        if connection != self.connection or message:
+            self.connection, self.connection_message = connection, message
+            self.connection_changed.emit(connection, message)
+
+    def _submit(self, send: Callable[[Http], None]) -> None:
+        """Send now, or as soon as there is a node."""
+        if self._http is not None:
+            send(self._http)
+        else:
+            self._waiting.append(send)
+
+    def _call(self, method: Method, path: str, body: object = None, answer: Any = None) -> Call:
+        call = Call(self)
+        self._submit(lambda http: http.call(call, method, path, body, answer))
+        return call
+
+    # --- commands
+
+    def chat(self, messages: Sequence[Message]) -> Reply:
+        """Ask for a reply to these messages."""
+        reply = Reply(self)
+        body = {
+            "messages": [{"role": m.role, "content": m.text} for m in messages],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        self._submit(lambda http: http.stream(reply.stream, "POST", "/v1/chat/completions", body))
+        return reply
+
+    def ask_pairing(self, target: str) -> Call:
+        """Ask a computer to pair; the answer and the state carry the digits."""
+        return self._call("POST", "/cluster/pairings", PairingRequest(target=target), Pairing)
+
+    def decide_pairing(self, pairing_id: str, accept: bool) -> Call:
+        """Say that the digits match, or refuse."""
+        path = f"/cluster/pairings/{pairing_id}"
+        return self._call("POST", path, PairingDecision(accept=accept), Pairing)
+
+    def invite(self) -> Call:
+        """A token with which a computer without a screen joins."""
+        return self._call("POST", "/cluster/invites", answer=Invite)
+
+    def connect_address(self, address: str) -> Call:
+        """Look for a computer at an address."""
+        return self._call("POST", "/cluster/connect", ConnectRequest(address=address))
+
+    def remove_computer(self, node_id: str) -> Call:
+        """Forget a computer; it can do nothing here any more."""
+        return self._call("DELETE", f"/cluster/computers/{node_id}")
+
+    def set_role(
+        self, *, worker: bool, memory: int | None = None, paused: bool | None = None
+    ) -> Call:
+        """Lend this computer, or stop lending it."""
+        body = RoleRequest(worker=worker, memory=memory, paused=paused)
+        return self._call("POST", "/cluster/role", body)
+
+    def models(self) -> Call:
+        """The models on this computer."""
+        return self._call("GET", "/cluster/models", answer=tuple[ModelEntry, ...])
+
+    def load_model(self, model: str | None) -> Load:
+        """Spread a model over the computers; None is the guide."""
+        load = Load(self)
+        body = PlanRequest(model=model)
+        self._submit(lambda http: http.stream(load.stream, "POST", "/cluster/model", body))
+        return load
+
+    def unload_model(self) -> Call:
+        return self._call("DELETE", "/cluster/model")
+
+    def open_listener(self, port: int) -> Call:
+        """Answer other programs of this computer on a port that stays the same."""
+        return self._call("POST", "/cluster/listeners", ListenRequest(port=port), Listener)
+
+    def close_listener(self, port: int) -> Call:
+        return self._call("DELETE", f"/cluster/listeners/{port}")
+
+    def shut_down(self) -> Call:
+        """End the node, and with it the lending."""
+        return self._call("POST", "/cluster/shutdown")
+
+    def report(self, problem: Problem) -> None:
+        """Show the person a problem of a command."""
+        self.problem.emit(problem.message)

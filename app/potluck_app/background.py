@@ -1,0 +1,81 @@
+"""Blocking work in a thread of its own, its results on the GUI thread.
+
+One thread per `Background`, so what is submitted runs in order: a conversation's older state is never
+written over its newer one.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from PySide6.QtCore import QObject, Qt, Signal
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    work: Callable[[], object]
+    done: Callable[[Any], object]
+    failed: Callable[[Exception], object]
+
+
+class Background(QObject):
+    """A thread that takes blocking functions, one after the other."""
+
+    _finished = Signal(object, object)  # the callback, its argument
+
+    def __init__(self, name: str, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._name = name
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._closed = threading.Event()
+        self._finished.connect(self._deliver, Qt.ConnectionType.QueuedConnection)
+        # A daemon: a program that cannot start its node must still be able to end.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def run(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T], object] = lambda _result: None,
+        failed: Callable[[Exception], object] | None = None,
+    ) -> None:
+        """Do `work` in the thread; `done` or `failed` is called on the thread that made this object."""
+        self._jobs.put(_Job(work, done, failed or self._log))
+
+    def close(self, timeout_s: float) -> bool:
+        """Finish what was submitted and end; no callback is called any more.
+
+        Returns:
+            Whether everything was finished in time.
+        """
+        self._closed.set()
+        self._jobs.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                result = job.work()
+            except Exception as error:  # noqa: BLE001 - a boundary: the caller gets it
+                self._report(job.failed, error)
+            else:
+                self._report(job.done, result)
+
+    def _report(self, callback: Callable[[Any], object], argument: object) -> None:
+        if not self._closed.is_set():
+            self._finished.emit(callback, argument)
+
+    def _deliver(self, callback: Callable[[Any], object], argument: object) -> None:
+        if not self._closed.is_set():
+            callback(argument)
+
+    def _log(self, error: Exception) -> None:
+        logger.error("work in the background failed thread=%s", self._name, exc_info=error)

@@ -1,0 +1,225 @@
+"""HTTP to the node on Qt's own event loop: calls that end once, and streams of events.
+
+Everything ends in exactly one signal. A failure is a `Problem`: a sentence for the person, made by the
+node where it answered and by us where it did not.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from PySide6.QtCore import QByteArray, QObject, QUrl, Signal
+from PySide6.QtNetwork import (
+    QNetworkAccessManager,
+    QNetworkProxy,
+    QNetworkReply,
+    QNetworkRequest,
+)
+
+from potluck.api.openai import ApiErrorBody
+from potluck.api.schema import ErrorBody
+from potluck_app.sse import EventParser, EventTooLargeError
+
+logger = logging.getLogger(__name__)
+
+Method: TypeAlias = Literal["GET", "POST", "DELETE"]
+
+CALL_TIMEOUT_MS = 30_000  # pairing asks another computer, which has its own deadlines below this
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the node listens, and the key to it."""
+
+    port: int
+    token: str
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why something did not happen. `unreachable`: the node did not answer at all."""
+
+    message: str
+    code: str = "error"
+    unreachable: bool = False
+
+
+class Call(QObject):
+    """One request and its one answer.
+
+    Signals:
+        done: the answer, decoded.
+        failed: a Problem.
+    """
+
+    done = Signal(object)
+    failed = Signal(object)
+
+    def then(
+        self,
+        done: Callable[[Any], object] | None = None,
+        failed: Callable[[Problem], object] | None = None,
+    ) -> "Call":
+        """Have these called with the answer, or with the Problem."""
+        if done is not None:
+            self.done.connect(done)
+        if failed is not None:
+            self.failed.connect(failed)
+        return self
+
+
+class EventStream(QObject):
+    """A request whose answer is a stream of events.
+
+    Signals:
+        received: the data of one event, as bytes.
+        ended: None when the node ended it, or a Problem.
+    """
+
+    received = Signal(object)
+    ended = Signal(object)
+
+    def __init__(self, parent: QObject) -> None:
+        super().__init__(parent)
+        self._parser = EventParser()
+        self._reply: QNetworkReply | None = None
+        self.is_over = False
+
+    def attach(self, reply: QNetworkReply) -> None:
+        """Read this reply until it ends."""
+        self._reply = reply
+        reply.readyRead.connect(self._read)
+        reply.finished.connect(self._finish)
+
+    def close(self) -> None:
+        """Read no more; the node notices. `ended` does not come."""
+        self.is_over = True
+        if self._reply is not None:
+            self._reply.abort()
+        self.deleteLater()
+
+    def _read(self) -> None:
+        reply = self._reply
+        if reply is None or self.is_over or _status(reply) != 200:
+            return
+        try:
+            events = self._parser.feed(bytes(reply.readAll().data()))
+        except EventTooLargeError as error:
+            self._end(Problem(f"The answer could not be read: {error}."))
+            reply.abort()
+            return
+        for data in events:
+            if not self.is_over:
+                self.received.emit(data)
+
+    def _finish(self) -> None:
+        reply = self._reply
+        if reply is None:
+            return
+        self._read()
+        self._end(problem_of(reply, bytes(reply.readAll().data())))
+        reply.deleteLater()
+
+    def _end(self, problem: Problem | None) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self.ended.emit(problem)
+            self.deleteLater()
+
+
+class Http(QObject):
+    """Requests to one endpoint."""
+
+    def __init__(self, endpoint: Endpoint, parent: QObject) -> None:
+        super().__init__(parent)
+        self.endpoint = endpoint
+        self._manager = QNetworkAccessManager(self)
+        # A proxy of the system is for the internet; loopback is not there.
+        self._manager.setProxy(QNetworkProxy(QNetworkProxy.ProxyType.NoProxy))
+
+    def call(
+        self, call: Call, method: Method, path: str, body: object = None, answer: Any = None
+    ) -> None:
+        """Send a request; `answer` is the type of what comes back, None where that is nothing."""
+        reply = self._send(method, path, body, CALL_TIMEOUT_MS)
+        reply.finished.connect(lambda: _answer(call, reply, answer))
+
+    def stream(
+        self,
+        stream: EventStream,
+        method: Method,
+        path: str,
+        body: object = None,
+        silence_ms: int = 0,
+    ) -> None:
+        """Send a request that is answered by events; `silence_ms` without a byte ends it."""
+        if not stream.is_over:  # it may have been closed while it waited for the node
+            stream.attach(self._send(method, path, body, silence_ms))
+
+    def close(self) -> None:
+        """End everything that is under way, each with its own signal."""
+        for reply in self._manager.findChildren(QNetworkReply):
+            reply.abort()
+        self.deleteLater()
+
+    def _send(self, method: Method, path: str, body: object, timeout_ms: int) -> QNetworkReply:
+        request = QNetworkRequest(QUrl(self.endpoint.url + path))
+        request.setRawHeader(b"Authorization", f"Bearer {self.endpoint.token}".encode())
+        request.setAttribute(
+            QNetworkRequest.Attribute.RedirectPolicyAttribute,
+            QNetworkRequest.RedirectPolicy.ManualRedirectPolicy,
+        )
+        request.setAttribute(QNetworkRequest.Attribute.Http2AllowedAttribute, False)
+        if timeout_ms:
+            request.setTransferTimeout(timeout_ms)
+        data = QByteArray()
+        if body is not None:
+            request.setHeader(QNetworkRequest.KnownHeaders.ContentTypeHeader, "application/json")
+            data = QByteArray(msgspec.json.encode(body))
+        return self._manager.sendCustomRequest(request, QByteArray(method.encode()), data)
+
+
+def _status(reply: QNetworkReply) -> int | None:
+    return reply.attribute(QNetworkRequest.Attribute.HttpStatusCodeAttribute)
+
+
+def _answer(call: Call, reply: QNetworkReply, answer: Any) -> None:
+    body = bytes(reply.readAll().data())
+    problem = problem_of(reply, body)
+    reply.deleteLater()
+    if problem is None:
+        try:
+            result = None if answer is None else msgspec.json.decode(body, type=answer)
+        except msgspec.MsgspecError as error:
+            logger.warning("an answer could not be read path=%s: %s", reply.url().path(), error)
+            problem = Problem("The answer of Potluck's background process could not be read.")
+        else:
+            call.done.emit(result)
+    if problem is not None:
+        call.failed.emit(problem)
+    call.deleteLater()
+
+
+def problem_of(reply: QNetworkReply, body: bytes) -> Problem | None:
+    """What went wrong with a finished request, or None."""
+    status = _status(reply)
+    if status is None:
+        logger.info("no answer from the node error=%s", reply.error().name)
+        return Problem("Potluck's background process does not answer.", unreachable=True)
+    if status < 400 and reply.error() == QNetworkReply.NetworkError.NoError:
+        return None
+    if status < 400:
+        return Problem("Potluck's background process ended in the middle.", unreachable=True)
+    for shape in (ErrorBody, ApiErrorBody):
+        try:
+            error = msgspec.json.decode(body, type=shape).error
+        except msgspec.MsgspecError:
+            continue
+        return Problem(error.message, code=error.code or "error")
+    return Problem(f"Potluck's background process refused this (status {status}).")

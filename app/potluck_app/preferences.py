@@ -1,0 +1,52 @@
+"""What the person chose in the window, kept between starts. Free of Qt."""
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+logger = logging.getLogger(__name__)
+
+
+class Preferences(Struct, frozen=True, kw_only=True):
+    """`mode` is None until the person has said what this computer should do."""
+
+    mode: Literal["master", "worker"] | None = None
+    theme: Literal["auto", "light", "dark"] = "auto"
+    width: int = 1180
+    height: int = 760
+
+
+class PreferencesFile:
+    """The file of the preferences, and what it says now."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.current = _read(path)
+
+    def change(self, **changes: object) -> None:
+        """Remember these from now on. A disk that is full costs the memory, not the window."""
+        changed = msgspec.structs.replace(self.current, **changes)
+        if changed == self.current:
+            return
+        self.current = changed
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            partial = self._path.with_suffix(".tmp")
+            partial.write_bytes(msgspec.json.format(msgspec.json.encode(changed)))
+            partial.replace(self._path)
+        except OSError as error:
+            logger.warning("the preferences could not be written: %s", error)
+
+
+def _read(path: Path) -> Preferences:
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Preferences)
+        except (OSError, msgspec.MsgspecError) as error:
+            if not isinstance(error, FileNotFoundError):
+                logger.warning("the preferences could not be read: %s", error)
+    return Preferences()

@@ -1,0 +1,39 @@
+"""Server-sent events out of bytes that arrive in any pieces. Pure.
+
+https://html.spec.whatwg.org/multipage/server-sent-events.html, as far as the node uses it: only `data`
+lines matter; comments keep the connection alive.
+"""
+
+MAX_EVENT = 16 << 20  # bytes; a whole ClusterState of 64 computers is far below 1 MB
+
+
+class EventTooLargeError(ValueError):
+    """An event grew beyond what any event of the node can be."""
+
+
+class EventParser:
+    """Collects bytes and gives back the data of every event that is complete."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, received: bytes) -> list[bytes]:
+        """The data of the events that these bytes complete, in order."""
+        self._rest += received
+        events: list[bytes] = []
+        while (end := self._rest.find(b"\n")) >= 0:
+            line = bytes(self._rest[:end]).removesuffix(b"\r")
+            del self._rest[: end + 1]
+            if not line:
+                if self._data:
+                    events.append(b"\n".join(self._data))
+                self._data, self._size = [], 0
+            elif line.startswith(b"data:"):
+                value = line[5:].removeprefix(b" ")
+                self._data.append(value)
+                self._size += len(value)
+        if len(self._rest) + self._size > MAX_EVENT:
+            raise EventTooLargeError(f"an event of more than {MAX_EVENT} bytes")
+        return events

@@ -1,0 +1,146 @@
+"""The colours and sizes of the window, light and dark, and the one object that applies them.
+
+Qt's own dark mode is not relied on: setting a colour scheme does nothing on bare X11 and offscreen, so
+the palette and the style sheet are ours, and the hint of the system only answers "auto". Text on its
+background has a contrast of at least 4.5, the border of a control at least 3 (WCAG 2.2).
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from PySide6.QtCore import QObject, Qt, Signal
+from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
+from PySide6.QtWidgets import QApplication
+
+from potluck_app.stylesheet import stylesheet
+from potluck_app.tokens import DARK, LIGHT, Tokens
+
+Choice: TypeAlias = Literal["auto", "light", "dark"]
+
+# The first family that is there; the last resort is what Qt calls the system's.
+_UI_FAMILIES: Final = ("Segoe UI Variable", "SF Pro Text", "Inter", "Cantarell", "Segoe UI")
+_MONO_FAMILIES: Final = (
+    "Cascadia Mono",
+    "SF Mono",
+    "JetBrains Mono",
+    "Consolas",
+    "DejaVu Sans Mono",
+)
+_BODY_PX: Final = 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fonts:
+    """The families in use."""
+
+    ui: str
+    mono: str
+
+
+class Theme(QObject):
+    """What everything is drawn with.
+
+    Signals:
+        changed: the tokens are others now; tint icons and repaint.
+    """
+
+    changed = Signal()
+
+    def __init__(self, app: QApplication, choice: Choice = "auto") -> None:
+        super().__init__(app)
+        self._app = app
+        self.choice: Choice = choice
+        self.fonts = Fonts(ui=_first_installed(_UI_FAMILIES), mono=_mono_family())
+        self.tokens: Tokens = self._resolved()
+        hints = QGuiApplication.styleHints()
+        hints.colorSchemeChanged.connect(self._on_system_change)
+        app.setStyle("Fusion")
+        self._apply()
+
+    @property
+    def is_dark(self) -> bool:
+        return self.tokens is DARK
+
+    def set(self, choice: Choice) -> None:
+        """Show this theme from now on."""
+        self.choice = choice
+        self._follow()
+
+    def ui_font(self, pixels: int = _BODY_PX, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
+        font = QFont(self.fonts.ui)
+        font.setPixelSize(pixels)
+        font.setWeight(weight)
+        return font
+
+    def mono_font(self, pixels: int = 13) -> QFont:
+        font = QFont(self.fonts.mono)
+        font.setPixelSize(pixels)
+        font.setStyleHint(QFont.StyleHint.Monospace)
+        return font
+
+    def _on_system_change(self, _scheme: Qt.ColorScheme) -> None:
+        if self.choice == "auto":
+            self._follow()
+
+    def _follow(self) -> None:
+        tokens = self._resolved()
+        if tokens is self.tokens:
+            return
+        self.tokens = tokens
+        self._apply()
+        self.changed.emit()
+
+    def _resolved(self) -> Tokens:
+        if self.choice == "auto":
+            scheme = QGuiApplication.styleHints().colorScheme()
+            return DARK if scheme == Qt.ColorScheme.Dark else LIGHT
+        return DARK if self.choice == "dark" else LIGHT
+
+    def _apply(self) -> None:
+        self._app.setFont(self.ui_font())
+        self._app.setPalette(_palette(self.tokens))
+        self._app.setStyleSheet(stylesheet(self.tokens, self.fonts.mono))
+
+
+def _palette(tokens: Tokens) -> QPalette:
+    role = QPalette.ColorRole
+    colors = {
+        role.Window: tokens.bg,
+        role.WindowText: tokens.text,
+        role.Base: tokens.surface,
+        role.AlternateBase: tokens.surface2,
+        role.Text: tokens.text,
+        role.PlaceholderText: tokens.text3,
+        role.Button: tokens.surface,
+        role.ButtonText: tokens.text,
+        role.ToolTipBase: tokens.surface2,
+        role.ToolTipText: tokens.text,
+        role.Highlight: tokens.accent,
+        role.HighlightedText: tokens.accent_on,
+        role.Link: tokens.accent,
+        role.LinkVisited: tokens.accent,
+        role.Accent: tokens.accent,
+    }
+    palette = QPalette()
+    for name, color in colors.items():
+        palette.setColor(name, QColor(color))
+    disabled = QPalette.ColorGroup.Disabled
+    for name in (role.WindowText, role.Text, role.ButtonText):
+        palette.setColor(disabled, name, QColor(tokens.text3))
+    return palette
+
+
+def _first_installed(families: tuple[str, ...]) -> str:
+    installed = set(QFontDatabase.families())
+    for family in families:
+        if family in installed:
+            return family
+    return QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont).family()
+
+
+def _mono_family() -> str:
+    installed = set(QFontDatabase.families())
+    for family in _MONO_FAMILIES:
+        if family in installed:
+            return family
+    return QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont).family()

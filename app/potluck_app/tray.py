@@ -1,0 +1,137 @@
+"""The icon in the tray of a computer that helps another.
+
+A desktop may have no tray (GNOME), or have it some seconds after the login. So it is waited for, and
+nothing is ever hidden in a tray that is not there. Only `isSystemTrayAvailable` can be believed.
+"""
+
+import sys
+from collections.abc import Callable
+
+from PySide6.QtCore import QObject, QTimer, Signal
+from PySide6.QtGui import QIcon
+from PySide6.QtWidgets import QMenu, QSystemTrayIcon
+
+from potluck.api.schema import ClusterState
+from potluck_app import resources
+from potluck_app.backend import Backend
+from potluck_app.theme import Theme
+from potluck_app.viewmodels import cluster
+
+_POLL_MS = 500
+_PATIENCE_MS = 10_000  # a session's tray may start later than its programs
+
+
+class TrayWaiter(QObject):
+    """Waits for the desktop's tray.
+
+    Signals:
+        decided: whether there is one; once.
+    """
+
+    decided = Signal(bool)
+
+    def __init__(
+        self,
+        parent: QObject,
+        is_available: Callable[[], bool] = QSystemTrayIcon.isSystemTrayAvailable,
+        patience_ms: int = _PATIENCE_MS,
+    ) -> None:
+        super().__init__(parent)
+        self._is_available = is_available
+        self._left_ms = patience_ms
+        self._poll = QTimer(self, interval=min(_POLL_MS, max(patience_ms, 1)))
+        self._poll.timeout.connect(self._look)
+
+    def start(self) -> None:
+        QTimer.singleShot(0, self, self._begin)
+
+    def _begin(self) -> None:
+        if self._is_available():
+            self.decided.emit(True)
+        else:
+            self._poll.start()
+
+    def _look(self) -> None:
+        self._left_ms -= self._poll.interval()
+        if self._is_available():
+            self._poll.stop()
+            self.decided.emit(True)
+        elif self._left_ms <= 0:
+            self._poll.stop()
+            self.decided.emit(False)
+
+
+class Tray(QObject):
+    """The icon and its menu.
+
+    Signals:
+        open_requested: the window shall show.
+        quit_requested: the lending shall stop and the program end.
+    """
+
+    open_requested = Signal()
+    quit_requested = Signal()
+
+    def __init__(self, theme: Theme, backend: Backend, parent: QObject) -> None:
+        super().__init__(parent)
+        self._theme, self._backend = theme, backend
+        self.menu = QMenu()
+        self.menu.setAccessibleName("Potluck")
+        self.status = self.menu.addAction("Starting…")
+        self.status.setEnabled(False)
+        self.menu.addSeparator()
+        self.open = self.menu.addAction("Open Potluck")
+        self.open.triggered.connect(self.open_requested)
+        self.pause = self.menu.addAction("Pause")
+        self.pause.triggered.connect(self._toggle_pause)
+        self.menu.addSeparator()
+        self.quit = self.menu.addAction("Quit and stop sharing")
+        self.quit.triggered.connect(self.quit_requested)
+        self._icon = QSystemTrayIcon(self._picture(), self)
+        self._icon.setContextMenu(self.menu)
+        self._icon.activated.connect(self._on_activated)
+        theme.changed.connect(self._tint)
+        backend.state_changed.connect(self._show_state)
+        self._show_state(backend.state)
+
+    def show(self) -> None:
+        self._icon.show()
+
+    def hide(self) -> None:
+        self._icon.hide()
+
+    def say(self, title: str, text: str) -> None:
+        """Show a notification."""
+        self._icon.showMessage(title, text, resources.app_icon())
+
+    def _show_state(self, state: ClusterState | None) -> None:
+        if state is None:
+            return
+        view = cluster.lend_view(state)
+        line = f"{view.title} · {view.text}" if state.node.lent_to else view.title
+        self.status.setText(line)
+        self.pause.setText("Resume" if state.node.paused else "Pause")
+        self._icon.setToolTip(f"Potluck: {view.title}")
+
+    def _toggle_pause(self) -> None:
+        state = self._backend.state
+        if state is not None:
+            call = self._backend.set_role(worker=True, paused=not state.node.paused)
+            call.then(failed=self._backend.report)
+
+    def _on_activated(self, reason: QSystemTrayIcon.ActivationReason) -> None:
+        if reason in (
+            QSystemTrayIcon.ActivationReason.Trigger,
+            QSystemTrayIcon.ActivationReason.DoubleClick,
+        ):
+            self.open_requested.emit()
+
+    def _tint(self) -> None:
+        self._icon.setIcon(self._picture())
+
+    def _picture(self) -> QIcon:
+        if sys.platform != "darwin":
+            return resources.app_icon()
+        mask = resources.icon("tray", "#000000", 22)  # macOS colours it as its menu bar
+        mask.setIsMask(True)
+        return mask

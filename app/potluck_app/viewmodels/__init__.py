@@ -1,0 +1,1 @@
+"""What the views show, as plain values and models: little Qt, no widgets, no network."""

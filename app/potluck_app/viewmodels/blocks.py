@@ -1,0 +1,136 @@
+"""Cut streamed Markdown into blocks, so that only the last one is drawn again. Pure.
+
+A block is a piece of prose or one fenced code block. What came before the last block never changes
+again: setting 33 kB of Markdown anew for every token costs 31 ms each time, the last paragraph less
+than one. Prose is cut at a blank line before a line that can only start something new; a list stays
+whole, because its numbers depend on what came before.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """Markdown without fences."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A fenced code block; not `closed` while its end has not come."""
+
+    language: str
+    text: str
+    closed: bool
+
+
+Block: TypeAlias = Prose | Code
+
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[^\s`]*)[^`]*$")
+_LIST_ITEM = re.compile(r"^(?:[-+*]|\d{1,9}[.)])(?:\s|$)")
+# A line without its end yet, of which the next characters may make a list item or a fence.
+_UNDECIDED = re.compile(r"^(?:[-+*]+|\d{1,9}[.)]?|`+|~+)$")
+
+
+class BlockSplitter:
+    """Takes text as it comes and keeps `blocks` up to date."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self._last_source = ""  # of the last block, which alone may still change
+
+    def feed(self, text: str) -> int:
+        """Add text.
+
+        Returns:
+            The index of the first block that is new or changed.
+        """
+        if not text:
+            return len(self.blocks)
+        first = max(len(self.blocks) - 1, 0)
+        pieces = _split(self._last_source + text)
+        self.blocks[first:] = [block for block, _ in pieces]
+        self._last_source = pieces[-1][1] if pieces else self._last_source + text
+        return first
+
+
+def split(text: str) -> list[Block]:
+    """All blocks of a whole text."""
+    return [block for block, _ in _split(text)]
+
+
+def _split(text: str) -> list[tuple[Block, str]]:
+    """The blocks with the source of each, so that the last one can be split again."""
+    result: list[tuple[Block, str]] = []
+    lines = _LINE.findall(text)
+    position = 0
+    while position < len(lines):
+        fence = _opening(lines, position)
+        end = _code_end(lines, position, fence) if fence else _prose_end(lines, position)
+        source = lines[position:end]
+        block = _code(source, fence) if fence else Prose("".join(source).strip("\n"))
+        if fence or block.text.strip():
+            result.append((block, "".join(source)))
+        elif result:  # blank lines alone are no block, but what follows may need to see them
+            result[-1] = (result[-1][0], result[-1][1] + "".join(source))
+        position = end
+    return result
+
+
+def _opening(lines: list[str], position: int) -> re.Match[str] | None:
+    line = lines[position]
+    if not line.endswith("\n"):
+        return None  # its language is not whole yet, and an inline ``` may still follow
+    return _FENCE.match(line.rstrip("\r\n"))
+
+
+def _prose_end(lines: list[str], start: int) -> int:
+    seen_text = bool(lines[start].strip())
+    for index in range(start + 1, len(lines)):
+        if _opening(lines, index):
+            return index
+        line = lines[index]
+        if not line.strip():
+            continue
+        starts_new = (
+            seen_text
+            and not lines[index - 1].strip()
+            and not line[0].isspace()
+            and not _LIST_ITEM.match(line)
+            and not (not line.endswith("\n") and _UNDECIDED.match(line))
+        )
+        if starts_new:
+            return index
+        seen_text = True
+    return len(lines)
+
+
+def _is_closing(line: str, fence: str) -> bool:
+    text = line.strip()
+    return len(text) >= len(fence) and set(text) == {fence[0]}
+
+
+def _code_end(lines: list[str], start: int, opening: re.Match[str]) -> int:
+    for index in range(start + 1, len(lines)):
+        if lines[index].endswith("\n") and _is_closing(lines[index], opening["fence"]):
+            return index + 1
+    return len(lines)
+
+
+def _code(source: list[str], opening: re.Match[str]) -> Code:
+    indent = len(opening["indent"])
+    body = source[1:]
+    closed = bool(body) and _is_closing(body[-1], opening["fence"])
+    if closed:
+        body = body[:-1]
+    text = "".join(_dedent(line, indent) for line in body)
+    return Code(language=opening["language"], text=text.rstrip("\n"), closed=closed)
+
+
+def _dedent(line: str, count: int) -> str:
+    blank = len(line) - len(line.lstrip(" \t"))
+    return line[min(blank, count) :]

@@ -1,0 +1,292 @@
+"""What the Cluster page and the worker window show of a ClusterState. Pure: values in, values out."""
+
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from potluck.api.schema import ClusterState, Computer, Pairing
+from potluck_app import wording
+
+Tone: TypeAlias = Literal["ok", "warn", "err", "accent", "neutral"]
+JoinStep: TypeAlias = Literal["found", "asking", "confirm", "waiting", "refused", "failed"]
+
+_DETAIL_IN_PILL = 24  # characters of a reason that still fit into a pill
+
+_PILLS: Final[dict[str, tuple[str, Tone]]] = {
+    "found": ("Found", "neutral"),
+    "asking": ("Asking", "accent"),
+    "pairing": ("Pairing", "accent"),
+    "ready": ("Ready", "ok"),
+    "receiving": ("Receiving layers", "accent"),
+    "loading": ("Loading", "accent"),
+    "running": ("Running", "ok"),
+    "paused": ("Paused", "warn"),
+    "lost": ("Lost", "err"),
+    "version_differs": ("Version differs", "warn"),
+    "blocked": ("Blocked", "err"),
+}
+_LAPTOP_WORDS: Final = ("book", "laptop", "notebook", "thinkpad", "xps", "surface", "portable")
+# States whose `detail` is a sentence that the person needs, in the place of memory and link.
+_EXPLAINED: Final = frozenset({"lost", "version_differs", "blocked"})
+
+
+class ComputerCard(NamedTuple):
+    """One computer of the grid."""
+
+    node_id: str
+    name: str
+    hardware: str
+    icon: Literal["desktop", "laptop"]
+    color: int
+    pill: str
+    tone: Tone
+    memory: str
+    used: float  # of its memory, 0 to 1
+    link: str
+    detail: str  # a sentence in the place of the figures
+    receiving: str  # "1.2 of 3.4 GB · 420 Mbit/s · 20 s left", while it receives
+    progress: float | None
+    removable: bool
+
+
+class Segment(NamedTuple):
+    """One computer's piece of the layer bar."""
+
+    name: str
+    start: int
+    stop: int
+    color: int
+    tip: str
+
+    @property
+    def text(self) -> str:
+        """The layers as people count a range, both ends included."""
+        if self.stop - self.start == 1:
+            return str(self.start)
+        return f"{self.start}–{self.stop - 1}"  # noqa: RUF001 - an en dash is what a range has
+
+
+class ModelCard(NamedTuple):
+    """The model that is loaded or on its way."""
+
+    name: str
+    pill: str
+    tone: Tone
+    figures: str
+    segments: tuple[Segment, ...]
+    progress: float | None
+    line: str  # what is happening, or why it failed
+    explanation: str
+    can_unload: bool
+
+
+class JoinCard(NamedTuple):
+    """A computer that could join."""
+
+    node_id: str
+    name: str
+    step: JoinStep
+    title: str
+    text: str
+    code: str | None
+    pairing_id: str | None
+
+
+class LendView(NamedTuple):
+    """What the worker window says about this computer."""
+
+    icon: Literal["heart", "pause", "cluster"]
+    tone: Tone
+    title: str
+    text: str
+
+
+def pill(computer: Computer) -> tuple[str, Tone]:
+    """The state of a computer in a word or two."""
+    text, tone = _PILLS[computer.state]
+    if computer.progress is not None and computer.state in ("receiving", "loading"):
+        text = f"{text} {wording.percent(computer.progress)}"
+    if computer.state == "paused" and computer.detail and len(computer.detail) <= _DETAIL_IN_PILL:
+        text = f"{text}: {computer.detail}"
+    return text, tone
+
+
+def is_member(computer: Computer) -> bool:
+    """Whether it belongs to this home: this computer, or one that was paired."""
+    return computer.is_self or computer.paired
+
+
+def header(state: ClusterState) -> str:
+    """`3 computers connected · 76 GB usable for models · 1 waiting`."""
+    members = [c for c in state.computers if is_member(c) and (c.online or c.is_self)]
+    usable = sum(d.memory_free for c in members if c.state != "paused" for d in c.devices)
+    parts = [wording.plural(len(members), "computer", "computers") + " connected"]
+    if usable:
+        parts.append(f"{wording.size(usable)} usable for models")
+    waiting = sum(1 for c in state.computers if c.joinable and not is_member(c))
+    if waiting:
+        parts.append(f"{waiting} waiting")
+    return " · ".join(parts)
+
+
+def computer_cards(state: ClusterState) -> list[ComputerCard]:
+    """The members of the home, this computer first, then by name."""
+    members = [computer for computer in state.computers if is_member(computer)]
+    members.sort(key=lambda computer: (not computer.is_self, computer.name.casefold()))
+    return [_computer_card(state, computer) for computer in members]
+
+
+def _computer_card(state: ClusterState, computer: Computer) -> ComputerCard:
+    text, tone = pill(computer)
+    total = sum(device.memory_total for device in computer.devices)
+    free = min(sum(device.memory_free for device in computer.devices), total)
+    transfer = next((t for t in state.transfers if t.node_id == computer.node_id), None)
+    receiving = ""
+    if transfer is not None and transfer.sent < transfer.total:
+        receiving = f"{wording.size(transfer.sent)} of {wording.size(transfer.total)}"
+        if transfer.bytes_per_s:
+            receiving += f" · {wording.rate(transfer.bytes_per_s)}"
+        if transfer.eta_s is not None:
+            receiving += f" · {wording.duration(transfer.eta_s)} left"
+    gpu = any(device.kind == "cuda" for device in computer.devices)
+    kind = "GPU memory free" if gpu else "free"
+    return ComputerCard(
+        node_id=computer.node_id,
+        name=computer.name,
+        hardware=wording.hardware_line(computer),
+        icon=_icon(computer.name),
+        color=computer.color,
+        pill=text,
+        tone=tone,
+        memory=f"{wording.gigabytes(free)} of {wording.size(total)} {kind}" if total else "",
+        used=1 - free / total if total else 0.0,
+        link="" if computer.is_self else wording.link_line(computer),
+        detail=(computer.detail or "") if computer.state in _EXPLAINED else "",
+        receiving=receiving,
+        progress=computer.progress if computer.state in ("receiving", "loading") else None,
+        removable=computer.paired and not computer.is_self,
+    )
+
+
+def _icon(name: str) -> Literal["desktop", "laptop"]:
+    folded = name.casefold()
+    return "laptop" if any(word in folded for word in _LAPTOP_WORDS) else "desktop"
+
+
+def model_card(state: ClusterState) -> ModelCard | None:
+    """The model's card, or None where none is loaded or on its way."""
+    model = state.model
+    if model.state == "none":
+        return None
+    words: dict[str, tuple[str, Tone]] = {
+        "preparing": ("Preparing", "accent"),
+        "streaming": ("Sending layers", "accent"),
+        "loading": ("Loading", "accent"),
+        "ready": ("Ready", "ok"),
+        "failed": ("Failed", "err"),
+    }
+    text, tone = words[model.state]
+    segments = _segments(state)
+    figures: list[str] = []
+    if model.tokens_per_s is not None:
+        figures.append(wording.tokens_per_s(model.tokens_per_s))
+    elif model.plan is not None and model.state == "ready":
+        figures.append(f"about {wording.tokens_per_s(model.plan.predicted_tokens_per_s)}")
+    if segments:
+        figures.append(wording.plural(max(s.stop for s in segments), "layer", "layers"))
+    on_its_way = model.state in ("preparing", "streaming", "loading")
+    return ModelCard(
+        name=model.name or "Model",
+        pill=text,
+        tone=tone,
+        figures=" · ".join(figures),
+        segments=segments,
+        progress=model.progress if on_its_way else None,
+        line=wording.model_progress(model, state.transfers),
+        explanation=model.plan.explanation if model.plan else "",
+        can_unload=True,
+    )
+
+
+def _segments(state: ClusterState) -> tuple[Segment, ...]:
+    plan = state.model.plan
+    if plan is None:
+        return ()
+    colors = {computer.node_id: computer.color for computer in state.computers}
+    return tuple(
+        Segment(
+            name=stage.node,
+            start=stage.layers[0],
+            stop=stage.layers[1],
+            color=colors.get(stage.node_id, index),
+            tip=f"{stage.node} · {stage.device} · {stage.predicted_ms:.1f} ms per token",
+        )
+        for index, stage in enumerate(plan.stages)
+        if stage.layers[1] > stage.layers[0]
+    )
+
+
+def join_cards(state: ClusterState, ignored: frozenset[str] = frozenset()) -> list[JoinCard]:
+    """The computers that could join, with what is to be done for each."""
+    pairings = {p.node_id: p for p in state.pairings if p.role == "master"}
+    cards: list[JoinCard] = []
+    for computer in state.computers:
+        if is_member(computer) or computer.node_id in ignored:
+            continue
+        pairing = pairings.get(computer.node_id)
+        if pairing is None and not computer.joinable:
+            continue
+        cards.append(_join_card(computer, pairing))
+    return cards
+
+
+def _join_card(computer: Computer, pairing: Pairing | None) -> JoinCard:
+    step, text = _join_step(computer, pairing)
+    code = pairing.code if pairing is not None and step in ("confirm", "waiting") else None
+    return JoinCard(
+        node_id=computer.node_id,
+        name=computer.name,
+        step=step,
+        title=f"{computer.name} wants to join",
+        text=text,
+        code=wording.spaced_code(code) if code else None,
+        pairing_id=pairing.id if pairing is not None else None,
+    )
+
+
+def _join_step(computer: Computer, pairing: Pairing | None) -> tuple[JoinStep, str]:
+    if pairing is None:
+        return "found", "Found on your network"
+    match pairing.state:
+        case "asking":
+            return "asking", f"Asking {computer.name} for its code…"
+        case "confirm":
+            return "confirm", "Found on your network · check that it shows the code"
+        case "accepted":
+            return "waiting", f"Now click Allow on {computer.name}, which shows the code"
+        case "refused":
+            return "refused", f"{computer.name} said no."
+        case "failed":
+            return "failed", pairing.message or f"{computer.name} could not be added."
+        case "paired":
+            return "waiting", f"{computer.name} is joining…"
+
+
+def worker_requests(state: ClusterState) -> list[Pairing]:
+    """The main computers that want to use this one and wait for a word."""
+    return [p for p in state.pairings if p.role == "worker" and p.state in ("confirm", "accepted")]
+
+
+def lend_view(state: ClusterState) -> LendView:
+    """What this computer does for others, in one title and one sentence."""
+    me = next((computer for computer in state.computers if computer.is_self), None)
+    if state.node.paused:
+        return LendView("pause", "warn", "Paused", "This computer lends nothing until you resume.")
+    if state.node.lent_to:
+        names = wording.listing(state.node.lent_to)
+        if me is not None and me.state in ("receiving", "loading"):
+            what = "Receiving layers" if me.state == "receiving" else "Loading layers"
+            share = f" · {wording.percent(me.progress)}" if me.progress is not None else ""
+            return LendView("heart", "accent", f"Helping {names}", what + share)
+        layers = f"{me.layers[1] - me.layers[0]} layers" if me and me.layers else "Ready"
+        return LendView("heart", "ok", f"Helping {names}", layers)
+    text = "Open Potluck on your main computer. It finds this one by itself."
+    return LendView("cluster", "accent", "Ready to join", text)

@@ -1,0 +1,234 @@
+"""The cards of the Cluster page: the model, a computer, a computer that could join."""
+
+from collections.abc import Callable
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QFrame, QMenu, QSizePolicy
+
+from potluck_app import resources
+from potluck_app.theme import Theme
+from potluck_app.tokens import node_color
+from potluck_app.viewmodels.cluster import ComputerCard, JoinCard, ModelCard
+from potluck_app.views.controls import (
+    ElidedLabel,
+    IconButton,
+    Meter,
+    Pill,
+    TintedIcon,
+    button,
+    hbox,
+    label,
+    vbox,
+)
+from potluck_app.views.layer_bar import LayerBar
+
+
+class ModelCardView(QFrame):
+    """The model, how fast it is, and where its layers are."""
+
+    def __init__(
+        self,
+        theme: Theme,
+        *,
+        on_unload: Callable[[], object],
+        on_choose: Callable[[], object],
+    ) -> None:
+        super().__init__()
+        self.setProperty("card", "true")
+        self.setObjectName("model-card")
+        self.name = label("", "section")
+        self.pill = Pill()
+        self.pill.setObjectName("model-pill")
+        self.figures = label("", "body2")
+        self.unload = button("Unload", "model-unload", on_unload)
+        self.choose = button("Choose a model", "model-choose", on_choose)
+        self.bar = LayerBar(theme)
+        self.meter = Meter(theme, "Progress of the model")
+        self.line = label("", "meta", wrap=True)
+        self.line.setObjectName("model-line")
+        head = hbox(spacing=12)
+        head.addWidget(self.name)
+        head.addWidget(self.pill)
+        head.addStretch(1)
+        head.addWidget(self.figures)
+        head.addWidget(self.choose)
+        head.addWidget(self.unload)
+        column = vbox(self, spacing=10)
+        column.setContentsMargins(20, 15, 20, 15)
+        column.addLayout(head)
+        column.addWidget(self.bar)
+        column.addWidget(self.meter)
+        column.addWidget(self.line)
+
+    def show_card(self, card: ModelCard | None) -> None:
+        """Show the model; without one, offer to choose one."""
+        self.choose.setVisible(card is None)
+        self.unload.setVisible(card is not None)
+        self.pill.setVisible(card is not None)
+        self.figures.setVisible(card is not None)
+        if card is None:
+            self.name.setText("No model is loaded")
+            self.bar.show_segments(())
+            self.meter.hide()
+            self.line.setText(
+                "The first message loads the Potluck guide. Choose a bigger model to spread it over"
+                " your computers."
+            )
+            self.line.show()
+            return
+        self.name.setText(card.name)
+        self.pill.show_state(card.pill, card.tone)
+        self.figures.setText(card.figures)
+        self.bar.show_segments(card.segments)
+        self.bar.setToolTip("")
+        self.meter.setVisible(card.progress is not None)
+        self.meter.show_fraction(card.progress or 0.0)
+        text = card.line or card.explanation
+        self.line.setText(text)
+        self.line.setVisible(bool(text))
+
+
+class ComputerCardView(QFrame):
+    """One computer of the home."""
+
+    def __init__(
+        self, theme: Theme, card: ComputerCard, on_remove: Callable[[str, str], object]
+    ) -> None:
+        super().__init__()
+        self.setProperty("card", "true")
+        self.setObjectName(f"computer-{card.node_id[:8]}")
+        self._theme, self._card = theme, card
+        self._on_remove = on_remove
+        self._icon = TintedIcon(theme, card.icon, 24, lambda: node_color(self._card.color))
+        self.name = ElidedLabel("", "section")
+        self._hardware = ElidedLabel("", "meta")
+        self.pill = Pill()
+        self._menu = IconButton(theme, "more", "", f"computer-menu-{card.node_id[:8]}")
+        self._menu.clicked.connect(self._open_menu)
+        self._meter = Meter(theme, "Memory in use")
+        self._memory = label("", "meta")
+        self._link = ElidedLabel("", "meta")
+        self._link.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self._detail = label("", "meta", wrap=True)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self._arrange()
+        self.show_card(card)
+
+    def _arrange(self) -> None:
+        names = vbox(spacing=1)
+        names.addWidget(self.name)
+        names.addWidget(self._hardware)
+        head = hbox(spacing=8)
+        head.addWidget(self._icon)
+        head.addLayout(names, 1)
+        head.addWidget(self.pill)
+        head.addWidget(self._menu)
+        foot = hbox(spacing=12)
+        foot.addWidget(self._memory)
+        foot.addWidget(self._link, 1)
+        column = vbox(self, spacing=7)
+        column.setContentsMargins(16, 13, 16, 13)
+        column.addLayout(head)
+        column.addWidget(self._meter)
+        column.addLayout(foot)
+        column.addWidget(self._detail)
+
+    def show_card(self, card: ComputerCard) -> None:
+        self._card = card
+        self.setAccessibleName(f"{card.name}, {card.pill}")
+        self._icon.set_icon(card.icon, lambda: node_color(self._card.color))
+        self.name.set_text(card.name)
+        self._hardware.set_text(card.hardware)
+        self.pill.show_state(card.pill, card.tone)
+        self._menu.setVisible(card.removable)
+        self._menu.setAccessibleName(f"More about {card.name}")
+        if card.progress is not None:
+            self._meter.setAccessibleName("Progress")
+            self._meter.show_fraction(card.progress)
+        else:
+            self._meter.setAccessibleName("Memory in use")
+            self._meter.show_fraction(card.used)
+        self._memory.setText(card.receiving or card.memory)
+        self._link.set_text("" if card.receiving else card.link)
+        for widget in (self._memory, self._link):
+            widget.setVisible(not card.detail)
+        self._detail.setText(card.detail)
+        self._detail.setVisible(bool(card.detail))
+
+    def menu(self) -> QMenu:
+        """What can be done with this computer."""
+        menu = QMenu(self)
+        menu.setAccessibleName(self._card.name)
+        icon = resources.icon("trash", self._theme.tokens.text2, 16)
+        remove = menu.addAction(icon, "Remove from this home…")
+        remove.triggered.connect(lambda: self._on_remove(self._card.node_id, self._card.name))
+        return menu
+
+    def _open_menu(self) -> None:
+        self.menu().popup(self._menu.mapToGlobal(self._menu.rect().bottomLeft()))
+
+
+class JoinCardView(QFrame):
+    """A computer that could join, with the digits that both screens show."""
+
+    def __init__(
+        self,
+        theme: Theme,
+        card: JoinCard,
+        *,
+        on_ask: Callable[[str], object],
+        on_decide: Callable[[str, bool], object],
+        on_ignore: Callable[[str], object],
+    ) -> None:
+        super().__init__()
+        self.setProperty("card", "true")
+        self.setObjectName(f"join-{card.node_id[:8]}")
+        self._card = card
+        self._on_ask, self._on_decide, self._on_ignore = on_ask, on_decide, on_ignore
+        self._title = ElidedLabel("", "section")
+        self._text = label("", "body2", wrap=True)
+        self.code = label("", "section")
+        self.code.setObjectName("join-code")
+        self.code.setFont(theme.ui_font(18))
+        self.ignore = button("Ignore", "join-ignore", self._ignore)
+        self.add = button("Add", "join-add", self._add, kind="primary")
+        texts = vbox(spacing=2)
+        texts.addWidget(self._title)
+        line = hbox(spacing=10)
+        line.addWidget(self._text)
+        line.addWidget(self.code)
+        line.addStretch(1)
+        texts.addLayout(line)
+        row = hbox(self, spacing=6)
+        row.setContentsMargins(16, 12, 16, 12)
+        row.addLayout(texts, 1)
+        row.addSpacing(10)
+        row.addWidget(self.ignore)
+        row.addWidget(self.add)
+        self.show_card(card)
+
+    def show_card(self, card: JoinCard) -> None:
+        self._card = card
+        self.setAccessibleName(f"{card.title}. {card.text} {card.code or ''}")
+        self._title.set_text(card.title)
+        self._text.setText(card.text)
+        self._text.setWordWrap(card.code is None)
+        self.code.setText(card.code or "")
+        self.code.setVisible(card.code is not None)
+        can_ask = card.step in ("found", "refused", "failed")
+        self.add.setText("Ask again" if card.step in ("refused", "failed") else "Add")
+        self.add.setAccessibleName(f"{self.add.text()} {card.name}")
+        self.add.setEnabled(can_ask or card.step == "confirm")
+        self.ignore.setText("Cancel" if card.step == "waiting" else "Ignore")
+        self.ignore.setAccessibleName(f"{self.ignore.text()} {card.name}")
+
+    def _add(self) -> None:
+        if self._card.step == "confirm" and self._card.pairing_id is not None:
+            self._on_decide(self._card.pairing_id, True)
+        else:
+            self._on_ask(self._card.node_id)
+
+    def _ignore(self) -> None:
+        if self._card.step in ("confirm", "waiting") and self._card.pairing_id is not None:
+            self._on_decide(self._card.pairing_id, False)
+        self._on_ignore(self._card.node_id)

@@ -1,0 +1,192 @@
+"""The Chat page: conversations, the model in use, the transcript, the composer."""
+
+from collections.abc import Callable
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QStackedWidget, QToolButton, QWidget
+
+from potluck.api.schema import ClusterState
+from potluck_app import resources, wording
+from potluck_app.theme import Theme
+from potluck_app.viewmodels import cluster
+from potluck_app.viewmodels.chat import Chat
+from potluck_app.views.chat_sidebar import ChatSidebar
+from potluck_app.views.composer import Composer
+from potluck_app.views.controls import (
+    Meter,
+    Pill,
+    WidthLimit,
+    button,
+    hbox,
+    label,
+    vbox,
+)
+from potluck_app.views.transcript import PAGE_WIDTH, Transcript
+
+# The guide answers these; they are about what the person wants to do next.
+EXAMPLES = (
+    "What is Potluck?",
+    "How do I add another computer?",
+    "No computers are found. What can I do?",
+    "Does anything leave my home network?",
+)
+_COLLAPSE_BELOW = 860  # pixels of the page: the list of chats goes
+_WARN, _FULL = 0.8, 0.95  # of the context
+
+
+class ChatView(QWidget):
+    """The Chat page."""
+
+    def __init__(self, theme: Theme, chat: Chat, open_models: Callable[[], object]) -> None:
+        super().__init__()
+        self.setObjectName("chat-page")
+        self.setProperty("page", "true")
+        self._theme, self._chat = theme, chat
+        self._context = 0
+        self.sidebar = ChatSidebar(theme, chat)
+        self.transcript = Transcript(theme, chat)
+        self.composer = Composer(theme)
+        self.composer.sent.connect(chat.send)
+        self.composer.stopped.connect(chat.stop)
+        self._pages = QStackedWidget()
+        self._pages.addWidget(self._make_empty())
+        self._pages.addWidget(self.transcript)
+
+        main = vbox()
+        main.addLayout(self._make_top(open_models))
+        main.addWidget(self._pages, 1)
+        main.addWidget(self._make_bottom())
+        row = hbox(self)
+        row.addWidget(self.sidebar)
+        row.addLayout(main, 1)
+
+        chat.busy_changed.connect(self.composer.set_busy)
+        model = chat.messages
+        model.modelReset.connect(self._on_messages)
+        model.rowsInserted.connect(self._on_messages)
+        model.rowsRemoved.connect(self._on_messages)
+        model.dataChanged.connect(self._show_context)
+        chat.shown_changed.connect(self.focus_composer)
+        theme.changed.connect(self._tint)
+        self._tint()
+        self.show_state(None)
+        self._on_messages()
+
+    def _make_top(self, open_models: Callable[[], object]) -> QHBoxLayout:
+        self.model = QToolButton()
+        self.model.setObjectName("chat-model")
+        self.model.setProperty("kind", "picker")
+        self.model.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+        self.model.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # the arrow stands behind
+        self.model.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.model.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.model.clicked.connect(lambda: open_models())
+        self.pill = Pill()
+        self.pill.setObjectName("chat-pill")
+        self._context_text = label("", "meta")
+        self._context_meter = Meter(self._theme, "Context used")
+        self._context_meter.setFixedWidth(80)
+        row = hbox(spacing=12)
+        row.setContentsMargins(20, 10, 20, 6)
+        row.addWidget(self.model)
+        row.addWidget(self.pill)
+        row.addStretch(1)
+        row.addWidget(self._context_text)
+        row.addWidget(self._context_meter)
+        return row
+
+    def _make_empty(self) -> QWidget:
+        page = QWidget()
+        title = label("What would you like to know?", "title")
+        self._empty_line = label("", "body2")
+        grid = QGridLayout()
+        grid.setSpacing(12)
+        for number, example in enumerate(EXAMPLES):
+            prompt = button(
+                example,
+                f"example-{number}",
+                lambda text=example: self._chat.send(text),
+                kind="card",
+            )
+            grid.addWidget(prompt, number // 2, number % 2)
+        inner = QWidget()
+        column = vbox(inner, spacing=8)
+        column.addWidget(title, 0, Qt.AlignmentFlag.AlignHCenter)
+        column.addWidget(self._empty_line, 0, Qt.AlignmentFlag.AlignHCenter)
+        column.addSpacing(16)
+        column.addLayout(grid)
+        outer = vbox(page)
+        outer.setContentsMargins(24, 0, 24, 0)
+        outer.addStretch(2)
+        outer.addWidget(WidthLimit(inner, 640))
+        outer.addStretch(3)
+        return page
+
+    def _make_bottom(self) -> QWidget:
+        inner = QWidget()
+        column = vbox(inner, spacing=6)
+        column.addWidget(self.composer)
+        note = label("Runs only on your computers. Replies can be wrong.", "meta")
+        column.addWidget(note, 0, Qt.AlignmentFlag.AlignHCenter)
+        outer = QWidget()
+        row = hbox(outer)
+        row.setContentsMargins(16, 4, 16, 10)
+        row.addWidget(WidthLimit(inner, PAGE_WIDTH + 18))
+        return outer
+
+    def focus_composer(self) -> None:
+        if self.isVisible():
+            self.composer.text.setFocus()
+
+    def show_state(self, state: ClusterState | None) -> None:
+        """Show which model answers, and how it is."""
+        card = None if state is None else cluster.model_card(state)
+        if state is None or card is None:
+            self._show_model("Potluck guide", "this computer")
+            self.pill.show_state("Ready" if state else "Starting", "ok" if state else "neutral")
+            self._context = 0
+            self.transcript.show_progress("" if state else "Starting Potluck…", None)
+        else:
+            self._show_model(card.name, wording.where_it_runs(state))
+            self.pill.show_state(card.pill, card.tone)
+            self._context = state.model.context
+            self.transcript.show_progress(card.line, card.progress)
+        self._show_context()
+
+    def _show_model(self, name: str, where: str) -> None:
+        text = f"{name}  ·  {where}"
+        self.model.setText(text)
+        self.model.setAccessibleName(f"Model: {name}, on {where}. Choose another")
+        self.composer.set_model_name(name)
+        self._empty_line.setText(f"{name} answers from {where}.")
+
+    def _on_messages(self) -> None:
+        self._pages.setCurrentIndex(1 if self._chat.messages.rowCount() else 0)
+        self._show_context()
+
+    def _show_context(self) -> None:
+        used = 0
+        for message in reversed(self._chat.messages.messages):
+            if message.stats is not None:
+                used = message.stats.prompt_tokens + message.stats.tokens
+                break
+        is_known = self._context > 0 and used > 0
+        self._context_text.setVisible(is_known)
+        self._context_meter.setVisible(is_known)
+        if is_known:
+            share = used / self._context
+            self._context_text.setText(
+                f"Context {wording.thousands(used)} / {wording.thousands(self._context)}"
+            )
+            tone = "err" if share >= _FULL else "warn" if share >= _WARN else "accent"
+            self._context_meter.show_fraction(share, tone)
+            tip = "Older messages will be left out." if share >= _FULL else ""
+            self._context_text.setToolTip(tip)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.sidebar.setVisible(event.size().width() >= _COLLAPSE_BELOW)
+
+    def _tint(self) -> None:
+        self.model.setIcon(resources.icon("chevron-down", self._theme.tokens.text2, 16))

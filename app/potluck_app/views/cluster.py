@@ -1,0 +1,213 @@
+"""The Cluster page: the model over its computers, the computers, and those that could join.
+
+While the page is visible, every computer that offers itself is asked once for its digits, so that they
+stand there already and adding it is one click. Asking promises nothing: both sides still decide.
+"""
+
+from collections.abc import Callable
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QFrame, QGridLayout, QWidget
+
+from potluck.api.schema import ClusterState
+from potluck_app.backend import Backend
+from potluck_app.http import Problem
+from potluck_app.theme import Theme
+from potluck_app.viewmodels import cluster
+from potluck_app.views.add_computer import AddComputerDialog
+from potluck_app.views.cards import ComputerCardView, JoinCardView, ModelCardView
+from potluck_app.views.controls import (
+    ButtonIcon,
+    TintedIcon,
+    button,
+    hbox,
+    label,
+    scrolling_page,
+    vbox,
+)
+from potluck_app.views.dialogs import confirm
+
+_TWO_COLUMNS = 700  # pixels of the page; narrower, the computers stand in one column
+
+
+class ClusterView(QWidget):
+    """The Cluster page."""
+
+    def __init__(self, theme: Theme, backend: Backend, open_models: Callable[[], object]) -> None:
+        super().__init__()
+        self.setObjectName("cluster-page")
+        self.setProperty("page", "true")
+        self.setAccessibleName("Cluster")
+        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        self._theme, self._backend = theme, backend
+        self._asked: set[str] = set()
+        self._ignored: frozenset[str] = frozenset()
+        self._computers: dict[str, ComputerCardView] = {}
+        self._joins: dict[str, JoinCardView] = {}
+        self._columns = 2
+
+        self.subtitle = label("", "body2")
+        self.subtitle.setObjectName("cluster-subtitle")
+        self.model = ModelCardView(theme, on_unload=self._unload, on_choose=open_models)
+        self._grid = QGridLayout()
+        self._grid.setSpacing(16)
+        self._join_column = vbox(spacing=16)
+        self.looking = self._make_looking()
+        self._arrange()
+
+    def _arrange(self) -> None:
+        add = button("Add computer", "cluster-add", self.open_add_dialog)
+        ButtonIcon(add, self._theme, "plus", lambda: self._theme.tokens.text)
+        titles = vbox(spacing=10)
+        titles.addWidget(label("Home cluster", "title"))
+        titles.addWidget(self.subtitle)
+        head = hbox()
+        head.addLayout(titles, 1)
+        head.addWidget(add, 0, Qt.AlignmentFlag.AlignVCenter)
+        column = scrolling_page(self, "Computers")
+        column.addLayout(head)
+        column.addWidget(self.model)
+        column.addLayout(self._grid)
+        column.addLayout(self._join_column)
+        column.addWidget(self.looking)
+        column.addStretch(1)
+
+    def _make_looking(self) -> QFrame:
+        frame = QFrame()
+        frame.setObjectName("cluster-looking")
+        frame.setProperty("card", "true")
+        icon = TintedIcon(self._theme, "search", 24, lambda: self._theme.tokens.accent)
+        texts = vbox(spacing=4)
+        texts.addWidget(label("Looking for your computers", "section"))
+        texts.addWidget(
+            label(
+                "Start Potluck on another computer of this network and choose “Share this"
+                " computer”. It appears here by itself.",
+                "body2",
+                wrap=True,
+            )
+        )
+        row = hbox(frame, spacing=14)
+        row.setContentsMargins(18, 16, 18, 16)
+        row.addWidget(icon, 0, Qt.AlignmentFlag.AlignTop)
+        row.addLayout(texts, 1)
+        return frame
+
+    def show_state(self, state: ClusterState | None) -> None:
+        """Show this state; None while there is none yet."""
+        if state is None:
+            self.subtitle.setText("Starting…")
+            self.model.hide()
+            self.looking.hide()
+            return
+        self.subtitle.setText(cluster.header(state))
+        self.model.show()
+        self.model.show_card(cluster.model_card(state))
+        self._show_computers(cluster.computer_cards(state))
+        joins = cluster.join_cards(state, self._ignored)
+        self._show_joins(joins)
+        others = any(cluster.is_member(c) and not c.is_self for c in state.computers)
+        self.looking.setVisible(not others and not joins)
+        if self.isVisible():
+            self._ask_all(joins)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        if self._backend.state is not None:
+            self._ask_all(cluster.join_cards(self._backend.state, self._ignored))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        columns = 2 if event.size().width() >= _TWO_COLUMNS else 1
+        if columns != self._columns:
+            self._columns = columns
+            self._place_computers()
+
+    def _show_computers(self, cards: list[cluster.ComputerCard]) -> None:
+        if list(self._computers) != [card.node_id for card in cards]:
+            old = self._computers
+            self._computers = {}
+            for card in cards:
+                view = old.pop(card.node_id, None)
+                self._computers[card.node_id] = view or ComputerCardView(
+                    self._theme, card, self._remove
+                )
+            _discard(old)
+            self._place_computers()
+        for card in cards:
+            self._computers[card.node_id].show_card(card)
+
+    def _place_computers(self) -> None:
+        while self._grid.takeAt(0) is not None:
+            pass
+        for number, view in enumerate(self._computers.values()):
+            top = Qt.AlignmentFlag.AlignTop
+            self._grid.addWidget(view, number // self._columns, number % self._columns, top)
+        for column in range(2):
+            self._grid.setColumnStretch(column, 1 if column < self._columns else 0)
+
+    def _show_joins(self, cards: list[cluster.JoinCard]) -> None:
+        if list(self._joins) != [card.node_id for card in cards]:
+            old = self._joins
+            self._joins = {}
+            for card in cards:
+                view = old.pop(card.node_id, None)
+                if view is None:
+                    view = JoinCardView(
+                        self._theme,
+                        card,
+                        on_ask=self._ask,
+                        on_decide=self._backend_decide,
+                        on_ignore=self._ignore,
+                    )
+                    self._join_column.addWidget(view)
+                self._joins[card.node_id] = view
+            _discard(old)
+        for card in cards:
+            self._joins[card.node_id].show_card(card)
+
+    def _ask_all(self, joins: list[cluster.JoinCard]) -> None:
+        for join in joins:
+            if join.step == "found" and join.node_id not in self._asked:
+                self._ask(join.node_id)
+
+    def _ask(self, node_id: str) -> None:
+        self._asked.add(node_id)
+        self._backend.ask_pairing(node_id).then(failed=self._backend.report)
+
+    def _backend_decide(self, pairing_id: str, accept: bool) -> None:
+        self._backend.decide_pairing(pairing_id, accept).then(failed=self._backend.report)
+
+    def _ignore(self, node_id: str) -> None:
+        self._ignored |= {node_id}
+        self.show_state(self._backend.state)
+
+    def _unload(self) -> None:
+        self._backend.unload_model().then(failed=self._backend.report)
+
+    def _remove(self, node_id: str, name: str) -> None:
+        confirm(
+            self,
+            title=f"Remove {name}?",
+            text=f"{name} stops helping at once and must be added again to come back.",
+            action="Remove",
+            on_confirmed=lambda: self._backend.remove_computer(node_id).then(failed=self._problem),
+        )
+
+    def _problem(self, problem: Problem) -> None:
+        self._backend.report(problem)
+
+    def open_add_dialog(self) -> AddComputerDialog:
+        """Show the ways to add a computer that is not found by itself."""
+        self._ignored = frozenset()  # who asks for computers wants to see all of them
+        self.show_state(self._backend.state)
+        dialog = AddComputerDialog(self, self._theme, self._backend)
+        dialog.open()
+        return dialog
+
+
+def _discard(views: dict[str, ComputerCardView] | dict[str, JoinCardView]) -> None:
+    for view in views.values():
+        view.hide()
+        view.deleteLater()

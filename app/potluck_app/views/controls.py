@@ -1,0 +1,411 @@
+"""The small widgets that every page is made of: buttons, pills, cards, meters, tinted icons.
+
+Each takes the theme and follows it. Buttons take the focus from the keyboard only, so that the focus
+ring shows for those who need it and not after every click.
+"""
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from PySide6.QtCore import QEvent, QObject, QRectF, QSize, Qt, QTimer
+from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import (
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QLayout,
+    QPushButton,
+    QScrollArea,
+    QSizePolicy,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from potluck_app import resources
+from potluck_app.theme import Theme
+
+Tone: TypeAlias = Literal["ok", "warn", "err", "accent", "neutral"]
+LabelKind: TypeAlias = Literal[
+    "body", "title", "section", "strong", "body2", "meta", "group", "small", "error", "code"
+]
+
+_CONFIRM_MS = 1500
+_ICON_GAP = 3  # more room between icon and text than the style leaves
+
+
+def set_property(widget: QWidget, name: str, value: str) -> None:
+    """Set a property that the style sheet selects by, and let the style look again."""
+    if widget.property(name) == value:
+        return
+    widget.setProperty(name, value)
+    widget.style().unpolish(widget)
+    widget.style().polish(widget)
+
+
+def vbox(parent: QWidget | None = None, *, margins: int = 0, spacing: int = 0) -> QVBoxLayout:
+    """A column."""
+    layout = QVBoxLayout() if parent is None else QVBoxLayout(parent)
+    layout.setContentsMargins(margins, margins, margins, margins)
+    layout.setSpacing(spacing)
+    return layout
+
+
+def hbox(parent: QWidget | None = None, *, margins: int = 0, spacing: int = 0) -> QHBoxLayout:
+    """A row."""
+    layout = QHBoxLayout() if parent is None else QHBoxLayout(parent)
+    layout.setContentsMargins(margins, margins, margins, margins)
+    layout.setSpacing(spacing)
+    return layout
+
+
+def clear(layout: QLayout) -> None:
+    """Take everything out of a layout and delete it."""
+    while (item := layout.takeAt(0)) is not None:
+        widget = item.widget()
+        if widget is not None:
+            widget.hide()
+            widget.deleteLater()
+
+
+def label(text: str = "", kind: LabelKind = "body", *, wrap: bool = False) -> QLabel:
+    """A text that is never read as markup, whoever wrote it."""
+    result = QLabel(text)
+    result.setTextFormat(Qt.TextFormat.PlainText)
+    result.setProperty("kind", kind)
+    result.setWordWrap(wrap)
+    return result
+
+
+def card() -> QFrame:
+    """A bordered surface."""
+    frame = QFrame()
+    frame.setProperty("card", "true")
+    return frame
+
+
+def scrolling_page(page: QWidget, accessible_name: str) -> QVBoxLayout:
+    """Fill a page with a column that scrolls, with the margins that every page has."""
+    inner = QWidget()
+    column = vbox(inner, spacing=16)
+    column.setContentsMargins(32, 24, 32, 32)
+    scroll = QScrollArea()
+    scroll.setAccessibleName(accessible_name)
+    scroll.setFrameShape(QFrame.Shape.NoFrame)
+    scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+    scroll.setWidgetResizable(True)
+    scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    scroll.setWidget(inner)
+    vbox(page).addWidget(scroll)
+    return column
+
+
+def rule() -> QFrame:
+    """A thin line between two things."""
+    frame = QFrame()
+    frame.setProperty("rule", "true")
+    return frame
+
+
+def button(
+    text: str,
+    name: str,
+    on_click: Callable[[], object],
+    *,
+    kind: Literal["plain", "primary", "danger", "card", "choice"] = "plain",
+) -> QPushButton:
+    """A push button; `name` is its stable id."""
+    result = QPushButton(text)
+    result.setObjectName(name)
+    result.setAccessibleName(text)
+    result.setProperty("kind", kind)
+    result.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+    result.setAutoDefault(False)  # Enter in a field is the field's
+    result.setCursor(Qt.CursorShape.PointingHandCursor)
+    result.clicked.connect(lambda: on_click())
+    return result
+
+
+class ElidedLabel(QLabel):
+    """One line that ends in an ellipsis where there is no room, and shows all of itself as a tip."""
+
+    def __init__(self, text: str = "", kind: LabelKind = "body") -> None:
+        super().__init__()
+        self._whole = ""
+        self.setTextFormat(Qt.TextFormat.PlainText)
+        self.setProperty("kind", kind)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self.set_text(text)
+
+    def set_text(self, text: str) -> None:
+        if text != self._whole:
+            self._whole = text
+            self._elide()
+
+    def whole_text(self) -> str:
+        return self._whole
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._elide()
+
+    def _elide(self) -> None:
+        metrics = QFontMetrics(self.font())
+        shown = metrics.elidedText(self._whole, Qt.TextElideMode.ElideRight, max(self.width(), 24))
+        self.setText(shown)
+        self.setToolTip(self._whole if shown != self._whole else "")
+
+
+class Pill(QLabel):
+    """A state in one or two words, coloured by what it means."""
+
+    def __init__(self, text: str = "", tone: Tone = "neutral") -> None:
+        super().__init__(text)
+        self.setTextFormat(Qt.TextFormat.PlainText)
+        self.setProperty("pill", tone)
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+
+    def show_state(self, text: str, tone: Tone) -> None:
+        self.setText(text)
+        set_property(self, "pill", tone)
+
+
+class TintedIcon(QLabel):
+    """An icon of the set in the colour that the theme gives it."""
+
+    def __init__(
+        self, theme: Theme, name: str, size: int, color: Callable[[], str] | None = None
+    ) -> None:
+        super().__init__()
+        self._theme, self._name, self._size = theme, name, size
+        self._color = color or (lambda: theme.tokens.text2)
+        self.setFixedSize(size, size)
+        theme.changed.connect(self.tint)
+        self.tint()
+
+    def set_icon(self, name: str, color: Callable[[], str]) -> None:
+        self._name, self._color = name, color
+        self.tint()
+
+    def tint(self) -> None:
+        scale = self.devicePixelRatioF()
+        self.setPixmap(resources.pixmap(self._name, self._color(), self._size, max(scale, 2.0)))
+
+
+class IconButton(QToolButton):
+    """A quiet button with an icon, and a text where it is given."""
+
+    def __init__(
+        self,
+        theme: Theme,
+        icon: str,
+        accessible_name: str,
+        name: str,
+        *,
+        text: str = "",
+        size: int = 16,
+    ) -> None:
+        super().__init__()
+        self._theme, self._icon = theme, icon
+        self.setObjectName(name)
+        self.setAccessibleName(accessible_name)
+        self.setToolTip("" if text else accessible_name)
+        self.setText(text)
+        self.setIconSize(QSize(size, size))
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+        if text:
+            self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+        self._back = QTimer(self, singleShot=True, interval=_CONFIRM_MS)
+        self._usual = (icon, text)
+        self._back.timeout.connect(self._show_usual)
+        theme.changed.connect(self.tint)
+        self.tint()
+
+    def confirm(self, text: str) -> None:
+        """Say for a moment that it is done."""
+        self._show("check", text if self._usual[1] else "")
+        self._back.start()
+
+    def _show_usual(self) -> None:
+        self._show(*self._usual)
+
+    def _show(self, icon: str, text: str) -> None:
+        self._icon = icon
+        self.setText(text)
+        self.tint()
+
+    def tint(self) -> None:
+        tokens = self._theme.tokens
+        color = tokens.accent if self.isChecked() else tokens.text2
+        size = self.iconSize().width()
+        self.setIcon(resources.icon(self._icon, color, size, disabled=tokens.border_strong))
+
+
+class ButtonIcon(QObject):
+    """Keeps the icon of a push button in the colour of its text."""
+
+    def __init__(
+        self, button: QPushButton, theme: Theme, icon: str, color: Callable[[], str]
+    ) -> None:
+        super().__init__(button)
+        self._button, self._theme, self._icon, self._color = button, theme, icon, color
+        button.setIconSize(QSize(16 + _ICON_GAP, 16))
+        theme.changed.connect(self.tint)
+        self.tint()
+
+    def set_icon(self, icon: str) -> None:
+        self._icon = icon
+        self.tint()
+
+    def tint(self) -> None:
+        disabled = self._theme.tokens.text3
+        icon = resources.icon(self._icon, self._color(), 16, disabled=disabled, gap=_ICON_GAP)
+        self._button.setIcon(icon)
+
+
+class Meter(QWidget):
+    """A bar 6 pixels high that says how much of something is used or done."""
+
+    def __init__(self, theme: Theme, accessible_name: str, height: int = 6) -> None:
+        super().__init__()
+        self._theme = theme
+        self._fraction = 0.0
+        self._tone: Tone = "accent"
+        self.setAccessibleName(accessible_name)
+        self.setFixedHeight(height)
+        theme.changed.connect(self.update)
+
+    @property
+    def fraction(self) -> float:
+        return self._fraction
+
+    def show_fraction(self, fraction: float, tone: Tone = "accent") -> None:
+        self._fraction = min(max(fraction, 0.0), 1.0)
+        self._tone = tone
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        return QSize(120, self.height())
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        tokens = self._theme.tokens
+        colors = {
+            "ok": tokens.ok,
+            "warn": tokens.warn,
+            "err": tokens.err,
+            "accent": tokens.accent,
+            "neutral": tokens.text3,
+        }
+        radius = self.height() / 2
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(QColor(tokens.surface2))
+        painter.drawRoundedRect(QRectF(self.rect()), radius, radius)
+        if self._fraction > 0:
+            width = max(self._fraction * self.width(), self.height())
+            painter.setBrush(QColor(colors[self._tone]))
+            painter.drawRoundedRect(QRectF(0, 0, width, self.height()), radius, radius)
+        painter.end()
+
+
+class Banner(QFrame):
+    """One calm line under the title: what happened, and at most one thing to do."""
+
+    def __init__(self, theme: Theme) -> None:
+        super().__init__()
+        self.setObjectName("banner")
+        self.setProperty("tone", "info")
+        self._theme = theme
+        self._icon = TintedIcon(theme, "info", 16)
+        self.text = label(wrap=True)
+        self.text.setObjectName("banner-text")
+        self._close = IconButton(theme, "close", "Dismiss", "banner-close")
+        self._close.clicked.connect(self._dismiss)
+        self._on_dismiss: Callable[[], object] = lambda: None
+        row = hbox(self, spacing=10)
+        row.setContentsMargins(14, 4, 6, 4)
+        row.addWidget(self._icon)
+        row.addWidget(self.text, 1)
+        row.addWidget(self._close)
+        self.hide()
+
+    def show_line(
+        self,
+        text: str,
+        tone: Literal["info", "warning", "error"] = "info",
+        *,
+        on_dismiss: Callable[[], object] | None = None,
+    ) -> None:
+        """Show a line; it can be dismissed where `on_dismiss` says what that means."""
+        self.text.setText(text)
+        set_property(self, "tone", tone)
+        set_property(self.text, "tone", tone)
+        icon = "info" if tone == "info" else "warning"
+        self._icon.set_icon(icon, lambda: self._color(tone))
+        self._on_dismiss = on_dismiss or (lambda: None)
+        self._close.setVisible(on_dismiss is not None)
+        self.show()
+
+    def _color(self, tone: str) -> str:
+        tokens = self._theme.tokens
+        return {"info": tokens.accent, "warning": tokens.warn, "error": tokens.err}[tone]
+
+    def _dismiss(self) -> None:
+        self.hide()
+        self._on_dismiss()
+
+
+class Rail(QFrame):
+    """The strip of pages at the left edge."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setProperty("side", "true")
+        self.setFixedWidth(76)
+        self.column = vbox(self, spacing=6)
+        self.column.setContentsMargins(8, 14, 8, 14)
+
+
+class RailButton(IconButton):
+    """One page of the rail: icon above its name."""
+
+    def __init__(self, theme: Theme, icon: str, text: str, name: str) -> None:
+        super().__init__(theme, icon, text, name, size=20)
+        self.setProperty("kind", "rail")
+        self.setText(text)
+        self.setToolTip("")
+        self.setCheckable(True)
+        self.setAutoExclusive(True)
+        self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextUnderIcon)
+        self.setFixedSize(60, 59)
+        self.toggled.connect(self.tint)
+
+
+class WidthLimit(QWidget):
+    """Keeps one widget in the middle and at most so wide."""
+
+    def __init__(self, content: QWidget, width: int) -> None:
+        super().__init__()
+        content.setMaximumWidth(width)
+        row = hbox(self)
+        row.addStretch(1)
+        row.addWidget(content, 1000)
+        row.addStretch(1)
+
+
+class HoverReveal(QObject):
+    """Shows a widget while the pointer is over another, or the focus is in it."""
+
+    def __init__(self, over: QWidget, reveal: QWidget) -> None:
+        super().__init__(over)
+        self._over, self._reveal = over, reveal
+        over.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Enter:
+            self._reveal.show()
+        elif event.type() == QEvent.Type.Leave:
+            self._reveal.hide()
+        return super().eventFilter(watched, event)

@@ -1,0 +1,203 @@
+"""The window of the computer whose person chats: the rail, the pages, one calm line when something is up."""
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
+from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
+
+from potluck.api.schema import ClusterState, Notice
+from potluck_app import resources
+from potluck_app.backend import Backend, Connection
+from potluck_app.preferences import PreferencesFile
+from potluck_app.theme import Choice, Theme
+from potluck_app.viewmodels.chat import Chat
+from potluck_app.views.chat import ChatView
+from potluck_app.views.cluster import ClusterView
+from potluck_app.views.controls import Banner, Rail, RailButton, hbox, vbox
+from potluck_app.views.first_run import FirstRunView
+from potluck_app.views.models import ModelsView
+from potluck_app.views.settings import SettingsView
+
+MINIMUM = QSize(880, 600)
+CHAT, CLUSTER, MODELS, SETTINGS = range(4)
+_LEVELS = {"info": "info", "warning": "warning", "error": "error"}
+
+
+class MainWindow(QMainWindow):
+    """The rail and the pages; before the first choice, the page that asks for it."""
+
+    def __init__(
+        self,
+        theme: Theme,
+        backend: Backend,
+        chat: Chat,
+        preferences: PreferencesFile,
+        *,
+        on_share: Callable[[], object],
+        on_closed: Callable[[], object],
+    ) -> None:
+        super().__init__()
+        self.setObjectName("main-window")
+        self.setWindowTitle("Potluck")
+        self.setWindowIcon(resources.app_icon())
+        self.setMinimumSize(MINIMUM)
+        self.resize(preferences.current.width, preferences.current.height)
+        self._theme, self._backend, self._chat = theme, backend, chat
+        self._preferences, self._on_closed = preferences, on_closed
+        self._dismissed = 0  # the newest notice that the person has seen
+        self._problem = ""
+
+        self.banner = Banner(theme)
+        self.chat = ChatView(theme, chat, lambda: self.go(MODELS))
+        self.cluster = ClusterView(theme, backend, lambda: self.go(MODELS))
+        self.models = ModelsView(theme, backend, lambda: self.go(CLUSTER))
+        self.settings = SettingsView(theme, backend, on_theme=self._set_theme, on_share=on_share)
+        self.first_run = FirstRunView(theme, on_master=self._start_master, on_worker=on_share)
+        self.pages = QStackedWidget()
+        self._all_pages = (self.chat, self.cluster, self.models, self.settings)
+        for page in self._all_pages:
+            self.pages.addWidget(page)
+        self._root = QStackedWidget()
+        self._root.addWidget(self._make_shell())
+        self._root.addWidget(self.first_run)
+        self._root.setCurrentIndex(0 if preferences.current.mode else 1)
+        self.first_run.setFocus()
+        self.setCentralWidget(self._root)
+        self._make_shortcuts()
+
+        backend.state_changed.connect(self._on_state)
+        backend.connection_changed.connect(self._on_connection)
+        backend.problem.connect(self._on_problem)
+        chat.trouble.connect(self._on_problem)
+        self._on_state(backend.state)
+        self.go(CHAT)
+
+    def _make_shell(self) -> QWidget:
+        rail = Rail()
+        self.rail_buttons = [
+            RailButton(self._theme, "chat", "Chat", "rail-chat"),
+            RailButton(self._theme, "cluster", "Cluster", "rail-cluster"),
+            RailButton(self._theme, "models", "Models", "rail-models"),
+            RailButton(self._theme, "settings", "Settings", "rail-settings"),
+        ]
+        for page, item in enumerate(self.rail_buttons):
+            if page == SETTINGS:
+                rail.column.addStretch(1)
+            rail.column.addWidget(item, 0, Qt.AlignmentFlag.AlignHCenter)
+            item.clicked.connect(lambda _checked, page=page: self.go(page))
+        holder = QWidget()
+        self._banner_row = vbox(holder)
+        self._banner_row.setContentsMargins(12, 10, 12, 2)
+        self._banner_row.addWidget(self.banner)
+        self._banner_holder = holder
+        holder.hide()
+        right = vbox()
+        right.addWidget(holder)
+        right.addWidget(self.pages, 1)
+        shell = QWidget()
+        shell.setProperty("page", "true")
+        row = hbox(shell)
+        row.addWidget(rail)
+        row.addLayout(right, 1)
+        return shell
+
+    def _make_shortcuts(self) -> None:
+        for keys, action in (
+            ("Ctrl+N", self._new_chat),
+            ("Ctrl+1", lambda: self.go(CHAT)),
+            ("Ctrl+2", lambda: self.go(CLUSTER)),
+            ("Ctrl+3", lambda: self.go(MODELS)),
+            ("Ctrl+,", lambda: self.go(SETTINGS)),
+            ("Ctrl+K", self._search),
+            ("Ctrl+R", self._chat.regenerate),
+            ("Esc", self._chat.stop),
+        ):
+            QShortcut(QKeySequence(keys), self).activated.connect(action)
+
+    def go(self, page: int) -> None:
+        """Show a page."""
+        if self._root.currentIndex() == 1 and self._preferences.current.mode is None:
+            return  # the first question comes first
+        self.pages.setCurrentIndex(page)
+        self.rail_buttons[page].setChecked(True)
+        if page == CHAT:
+            self.chat.focus_composer()
+        else:
+            self._all_pages[page].setFocus()  # no button looks chosen before a key is pressed
+
+    def _new_chat(self) -> None:
+        self.go(CHAT)
+        self._chat.new()
+
+    def _search(self) -> None:
+        self.go(CHAT)
+        self.chat.sidebar.search.setFocus()
+
+    def _start_master(self) -> None:
+        self._preferences.change(mode="master")
+        self._root.setCurrentIndex(0)
+        self.go(CLUSTER)  # where the other computers appear
+
+    def _set_theme(self, choice: Choice) -> None:
+        self._preferences.change(theme=choice)
+        self._theme.set(choice)
+
+    # --- what the node says
+
+    def _on_state(self, state: ClusterState | None) -> None:
+        self.chat.show_state(state)
+        self.cluster.show_state(state)
+        self.models.show_state(state)
+        self.settings.show_state(state)
+        self.first_run.show_state(state)
+        self._show_banner()
+
+    def _on_connection(self, connection: Connection, _message: str) -> None:
+        if connection == "connected":
+            self._problem = ""
+        self._show_banner()
+
+    def _on_problem(self, message: str) -> None:
+        self._problem = message
+        self._show_banner()
+
+    def _show_banner(self) -> None:
+        """One line at a time, the most severe first."""
+        notice = self._notice()
+        if self._backend.connection == "restarting":
+            self.banner.show_line(
+                "Potluck stopped in the background. It starts again now, your chats are safe.",
+                "warning",
+            )
+        elif self._backend.connection == "failed":
+            self.banner.show_line(self._backend.connection_message, "error")
+        elif self._problem:
+            self.banner.show_line(self._problem, "error", on_dismiss=self._forget_problem)
+        elif notice is not None:
+            self.banner.show_line(
+                notice.text, notice.level, on_dismiss=lambda: self._dismiss(notice)
+            )
+        else:
+            self._banner_holder.hide()
+            return
+        self._banner_holder.show()
+
+    def _notice(self) -> Notice | None:
+        state = self._backend.state
+        fresh = [n for n in state.notices if n.id > self._dismissed] if state else []
+        return max(fresh, key=lambda notice: notice.id, default=None)
+
+    def _forget_problem(self) -> None:
+        self._problem = ""
+        self._show_banner()
+
+    def _dismiss(self, notice: Notice) -> None:
+        self._dismissed = notice.id
+        self._show_banner()
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        if not self.isMaximized():
+            self._preferences.change(width=self.width(), height=self.height())
+        event.accept()
+        self._on_closed()

@@ -1,0 +1,185 @@
+"""One message of the transcript: the person's in a bubble, the reply as wide as the page."""
+
+from collections.abc import Callable
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QFrame, QLabel, QSizePolicy, QWidget
+
+from potluck_app import wording
+from potluck_app.history import Message
+from potluck_app.theme import Theme
+from potluck_app.viewmodels.blocks import BlockSplitter, Code, Prose
+from potluck_app.views.code import CodeView
+from potluck_app.views.controls import IconButton, Meter, button, hbox, label, vbox
+from potluck_app.views.prose import ProseView
+
+_BUBBLE_SHARE = 0.8  # of the transcript's width, at most
+
+
+class UserMessage(QWidget):
+    """What the person wrote, as it was written."""
+
+    def __init__(self, message: Message) -> None:
+        super().__init__()
+        self._text = label(message.text, wrap=False)
+        self._text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._text.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        self._text.setAccessibleName("Your message")
+        bubble = QFrame()
+        bubble.setProperty("bubble", "true")
+        inner = hbox(bubble)
+        inner.setContentsMargins(14, 9, 14, 10)
+        inner.addWidget(self._text)
+        row = hbox(self)
+        row.addStretch(1)
+        row.addWidget(bubble)
+
+    def fit(self, width: int) -> None:
+        """Wrap where the text is wider than the page lets a bubble be."""
+        limit = int(width * _BUBBLE_SHARE) - 28
+        metrics = self._text.fontMetrics()
+        lines = self._text.text().split("\n")
+        widest = max(metrics.horizontalAdvance(line) for line in lines) + 2
+        self._text.setWordWrap(widest > limit)
+        self._text.setFixedWidth(min(widest, limit))
+
+
+class ReplyMessage(QWidget):
+    """A reply: blocks of prose and code, and below them what can be done with it."""
+
+    def __init__(self, theme: Theme, message: Message, on_regenerate: Callable[[], object]) -> None:
+        super().__init__()
+        self._theme = theme
+        self._message = message
+        self._splitter = BlockSplitter()
+        self._blocks: list[ProseView | CodeView] = []
+        self._shown_text = ""
+        self._column = vbox(self, spacing=10)
+        self._build_waiting()
+        self._build_failure(on_regenerate)
+        self._build_footer(on_regenerate)
+        self.show_message(message, is_last=False)
+
+    def _build_waiting(self) -> None:
+        self._waiting = QWidget()
+        self._waiting.setMaximumWidth(420)
+        column = vbox(self._waiting, spacing=8)
+        self._waiting_line = label("Thinking…", "body2")
+        self._waiting_line.setObjectName("reply-progress")
+        self._waiting_meter = Meter(self._theme, "Progress of the model")
+        column.addWidget(self._waiting_line)
+        column.addWidget(self._waiting_meter)
+        self._waiting_meter.hide()
+        self._column.addWidget(self._waiting)
+
+    def _build_failure(self, on_regenerate: Callable[[], object]) -> None:
+        self._failure = QFrame()
+        self._failure.setProperty("tone", "error")
+        self._failure_text = label("", wrap=True)
+        self._failure_text.setProperty("tone", "error")
+        self._failure_text.setObjectName("reply-error")
+        self.retry = button("Try again", "reply-retry", on_regenerate)
+        row = hbox(self._failure, spacing=12)
+        row.setContentsMargins(14, 8, 8, 8)
+        row.addWidget(self._failure_text, 1)
+        row.addWidget(self.retry, 0, Qt.AlignmentFlag.AlignTop)
+        self._column.addWidget(self._failure)
+
+    def _build_footer(self, on_regenerate: Callable[[], object]) -> None:
+        self._footer = QWidget()
+        row = hbox(self._footer, spacing=4)
+        row.setContentsMargins(0, 0, 0, 0)
+        self.copy = IconButton(self._theme, "copy", "Copy reply", "reply-copy", text="Copy")
+        self.copy.clicked.connect(self._copy)
+        self.regenerate = IconButton(
+            self._theme, "refresh", "Regenerate reply", "reply-regenerate", text="Regenerate"
+        )
+        self.regenerate.clicked.connect(lambda: on_regenerate())
+        self.stats: QLabel = label("", "meta")
+        self.stats.setObjectName("reply-stats")
+        row.addWidget(self.copy)
+        row.addWidget(self.regenerate)
+        row.addStretch(1)
+        row.addWidget(self.stats)
+        self._column.addWidget(self._footer)
+
+    @property
+    def message(self) -> Message:
+        return self._message
+
+    def show_message(self, message: Message, *, is_last: bool) -> None:
+        """Show the message as it is now; text that only grew is not drawn from its beginning."""
+        self._message = message
+        if not message.text.startswith(self._shown_text):
+            self._splitter = BlockSplitter()
+            self._shown_text = ""
+        first = self._splitter.feed(message.text[len(self._shown_text) :])
+        self._shown_text = message.text
+        self._draw_from(first)
+        is_streaming = message.status == "streaming"
+        self._waiting.setVisible(is_streaming and not message.text)
+        self._failure.setVisible(message.status == "failed")
+        self._failure_text.setText(message.error or "")
+        self.retry.setVisible(is_last)
+        self._footer.setVisible(not is_streaming and bool(message.text))
+        self.regenerate.setVisible(is_last and message.status != "failed")
+        self.stats.setText(stats_line(message))
+
+    def show_progress(self, line: str, fraction: float | None) -> None:
+        """Say what is happening while there is no text yet."""
+        self._waiting_line.setText(line or "Thinking…")
+        self._waiting_meter.setVisible(fraction is not None)
+        self._waiting_meter.show_fraction(fraction or 0.0)
+
+    def _draw_from(self, first: int) -> None:
+        blocks = self._splitter.blocks
+        while len(self._blocks) > len(blocks):
+            self._drop(self._blocks.pop())
+        for number in range(first, len(blocks)):
+            block = blocks[number]
+            kind = CodeView if isinstance(block, Code) else ProseView
+            if number < len(self._blocks) and not isinstance(self._blocks[number], kind):
+                self._drop(self._blocks[number])
+                self._blocks[number] = self._add(number, kind(self._theme))
+            elif number == len(self._blocks):
+                self._blocks.append(self._add(number, kind(self._theme)))
+            view = self._blocks[number]
+            if isinstance(view, CodeView) and isinstance(block, Code):
+                view.show_code(block)
+            elif isinstance(view, ProseView) and isinstance(block, Prose):
+                view.show_markdown(block.text)
+
+    def _add(self, number: int, view: ProseView | CodeView) -> ProseView | CodeView:
+        self._column.insertWidget(number, view)
+        return view
+
+    def _drop(self, view: ProseView | CodeView) -> None:
+        self._column.removeWidget(view)
+        view.hide()
+        view.deleteLater()
+
+    def _copy(self) -> None:
+        QGuiApplication.clipboard().setText(self._message.text)
+        self.copy.confirm("Copied")
+
+
+def stats_line(message: Message) -> str:
+    """`7.9 tok/s · 118 tokens · 1.2 s to first token`."""
+    if message.status == "stopped":
+        return "Stopped"
+    stats = message.stats
+    if stats is None:
+        return ""
+    return " · ".join(
+        (
+            wording.tokens_per_s(stats.tokens_per_s),
+            wording.plural(stats.tokens, "token", "tokens"),
+            f"{stats.time_to_first_token_s:.1f} s to first token",
+        )
+    )
+
+
+def size_policy_row(widget: QWidget) -> None:
+    """A message is as wide as the transcript and as high as its content."""
+    widget.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Minimum)

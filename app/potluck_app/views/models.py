@@ -1,0 +1,166 @@
+"""The Models page: what is on this computer, and which of it the cluster runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import QFileDialog, QFrame, QWidget
+
+from potluck.api.schema import ClusterState, LoadProgress, ModelEntry
+from potluck_app import wording
+from potluck_app.backend import Backend, Load
+from potluck_app.http import Problem
+from potluck_app.theme import Theme
+from potluck_app.views.controls import (
+    ButtonIcon,
+    ElidedLabel,
+    Meter,
+    Pill,
+    TintedIcon,
+    button,
+    clear,
+    hbox,
+    label,
+    scrolling_page,
+    vbox,
+)
+
+
+class ModelsView(QWidget):
+    """The Models page."""
+
+    def __init__(self, theme: Theme, backend: Backend, on_use: Callable[[], object]) -> None:
+        super().__init__()
+        self.setObjectName("models-page")
+        self.setProperty("page", "true")
+        self.setAccessibleName("Models")
+        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        self._theme, self._backend, self._on_use = theme, backend, on_use
+        self._entries: tuple[ModelEntry, ...] | None = None
+        self._shown: object = None
+        self._load: Load | None = None
+        self.subtitle = label("", "body2", wrap=True)
+        self._list = vbox(spacing=12)
+        self._progress, self._line, self._meter = self._make_progress()
+
+        choose = button("Choose a folder", "models-folder", self._choose_folder)
+        ButtonIcon(choose, theme, "folder", lambda: theme.tokens.text)
+        titles = vbox(spacing=10)
+        titles.addWidget(label("Models", "title"))
+        titles.addWidget(self.subtitle)
+        head = hbox(spacing=16)
+        head.addLayout(titles, 1)
+        head.addWidget(choose)
+        column = scrolling_page(self, "Models")
+        column.addLayout(head)
+        column.addWidget(self._progress)
+        column.addLayout(self._list)
+        column.addStretch(1)
+        self._show_entries()
+
+    def _make_progress(self) -> tuple[QFrame, QWidget, Meter]:
+        frame = QFrame()
+        frame.setObjectName("models-progress")
+        frame.setProperty("card", "true")
+        line = label("", "body2", wrap=True)
+        line.setObjectName("models-progress-line")
+        meter = Meter(self._theme, "Progress of the model")
+        column = vbox(frame, spacing=8)
+        column.setContentsMargins(18, 14, 18, 16)
+        column.addWidget(line)
+        column.addWidget(meter)
+        frame.hide()
+        return frame, line, meter
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Ask the node again what there is."""
+        self._backend.models().then(self._on_models, self._on_no_models)
+
+    def show_state(self, state: ClusterState | None) -> None:
+        """Mark the model in use, and show one that is on its way."""
+        self._show_entries()
+        line = wording.model_progress(state.model, state.transfers) if state else ""
+        self._progress.setVisible(bool(line))
+        if state is not None and line:
+            name = state.model.name
+            self._line.setText(f"{name}: {line}" if name else line)  # pyright: ignore[reportAttributeAccessIssue]
+            self._meter.setVisible(state.model.progress is not None)
+            self._meter.show_fraction(state.model.progress or 0.0)
+
+    def use(self, path: str | None) -> None:
+        """Have the cluster run this model; None is the guide."""
+        load = self._backend.load_model(path)
+        load.progress.connect(self._on_progress)
+        load.failed.connect(self._on_failed)
+        self._load = load
+        self._on_use()
+
+    def _on_progress(self, progress: LoadProgress) -> None:
+        if progress.state == "ready":
+            self._load = None
+            if self.isVisible():
+                self.refresh()
+
+    def _on_failed(self, problem: Problem) -> None:
+        self._load = None
+        self._backend.report(problem)
+
+    def _on_models(self, entries: tuple[ModelEntry, ...]) -> None:
+        self._entries = entries
+        self._show_entries()
+
+    def _on_no_models(self, problem: Problem) -> None:
+        if not problem.unreachable:  # the banner says that already
+            self._backend.report(problem)
+
+    def _choose_folder(self) -> None:
+        dialog = QFileDialog(self, "Choose a folder with a model")
+        dialog.setFileMode(QFileDialog.FileMode.Directory)
+        dialog.setOption(QFileDialog.Option.ShowDirsOnly)
+        dialog.setDirectory(str(Path.home()))
+        dialog.fileSelected.connect(self.use)
+        dialog.open()
+
+    def _show_entries(self) -> None:
+        state = self._backend.state
+        current = state.model.name if state and state.model.state != "none" else None
+        what = (self._entries, current)
+        if what == self._shown:
+            return
+        self._shown = what
+        clear(self._list)
+        entries = self._entries or ()
+        for entry in entries:
+            is_current = entry.current or (current is not None and entry.name == current)
+            self._list.addWidget(self._card(entry, is_current=is_current))
+        if self._entries is None:
+            self.subtitle.setText("Looking for models…")
+        else:
+            count = wording.plural(len(entries), "model", "models")
+            self.subtitle.setText(
+                f"{count} on this computer. Your other computers receive only the layers they run."
+            )
+
+    def _card(self, entry: ModelEntry, *, is_current: bool) -> QFrame:
+        frame = QFrame()
+        frame.setProperty("card", "true")
+        icon = TintedIcon(self._theme, "models", 24, lambda: self._theme.tokens.accent)
+        texts = vbox(spacing=1)
+        texts.addWidget(ElidedLabel(entry.name, "section"))
+        texts.addWidget(ElidedLabel(f"{wording.size(entry.nbytes)} · {entry.path}", "meta"))
+        row = hbox(frame, spacing=12)
+        row.setContentsMargins(16, 13, 16, 13)
+        row.addWidget(icon)
+        row.addLayout(texts, 1)
+        if is_current:
+            row.addWidget(Pill("In use", "ok"))
+        else:
+            use = button("Use", "model-use", lambda: self.use(entry.path))
+            use.setAccessibleName(f"Use {entry.name}")
+            row.addWidget(use)
+        return frame

@@ -1,0 +1,152 @@
+"""Markdown as the person reads it, without anything in it that could act.
+
+HTML in a reply is shown, not interpreted; pictures are never fetched; a link opens only on a click, and
+only to the web.
+"""
+
+import math
+from collections.abc import Callable
+
+from PySide6.QtCore import QSize, Qt, QUrl
+from PySide6.QtGui import (
+    QColor,
+    QDesktopServices,
+    QFont,
+    QResizeEvent,
+    QTextBlock,
+    QTextBlockFormat,
+    QTextCursor,
+    QTextDocument,
+    QTextFormat,
+    QTextFrameFormat,
+    QTextTable,
+    QWheelEvent,
+)
+from PySide6.QtWidgets import QFrame, QSizePolicy, QTextBrowser
+
+from potluck_app.theme import Theme
+
+_LINE_HEIGHT = 145.0  # percent; prose needs more air than labels
+_PARAGRAPH_GAP = 10.0
+_HEADING_PX = {1: 20, 2: 18, 3: 16}
+_FEATURES = (
+    QTextDocument.MarkdownFeature.MarkdownDialectGitHub
+    | QTextDocument.MarkdownFeature.MarkdownNoHTML
+)
+
+
+def open_in_browser(url: QUrl) -> None:
+    """Open a page of the web; every other kind of link is left alone."""
+    if url.scheme() in ("http", "https"):
+        QDesktopServices.openUrl(url)
+
+
+class ProseView(QTextBrowser):
+    """One piece of Markdown, as high as its text."""
+
+    def __init__(self, theme: Theme, open_url: Callable[[QUrl], object] = open_in_browser) -> None:
+        super().__init__()
+        self._theme = theme
+        self._markdown = ""
+        self.setAccessibleName("Reply")
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setOpenLinks(False)
+        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self.document().setDocumentMargin(0)
+        self.anchorClicked.connect(open_url)
+        theme.changed.connect(self._draw)
+
+    def show_markdown(self, text: str) -> None:
+        if text != self._markdown:
+            self._markdown = text
+            self._draw()
+
+    def markdown(self) -> str:
+        return self._markdown
+
+    def loadResource(self, kind: int, name: QUrl | str) -> object:
+        return None  # no reply fetches anything, from the disk or from the network
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit()
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        event.ignore()  # the transcript scrolls, not the paragraph
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(40, 0)
+
+    def _draw(self) -> None:
+        document = self.document()
+        document.setDefaultFont(self._theme.ui_font())
+        document.setMarkdown(self._markdown, _FEATURES)
+        self._dress(document)
+        self._fit()
+
+    def _fit(self) -> None:
+        height = math.ceil(self.document().size().height())
+        if height != self.height():
+            self.setFixedHeight(height)
+
+    def _dress(self, document: QTextDocument) -> None:
+        """Give the text the line height, the gaps and the fonts of the design."""
+        block = document.begin()
+        while block.isValid():
+            self._dress_block(block, is_last=not block.next().isValid())
+            block = block.next()
+        for frame in document.rootFrame().childFrames():
+            if isinstance(frame, QTextTable):
+                self._dress_table(frame)
+
+    def _dress_block(self, block: QTextBlock, *, is_last: bool) -> None:
+        cursor = QTextCursor(block)
+        change = QTextBlockFormat()
+        change.setLineHeight(
+            _LINE_HEIGHT, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value
+        )
+        level = block.blockFormat().headingLevel()
+        change.setTopMargin(6.0 if level and block.position() else 0.0)
+        in_list = block.textList() is not None and block.next().textList() is not None
+        change.setBottomMargin(0.0 if is_last else 4.0 if in_list else _PARAGRAPH_GAP)
+        if cursor.currentTable() is not None:
+            change.setBottomMargin(0.0)
+        cursor.mergeBlockFormat(change)
+        mono = self._theme.mono_font()
+        iterator = block.begin()
+        while not iterator.atEnd():
+            fragment = iterator.fragment()
+            iterator += 1
+            style = fragment.charFormat()
+            if level:
+                style.setProperty(QTextFormat.Property.FontSizeAdjustment, 0)
+                style.setFont(
+                    self._theme.ui_font(_HEADING_PX.get(level, 14), QFont.Weight.DemiBold)
+                )
+            elif style.fontFixedPitch():
+                style.setFont(mono)
+                style.setBackground(QColor(self._theme.tokens.surface2))
+            elif style.isAnchor():
+                style.setForeground(QColor(self._theme.tokens.accent))
+                style.setFontUnderline(True)
+            else:
+                continue
+            piece = QTextCursor(block)
+            piece.setPosition(fragment.position())
+            end = fragment.position() + fragment.length()
+            piece.setPosition(end, QTextCursor.MoveMode.KeepAnchor)
+            piece.setCharFormat(style)
+
+    def _dress_table(self, table: QTextTable) -> None:
+        style = table.format()
+        style.setBorder(1)
+        style.setBorderBrush(QColor(self._theme.tokens.border))
+        style.setBorderStyle(QTextFrameFormat.BorderStyle.BorderStyle_Solid)
+        style.setBorderCollapse(True)
+        style.setCellPadding(6)
+        style.setCellSpacing(0)
+        style.setBottomMargin(_PARAGRAPH_GAP)
+        table.setFormat(style)

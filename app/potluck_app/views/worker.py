@@ -1,0 +1,272 @@
+"""The small window of a computer that helps another: what it does, who uses it, pause and stop."""
+
+from collections.abc import Callable
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QCloseEvent
+from PySide6.QtWidgets import QFrame, QSlider, QVBoxLayout, QWidget
+
+from potluck.api.schema import ClusterState, Computer, Pairing
+from potluck_app import wording
+from potluck_app.backend import Backend, Connection
+from potluck_app.theme import Theme
+from potluck_app.viewmodels import cluster
+from potluck_app.views.controls import (
+    Banner,
+    ButtonIcon,
+    Meter,
+    TintedIcon,
+    button,
+    hbox,
+    label,
+    vbox,
+)
+
+WIDTH, HEIGHT = 380, 520
+_STEPS = 20  # of the memory slider: 5 % each
+_LEAST_STEP = 1
+
+
+class JoinRequest(QFrame):
+    """Another computer wants to use this one."""
+
+    def __init__(self, on_decide: Callable[[str, bool], object]) -> None:
+        super().__init__()
+        self.setProperty("card", "attention")
+        self.setObjectName("worker-request")
+        self._pairing: Pairing | None = None
+        self._on_decide = on_decide
+        self._title = label("", "strong", wrap=True)
+        self.code = label("", "code")
+        self.code.setObjectName("worker-code")
+        self._text = label("", "meta", wrap=True)
+        self.refuse = button("Refuse", "worker-refuse", lambda: self._decide(False))
+        self.allow = button("Allow", "worker-allow", lambda: self._decide(True), kind="primary")
+        buttons = hbox(spacing=8)
+        buttons.addWidget(self.refuse, 1)
+        buttons.addWidget(self.allow, 1)
+        column = vbox(self, spacing=6)
+        column.setContentsMargins(18, 14, 18, 16)
+        column.addWidget(self._title)
+        column.addWidget(self.code, 0, Qt.AlignmentFlag.AlignHCenter)
+        column.addWidget(self._text)
+        column.addSpacing(4)
+        column.addLayout(buttons)
+        self.hide()
+
+    def show_pairing(self, pairing: Pairing | None) -> None:
+        self._pairing = pairing
+        self.setVisible(pairing is not None)
+        if pairing is None:
+            return
+        waits = pairing.state == "accepted"
+        self._title.setText(f"{pairing.name} wants to use this computer")
+        self.code.setText(wording.spaced_code(pairing.code) if pairing.code else "…")
+        self._text.setText(
+            f"Now click Add on {pairing.name}."
+            if waits
+            else f"Allow it only if {pairing.name} shows the same code."
+        )
+        self.allow.setEnabled(not waits)
+        self.refuse.setText("Cancel" if waits else "Refuse")
+        self.refuse.setAccessibleName(f"{self.refuse.text()} {pairing.name}")
+        self.allow.setAccessibleName(f"Allow {pairing.name}")
+        self.setAccessibleName(f"{self._title.text()}. Code {self.code.text()}")
+
+    def _decide(self, accept: bool) -> None:
+        if self._pairing is not None:
+            self._on_decide(self._pairing.id, accept)
+
+
+class WorkerWindow(QWidget):
+    """The worker window.
+
+    `on_close` decides what closing means: hiding in the tray, or asking whether to stop.
+    """
+
+    def __init__(
+        self,
+        theme: Theme,
+        backend: Backend,
+        *,
+        on_close: Callable[[], bool],
+        on_stop: Callable[[], object],
+        on_chat: Callable[[], object],
+    ) -> None:
+        super().__init__()
+        self.setObjectName("worker-window")
+        self.setProperty("page", "true")
+        self.setAccessibleName("Potluck")
+        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
+        self.setWindowTitle("Potluck")
+        self.setMinimumSize(WIDTH, HEIGHT)
+        self.resize(WIDTH, HEIGHT)
+        self._theme, self._backend, self._on_close = theme, backend, on_close
+        self._view = cluster.LendView("cluster", "neutral", "Starting…", "")
+        self.banner = Banner(theme)
+        self._name = label("", "meta")
+        self._icon = TintedIcon(theme, "cluster", 56, self._icon_color)
+        self.title = label("", "title", wrap=True)
+        self.title.setObjectName("worker-title")
+        self.title.setAlignment(Qt.AlignmentFlag.AlignHCenter)
+        self.text = label("", "body2", wrap=True)
+        self.text.setObjectName("worker-text")
+        self.text.setAlignment(Qt.AlignmentFlag.AlignHCenter)
+        self._meter = Meter(theme, "Progress")
+        self.request = JoinRequest(self._decide)
+        self.pause = button("Pause", "worker-pause", self._toggle_pause)
+        self._pause_icon = ButtonIcon(self.pause, theme, "pause", lambda: theme.tokens.text)
+        self._arrange(on_stop, on_chat)
+        backend.state_changed.connect(self.show_state)
+        backend.connection_changed.connect(self._on_connection)
+        backend.problem.connect(self._on_problem)
+        self.show_state(backend.state)
+        self.setFocus()
+
+    def _arrange(self, on_stop: Callable[[], object], on_chat: Callable[[], object]) -> None:
+        center = Qt.AlignmentFlag.AlignHCenter
+        column = vbox(self, spacing=0)
+        column.setContentsMargins(24, 16, 24, 18)
+        column.addWidget(self._name, 0, center)
+        column.addWidget(self.banner)
+        column.addStretch(2)
+        column.addWidget(self._icon, 0, center)
+        column.addSpacing(14)
+        column.addWidget(self.title)
+        column.addSpacing(6)
+        column.addWidget(self.text)
+        column.addSpacing(10)
+        column.addWidget(self._meter)
+        column.addStretch(2)
+        column.addWidget(self.request)
+        column.addSpacing(14)
+        self._add_memory(column)
+        column.addSpacing(14)
+        buttons = hbox(spacing=8)
+        buttons.addWidget(self.pause, 1)
+        buttons.addWidget(button("Stop sharing", "worker-stop", on_stop), 1)
+        column.addLayout(buttons)
+        column.addSpacing(8)
+        column.addWidget(button("Chat on this computer instead", "worker-chat", on_chat))
+
+    def _add_memory(self, column: QVBoxLayout) -> None:
+        self._memory_line = label("", "meta")
+        self._memory_line.setObjectName("worker-memory-line")
+        self.memory = QSlider(Qt.Orientation.Horizontal)
+        self.memory.setObjectName("worker-memory")
+        self.memory.setAccessibleName("Memory that this computer lends")
+        self.memory.setRange(_LEAST_STEP, _STEPS)
+        self.memory.setValue(_STEPS)
+        self.memory.setPageStep(2)
+        self.memory.valueChanged.connect(self._show_memory)
+        self.memory.sliderReleased.connect(self._set_memory)
+        self.memory.actionTriggered.connect(self._on_slider_key)
+        self._memory_part = QWidget()
+        part = vbox(self._memory_part, spacing=4)
+        part.addWidget(self._memory_line)
+        part.addWidget(self.memory)
+        column.addWidget(self._memory_part)
+
+    def show_state(self, state: ClusterState | None) -> None:
+        """Show this state; None while there is none yet."""
+        if state is not None:
+            self._view = cluster.lend_view(state)
+            self._name.setText(state.node.name)
+            requests = cluster.worker_requests(state)
+            self.request.show_pairing(requests[0] if requests else None)
+            self._memory_part.setVisible(not requests)  # one question at a time
+            me = _me(state)
+            is_moving = me is not None and me.progress is not None and not state.node.paused
+            self._meter.setVisible(is_moving)
+            self._meter.show_fraction((me.progress if me else None) or 0.0)
+            paused = state.node.paused
+            self.pause.setText("Resume" if paused else "Pause")
+            self.pause.setAccessibleName("Resume sharing" if paused else "Pause sharing")
+            self._pause_icon.set_icon("play" if paused else "pause")
+            self._follow_memory(state)
+        else:
+            self._meter.hide()
+        self.pause.setEnabled(state is not None)
+        self.memory.setEnabled(state is not None)
+        self._icon.set_icon(self._view.icon, self._icon_color)
+        self.title.setText(self._view.title)
+        self.text.setText(self._view.text)
+        self._show_memory()
+
+    def _icon_color(self) -> str:
+        tokens = self._theme.tokens
+        colors = {"ok": tokens.ok, "warn": tokens.warn, "err": tokens.err, "accent": tokens.accent}
+        return colors.get(self._view.tone, tokens.text3)
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        if self._on_close():
+            event.accept()
+        else:
+            event.ignore()
+
+    # --- memory
+
+    def _follow_memory(self, state: ClusterState) -> None:
+        total = _memory_total(state)
+        if total and not self.memory.isSliderDown():
+            limit = state.node.memory_limit
+            step = _STEPS if not limit else round(limit / total * _STEPS)
+            self.memory.blockSignals(True)
+            self.memory.setValue(min(max(step, _LEAST_STEP), _STEPS))
+            self.memory.blockSignals(False)
+
+    def _show_memory(self) -> None:
+        total = _memory_total(self._backend.state)
+        share = self.memory.value() / _STEPS
+        if not total:
+            self._memory_line.setText("Lends its free memory")
+        elif share >= 1:
+            self._memory_line.setText(f"Lends all that is free of {wording.size(total)}")
+        else:
+            amount = wording.gigabytes(total * share)
+            self._memory_line.setText(f"Lends at most {amount} of {wording.size(total)}")
+
+    def _set_memory(self) -> None:
+        total = _memory_total(self._backend.state)
+        share = self.memory.value() / _STEPS
+        limit = 0 if share >= 1 else int(total * share)  # 0 lifts the limit
+        self._backend.set_role(worker=True, memory=limit).then(failed=self._backend.report)
+
+    def _on_slider_key(self, _action: int) -> None:
+        if not self.memory.isSliderDown():  # by the keyboard or a click beside the handle
+            self.memory.setValue(self.memory.sliderPosition())
+            self._set_memory()
+
+    # --- decisions
+
+    def _decide(self, pairing_id: str, accept: bool) -> None:
+        self._backend.decide_pairing(pairing_id, accept).then(failed=self._backend.report)
+
+    def _toggle_pause(self) -> None:
+        state = self._backend.state
+        if state is not None:
+            call = self._backend.set_role(worker=True, paused=not state.node.paused)
+            call.then(failed=self._backend.report)
+
+    def _on_connection(self, connection: Connection, message: str) -> None:
+        if connection == "connected":
+            self.banner.hide()
+        elif connection == "restarting":
+            self.banner.show_line("Potluck stopped in the background and starts again.", "warning")
+        elif connection == "failed":
+            self.banner.show_line(message, "error")
+
+    def _on_problem(self, message: str) -> None:
+        self.banner.show_line(message, "error", on_dismiss=lambda: None)
+
+
+def _me(state: ClusterState | None) -> Computer | None:
+    if state is None:
+        return None
+    return next((computer for computer in state.computers if computer.is_self), None)
+
+
+def _memory_total(state: ClusterState | None) -> int:
+    me = _me(state)
+    return sum(device.memory_total for device in me.devices) if me is not None else 0

@@ -1,0 +1,134 @@
+"""Numbers and states as the window says them. Pure.
+
+The words of the simple window: "computer", never node or worker; sentence case; SI units; a thin space
+is not used, since not every font has it.
+"""
+
+from collections.abc import Sequence
+
+from potluck.api.schema import ClusterState, Computer, ModelState, Transfer
+
+_SLOW_LINK = 12.5e6  # bytes per second (100 Mbit/s): below, sending a model takes minutes per GB
+
+
+def gigabytes(count: float) -> str:
+    """A size without its unit, as short as it may be: `9.8`, `12`."""
+    value = count / 1e9
+    return f"{value:.0f}" if value >= 99.95 or abs(value - round(value)) < 0.05 else f"{value:.1f}"
+
+
+def size(count: float) -> str:
+    """A size with its unit: `820 MB`, `5.2 GB`, `12 GB`."""
+    if count < 999.5e3:
+        return f"{count / 1e3:.0f} kB"
+    if count < 999.5e6:
+        return f"{count / 1e6:.0f} MB"
+    return f"{gigabytes(count)} GB"
+
+
+def rate(bytes_per_s: float) -> str:
+    """A link's rate in bits, as networks are sold: `420 Mbit/s`, `1 Gbit/s`."""
+    bits = bytes_per_s * 8
+    if bits >= 999.5e6:
+        value = bits / 1e9
+        return f"{value:.0f} Gbit/s" if abs(value - round(value)) < 0.06 else f"{value:.1f} Gbit/s"
+    return f"{bits / 1e6:.0f} Mbit/s"
+
+
+def duration(seconds: float) -> str:
+    """Time that is left: `40 s`, `3 min`, `1 h 5 min`."""
+    if seconds < 59.5:
+        return f"{max(seconds, 1):.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def tokens_per_s(value: float) -> str:
+    """A model's speed: `7.9 tok/s`."""
+    return f"{value:.0f} tok/s" if value >= 99.5 else f"{value:.1f} tok/s"
+
+
+def thousands(count: int) -> str:
+    """A number of tokens: `850`, `3.1k`, `32k`."""
+    if count < 1000:
+        return str(count)
+    if count % 1024 == 0:
+        return f"{count // 1024}k"  # contexts are powers of two, and called so
+    value = count / 1000
+    return f"{value:.0f}k" if value >= 9.95 or value == round(value) else f"{value:.1f}k"
+
+
+def percent(fraction: float) -> str:
+    """A share: `62 %`."""
+    return f"{min(max(fraction, 0), 1) * 100:.0f} %"
+
+
+def plural(count: int, one: str, many: str) -> str:
+    """`1 computer`, `3 computers`."""
+    return f"{count} {one if count == 1 else many}"
+
+
+def listing(names: Sequence[str]) -> str:
+    """`A`, `A and B`, `A, B and C`."""
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def spaced_code(code: str) -> str:
+    """The six digits as people read them out: `427 918`."""
+    return f"{code[:3]} {code[3:]}"
+
+
+def hardware_line(computer: Computer) -> str:
+    """What a computer has: `This computer · RTX 3060 · 12 GB`."""
+    parts = ["This computer"] if computer.is_self else []
+    parts += [f"{device.name} · {size(device.memory_total)}" for device in computer.devices]
+    if computer.devices and all(device.kind == "cpu" for device in computer.devices):
+        parts.append("no graphics card")
+    return " · ".join(parts)
+
+
+def link_line(computer: Computer) -> str:
+    """How it is connected: `420 Mbit/s · 3 ms`."""
+    parts: list[str] = []
+    if computer.bytes_per_s is not None:
+        parts.append(rate(computer.bytes_per_s))
+    if computer.rtt_ms is not None:
+        parts.append(
+            f"{computer.rtt_ms:.1f} ms" if computer.rtt_ms < 9.95 else f"{computer.rtt_ms:.0f} ms"
+        )
+    line = " · ".join(parts)
+    if computer.bytes_per_s is not None and computer.bytes_per_s < _SLOW_LINK:
+        line += " — slow link"
+    return line
+
+
+def model_progress(model: ModelState, transfers: Sequence[Transfer]) -> str:
+    """One line on a model that is on its way."""
+    share = "" if model.progress is None else f" · {percent(model.progress)}"
+    match model.state:
+        case "preparing":
+            return (model.message or "Preparing the model") + share
+        case "streaming":
+            going = [transfer for transfer in transfers if transfer.sent < transfer.total]
+            line = f"Sending layers to {plural(len(going), 'computer', 'computers')}{share}"
+            left = [transfer.eta_s for transfer in going if transfer.eta_s is not None]
+            return f"{line} · {duration(max(left))} left" if left else line
+        case "loading":
+            return (model.message or "Loading the model") + share
+        case "failed":
+            return model.message or "The model could not be loaded."
+        case "none" | "ready":
+            return ""
+
+
+def where_it_runs(state: ClusterState) -> str:
+    """On how many computers the model is: `4 computers`, `this computer`."""
+    plan = state.model.plan
+    if plan is None:
+        return "this computer"
+    nodes = {stage.node_id for stage in plan.stages}
+    if nodes <= {state.node.node_id}:
+        return "this computer"
+    return plural(len(nodes), "computer", "computers")

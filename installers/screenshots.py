@@ -1,0 +1,382 @@
+"""Draw every window with a made-up home, light and dark: `python installers/screenshots.py FOLDER`.
+
+The pictures of the README are made with it. Needs no display and no node; nothing is measured here.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+if __name__ == "__main__":
+    os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+    root = Path(__file__).resolve().parents[1]
+    sys.path[:0] = [str(root / "core"), str(root / "app")]
+
+from PySide6.QtCore import QCoreApplication, QEvent  # noqa: TID253 - it draws windows
+from PySide6.QtWidgets import QApplication, QWidget  # noqa: TID253
+
+from potluck.api.schema import (
+    ClusterState,
+    Computer,
+    Device,
+    ModelEntry,
+    ModelState,
+    Node,
+    Pairing,
+    PlanView,
+    StageView,
+    Transfer,
+)
+from potluck_app.backend import Backend
+from potluck_app.history import Conversation, History, Message, Stats, new_id
+from potluck_app.http import Endpoint, Http
+from potluck_app.preferences import PreferencesFile
+from potluck_app.theme import Choice, Theme
+from potluck_app.viewmodels.chat import Chat
+from potluck_app.views.main_window import CHAT, CLUSTER, MODELS, SETTINGS, MainWindow
+from potluck_app.views.worker import WorkerWindow
+
+GB = 10**9
+ME, MAC, OLD, GAMING, STUDY = ("1a" * 32, "2b" * 32, "3c" * 32, "4d" * 32, "5e" * 32)
+
+REPLY = '''Use a **slice in a generator** — it works for any sequence:
+
+```python
+def chunks(seq, n):
+    """Yield slices of length n."""
+    for i in range(0, len(seq), n):
+        yield seq[i:i + n]   # the last one may be shorter
+
+print(list(chunks(list(range(7)), 3)))
+```
+
+- `list(chunks(x, 3))` gives a list of lists
+- for iterators use `itertools.batched` (Python 3.12+)
+'''
+
+
+def _stage(name: str, node_id: str, start: int, stop: int) -> StageView:
+    return StageView(
+        node=name,
+        node_id=node_id,
+        device="cuda:0",
+        layers=(start, stop),
+        embedding=start == 0,
+        head=stop == 64,
+        predicted_ms=(stop - start) * 1.6,
+    )
+
+
+PLAN = PlanView(
+    model_id="ab" * 32,
+    model="Qwen3 32B",
+    scheme="bf16",
+    context=32768,
+    epoch=3,
+    stages=(
+        _stage("Living-room PC", ME, 0, 34),
+        _stage("MacBook Air", MAC, 34, 52),
+        _stage("Old laptop", OLD, 52, 64),
+    ),
+    predicted_tokens_per_s=8.2,
+    alone={"Living-room PC": None, "MacBook Air": None, "Old laptop": None},
+    explanation="No computer can hold this model alone. Together they answer about 8 tokens a second.",
+)
+
+
+def _computer(node_id: str, name: str, color: int, device: Device, **more: object) -> Computer:
+    known: dict[str, object] = {"paired": True, "online": True, "state": "ready", **more}
+    return Computer(node_id=node_id, name=name, color=color, devices=(device,), **known)  # pyright: ignore[reportArgumentType]
+
+
+def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterState:
+    """A home of four computers, and one that would like to join."""
+    old: dict[str, object] = {"bytes_per_s": 11.2e6, "rtt_ms": 6.0, "layers": (52, 64)}
+    if streaming:
+        old |= {"state": "receiving", "progress": 0.62}
+    computers = (
+        _computer(
+            ME,
+            "Living-room PC",
+            0,
+            _device("cuda", "RTX 3060", 12, 2.2),
+            is_self=True,
+            paired=False,
+        ),
+        _computer(
+            MAC, "MacBook Air", 1, _device("mps", "Apple M2", 16, 4.9), bytes_per_s=52e6, rtt_ms=3.0
+        ),
+        _computer(OLD, "Old laptop", 2, _device("cpu", "Core i5-7200U", 8, 3.4), **old),
+        _computer(
+            GAMING,
+            "Gaming PC",
+            3,
+            _device("cuda", "RTX 4070", 12, 11.6),
+            state="paused",
+            detail="game running",
+            bytes_per_s=117e6,
+            rtt_ms=0.3,
+        ),
+        Computer(node_id=STUDY, name="Study PC", joinable=True, online=True, state="pairing"),
+    )
+    pairing = Pairing(
+        id="p1", node_id=STUDY, name="Study PC", role="master", state="confirm", code=code
+    )
+    model = ModelState(
+        name="Qwen3 32B",
+        model_id=PLAN.model_id,
+        state="streaming" if streaming else "ready",
+        progress=0.62 if streaming else None,
+        tokens_per_s=None if streaming else 7.9,
+        plan=PLAN,
+        context=32768,
+    )
+    transfer = Transfer(
+        node_id=OLD,
+        name="Old laptop",
+        sent=2_100_000_000,
+        total=3_400_000_000,
+        bytes_per_s=11.2e6,
+        eta_s=116,
+    )
+    return ClusterState(
+        node=Node(
+            node_id=ME,
+            name="Living-room PC",
+            version="0.1.0",
+            addresses=("192.168.1.20:40231",),
+            role="master",
+            home_id=ME,
+        ),
+        computers=computers,
+        model=model,
+        transfers=(transfer,) if streaming else (),
+        pairings=(pairing,),
+    )
+
+
+def alone() -> ClusterState:
+    """A first start: nobody else is there yet."""
+    full = home()
+    return ClusterState(node=full.node, computers=full.computers[:1])
+
+
+def lent(*, asked: bool = False) -> ClusterState:
+    """A computer that helps another, or is asked to."""
+    me = _computer(
+        OLD,
+        "Old laptop",
+        2,
+        _device("cpu", "Core i5-7200U", 8, 3.4),
+        is_self=True,
+        state="ready" if asked else "running",
+        layers=None if asked else (52, 64),
+    )
+    pairing = Pairing(
+        id="p1", node_id=ME, name="Living-room PC", role="worker", state="confirm", code="427918"
+    )
+    return ClusterState(
+        node=Node(
+            node_id=OLD,
+            name="Old laptop",
+            version="0.1.0",
+            role="worker",
+            lent_to=() if asked else ("Living-room PC",),
+        ),
+        computers=(me,),
+        pairings=(pairing,) if asked else (),
+    )
+
+
+def _device(kind: str, name: str, total: float, free: float) -> Device:
+    return Device(kind=kind, name=name, memory_total=int(total * GB), memory_free=int(free * GB))
+
+
+MODELS_HERE = (
+    ModelEntry(name="Potluck guide", path="the help of this program", nbytes=7_400_000),
+    ModelEntry(name="Qwen3 32B", path="~/models/Qwen3-32B", nbytes=65_500_000_000, current=True),
+    ModelEntry(name="Qwen3 8B", path="~/models/Qwen3-8B", nbytes=16_400_000_000),
+    ModelEntry(name="Llama 3.2 1B Instruct", path="~/models/Llama-3.2-1B", nbytes=2_470_000_000),
+)
+
+
+def no_node() -> Endpoint:
+    """There is none in a picture."""
+    raise OSError("there is no node here")
+
+
+class ScriptedBackend(Backend):
+    """Says what it is told to; nothing leaves it."""
+
+    def start(self) -> None:
+        """Nothing to find."""
+
+    def say(self, state: ClusterState) -> None:
+        self.state = state
+        self.connection = "connected"
+        self.state_changed.emit(state)
+
+    def _submit(self, send: Callable[[Http], None]) -> None:
+        """Nobody to send it to."""
+
+
+def conversations(folder: Path) -> list[Conversation]:
+    """Chats of some days, the newest with a whole reply."""
+    now = time.time()
+    stats = Stats(tokens=118, tokens_per_s=7.9, time_to_first_token_s=1.2, prompt_tokens=3010)
+    newest = Conversation(
+        id=new_id(),
+        title="Split a list in Python",
+        updated=now,
+        messages=(
+            Message(role="user", text="How do I split a list into chunks of n in Python?"),
+            Message(role="assistant", text=REPLY, stats=stats),
+        ),
+    )
+    others = [
+        ("Recipe for four people", 0.02),
+        ("Translate the letter", 0.03),
+        ("Garden irrigation plan", 3),
+        ("Holiday packing list", 5),
+    ]
+    result = [newest] + [
+        Conversation(id=new_id(), title=title, updated=now - days * 86400) for title, days in others
+    ]
+    for conversation in result:
+        History(folder).save(conversation)
+    return result
+
+
+def settle(widget: QWidget) -> None:
+    """Let every layout come to rest."""
+    widget.ensurePolished()
+    for _ in range(6):
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+        QCoreApplication.processEvents()
+
+
+class Studio:
+    """Takes the pictures of one theme."""
+
+    def __init__(self, qapp: QApplication, folder: Path, work: Path, choice: Choice) -> None:
+        self._folder, self._choice = folder, choice
+        self.theme = Theme(qapp, choice)
+        self.backend = ScriptedBackend(no_node)
+        known = conversations(work / "conversations")
+        self.chat = Chat(self.backend, History(work / "conversations"))
+        self.chat.list.reset([])
+        self.known = known
+        self.preferences = PreferencesFile(work / "window.json")
+
+    def take(self, widget: QWidget, name: str) -> None:
+        settle(widget)
+        path = self._folder / f"{name}-{self._choice}.png"
+        if not widget.grab().save(str(path)):
+            raise OSError(f"{path} could not be written")
+
+    def main_window(self) -> MainWindow:
+        window = MainWindow(
+            self.theme,
+            self.backend,
+            self.chat,
+            self.preferences,
+            on_share=lambda: None,
+            on_closed=lambda: None,
+        )
+        window.show()
+        return window
+
+    def take_all(self) -> None:
+        self._first_run()
+        self.preferences.change(mode="master")
+        window = self.main_window()
+        self._chat_pages(window)
+        self._cluster_pages(window)
+        self._other_pages(window)
+        window.hide()
+        self._worker()
+
+    def _first_run(self) -> None:
+        self.backend.say(alone())
+        window = self.main_window()
+        self.take(window, "first")
+        window.hide()
+
+    def _chat_pages(self, window: MainWindow) -> None:
+        window.go(CHAT)
+        self.take(window, "chat-empty")
+        self.backend.say(home())
+        self.chat.list.reset(self.known)  # pyright: ignore[reportArgumentType] - a summary and more
+        self.chat._show(self.known[0])
+        self.take(window, "chat")
+        self.chat.new()
+        self.backend.say(home(streaming=True))
+        self.chat.send("Plan a week of dinners for four, nothing with nuts.")
+        self.take(window, "chat-waiting")
+        self.chat.stop()
+        self.chat.new()
+
+    def _cluster_pages(self, window: MainWindow) -> None:
+        window.go(CLUSTER)
+        self.backend.say(home())
+        self.take(window, "cluster")
+        self.backend.say(home(streaming=True))
+        self.take(window, "cluster-streaming")
+        self.backend.say(alone())
+        self.take(window, "cluster-alone")
+        dialog = window.cluster.open_add_dialog()
+        self.take(dialog, "add-computer")
+        dialog.close()
+        self.backend.say(home())
+
+    def _other_pages(self, window: MainWindow) -> None:
+        window.go(MODELS)
+        window.models._on_models(MODELS_HERE)
+        self.take(window, "models")
+        window.go(SETTINGS)
+        self.take(window, "settings")
+        self.backend.connection = "restarting"
+        self.backend.connection_changed.emit("restarting", "")
+        window.go(CLUSTER)
+        self.take(window, "banner")
+        self.backend.say(home())
+
+    def _worker(self) -> None:
+        for name, state in (("worker", lent()), ("worker-asked", lent(asked=True))):
+            self.backend.say(state)
+            window = WorkerWindow(
+                self.theme,
+                self.backend,
+                on_close=lambda: True,
+                on_stop=lambda: None,
+                on_chat=lambda: None,
+            )
+            window.show()
+            self.take(window, name)
+            window.hide()
+            window.deleteLater()
+
+
+def main() -> None:
+    """Take the pictures."""
+    import tempfile
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("folder", type=Path, help="where the pictures go")
+    folder: Path = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    qapp = QApplication(sys.argv[:1])
+    for choice in ("light", "dark"):
+        with tempfile.TemporaryDirectory() as work:
+            studio = Studio(qapp, folder, Path(work), choice)
+            studio.take_all()
+            studio.chat.close()
+            studio.backend.close()
+    print(f"The pictures are in {folder}.")
+
+
+if __name__ == "__main__":
+    main()
