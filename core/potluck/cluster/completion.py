@@ -25,7 +25,9 @@ from potluck.api.backend import (
 from potluck.api.openai import FinishReason, StageTiming, Timings
 from potluck.cluster.generation import Generator, Token, Usage
 from potluck.errors import PromptError
-from potluck.model.chat import ChatFormat, GenerationDefaults, StopStrings
+from potluck.model.chat import ChatFormat
+from potluck.model.defaults import GenerationDefaults
+from potluck.model.detokenizer import StopStrings
 from potluck.wire.messages import Sampling
 
 
@@ -34,6 +36,7 @@ class Speaker:
     """The loaded model, ready to answer: its words, its stages and what drives them."""
 
     chat: ChatFormat
+    defaults: GenerationDefaults
     generator: Generator
     stage_names: tuple[str, ...]  # of the computers, in the order of the pipeline
     vocab_size: int
@@ -91,7 +94,7 @@ async def complete(
     clock = _Clock(now, now())
     # A long prompt takes the tokenizer a while, and other requests should not wait for it.
     prompt = await asyncio.to_thread(_encode, speaker, request.prompt)
-    sampling = _sampling(request.sampling, speaker.chat.defaults)
+    sampling = _sampling(request.sampling, speaker.defaults)
     limit = request.max_tokens or speaker.generator.context
     usage = Usage()
     text = _Text(speaker.chat, request)
@@ -157,7 +160,8 @@ class _Text:
         self._chat = chat
         self._request = request
         self._detokenizer = chat.detokenizer()
-        self._stop = StopStrings(request.stop)
+        template_stops = chat.stop_strings if isinstance(request.prompt, ChatPrompt) else ()
+        self._stop = StopStrings((*request.stop, *template_stops))
         self._is_stopped = False
 
     def add(self, token: Token) -> tuple[Piece | None, bool]:

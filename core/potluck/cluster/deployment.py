@@ -17,7 +17,7 @@ from potluck.errors import IntegrityError, PeerLostError, PotluckError, RemoteEr
 from potluck.ids import NodeId
 from potluck.model.manifest import TensorEntry
 from potluck.plan.placement import Plan, Stage
-from potluck.store.fetch import SendProgress
+from potluck.store.progress import TransferProgress
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Address, Assign, Hop, Need, Scheme, TensorInfo
 
@@ -39,7 +39,7 @@ class Member(Protocol):
 
     async def assign(self, assign: Assign) -> Need: ...
     async def send_weights(
-        self, need: Need, model: LocalModel, progress: Callable[[SendProgress], None]
+        self, need: Need, model: LocalModel, progress: Callable[[TransferProgress], None]
     ) -> None: ...
     async def load(
         self,
@@ -66,6 +66,17 @@ class StageProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan, and what it is a plan of."""
+
+    model: LocalModel
+    scheme: Scheme
+    context: int  # tokens
+    plan: Plan
+    names: Mapping[NodeId, str]  # of every computer that was considered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One stage on its way to a computer."""
 
@@ -81,38 +92,32 @@ class Deployment:
     def __init__(
         self,
         *,
-        plan: Plan,
+        planned: Planned,
         epoch: int,
-        model: LocalModel,
-        scheme: Scheme,
-        context: int,
         members: Mapping[NodeId, Member],
         changed: Callable[[], None],
     ) -> None:
-        self.plan = plan
+        self.planned = planned
         self.epoch = epoch
-        self.model = model
-        self.scheme: Scheme = scheme
-        self.context = context
         self.phase: Phase = "streaming"
-        self.tasks = [self._task(stage, members[stage.node]) for stage in plan.stages]
+        self.tasks = [self._task(stage, members[stage.node]) for stage in planned.plan.stages]
         self.pipeline: Pipeline | None = None
         self._changed = changed
         self._running: asyncio.Task[None] | None = None
 
     def _task(self, stage: Stage, member: Member) -> Task:
-        config = self.model.config
-        names = config.stage_tensors(stage.layers, embedding=stage.embedding, head=stage.head)
+        planned, model = self.planned, self.planned.model
+        names = model.config.stage_tensors(stage.layers, embedding=stage.embedding, head=stage.head)
         assign = Assign(
             epoch=self.epoch,
-            model_id=self.model.manifest.model_id,
-            config=dict(self.model.manifest.config),
-            scheme=self.scheme,
+            model_id=model.manifest.model_id,
+            config=dict(model.manifest.config),
+            scheme=planned.scheme,
             layers=(stage.layers.start, stage.layers.stop),
             embedding=stage.embedding,
             head=stage.head,
-            context=self.context,
-            tensors=tuple(map(tensor_info, self.model.manifest.stage(names))),
+            context=planned.context,
+            tensors=tuple(map(tensor_info, model.manifest.stage(names))),
         )
         progress = StageProgress(node_id=stage.node, name=stage.name)
         return Task(stage=stage, member=member, assign=assign, progress=progress)
@@ -176,7 +181,7 @@ class Deployment:
                 task.progress.total = before + missing
             self._changed()
 
-            def sent(progress: SendProgress, before: int = before) -> None:
+            def sent(progress: TransferProgress, before: int = before) -> None:
                 task.progress.sent = before + progress.sent
                 task.progress.bytes_per_s = progress.bytes_per_s
                 task.progress.eta_s = progress.eta_s
@@ -184,7 +189,7 @@ class Deployment:
 
             try:
                 if need.tensors:
-                    await task.member.send_weights(need, self.model, sent)
+                    await task.member.send_weights(need, self.planned.model, sent)
             except PeerLostError:
                 if attempt == STREAM_ATTEMPTS:
                     raise
@@ -200,13 +205,13 @@ class Deployment:
             self._changed()
 
         try:
-            await task.member.load(task.assign, self.model, next_hop, loaded)
+            await task.member.load(task.assign, self.planned.model, next_hop, loaded)
         except (IntegrityError, RemoteError) as error:
             if error.code != "integrity" and error.data.get("kind") != "integrity":
                 raise
             # A file in its store was damaged: it threw it away, and gets it again.
             await self._give(task)
-            await task.member.load(task.assign, self.model, next_hop, loaded)
+            await task.member.load(task.assign, self.planned.model, next_hop, loaded)
         loaded(1.0)
 
     async def stop(self, *, unload: bool = True) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from potluck.api.schema import LoadPhase, PlanRequest
-from potluck.cluster.deployment import Deployment, Member
+from potluck.cluster.deployment import Deployment, Member, Planned
 from potluck.cluster.generation import Generator
 from potluck.cluster.survey import Survey, Surveyed, shape_of
 from potluck.errors import (
@@ -25,7 +25,7 @@ from potluck.errors import (
     format_bytes,
 )
 from potluck.ids import NodeId
-from potluck.plan.placement import Plan, make_plan
+from potluck.plan.placement import make_plan
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Scheme, StepFailed
 
@@ -106,7 +106,7 @@ class Master:
 
     # --- planning
 
-    async def plan(self, request: PlanRequest) -> tuple[LocalModel, Scheme, int, Plan]:
+    async def plan(self, request: PlanRequest) -> Planned:
         """Measure, and decide who would compute what; changes nothing.
 
         Raises:
@@ -126,9 +126,7 @@ class Master:
 
         return await self._open_model(folder, hashed)
 
-    async def _plan(
-        self, request: PlanRequest, model: LocalModel
-    ) -> tuple[LocalModel, Scheme, int, Plan]:
+    async def _plan(self, request: PlanRequest, model: LocalModel) -> Planned:
         self._enter("planning", "Measuring the computers")
         scheme = request.scheme or default_scheme(model)
         context = request.context or min(model.config.max_position, DEFAULT_CONTEXT)
@@ -145,7 +143,13 @@ class Master:
             layers=request.layers,
             min_workers=request.workers,
         )
-        return model, scheme, context, plan
+        return Planned(
+            model=model,
+            scheme=scheme,
+            context=context,
+            plan=plan,
+            names={c.node_id: c.name for c in computers},
+        )
 
     async def _wait_for_workers(self, request: PlanRequest) -> None:
         names = {name.casefold() for name, _ in request.layers or ()}
@@ -218,9 +222,9 @@ class Master:
         try:
             model = await self._open(request)
             await self._wait_for_workers(request)
-            _, scheme, context, plan = await self._plan(request, model)
+            planned = await self._plan(request, model)
             await self._retire()
-            return await self._deploy(model, scheme, context, plan)
+            return await self._deploy(planned)
         except PotluckError as error:
             await self._retire()
             self.request = None
@@ -233,25 +237,21 @@ class Master:
             self._changed()
             raise
 
-    async def _deploy(
-        self, model: LocalModel, scheme: Scheme, context: int, plan: Plan
-    ) -> Deployment:
+    async def _deploy(self, planned: Planned) -> Deployment:
         self._epoch += 1
+        model = planned.model
         self._enter("streaming", f"Sending {model.name}, {format_bytes(model.manifest.nbytes)}")
         everyone = {c.node_id: c for c in (self._computers.local, *self._computers.available())}
-        if lost := [stage.name for stage in plan.stages if stage.node not in everyone]:
+        if lost := [stage.name for stage in planned.plan.stages if stage.node not in everyone]:
             raise PeerLostError(f"{lost[0]} left while the model was being planned. Try again.")
         deployment = self.deployment = Deployment(
-            plan=plan,
+            planned=planned,
             epoch=self._epoch,
-            model=model,
-            scheme=scheme,
-            context=context,
             members=everyone,
             changed=self._deployment_changed,
         )
         pipeline = await deployment.start()
-        self._generator = Generator(pipeline, context=context)
+        self._generator = Generator(pipeline, context=planned.context)
         self._missing.clear()
         self._enter("ready", "Ready")
         return deployment

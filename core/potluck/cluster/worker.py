@@ -8,8 +8,8 @@ the meantime gets them. Only certificates of role master may ask for anything.
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from potluck.cluster.stage_handle import StageHandle
@@ -24,8 +24,9 @@ from potluck.errors import (
 )
 from potluck.ids import Digest, HomeId, NodeId
 from potluck.model.config import ModelConfig
-from potluck.store.chunks import ChunkStore
-from potluck.store.fetch import ReceiveProgress, WeightsLink, receive_tensors
+from potluck.store.chunks import ChunkStore, Missing
+from potluck.store.fetch import WeightsLink, receive_tensors
+from potluck.store.progress import TransferProgress
 from potluck.wire.messages import (
     Assign,
     Load,
@@ -69,11 +70,15 @@ class Loan:
     assign: Assign
     tensors: Mapping[Digest, TensorInfo]
     link: MasterLink | None
-    received: int = 0
-    missing: int = 0
+    missing: Sequence[Missing]
+    transfer: TransferProgress | None = None  # of the weights
     progress: float | None = None  # of loading
     is_loaded: bool = False
-    release: asyncio.TimerHandle | None = field(default=None)
+    release: asyncio.TimerHandle | None = None
+
+    @property
+    def awaits_weights(self) -> bool:
+        return bool(self.missing) and not self.is_loaded
 
 
 class Worker:
@@ -82,7 +87,7 @@ class Worker:
     def __init__(
         self,
         *,
-        stage: Callable[[], StageHandle],
+        stage: Callable[[], Awaitable[StageHandle]],
         store: ChunkStore,
         changed: Callable[[], None],
     ) -> None:
@@ -134,7 +139,8 @@ class Worker:
             raise BusyError(f"This computer is lent to {loan.master_name}.")
 
     async def _profile(self, message: Profile) -> Profiled:
-        profile = await self._stage().profile(message.config, message.scheme, message.tokens)
+        stage = await self._stage()
+        profile = await stage.profile(message.config, message.scheme, message.tokens)
         return Profiled(
             device=profile.device,
             decode_ms=profile.decode_ms,
@@ -144,16 +150,15 @@ class Worker:
 
     async def _assign(self, link: MasterLink, message: Assign) -> Need:
         tensors = check_assignment(message)
+        stage = await self._stage()
         if self.loan is not None:
             await self.release()
-        missing = [info for info in tensors.values() if not self._store.has(info.digest)]
-        needs = [
-            NeedTensor(digest=info.digest, offset=self._store.offset(Digest(info.digest)))
-            for info in missing
-        ]
-        lacking = sum(info.nbytes for info in missing) - sum(need.offset for need in needs)
-        self._store.pin(tensors)
-        self._store.free_for(lacking)
+        self._store.pin(link.home, tensors)
+        sizes = [(digest, info.nbytes) for digest, info in tensors.items()]
+        missing = await asyncio.to_thread(self._store.missing, sizes)
+        await asyncio.to_thread(
+            self._store.free_for, sum(tensor.nbytes - tensor.offset for tensor in missing)
+        )
         self.loan = Loan(
             home=link.home,
             master=NodeId(link.peer.node_id),
@@ -161,13 +166,13 @@ class Worker:
             assign=message,
             tensors=tensors,
             link=link,
-            missing=lacking,
+            missing=missing,
         )
         self._changed()
         return Need(
             epoch=message.epoch,
-            tensors=tuple(needs),
-            activation_port=self._stage().activation_port,
+            tensors=tuple(NeedTensor(digest=m.digest, offset=m.offset) for m in missing),
+            activation_port=stage.activation_port,
         )
 
     async def _load(self, link: MasterLink, message: Load) -> Loaded:
@@ -196,7 +201,8 @@ class Worker:
             self._report(link, WarmingUp(epoch=assign.epoch, progress=loan.progress))
 
         try:
-            loaded = await self._stage().load(stage, warming_up)
+            handle = await self._stage()
+            loaded = await handle.load(stage, warming_up)
         except IntegrityError as error:
             digest = error.data.get("digest")
             if isinstance(digest, str):
@@ -213,17 +219,18 @@ class Worker:
         return loan
 
     async def receive_weights(self, home: HomeId, link: WeightsLink) -> None:
-        """Take in the tensors of the loan, until the master closes the connection."""
+        """Take in the tensors that the loan lacks."""
         loan = self.loan
         if loan is None or loan.home != home:
             raise NotAllowedError("This computer was assigned nothing.")
 
-        def progressed(progress: ReceiveProgress) -> None:
-            loan.received = progress.received
+        def progressed(progress: TransferProgress) -> None:
+            loan.transfer = progress
             self._changed()
 
-        expected = {digest: info.nbytes for digest, info in loan.tensors.items()}
-        await receive_tensors(link, self._store, expected, progress=progressed)
+        await receive_tensors(link, self._store, loan.missing, progress=progressed)
+        loan.missing, loan.transfer = (), None
+        self._changed()
 
     def step_failed(self, failure: StepFailed) -> None:
         """Tell the master; the chain may be what broke."""
@@ -264,15 +271,16 @@ class Worker:
             return
         if loan.release is not None:
             loan.release.cancel()
-        self._store.unpin(loan.tensors)
-        await self._stage().unload()
+        self._store.unpin(loan.home)
+        stage = await self._stage()
+        await stage.unload()
         self._changed()
 
     def stage_died(self) -> None:
         """The stage process is gone, and the layers with it."""
         loan, self.loan = self.loan, None
         if loan is not None:
-            self._store.unpin(loan.tensors)
+            self._store.unpin(loan.home)
             self._changed()
 
 

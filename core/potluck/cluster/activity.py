@@ -1,0 +1,71 @@
+"""Who needs the node now, and since when nobody does; and a number that counts every change."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from potluck.api.backend import Holder
+
+IDLE_S = 600.0  # ten minutes that nobody needs the node, or the model
+
+
+class Activity:
+    """Holders keep the node alive; `touch` wakes everyone who shows its state."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._holders: Counter[Holder] = Counter()
+        self._last_use = clock()
+        self._revision = 0
+        self._waiters: list[asyncio.Future[None]] = []
+
+    # --- holders
+
+    @contextmanager
+    def hold(self, holder: Holder) -> Generator[None, None, None]:
+        """Need the node while the context is open."""
+        self._holders[holder] += 1
+        try:
+            yield
+        finally:
+            self._holders[holder] -= 1
+            self._last_use = self._clock()
+
+    def is_held(self) -> bool:
+        return self._holders.total() > 0
+
+    def idle_s(self) -> float:
+        """For how long nobody has needed the node; 0 while somebody does."""
+        return 0.0 if self.is_held() else self._clock() - self._last_use
+
+    def use(self) -> None:
+        """Something was done for somebody; the time begins anew."""
+        self._last_use = self._clock()
+
+    # --- changes
+
+    @property
+    def revision(self) -> int:
+        return self._revision
+
+    def touch(self) -> None:
+        """Something that a face shows is different now."""
+        self._revision += 1
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def changed(self, since: int) -> int:
+        """Wait until the revision is not `since`, and return it."""
+        while self._revision == since:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+        return self._revision

@@ -1,0 +1,308 @@
+"""The node as its HTTP server sees it: every request of the local API and of `/v1`."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractContextManager, aclosing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from potluck import __version__
+from potluck.api import schema
+from potluck.api.backend import (
+    Finished,
+    GenerationEvent,
+    GenerationRequest,
+    Holder,
+    ServedModel,
+)
+from potluck.api.schema import LoadProgress, ModelEntry, PlanRequest, PlanView
+from potluck.api.server import HttpServer, public_app
+from potluck.cluster.activity import Activity
+from potluck.cluster.completion import Speaker, complete
+from potluck.cluster.deployment import Deployment
+from potluck.cluster.master import Master
+from potluck.cluster.membership import Membership
+from potluck.cluster.pairing import PairingDesk
+from potluck.cluster.views import ComputerViews, load_progress, lent_to, model_state, plan_view
+from potluck.cluster.worker import Worker
+from potluck.errors import UnreachableError, UsageError
+from potluck.ids import NodeId
+from potluck.model.chat import ChatFormat
+from potluck.model.defaults import load_defaults
+from potluck.net.advert import Found, parse_address
+from potluck.net.discovery import Discovery
+from potluck.net.listener import DEFAULT_PORT
+from potluck.net.transport import show
+from potluck.store.hub import RecentFolders, list_models
+from potluck.wire import proofs
+from potluck.wire.messages import Address
+from potluck.wire.token import PairingToken
+
+NoticeLevel: TypeAlias = Literal["info", "warning", "error"]
+
+_LOAD_INTERVAL_S = 0.1  # between two events of a load
+_MAX_NOTICES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a node is made of."""
+
+    name: Callable[[], str]
+    addresses: Callable[[], tuple[Address, ...]]
+    set_role: Callable[[schema.RoleRequest], None]
+    memory_limit: Callable[[], int | None]
+    stop: Callable[[], None]
+    guide: Path
+    activity: Activity
+    discovery: Discovery
+    membership: Membership
+    worker: Worker
+    master: Master
+    desk: PairingDesk
+    recent: RecentFolders
+
+
+class NodeBackend:
+    """Implements `potluck.api.backend.Backend` over the parts of a node."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._views = ComputerViews(
+            local=parts.membership.local,
+            membership=parts.membership,
+            master=parts.master,
+            desk=parts.desk,
+        )
+        self._listeners: dict[int, tuple[str, HttpServer]] = {}
+        self._notices: list[schema.Notice] = []
+        self._tokens_per_s: float | None = None
+        self._speaker: tuple[Deployment, Speaker] | None = None
+
+    # --- state
+
+    def health(self) -> schema.Health:
+        return schema.Health(pid=os.getpid(), version=__version__)
+
+    def state(self) -> schema.ClusterState:
+        parts, local = self._parts, self._parts.membership.local
+        return schema.ClusterState(
+            node=schema.Node(
+                node_id=local.node_id,
+                name=local.name,
+                version=__version__,
+                addresses=tuple(map(show, parts.addresses())),
+                role=self.role(),
+                home_id=parts.membership.home_id,
+                paused=parts.worker.is_paused,
+                lent_to=lent_to(parts.worker),
+                memory_limit=parts.memory_limit(),
+            ),
+            computers=self._views.all(parts.discovery.peers(), parts.worker),
+            model=model_state(parts.master, self._tokens_per_s),
+            transfers=load_progress(parts.master).nodes,
+            pairings=parts.desk.views(),
+            listeners=tuple(
+                schema.Listener(host=host, port=port)
+                for port, (host, _) in self._listeners.items()
+            ),
+            notices=tuple(self._notices),
+        )
+
+    def role(self) -> schema.Role:
+        if self._parts.worker.is_lending:
+            return "worker"
+        return "master" if self._parts.membership.home_id is not None else "idle"
+
+    async def changed(self, since: int) -> int:
+        return await self._parts.activity.changed(since)
+
+    def hold(self, holder: Holder) -> AbstractContextManager[None]:
+        return self._parts.activity.hold(holder)
+
+    def notice(self, level: NoticeLevel, text: str) -> None:
+        """One calm line for the person at this computer."""
+        number = self._notices[-1].id + 1 if self._notices else 1
+        self._notices.append(schema.Notice(id=number, level=level, text=text))
+        del self._notices[:-_MAX_NOTICES]
+        self._parts.activity.touch()
+
+    # --- computers
+
+    async def pair(self, target: str) -> schema.Pairing:
+        found = self._find(target)
+        addresses = found.addresses if found else (self._address(target),)
+        return await self._parts.desk.ask(addresses)
+
+    def _find(self, words: str) -> Found | None:
+        """The computer that a person means: by node id, by name, or by the beginning of its id.
+
+        Raises:
+            UsageError: several computers have that name.
+        """
+        peers = self._parts.discovery.peers()
+        wanted = words.casefold()
+        matches = [f for f in peers if wanted in (f.node_id, f.name.casefold())]
+        matches = matches or [f for f in peers if len(wanted) >= 8 and f.node_id.startswith(wanted)]
+        if len(matches) > 1:
+            ids = ", ".join(f.node_id[:8] for f in matches)
+            raise UsageError(f"Several computers are called {words}. Use one of their ids: {ids}.")
+        return matches[0] if matches else None
+
+    def _address(self, words: str) -> Address:
+        if not any(sign in words for sign in ".:"):
+            here = ", ".join(f.name for f in self._parts.discovery.peers()) or "none"
+            raise UnreachableError(
+                f"No computer called {words} was found. Found are: {here}. Start Potluck there and"
+                " share it, or give its address."
+            )
+        return parse_address(words, default_port=DEFAULT_PORT)
+
+    async def decide_pairing(self, pairing_id: str, accept: bool) -> schema.Pairing:
+        return await self._parts.desk.decide(pairing_id, accept)
+
+    async def invite(self) -> schema.Invite:
+        token, expires_s = self._parts.desk.invite(self._parts.addresses())
+        self._parts.activity.use()
+        return schema.Invite(token=token, expires_s=expires_s)
+
+    async def join(self, token: str) -> schema.Joined:
+        parsed = PairingToken.parse(token)
+        addresses = [
+            address
+            for found in self._parts.discovery.peers()
+            if found.home is not None and parsed.is_of(found.home)
+            for address in found.addresses
+        ]
+        member = await self._parts.desk.join(parsed, addresses)
+        authority = proofs.home_id(member.membership.authority)
+        return schema.Joined(home_id=authority, name=member.master_name)
+
+    async def connect(self, address: str) -> None:
+        await self._parts.discovery.add_address(address)
+
+    async def forget(self, node_id: str) -> None:
+        if not await self._parts.membership.forget(NodeId(node_id)):
+            raise UsageError("That computer is not one of this home.")
+        self._parts.activity.touch()
+
+    async def set_role(self, request: schema.RoleRequest) -> None:
+        self._parts.set_role(request)
+
+    # --- the model
+
+    async def plan(self, request: PlanRequest) -> PlanView:
+        return plan_view(await self._parts.master.plan(request), epoch=0)
+
+    async def load(self, request: PlanRequest) -> AsyncGenerator[LoadProgress, None]:
+        master, activity = self._parts.master, self._parts.activity
+        loading = asyncio.create_task(master.load(request))
+        try:
+            revision = activity.revision
+            while not loading.done():
+                yield load_progress(master)
+                await asyncio.sleep(_LOAD_INTERVAL_S)
+                change = asyncio.create_task(activity.changed(revision))
+                await asyncio.wait((loading, change), return_when=asyncio.FIRST_COMPLETED)
+                change.cancel()
+                revision = activity.revision
+            deployment = await loading
+            await self._speaker_of(deployment)  # a broken tokenizer is an error of the load
+            if request.model is not None:
+                self._parts.recent.add(deployment.planned.model.folder)
+            yield load_progress(master)
+        finally:
+            loading.cancel()
+
+    async def unload(self) -> None:
+        await self._parts.master.unload()
+
+    async def models(self) -> Sequence[ModelEntry]:
+        folders = [self._parts.guide, *self._parts.recent.folders()]
+        models = await asyncio.to_thread(list_models, folders)
+        deployment = self._parts.master.deployment
+        current = deployment.planned.model.folder.absolute() if deployment else None
+        return [
+            ModelEntry(
+                name=model.name,
+                path=str(model.path),
+                nbytes=model.nbytes,
+                current=model.path == current,
+            )
+            for model in models
+        ]
+
+    def served_models(self) -> Sequence[ServedModel]:
+        deployment = self._parts.master.deployment
+        if deployment is None:
+            return [_served(self._parts.guide.name, self._parts.guide, ())]
+        model = deployment.planned.model
+        return [_served(model.name, model.folder, (model.manifest.model_id,))]
+
+    # --- answers
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
+        activity = self._parts.activity
+        with activity.hold("request"):
+            speaker = await self._ready_speaker()
+            async with aclosing(complete(speaker, request)) as events:
+                async for event in events:
+                    if isinstance(event, Finished):
+                        self._tokens_per_s = event.timings.tokens_per_s or self._tokens_per_s
+                        activity.touch()
+                    yield event
+
+    async def _ready_speaker(self) -> Speaker:
+        master = self._parts.master
+        generator = await master.generator(PlanRequest())
+        assert master.deployment is not None
+        speaker = await self._speaker_of(master.deployment)
+        return replace(speaker, generator=generator)
+
+    async def _speaker_of(self, deployment: Deployment) -> Speaker:
+        if self._speaker is not None and self._speaker[0] is deployment:
+            return self._speaker[1]
+        model = deployment.planned.model
+        chat = await asyncio.to_thread(ChatFormat.load, model.folder)
+        defaults = await asyncio.to_thread(load_defaults, model.folder)
+        speaker = Speaker(
+            chat=chat,
+            defaults=defaults,
+            generator=await self._parts.master.generator(PlanRequest()),
+            stage_names=tuple(stage.name for stage in deployment.planned.plan.stages),
+            vocab_size=model.config.vocab_size,
+        )
+        self._speaker = (deployment, speaker)
+        return speaker
+
+    # --- listeners
+
+    async def listen(self, request: schema.ListenRequest) -> schema.Listener:
+        app = public_app(self, host=request.host, key=request.key)
+        server = HttpServer()
+        port = await server.start(app, request.host, request.port)
+        self._listeners[port] = (request.host, server)
+        self._parts.activity.touch()
+        return schema.Listener(host=request.host, port=port)
+
+    async def close_listener(self, port: int) -> None:
+        entry = self._listeners.pop(port, None)
+        if entry is None:
+            raise UsageError(f"Nothing of Potluck listens on port {port}.")
+        await entry[1].stop()
+        self._parts.activity.touch()
+
+    async def close_listeners(self) -> None:
+        """All of them; the node ends."""
+        listeners, self._listeners = self._listeners, {}
+        await asyncio.gather(*(server.stop() for _, server in listeners.values()))
+
+    async def shutdown(self) -> None:
+        self._parts.stop()
+
+
+def _served(name: str, folder: Path, aliases: tuple[str, ...]) -> ServedModel:
+    created = int((folder / "config.json").stat().st_mtime)
+    return ServedModel(name=name, created=created, aliases=(*aliases, str(folder)))

@@ -1,0 +1,283 @@
+"""This computer and the others, as the master asks them: measure, hold a stage, let it go.
+
+The two classes do the same things; one over the pipe to its own stage process, the other over a
+control connection. Whoever plans and deploys cannot tell them apart.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from potluck.cluster.engine_supervisor import EngineSupervisor
+from potluck.cluster.stage_messages import LoadStage, TensorFile
+from potluck.cluster.stage_messages import LoadProgress as StageProgress
+from potluck.cluster.survey import LinkQuality
+from potluck.errors import PeerTimeoutError, RemoteProtocolError
+from potluck.ids import Digest, HomeId, NodeId
+from potluck.net.identity import Identity
+from potluck.net.link import Link
+from potluck.net.measure import measure
+from potluck.net.transport import dial
+from potluck.store.fetch import send_tensors
+from potluck.store.progress import TransferProgress
+from potluck.store.registry import LocalModel
+from potluck.wire.messages import (
+    Address,
+    Assign,
+    DeviceInfo,
+    Hop,
+    LinkMeasured,
+    Load,
+    Loaded,
+    MeasureLink,
+    Message,
+    Need,
+    NodeInfo,
+    Profile,
+    Profiled,
+    Purpose,
+    Scheme,
+    Unload,
+    Unloaded,
+    WarmingUp,
+)
+
+DIAL_TIMEOUT_S = 10.0
+PROFILE_TIMEOUT_S = 90.0  # the first one waits for the worker's engine to start
+MEASURE_TIMEOUT_S = 20.0
+ASSIGN_TIMEOUT_S = 60.0  # the worker looks at every tensor of its store
+LOAD_TIMEOUT_S = 6 * 3600.0  # the silence below ends a load that is stuck
+LOAD_SILENCE_S = 60.0  # a worker that loads says so all the time
+UNLOAD_TIMEOUT_S = 15.0
+
+_Answer = TypeVar("_Answer", bound=Message)
+
+
+class Neighbour(Protocol):
+    """Who a link can be measured to."""
+
+    node_id: NodeId
+    addresses: tuple[Address, ...]
+
+
+class LocalComputer:
+    """The master's own stage process."""
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        me: Callable[[], NodeInfo],
+        engine: EngineSupervisor,
+        addresses: Callable[[], tuple[Address, ...]],
+    ) -> None:
+        self.node_id = identity.node_id
+        self._identity = identity
+        self._me = me
+        self._engine = engine
+        self._addresses = addresses
+
+    @property
+    def name(self) -> str:
+        return self._me().name
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where the other computers reach this one."""
+        return self._addresses()
+
+    @property
+    def devices(self) -> Sequence[DeviceInfo]:
+        return self._engine.devices
+
+    async def profile(
+        self, config: Mapping[str, object], scheme: Scheme, tokens: int
+    ) -> Profiled:
+        stage = await self._engine.handle()
+        profile = await stage.profile(dict(config), scheme, tokens)
+        return Profiled(
+            device=profile.device,
+            decode_ms=profile.decode_ms,
+            prefill_ms=profile.prefill_ms,
+            head_ms=profile.head_ms,
+        )
+
+    async def measure_link_to(self, other: Neighbour) -> LinkQuality:
+        home = _own_home(self._identity)
+        link = await self._dial(home, other.node_id, other.addresses, "weights")
+        try:
+            async with asyncio.timeout(MEASURE_TIMEOUT_S):
+                quality = await measure(link)
+        except TimeoutError:
+            raise PeerTimeoutError(
+                f"{link.peer.name} does not answer fast enough to be measured."
+            ) from None
+        finally:
+            link.close()
+        return LinkQuality(rtt_ms=1000 * quality.rtt_s, bytes_per_s=quality.bytes_per_s)
+
+    async def _dial(
+        self, home: HomeId, peer: NodeId, addresses: Sequence[Address], purpose: Purpose
+    ) -> Link:
+        return await dial(
+            addresses,
+            self._identity,
+            home=home,
+            peer=peer,
+            purpose=purpose,
+            me=self._me(),
+            timeout_s=DIAL_TIMEOUT_S,
+        )
+
+    async def assign(self, assign: Assign) -> Need:
+        """Nothing is missing: the stage reads the model's own files."""
+        stage = await self._engine.handle()
+        return Need(epoch=assign.epoch, tensors=(), activation_port=stage.activation_port)
+
+    async def send_weights(
+        self, need: Need, model: LocalModel, progress: Callable[[TransferProgress], None]
+    ) -> None:
+        raise AssertionError("this computer needs no weights of its own model")
+
+    async def load(
+        self,
+        assign: Assign,
+        model: LocalModel,
+        next_hop: Hop | None,
+        progress: Callable[[float], None],
+    ) -> None:
+        def loaded(report: StageProgress) -> None:
+            progress(report.done / max(report.total, 1))
+
+        stage = LoadStage(
+            request=0,
+            home=_own_home(self._identity),
+            epoch=assign.epoch,
+            config=assign.config,
+            scheme=assign.scheme,
+            layers=assign.layers,
+            embedding=assign.embedding,
+            head=assign.head,
+            context=assign.context,
+            tensors=tuple(_files(assign, model)),
+            next_hop=next_hop,
+        )
+        handle = await self._engine.handle()
+        await handle.load(stage, loaded)
+
+    async def unload(self, epoch: int) -> None:
+        stage = await self._engine.handle()
+        await stage.unload()
+
+    async def connect(self, port: int) -> Link:
+        here = (Address(host="127.0.0.1", port=port),)
+        return await self._dial(_own_home(self._identity), self.node_id, here, "activations")
+
+
+def _files(assign: Assign, model: LocalModel) -> Sequence[TensorFile]:
+    files: list[TensorFile] = []
+    for info in assign.tensors:
+        source = model.sources[Digest(info.digest)]
+        files.append(TensorFile(info=info, path=str(source.path), offset=source.offset))
+    return files
+
+
+def _own_home(identity: Identity) -> HomeId:
+    home = identity.own_home
+    assert home is not None, "a master has a home"
+    return home.home_id
+
+
+class RemoteComputer:
+    """A worker of the own home, over its control connection."""
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        identity: Identity,
+        me: Callable[[], NodeInfo],
+        addresses: tuple[Address, ...],
+    ) -> None:
+        self.link = link
+        self.node_id = NodeId(link.peer.node_id)
+        self.name = link.peer.name
+        self.addresses = addresses
+        self.devices: Sequence[DeviceInfo] = link.peer.devices
+        self.is_paused = False
+        self.lent_to: str | None = None  # another home's master
+        self._identity = identity
+        self._me = me
+        self._on_warming_up: Callable[[WarmingUp], None] = lambda _: None
+
+    def warming_up(self, message: WarmingUp) -> None:
+        """The worker reports how far it is with loading."""
+        self._on_warming_up(message)
+
+    async def _ask(self, message: Message, answer: type[_Answer], timeout_s: float) -> _Answer:
+        reply = await self.link.request(message, timeout_s=timeout_s)
+        if not isinstance(reply, answer):
+            raise RemoteProtocolError(f"{self.name} answered with {type(reply).__name__}.")
+        return reply
+
+    async def profile(
+        self, config: Mapping[str, object], scheme: Scheme, tokens: int
+    ) -> Profiled:
+        message = Profile(config=dict(config), scheme=scheme, tokens=tokens)
+        return await self._ask(message, Profiled, PROFILE_TIMEOUT_S)
+
+    async def measure_link_to(self, other: Neighbour) -> LinkQuality:
+        message = MeasureLink(node_id=other.node_id, addresses=other.addresses)
+        measured = await self._ask(message, LinkMeasured, MEASURE_TIMEOUT_S)
+        return LinkQuality(rtt_ms=measured.rtt_ms, bytes_per_s=measured.bytes_per_s)
+
+    async def assign(self, assign: Assign) -> Need:
+        return await self._ask(assign, Need, ASSIGN_TIMEOUT_S)
+
+    async def send_weights(
+        self, need: Need, model: LocalModel, progress: Callable[[TransferProgress], None]
+    ) -> None:
+        link = await self._dial(self.addresses, "weights")
+        try:
+            await send_tensors(link, need.tensors, model.sources, progress=progress)
+        finally:
+            link.close()
+
+    async def load(
+        self,
+        assign: Assign,
+        model: LocalModel,
+        next_hop: Hop | None,
+        progress: Callable[[float], None],
+    ) -> None:
+        """Have the stage loaded. As long as it says that it is warming up, it is waited for."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(LOAD_SILENCE_S) as deadline:
+
+            def warming_up(message: WarmingUp) -> None:
+                if message.epoch == assign.epoch:
+                    deadline.reschedule(loop.time() + LOAD_SILENCE_S)
+                    progress(message.progress)
+
+            self._on_warming_up = warming_up
+            message = Load(epoch=assign.epoch, next_hop=next_hop)
+            await self._ask(message, Loaded, timeout_s=LOAD_TIMEOUT_S)
+
+    async def unload(self, epoch: int) -> None:
+        await self._ask(Unload(epoch=epoch), Unloaded, UNLOAD_TIMEOUT_S)
+
+    async def connect(self, port: int) -> Link:
+        addresses = [Address(host=a.host, port=port) for a in self.addresses]
+        return await self._dial(addresses, "activations")
+
+    async def _dial(self, addresses: Sequence[Address], purpose: Purpose) -> Link:
+        return await dial(
+            addresses,
+            self._identity,
+            home=self.link.home,
+            peer=self.node_id,
+            purpose=purpose,
+            me=self._me(),
+            timeout_s=DIAL_TIMEOUT_S,
+        )
+

@@ -1,0 +1,124 @@
+"""Keeps this node's stage process running: starts it, starts it again, gives up when it is no use."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from potluck.cluster.stage_handle import StageHandle
+from potluck.cluster.stage_messages import Start
+from potluck.errors import EngineError, PotluckError
+from potluck.wire.messages import DeviceInfo, NodeInfo, StepFailed
+
+logger = logging.getLogger(__name__)
+
+RESTARTS = 5  # within the span below; more often it is broken, not unlucky
+SPAN_S = 120.0
+PAUSE_S = 0.5
+
+
+class EngineSupervisor:
+    """Owns the stage process of this computer's device.
+
+    Args:
+        died: told when the process is gone, and every layer with it.
+        changed: told when the devices or their memory changed.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity_folder: Path,
+        me: Callable[[], NodeInfo],
+        log_path: Path,
+        memory_limit: int | None,
+        step_failed: Callable[[StepFailed], None],
+        died: Callable[[PotluckError], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._identity_folder = identity_folder
+        self._me = me
+        self._log_path = log_path
+        self._memory_limit = memory_limit
+        self._step_failed = step_failed
+        self._died = died
+        self._changed = changed
+        self._handle: StageHandle | None = None
+        self._problem: PotluckError | None = None
+        self._up = asyncio.Event()  # there is a handle, or there is none and never will be
+        self._wake = asyncio.Event()  # the process died
+
+    @property
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """Of the running process; none while it starts."""
+        return self._handle.devices if self._handle is not None else ()
+
+    async def handle(self) -> StageHandle:
+        """The running stage process; waits while it starts.
+
+        Raises:
+            EngineError: it does not start on this computer.
+        """
+        await self._up.wait()
+        if self._handle is None:
+            raise self._problem or EngineError("The engine of this computer is not running.")
+        return self._handle
+
+    def lend(self, memory_limit: int | None) -> None:
+        """Lend at most so much memory from now on."""
+        self._memory_limit = memory_limit
+        if self._handle is not None:
+            self._handle.lend(memory_limit)
+
+    def trust_changed(self) -> None:
+        if self._handle is not None:
+            self._handle.trust_changed()
+
+    async def run(self) -> None:
+        """Start the process and start it again, until cancelled."""
+        deaths: deque[float] = deque(maxlen=RESTARTS)
+        loop = asyncio.get_running_loop()
+        while True:
+            handle = self._new_handle()
+            try:
+                await handle.start()
+                self._handle = handle
+                self._up.set()
+                self._changed()
+                await self._wake.wait()
+            except PotluckError as error:
+                logger.exception("the engine does not start")
+                self._problem = error
+            finally:
+                self._handle = None
+                await handle.stop()
+            self._wake.clear()
+            if len(deaths) == RESTARTS and loop.time() - deaths[0] < SPAN_S:
+                logger.error("the engine died %d times, and is not started again", RESTARTS)
+                self._up.set()
+                return
+            self._up.clear()
+            deaths.append(loop.time())
+            await asyncio.sleep(PAUSE_S)
+
+    def _new_handle(self) -> StageHandle:
+        return StageHandle(
+            Start(
+                identity_folder=str(self._identity_folder),
+                me=self._me(),
+                memory_limit=self._memory_limit,
+            ),
+            log_path=self._log_path,
+            on_step_failed=self._step_failed,
+            on_devices=self._changed,
+            on_exit=self._on_exit,
+        )
+
+    def _on_exit(self, error: PotluckError) -> None:
+        self._problem = error
+        self._handle = None
+        self._up.clear()
+        self._wake.set()
+        self._died(error)
+        self._changed()

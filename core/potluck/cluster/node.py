@@ -1,0 +1,375 @@
+"""One node: everything that a user's Potluck is on one computer, put together.
+
+    run(folders)        serve until told to stop, or until nobody needs the node any more
+
+The parts know nothing of each other; who hears of what is decided here.
+"""
+
+import asyncio
+import logging
+import logging.handlers
+import os
+import platform
+import secrets
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+import msgspec
+
+import potluck
+from potluck.api.schema import RoleRequest
+from potluck.api.server import HttpServer, local_app
+from potluck.cluster.activity import IDLE_S, Activity
+from potluck.cluster.backend import NodeBackend, Parts
+from potluck.cluster.computers import LocalComputer
+from potluck.cluster.engine_supervisor import EngineSupervisor
+from potluck.cluster.master import Master
+from potluck.cluster.membership import Membership, MembershipEvents
+from potluck.cluster.pairing import PairingDesk
+from potluck.cluster.worker import Worker
+from potluck.cluster.worker_links import WorkerLinks
+from potluck.errors import PotluckError
+from potluck.ids import HomeId, NodeId, short
+from potluck.net.advert import Advert
+from potluck.net.discovery import Discovery
+from potluck.net.identity import Identity
+from potluck.net.interfaces import announced, own_interfaces
+from potluck.net.link import Link
+from potluck.net.transport import DEFAULT_PORT, Listener, identify
+from potluck.settings import (
+    Folders,
+    NodeFile,
+    exclusive,
+    load_settings,
+    remove_node_file,
+    save_settings,
+    write_node_file,
+)
+from potluck.store.chunks import ChunkStore
+from potluck.store.hub import RecentFolders, find_model
+from potluck.store.registry import LocalModel, open_model
+from potluck.wire.connection import PROTOCOL_VERSIONS
+from potluck.wire.messages import Address, DeviceInfo, NodeInfo, StepFailed
+from potluck.wire.pairing import Admitted, Member
+
+logger = logging.getLogger(__name__)
+
+_IDLE_CHECK_S = 5.0
+_LOG_BYTES = 2_000_000
+
+
+class Node:
+    """Starts the parts in order, connects them, and takes them down again."""
+
+    def __init__(self, folders: Folders) -> None:
+        self._folders = folders
+        self._settings = load_settings(folders.settings_file)
+        self._stop = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.activity = Activity()
+        identity_folder = folders.data / "identity"
+        self.identity = Identity.load_or_create(identity_folder, self._settings.shown_name)
+        self.store = ChunkStore(folders.cache / "tensors")
+        self.recent = RecentFolders(folders.config / "recent.json")
+        self.engine = EngineSupervisor(
+            identity_folder=identity_folder,
+            me=self.me,
+            log_path=folders.state / "engine.log",
+            memory_limit=self._settings.memory_limit,
+            step_failed=self._step_failed,
+            died=self._engine_died,
+            changed=self._changed,
+        )
+        self.worker = Worker(stage=self.engine.handle, store=self.store, changed=self._changed)
+        self.worker.is_lending = self._settings.worker
+        self.worker.is_paused = self._settings.paused
+        self.links = WorkerLinks(
+            worker=self.worker,
+            identity=self.identity,
+            me=self.me,
+            devices=lambda: self.engine.devices,
+            removed=self._removed,
+            trust_changed=self.engine.trust_changed,
+        )
+        self.discovery = Discovery(
+            on_change=self._found_changed,
+            remembered=folders.config / "addresses.json",
+            probe=lambda address: identify(address, self.identity),
+        )
+        self.desk = PairingDesk(
+            self.identity,
+            name=lambda: self._settings.shown_name,
+            may_join=lambda: self.worker.is_lending,
+            admitted=self._admitted,
+            joined=self._joined,
+            changed=self._changed,
+        )
+        self.listener = Listener(
+            self.identity,
+            me=self.me,
+            on_link=self.links.serve,
+            on_pairing=self.desk.serve,
+            preferred_port=DEFAULT_PORT,
+        )
+        local = LocalComputer(
+            identity=self.identity, me=self.me, engine=self.engine, addresses=self.addresses
+        )
+        self.membership = Membership(
+            identity=self.identity,
+            discovery=self.discovery,
+            local=local,
+            me=self.me,
+            record_file=folders.config / "computers.json",
+            events=MembershipEvents(
+                changed=self._changed, lost=self._lost, step_failed=self._step_failed
+            ),
+        )
+        self.master = Master(
+            computers=self.membership,
+            open_model=self._open_model,
+            resolve=self._resolve_model,
+            changed=self.activity.touch,
+        )
+        self.backend = NodeBackend(
+            Parts(
+                name=lambda: self._settings.shown_name,
+                addresses=self.addresses,
+                set_role=self._set_role,
+                memory_limit=lambda: self._settings.memory_limit,
+                stop=self._stop.set,
+                guide=guide_folder(),
+                activity=self.activity,
+                discovery=self.discovery,
+                membership=self.membership,
+                worker=self.worker,
+                master=self.master,
+                desk=self.desk,
+                recent=self.recent,
+            )
+        )
+
+    # --- life
+
+    async def run(self) -> None:
+        """Serve until `shutdown` is asked for, or nobody has needed the node for long."""
+        async with AsyncExitStack() as stack:
+            stack.callback(self.store.close)
+            engine = self._own(self.engine.run())
+            stack.push_async_callback(_end, engine)
+            await self.listener.start()
+            stack.push_async_callback(self.listener.stop)
+            await self.discovery.start(self._advert())
+            stack.push_async_callback(self.discovery.stop)
+            stack.push_async_callback(self.membership.stop)
+            stack.push_async_callback(self._leave)
+            http = HttpServer()
+            token = secrets.token_urlsafe(32)
+            port = await http.start(local_app(self.backend, token), "127.0.0.1", 0)
+            stack.push_async_callback(http.stop)
+            stack.push_async_callback(self.backend.close_listeners)
+            node_file = NodeFile(
+                pid=os.getpid(), port=port, token=token, version=potluck.__version__
+            )
+            write_node_file(self._folders, node_file)
+            stack.callback(remove_node_file, self._folders, node_file)
+            idle = self._own(self._end_when_idle())
+            stack.push_async_callback(_end, idle)
+            logger.info("node is up node=%s port=%d", short(self.identity.node_id), port)
+            await self._stop.wait()
+            logger.info("node ends")
+
+    async def _leave(self) -> None:
+        """Free the others' memory; what cannot be reached frees itself later."""
+        with suppress(PotluckError, TimeoutError):
+            async with asyncio.timeout(3.0):
+                await self.master.unload()
+
+    async def _end_when_idle(self) -> None:
+        """Give back first the model's memory, then the process, when nobody needs them."""
+        while True:
+            await asyncio.sleep(_IDLE_CHECK_S)
+            if self.activity.idle_s() < IDLE_S:
+                continue
+            if self.master.deployment is not None:
+                logger.info("unloading the model, unused for %.0f seconds", IDLE_S)
+                await self.master.unload()
+                self.activity.use()
+            elif not self.worker.is_lending:
+                logger.info("nobody has needed the node for %.0f seconds", IDLE_S)
+                self._stop.set()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _own(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a part of the node failed", exc_info=error)
+
+    # --- who this node is
+
+    def me(self) -> NodeInfo:
+        return NodeInfo(
+            node_id=self.identity.node_id,
+            name=self._settings.shown_name,
+            version=potluck.__version__,
+            os=f"{platform.system()} {platform.release()}"[:64],
+            arch=platform.machine()[:32],
+            devices=self.engine.devices,
+        )
+
+    def addresses(self) -> tuple[Address, ...]:
+        """Where other computers reach this one."""
+        port = self.listener.port
+        return tuple(Address(host=host, port=port) for host in announced(own_interfaces()))
+
+    def _advert(self) -> Advert:
+        home = self.identity.own_home
+        return Advert(
+            node_id=self.identity.node_id,
+            name=self._settings.shown_name,
+            role=self.backend.role(),
+            port=self.listener.port,
+            home=home.home_id if home is not None else None,
+            joinable=self.worker.is_lending and not self._is_member(),
+            devices=", ".join(device_text(device) for device in self.engine.devices),
+            protocol=PROTOCOL_VERSIONS[-1],
+        )
+
+    def _is_member(self) -> bool:
+        """Whether another computer's home has this one already."""
+        return any(home.role == "worker" for home in self.identity.homes.values())
+
+    def _set_role(self, request: RoleRequest) -> None:
+        limit = self._settings.memory_limit if request.memory is None else request.memory or None
+        paused = self._settings.paused if request.paused is None else request.paused
+        self._settings = msgspec.structs.replace(
+            self._settings, worker=request.worker, memory_limit=limit, paused=paused
+        )
+        save_settings(self._folders.settings_file, self._settings)
+        self.worker.is_lending = request.worker
+        self.worker.is_paused = paused
+        self.engine.lend(limit)
+        if paused or not request.worker:
+            self._own(self.worker.release())
+        self.activity.use()
+        self._changed()
+
+    # --- who hears of what
+
+    def _changed(self) -> None:
+        self.activity.touch()
+        self.links.announce()
+        if self.listener.port:
+            self._own(self.discovery.announce(self._advert()))
+
+    def _found_changed(self) -> None:
+        self.activity.touch()
+        self.membership.look()
+
+    def _admitted(self, admitted: Admitted) -> None:
+        self.engine.trust_changed()
+        self.membership.admit(admitted.node_id, admitted.name)
+        self._changed()
+
+    def _joined(self, member: Member) -> None:
+        self.engine.trust_changed()
+        self.backend.notice("info", f"This computer helps {member.master_name} now.")
+        self._changed()
+
+    def _removed(self, home: HomeId) -> None:
+        name = self.identity.homes[home].name if home in self.identity.homes else "A home"
+        if self.worker.loan is not None and self.worker.loan.home == home:
+            self._own(self.worker.release())
+        self.identity.remove_home(home)
+        self.engine.trust_changed()
+        self.backend.notice("info", f"{name} has removed this computer.")
+        self._changed()
+
+    def _lost(self, node_id: NodeId, name: str) -> None:
+        if self.master.lost(node_id, name):
+            self.backend.notice(
+                "warning", f"{name} stopped answering. The next message runs without it."
+            )
+
+    def _step_failed(self, failure: StepFailed) -> None:
+        """Of our own stage: for our own master, or for the one that we lend it to."""
+        if self.worker.loan is not None and self.worker.loan.assign.epoch == failure.epoch:
+            self.worker.step_failed(failure)
+        self.master.step_failed(failure)
+
+    def _engine_died(self, error: PotluckError) -> None:
+        self.worker.stage_died()
+        self.master.lost(self.identity.node_id, self._settings.shown_name)
+        self.backend.notice("error", error.message)
+
+    # --- models
+
+    async def _open_model(
+        self, folder: Path, progress: Callable[[int, int], None]
+    ) -> LocalModel:
+        loop = asyncio.get_running_loop()
+        return await asyncio.to_thread(
+            open_model,
+            folder,
+            cache_dir=self._folders.cache / "digests",
+            progress=lambda done, total: loop.call_soon_threadsafe(progress, done, total),
+        )
+
+    def _resolve_model(self, words: str | None) -> Path:
+        return find_model(words, default=guide_folder(), recent=self.recent.folders())
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def device_text(device: DeviceInfo) -> str:
+    """A device in a few words: `NVIDIA GeForce RTX 3060, 12 GB`."""
+    return f"{device.name or device.kind}, {device.memory_total / 1e9:.0f} GB"
+
+
+def guide_folder() -> Path:
+    """The model that comes with Potluck: in the package, or in the checkout."""
+    package = Path(potluck.__file__).parent
+    installed = package / "_assets" / "guide"
+    return installed if installed.is_dir() else package.parent.parent / "assets" / "guide"
+
+
+def run(folders: Folders) -> None:
+    """Be this user's node on this computer.
+
+    Raises:
+        AlreadyRunningError: there is one.
+    """
+    with exclusive(folders.node_lock):
+        _log_to(folders.log_file)
+        asyncio.run(_run(folders))
+
+
+async def _run(folders: Folders) -> None:
+    node = Node(folders)
+    loop = asyncio.get_running_loop()
+    for name in ("SIGINT", "SIGTERM"):
+        with suppress(NotImplementedError, AttributeError):  # Windows has its own way
+            loop.add_signal_handler(getattr(signal, name), node.stop)
+    await node.run()
+
+
+def _log_to(path: Path) -> None:
+    handler = logging.handlers.RotatingFileHandler(
+        path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8"
+    )
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)

@@ -1,0 +1,467 @@
+"""The process that computes: one stage on one device, and its activation connections.
+
+    python -m potluck.cluster.stage_process        started by the node, never by a person
+
+Three threads: asyncio for the connections, one that computes (torch is used in no other), one that
+waits for the node's messages on stdin. Whatever concerns a session goes through the computing thread's
+queue in the order in which it came, and leaves in that order. When stdin ends the node is gone, and
+so is this process.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+import msgspec
+import torch
+
+from potluck.cluster.compute_thread import ComputeThread
+from potluck.cluster.stage_messages import (
+    FromStage,
+    LayerProfiled,
+    Lend,
+    LoadProgress,
+    LoadStage,
+    Memory,
+    ProfileLayer,
+    Ready,
+    RequestFailed,
+    StageLoaded,
+    StageUnloaded,
+    Start,
+    TensorFile,
+    ToStage,
+    TrustChanged,
+    UnloadStage,
+    decode_to_stage,
+    encode,
+    read_frame,
+)
+from potluck.engine.device import compute_dtype, find_device, find_devices, set_threads
+from potluck.engine.memory import release
+from potluck.engine.payload import from_payload, to_payload
+from potluck.engine.profile import LayerProfile, profile_layers
+from potluck.engine.stage import Output, Stage
+from potluck.engine.weights import StoredTensor, load_weights
+from potluck.errors import EngineError, NeedReplayError, PeerLostError, PotluckError
+from potluck.ids import Digest, HomeId, NodeId, SessionId
+from potluck.model.config import ModelConfig
+from potluck.net.identity import Identity
+from potluck.net.transport import Link, Listener, dial
+from potluck.wire.messages import (
+    Attach,
+    CloseSession,
+    DeviceInfo,
+    Forward,
+    Message,
+    OpenSession,
+    Result,
+    StepFailed,
+    TrimSession,
+)
+
+logger = logging.getLogger(__name__)
+
+DIAL_TIMEOUT_S = 10.0
+MEMORY_INTERVAL_S = 2.0
+MEMORY_STEP = 0.02  # of the total: a smaller change of what is free is not worth a message
+PROGRESS_INTERVAL_S = 0.1
+CACHE_SHARE = 0.9  # of what is free after loading; the rest is for activations
+
+SessionMessage: TypeAlias = OpenSession | Forward | TrimSession | CloseSession
+
+
+@dataclass(slots=True, eq=False)
+class LoadedStage:
+    """The stage in force, and where what it computes goes."""
+
+    home: HomeId
+    epoch: int
+    stage: Stage
+    next_link: Link | None  # None: the last stage, which answers the driver
+    driver: Link | None = None
+
+    @property
+    def output(self) -> Link | None:
+        return self.driver if self.next_link is None else self.next_link
+
+
+class StageServer:
+    """Serves its node over the pipe, and its peers over TLS."""
+
+    def __init__(self, start: Start, write: Callable[[bytes], None]) -> None:
+        self._me = start.me
+        self._write = write
+        self._identity = Identity.load(Path(start.identity_folder))
+        self._device = find_devices()[0]  # the best one
+        self._memory_limit = start.memory_limit
+        set_threads(start.threads)
+        self._compute = ComputeThread()
+        self._loaded: LoadedStage | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- the node
+
+    async def run(self, messages: "asyncio.Queue[ToStage | None]") -> None:
+        """Serve until the node is gone."""
+        self._loop = asyncio.get_running_loop()
+        self._compute.start()
+        async with Listener(
+            self._identity, lambda: self._me, self._serve_link, accepts=("activations",)
+        ) as listener:
+            self._tell(Ready(devices=(self._lent(),), activation_port=listener.port))
+            self._spawn(self._report_memory())
+            while (message := await messages.get()) is not None:
+                self._handle(message)
+            for task in self._tasks:
+                task.cancel()
+
+    def _handle(self, message: ToStage) -> None:
+        match message:
+            case Lend():
+                self._memory_limit = message.memory_limit
+                self._tell(Memory(devices=(self._lent(),)))
+            case TrustChanged():
+                self._identity.reload()
+            case ProfileLayer():
+                self._spawn(self._answer(message.request, self._profile(message)))
+            case LoadStage():
+                self._spawn(self._answer(message.request, self._load(message)))
+            case UnloadStage():
+                self._spawn(self._answer(message.request, self._unload(message)))
+            case Start():
+                logger.warning("a second start is ignored")
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _tell(self, message: FromStage) -> None:
+        self._write(encode(message))
+
+    async def _answer(self, request: int, work: Coroutine[None, None, FromStage]) -> None:
+        try:
+            self._tell(await work)
+        except PotluckError as error:
+            self._refuse(request, error)
+        except Exception as error:  # the boundary to torch: the process lives on
+            logger.exception("request failed")
+            self._refuse(request, EngineError(f"The engine failed: {error}"))
+
+    def _refuse(self, request: int, error: PotluckError) -> None:
+        self._tell(
+            RequestFailed(
+                request=request, kind=error.code, message=error.message, data=dict(error.data)
+            )
+        )
+
+    async def _profile(self, message: ProfileLayer) -> LayerProfiled:
+        config = ModelConfig.from_dict(message.config)
+        device = self._device.torch_device
+
+        def measure() -> LayerProfile:
+            return profile_layers(
+                config,
+                device,
+                compute_dtype(message.scheme, device),
+                chunk=message.tokens,
+                memory=self._lent().memory_free,
+            )
+
+        profile = await self._compute.call(measure)
+        return LayerProfiled(
+            request=message.request,
+            device=self._lent(),
+            decode_ms=profile.decode_ms,
+            prefill_ms=profile.prefill_ms,
+            head_ms=profile.head_ms,
+        )
+
+    # --- loading
+
+    async def _load(self, message: LoadStage) -> StageLoaded:
+        started = time.perf_counter()
+        await self._drop()
+        home = HomeId(message.home)
+        next_link: Link | None = None
+        if (hop := message.next_hop) is not None:
+            next_link = await dial(
+                hop.addresses,
+                self._identity,
+                home=home,
+                peer=NodeId(hop.node_id),
+                purpose="activations",
+                me=self._me,
+                timeout_s=DIAL_TIMEOUT_S,
+            )
+        try:
+            stage = await self._compute.call(lambda: self._build(message))
+        except BaseException:
+            if next_link is not None:
+                next_link.close()
+            raise
+        loaded = self._loaded = LoadedStage(home, message.epoch, stage, next_link)
+        if next_link is not None:
+            self._spawn(self._watch(loaded, next_link))
+        seconds = time.perf_counter() - started
+        self._tell(Memory(devices=(self._lent(),)))
+        return StageLoaded(request=message.request, seconds=seconds, memory_bytes=stage.nbytes)
+
+    def _build(self, message: LoadStage) -> Stage:
+        """On the computing thread: read, check and convert the weights."""
+        config = ModelConfig.from_dict(message.config)
+        device = self._device.torch_device
+        last_report = 0.0
+
+        def progress(done: int, total: int) -> None:
+            nonlocal last_report
+            now = time.monotonic()
+            if now - last_report >= PROGRESS_INTERVAL_S or done == total:
+                last_report = now
+                report = LoadProgress(epoch=message.epoch, done=done, total=total)
+                self._loop.call_soon_threadsafe(self._tell, report)
+
+        weights = load_weights(
+            config,
+            range(*message.layers),
+            embedding=message.embedding,
+            head=message.head,
+            tensors=map(_stored, message.tensors),
+            dtype=compute_dtype(message.scheme, device),
+            device=device,
+            progress=progress,
+        )
+        room = self._info(in_use=weights.nbytes).memory_free - weights.nbytes
+        budget = max(0, int(CACHE_SHARE * room))
+        return Stage(weights, context=message.context, cache_budget=budget, epoch=message.epoch)
+
+    async def _unload(self, message: UnloadStage) -> StageUnloaded:
+        await self._drop()
+        self._tell(Memory(devices=(self._lent(),)))
+        return StageUnloaded(request=message.request)
+
+    async def _drop(self) -> None:
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            return
+        if loaded.next_link is not None:
+            loaded.next_link.close()
+        del loaded
+        device = self._device.torch_device
+        await self._compute.call(lambda: release(device))  # after the steps that still hold it
+
+    def _lent(self) -> DeviceInfo:
+        """What a plan may count on: what is free, and what the loaded stage would give back."""
+        return self._info(in_use=self._loaded.stage.nbytes if self._loaded is not None else 0)
+
+    def _info(self, *, in_use: int) -> DeviceInfo:
+        now = find_device(self._device.kind, self._device.index)
+        return DeviceInfo(
+            kind=now.kind,
+            index=now.index,
+            name=now.name,
+            memory_total=now.memory_total,
+            memory_free=now.lendable(self._memory_limit, in_use=in_use),
+        )
+
+    async def _report_memory(self) -> None:
+        last = self._lent()
+        while True:
+            await asyncio.sleep(MEMORY_INTERVAL_S)
+            now = self._lent()
+            if abs(now.memory_free - last.memory_free) > MEMORY_STEP * now.memory_total:
+                last = now
+                self._tell(Memory(devices=(now,)))
+
+    # --- activations
+
+    async def _serve_link(self, link: Link) -> None:
+        """Take steps from the stage before, or from the driver, until the connection ends."""
+        link.deliver_to(lambda message, payload: self._receive(link, message, payload))
+        try:
+            await link.receive()  # all is delivered: what comes here is the end
+        except PeerLostError as error:
+            logger.info("activation link ended peer=%s: %s", link.peer.name, error)
+        finally:
+            if self._loaded is not None and self._loaded.driver is link:
+                self._loaded.driver = None
+
+    def _receive(self, link: Link, message: Message, payload: memoryview) -> None:
+        loaded = self._loaded
+        match message:
+            case Attach():
+                is_master = link.peer_role == "master"
+                if loaded and is_master and (link.home, message.epoch) == (loaded.home, loaded.epoch):
+                    loaded.driver = link
+            case OpenSession() | Forward() | TrimSession() | CloseSession():
+                if loaded is None or link.home != loaded.home:
+                    self._fail(message, EngineError("No stage of this plan is loaded here."))
+                else:
+                    self._compute.submit(lambda: self._step(loaded, message, payload))
+            case _:
+                logger.debug("activation link ignores op=%s", type(message).__name__)
+
+    def _step(self, loaded: LoadedStage, message: SessionMessage, payload: memoryview) -> None:
+        """On the computing thread: do it, and hand on what follows from it."""
+        try:
+            sent, data = _apply(loaded.stage, message, payload)
+        except PotluckError as error:
+            self._loop.call_soon_threadsafe(self._fail, message, error)
+        except Exception as error:  # the boundary to torch: one step failed, the stage lives on
+            logger.exception("step failed")
+            failure = EngineError(f"{self._me.name} failed in a step: {error}")
+            self._loop.call_soon_threadsafe(self._fail, message, failure)
+        else:
+            self._loop.call_soon_threadsafe(self._send_on, loaded, sent, data)
+
+    def _send_on(self, loaded: LoadedStage, message: Message, payload: memoryview) -> None:
+        link = loaded.output
+        if isinstance(message, SessionMessage) and loaded.next_link is None:
+            return  # the chain ends here
+        try:
+            if link is None:
+                raise PeerLostError("The driver is gone.")
+            link.send_nowait(message, payload)
+        except PeerLostError as error:
+            self._fail(message, error)
+
+    def _fail(self, message: Message, error: PotluckError) -> None:
+        if not isinstance(message, Forward | Result):
+            return
+        position = error.data.get("position") if isinstance(error, NeedReplayError) else None
+        self._tell(
+            StepFailed(
+                epoch=message.epoch,
+                session=message.session,
+                step=message.step,
+                kind=error.code,
+                message=error.message,
+                position=position if isinstance(position, int) else None,
+            )
+        )
+
+    async def _watch(self, loaded: LoadedStage, link: Link) -> None:
+        """The next stage sends nothing back; reading is how the end of the link is noticed."""
+        try:
+            await link.receive()
+        except PeerLostError:
+            if self._loaded is loaded:
+                logger.warning("next stage is lost peer=%s", link.peer.name)
+
+
+def _apply(
+    stage: Stage, message: SessionMessage, payload: memoryview
+) -> tuple[Message, memoryview]:
+    """Do what a message says; what the next stage or the driver gets to see of it."""
+    session = SessionId(message.session)
+    match message:
+        case OpenSession():
+            stage.open(session, epoch=message.epoch)
+        case CloseSession():
+            stage.close(session, epoch=message.epoch)
+        case TrimSession():
+            # A stage that holds less says so at the next step, and must not keep the others from it.
+            if stage.position(session) > message.position:
+                stage.trim(session, message.position, epoch=message.epoch)
+        case Forward():
+            return _forward(stage, message, payload)
+    return message, payload
+
+
+def _forward(stage: Stage, message: Forward, payload: memoryview) -> tuple[Message, memoryview]:
+    started = time.perf_counter()
+    output = stage.forward(
+        SessionId(message.session),
+        from_payload(message.tensor, payload),
+        epoch=message.epoch,
+        step=message.step,
+        position=message.position,
+        sampling=message.sampling,
+    )
+    if output.hidden is None:
+        return _result(message, output, _compute_ms(message, started)), memoryview(b"")
+    header, data = to_payload(output.hidden)
+    compute_ms = _compute_ms(message, started)
+    return msgspec.structs.replace(message, tensor=header, compute_ms=compute_ms), data
+
+
+def _compute_ms(message: Forward, started: float) -> tuple[float, ...]:
+    return (*message.compute_ms, 1000 * (time.perf_counter() - started))
+
+
+def _result(message: Forward, output: Output, compute_ms: tuple[float, ...]) -> Result:
+    choice = output.choice
+    return Result(
+        epoch=message.epoch,
+        session=message.session,
+        step=message.step,
+        position=output.position,
+        token_id=choice.token_id if choice else None,
+        logprob=choice.logprob if choice else None,
+        top=choice.top if choice else (),
+        compute_ms=compute_ms,
+    )
+
+
+def _stored(file: TensorFile) -> StoredTensor:
+    info = file.info
+    return StoredTensor(
+        name=info.name,
+        dtype=info.dtype,
+        shape=info.shape,
+        digest=Digest(info.digest),
+        path=Path(file.path),
+        offset=file.offset,
+        nbytes=info.nbytes,
+    )
+
+
+def _claim_stdout() -> BinaryIO:
+    """The pipe to the node. What anything else prints goes to stderr, which is the log."""
+    pipe = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return pipe
+
+
+async def _serve(pipe: BinaryIO) -> None:
+    loop = asyncio.get_running_loop()
+    messages: asyncio.Queue[ToStage | None] = asyncio.Queue()
+    first = await asyncio.to_thread(read_frame, sys.stdin.buffer)
+    if first is None:
+        return
+    start = decode_to_stage(first)
+    assert isinstance(start, Start)
+
+    def read() -> None:
+        while (frame := read_frame(sys.stdin.buffer)) is not None:
+            loop.call_soon_threadsafe(messages.put_nowait, decode_to_stage(frame))
+        loop.call_soon_threadsafe(messages.put_nowait, None)
+
+    def write(frame: bytes) -> None:
+        pipe.write(frame)
+        pipe.flush()
+
+    server = StageServer(start, write)
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    await server.run(messages)
+
+
+def main() -> None:
+    """Serve one node until it is gone."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    pipe = _claim_stdout()
+    torch.set_grad_enabled(False)
+    asyncio.run(_serve(pipe))
+    os._exit(0)  # daemon threads may be inside torch, which does not like being torn down
+
+
+if __name__ == "__main__":
+    main()

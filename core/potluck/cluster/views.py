@@ -1,0 +1,262 @@
+"""What the faces see: the cluster's moving parts as the frozen values of the local API."""
+
+from collections.abc import Mapping, Sequence
+
+from potluck.api import schema
+from potluck.api.schema import ComputerState, LoadProgress, PlanView, StageView, Transfer
+from potluck.cluster.computers import LocalComputer, RemoteComputer
+from potluck.cluster.deployment import Deployment, Planned
+from potluck.cluster.master import LoadState, Master
+from potluck.cluster.membership import Membership
+from potluck.cluster.pairing import PairingDesk
+from potluck.cluster.worker import Worker
+from potluck.errors import PotluckError, VersionMismatchError
+from potluck.ids import NodeId
+from potluck.net.advert import Found
+from potluck.net.transport import show
+from potluck.wire.messages import Address, DeviceInfo
+
+# How far each phase is on the way to a loaded model, for one bar that only moves forward.
+_PHASE_SHARE: Mapping[str, tuple[float, float]] = {
+    "hashing": (0.0, 0.1),
+    "waiting": (0.1, 0.1),
+    "planning": (0.1, 0.15),
+    "streaming": (0.15, 1.0),
+    "loading": (0.15, 1.0),
+    "ready": (1.0, 1.0),
+}
+
+
+def device(info: DeviceInfo) -> schema.Device:
+    return schema.Device(
+        kind=info.kind,
+        name=info.name,
+        memory_total=info.memory_total,
+        memory_free=info.memory_free,
+    )
+
+
+def plan_view(planned: Planned, *, epoch: int) -> PlanView:
+    plan = planned.plan
+    return PlanView(
+        model_id=planned.model.manifest.model_id,
+        model=planned.model.name,
+        scheme=planned.scheme,
+        context=planned.context,
+        epoch=epoch,
+        stages=tuple(
+            StageView(
+                node=stage.name,
+                node_id=stage.node,
+                device=stage.device,
+                layers=(stage.layers.start, stage.layers.stop),
+                embedding=stage.embedding,
+                head=stage.head,
+                predicted_ms=stage.predicted_ms,
+            )
+            for stage in plan.stages
+        ),
+        predicted_tokens_per_s=plan.predicted_tokens_per_s,
+        alone={planned.names[node]: rate for node, rate in plan.alone.items()},
+        explanation=plan.explanation,
+    )
+
+
+def deployment_plan(deployment: Deployment) -> PlanView:
+    return plan_view(deployment.planned, epoch=deployment.epoch)
+
+
+def transfers(deployment: Deployment | None) -> tuple[Transfer, ...]:
+    """One for every computer that was sent something, or still lacks something."""
+    return tuple(
+        Transfer(
+            node_id=task.progress.node_id,
+            name=task.progress.name,
+            sent=task.progress.sent,
+            total=task.progress.total,
+            bytes_per_s=task.progress.bytes_per_s,
+            eta_s=task.progress.eta_s,
+        )
+        for task in (deployment.tasks if deployment is not None else ())
+    )
+
+
+def load_fraction(state: LoadState, deployment: Deployment | None) -> float:
+    start, end = _PHASE_SHARE.get(state.phase or "", (0.0, 0.0))
+    inside = 0.0
+    if state.phase == "hashing":
+        inside = state.hashed
+    elif state.phase in ("streaming", "loading") and deployment is not None:
+        inside = deployment.fraction
+    return start + (end - start) * inside
+
+
+def load_progress(master: Master) -> LoadProgress:
+    """The load under way, as one event of it."""
+    state, deployment = master.state, master.deployment
+    return LoadProgress(
+        state=state.phase or "waiting",
+        fraction=load_fraction(state, deployment),
+        message=state.message,
+        nodes=transfers(deployment),
+        plan=deployment_plan(deployment) if deployment is not None else None,
+    )
+
+
+def model_state(master: Master, tokens_per_s: float | None) -> schema.ModelState:
+    state, deployment = master.state, master.deployment
+    planned = deployment.planned if deployment is not None else None
+    phases: Mapping[str | None, schema.ModelPhase] = {
+        None: "none",
+        "hashing": "preparing",
+        "waiting": "preparing",
+        "planning": "preparing",
+        "streaming": "streaming",
+        "loading": "loading",
+        "ready": "ready",
+        "failed": "failed",
+    }
+    phase = phases[state.phase]
+    message: str | None = state.message or None
+    if phase == "ready" and not master.is_ready:
+        phase, message = "failed", "A computer of this plan was lost. The next message plans anew."
+    return schema.ModelState(
+        name=planned.model.name if planned is not None else None,
+        model_id=planned.model.manifest.model_id if planned is not None else None,
+        state=phase,
+        message=message,
+        progress=load_fraction(state, deployment) if phase != "none" else None,
+        tokens_per_s=tokens_per_s,
+        plan=deployment_plan(deployment) if deployment is not None else None,
+        context=planned.context if planned is not None else 0,
+    )
+
+
+class ComputerViews:
+    """Every computer of the list: this one, the paired ones, the found ones."""
+
+    def __init__(
+        self, *, local: LocalComputer, membership: Membership, master: Master, desk: PairingDesk
+    ) -> None:
+        self._local = local
+        self._membership = membership
+        self._master = master
+        self._desk = desk
+
+    def all(self, found: Sequence[Found], worker: Worker) -> tuple[schema.Computer, ...]:
+        by_id = {f.node_id: f for f in found}
+        connected = {c.node_id: c for c in self._membership.connected()}
+        paired = [
+            self._paired(node_id, by_id.get(node_id), connected.get(node_id))
+            for node_id in self._membership.records
+        ]
+        strangers = [self._stranger(f) for f in found if f.node_id not in self._membership.records]
+        return (self._self(worker), *paired, *strangers)
+
+    def _self(self, worker: Worker) -> schema.Computer:
+        local = self._local
+        state, progress, layers = self._part(local.node_id)
+        if worker.is_paused:
+            state = "paused"
+        elif (loan := worker.loan) is not None and layers is None:
+            layers = loan.assign.layers
+            state = "running" if loan.is_loaded else "receiving"
+            progress = loan.progress
+        return schema.Computer(
+            node_id=local.node_id,
+            name=local.name,
+            address=_shown(local.addresses),
+            paired=True,
+            online=True,
+            is_self=True,
+            state=state,
+            progress=progress,
+            devices=tuple(map(device, local.devices)),
+            rtt_ms=0.0,
+            layers=layers,
+        )
+
+    def _paired(
+        self, node_id: NodeId, found: Found | None, computer: RemoteComputer | None
+    ) -> schema.Computer:
+        record = self._membership.records[node_id]
+        link = self._master.survey.link(self._local.node_id, node_id)
+        state, progress, layers = self._part(node_id)
+        detail: str | None = None
+        if computer is None:
+            state, detail = _absent(found, self._membership.problem(node_id))
+        elif computer.is_paused:
+            state, detail = "paused", "It does not lend itself just now."
+        elif computer.lent_to is not None:
+            state, detail = "paused", f"It helps {computer.lent_to}."
+        rtt_s = computer.link.rtt_s if computer is not None else None
+        return schema.Computer(
+            node_id=node_id,
+            name=computer.name if computer is not None else record.name,
+            address=_shown(computer.addresses if computer else found.addresses if found else ()),
+            paired=True,
+            online=computer is not None,
+            joinable=found.joinable if found is not None else False,
+            state=state,
+            detail=detail,
+            progress=progress,
+            devices=tuple(map(device, computer.devices)) if computer is not None else (),
+            rtt_ms=1000 * rtt_s if rtt_s is not None else link.rtt_ms if link else None,
+            bytes_per_s=link.bytes_per_s if link is not None else None,
+            layers=layers,
+            color=record.color,
+        )
+
+    def _stranger(self, found: Found) -> schema.Computer:
+        attempt = self._desk.under_way(found.node_id)
+        state: ComputerState = "found"
+        if attempt is not None:
+            state = "asking" if attempt.machine.code is None else "pairing"
+        return schema.Computer(
+            node_id=found.node_id,
+            name=found.name,
+            address=_shown(found.addresses),
+            online=True,
+            joinable=found.joinable,
+            state=state,
+        )
+
+    def _part(
+        self, node_id: NodeId
+    ) -> tuple[ComputerState, float | None, tuple[int, int] | None]:
+        """What a computer does for the model of this master."""
+        deployment = self._master.deployment
+        for task in deployment.tasks if deployment is not None else ():
+            if task.stage.node != node_id:
+                continue
+            layers = task.assign.layers
+            progress = task.progress
+            if self._master.state.phase == "streaming" and progress.sent < progress.total:
+                return "receiving", progress.sent / progress.total, layers
+            if self._master.state.phase in ("streaming", "loading"):
+                return "loading", progress.loaded, layers
+            return "running", None, layers
+        return "ready", None, None
+
+
+def _absent(
+    found: Found | None, problem: PotluckError | None
+) -> tuple[ComputerState, str | None]:
+    if found is None:
+        return "lost", "It is off, asleep or on another network."
+    if problem is None:
+        return "asking", None
+    state: ComputerState = "version_differs"
+    if not isinstance(problem, VersionMismatchError):
+        state = "blocked"
+    return state, problem.message
+
+
+def _shown(addresses: Sequence[Address]) -> str | None:
+    return show(addresses[0]) if addresses else None
+
+
+def lent_to(worker: Worker) -> tuple[str, ...]:
+    loan = worker.loan
+    return (loan.master_name,) if loan is not None else ()
+
