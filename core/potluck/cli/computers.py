@@ -1,0 +1,326 @@
+"""`worker`, `invite`, `pair`, `unpair`, `devices`: the computers and how they come together."""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+
+import msgspec
+
+from potluck.api.schema import ClusterState, Computer, Device, Pairing, RoleRequest
+from potluck.cli.terminal import (
+    ask,
+    is_interactive,
+    must_be_interactive,
+    put,
+    put_json,
+    put_table,
+    say,
+)
+from potluck.client import Client
+from potluck.errors import NotFoundError, PairingError, PotluckError, UsageError, format_bytes
+from potluck.ids import grouped
+from potluck.launch import find, find_or_start
+from potluck.settings import Folders, load_settings, save_settings
+
+DISCOVERY_S = 4.0  # a node that has just started knows all that answer after 3 s
+POLL_S = 0.2  # of the node on this computer: seems at once to a person
+ID_PREFIX = 8  # characters of an id that are enough to mean one computer
+PAIRING_S = 180.0  # somebody has to walk to the other computer
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """One computer as `devices --json` gives it."""
+
+    id: str
+    name: str
+    address: str | None
+    paired: bool
+    online: bool
+    devices: tuple[Device, ...]
+    rtt_ms: float | None
+    bytes_per_s: float | None
+
+
+def open_client(options: argparse.Namespace) -> tuple[Client, bool]:
+    """The client, and whether the node had to be started for it."""
+    folders = Folders.of(options.home)
+    running = find(folders)
+    if running is not None:
+        return running, False
+    say("Starting Potluck on this computer…")
+    return find_or_start(folders), True
+
+
+# --- worker
+
+
+def worker(options: argparse.Namespace) -> int:
+    """Lend this computer until Ctrl-C or the end of the node."""
+    folders = Folders.of(options.home)
+    if options.name is not None:
+        settings = load_settings(folders.settings_file)
+        save_settings(folders.settings_file, msgspec.structs.replace(settings, name=options.name))
+    client, _ = open_client(options)
+    before = client.state()
+    if options.name not in (None, before.node.name):
+        say(
+            f"This computer is running as “{before.node.name}”."
+            f" It will be “{options.name}” when Potluck starts the next time."
+        )
+    if options.join is not None:
+        joined = client.join(options.join)
+        say(f"Joined the home of {joined.name}.")
+    client.set_role(RoleRequest(worker=True, memory=options.memory, paused=False))
+    try:
+        say(f"{before.node.name} lends itself. Ctrl-C ends it.")
+        with closing(client.states("worker")) as states:
+            _follow(client, states)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        if before.node.role != "worker":  # else it was one before us, and stays one
+            client.set_role(RoleRequest(worker=False))
+    say("This computer is not lent any more.")
+    return 0
+
+
+def _follow(client: Client, states: Iterator[ClusterState]) -> None:
+    said = ""
+    answered: set[str] = set()
+    for state in states:
+        line = _status_line(state)
+        if line != said:
+            said = line
+            say(line)
+        for pairing in state.pairings:
+            if pairing.role == "worker" and pairing.id not in answered and pairing.code:
+                answered.add(pairing.id)
+                _answer(client, pairing)
+
+
+def _answer(client: Client, pairing: Pairing) -> None:
+    say(f"{pairing.name} asks to use this computer. Its screen must show: {spaced(pairing.code)}")
+    if not is_interactive():
+        say("Nobody is at this terminal to allow it. Use `potluck invite` and --join instead.")
+        return
+    accept = ask(f"Does {pairing.name} show {spaced(pairing.code)}, and may it?")
+    try:
+        client.decide_pairing(pairing.id, accept=accept)
+    except (NotFoundError, PairingError) as error:
+        say(error.message)
+
+
+def _status_line(state: ClusterState) -> str:
+    me = next((computer for computer in state.computers if computer.is_self), None)
+    share = f", {me.progress:.0%}" if me is not None and me.progress is not None else ""
+    layers = f" layers {me.layers[0]} to {me.layers[1] - 1}" if me and me.layers else ""
+    if state.node.paused:
+        return "Paused."
+    if not state.node.lent_to:
+        paired = any(computer.paired and not computer.is_self for computer in state.computers)
+        return "Ready; waiting for work." if paired else "Waiting for a computer to pair with."
+    lent = ", ".join(state.node.lent_to)
+    match me.state if me is not None else "running":
+        case "receiving":
+            return f"Receiving{layers} from {lent}{share}."
+        case "loading":
+            return f"Loading{layers} for {lent}{share}."
+        case "running":
+            return f"Helping {lent}:{layers}."
+        case _:
+            return f"Connected with {lent}."
+
+
+# --- invite, pair, unpair
+
+
+def invite(options: argparse.Namespace) -> int:
+    """Print a token, alone on stdout."""
+    client, _ = open_client(options)
+    made = client.invite()
+    if options.json:
+        put_json(made)
+        return 0
+    put(made.token)
+    say(f"On the other computer, within {made.expires_s / 60:.0f} minutes:")
+    say(f"  potluck worker --join {made.token}")
+    return 0
+
+
+def pair(options: argparse.Namespace) -> int:
+    """Pair by sight with one computer, or list those that can be paired."""
+    client, started = open_client(options)
+    if options.target is None:
+        return _list_pairable(client, started, as_json=options.json)
+    if not options.yes:
+        must_be_interactive("Pairing", "Use --yes where you see both screens, or `potluck invite`.")
+    asked = _ask_to_pair(client, options.target)
+    say(f"Asking {asked.name} ({grouped(asked.node_id)}). Somebody there has to allow it.")
+    done = _watch_pairing(
+        client, asked, decide=lambda pairing: options.yes or _same_digits(pairing)
+    )
+    if options.json:
+        put_json(done)
+    else:
+        put(f"{done.name} is yours now.")
+    return 0
+
+
+def _list_pairable(client: Client, started: bool, *, as_json: bool) -> int:
+    state = settle(client) if started else client.state()
+    found = [computer for computer in state.computers if not computer.paired and computer.joinable]
+    if as_json:
+        put_json([listed(computer) for computer in found])
+    elif found:
+        put_table(("NAME", "ADDRESS", "DEVICES"), map(_pairable_row, found))
+        say("Add one with: potluck pair NAME")
+    else:
+        say(
+            "No computer that can be added was found. Start `potluck worker`, or the window, on it."
+            " If it runs there already, use its address: potluck pair ADDRESS"
+        )
+    return 0
+
+
+def _pairable_row(computer: Computer) -> tuple[str, ...]:
+    return computer.name, computer.address or "", ", ".join(map(_device, computer.devices))
+
+
+def _ask_to_pair(client: Client, target: str) -> Pairing:
+    """Ask as soon as the computer is known: a node that has just started is still looking."""
+    deadline = time.monotonic() + DISCOVERY_S
+    while True:
+        try:
+            return client.pair(target)
+        except NotFoundError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)
+
+
+def _watch_pairing(client: Client, asked: Pairing, decide: Callable[[Pairing], bool]) -> Pairing:
+    """Follow a pairing to its end; `decide` is asked once, when the digits are there.
+
+    Raises:
+        PairingError: it did not come about.
+    """
+    try:
+        for pairing in _pairing_states(client, asked):
+            match pairing.state:
+                case "confirm":
+                    client.decide_pairing(pairing.id, accept=decide(pairing))
+                case "paired":
+                    return pairing
+                case "refused":
+                    raise PairingError(f"The pairing with {asked.name} was refused.")
+                case "failed":
+                    why = pairing.message or "It did not come about."
+                    raise PairingError(f"The pairing with {asked.name} failed. {why}")
+                case "asking" | "accepted":
+                    continue
+    except KeyboardInterrupt:
+        with suppress(PotluckError):
+            client.decide_pairing(asked.id, accept=False)
+        raise
+    raise PairingError(f"{asked.name} did not answer. Allow it there, and ask again.")
+
+
+def _pairing_states(client: Client, asked: Pairing) -> Iterator[Pairing]:
+    """The pairing whenever it changes, until it is over or takes too long."""
+    seen = None
+    deadline = time.monotonic() + PAIRING_S
+    while time.monotonic() < deadline:
+        now = next((each for each in client.state().pairings if each.id == asked.id), None)
+        if now is None:
+            raise PairingError(f"The pairing with {asked.name} is over.")
+        if now != seen:
+            seen = now
+            yield now
+        time.sleep(POLL_S)
+
+
+def _same_digits(pairing: Pairing) -> bool:
+    say(f"Both screens must show the same digits:   {spaced(pairing.code)}")
+    return ask(f"Does {pairing.name} show {spaced(pairing.code)}?")
+
+
+def spaced(code: str | None) -> str:
+    """Six digits as they are read out: `123 456`."""
+    return f"{code[:3]} {code[3:]}" if code else ""
+
+
+def unpair(options: argparse.Namespace) -> int:
+    """Revoke one computer, by name or id."""
+    client, _ = open_client(options)
+    wanted: str = options.target
+    known = [c for c in client.state().computers if c.paired and not c.is_self]
+    found = [c for c in known if wanted == c.name] or [
+        c for c in known if len(wanted) >= ID_PREFIX and c.node_id.startswith(wanted.lower())
+    ]
+    if not found:
+        names = ", ".join(computer.name for computer in known) or "none"
+        raise NotFoundError(f"No paired computer is called “{wanted}”. Paired are: {names}.")
+    if len(found) > 1:
+        ids = ", ".join(computer.node_id[:ID_PREFIX] for computer in found)
+        raise UsageError(f"Several computers are called “{wanted}”. Say which by id: {ids}.")
+    client.forget(found[0].node_id)
+    put(f"{found[0].name} is not let in any more.")
+    return 0
+
+
+# --- devices
+
+
+def devices(options: argparse.Namespace) -> int:
+    """List all computers."""
+    client, started = open_client(options)
+    state = settle(client) if started else client.state()
+    if options.json:
+        put_json([listed(computer) for computer in state.computers])
+        return 0
+    head = ("NAME", "STATE", "ADDRESS", "DEVICES", "FREE", "ROUND TRIP", "RATE")
+    put_table(head, map(_device_row, state.computers))
+    return 0
+
+
+def listed(computer: Computer) -> Listed:
+    """The computer as scripts read it."""
+    return Listed(
+        id=computer.node_id,
+        name=computer.name,
+        address=computer.address,
+        paired=computer.paired,
+        online=computer.online,
+        devices=computer.devices,
+        rtt_ms=computer.rtt_ms,
+        bytes_per_s=computer.bytes_per_s,
+    )
+
+
+def settle(client: Client) -> ClusterState:
+    """The state once the network has had time to answer, sooner if all paired computers did."""
+    deadline = time.monotonic() + DISCOVERY_S
+    while True:
+        state = client.state()
+        paired = [c for c in state.computers if c.paired and not c.is_self]
+        if time.monotonic() > deadline or (paired and all(c.online for c in paired)):
+            return state
+        time.sleep(POLL_S)
+
+
+def _device_row(computer: Computer) -> tuple[str, ...]:
+    state = "this computer" if computer.is_self else computer.state.replace("_", " ")
+    return (
+        computer.name,
+        state,
+        computer.address or "",
+        ", ".join(map(_device, computer.devices)),
+        format_bytes(sum(device.memory_free for device in computer.devices)),
+        "" if computer.rtt_ms is None else f"{computer.rtt_ms:.1f} ms",
+        "" if computer.bytes_per_s is None else f"{format_bytes(computer.bytes_per_s)}/s",
+    )
+
+
+def _device(device: Device) -> str:
+    return device.name or device.kind

@@ -1,0 +1,367 @@
+"""`plan`, `chat`, `serve`, `models`, `demo`: the models, and what they say."""
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from potluck.api.openai import ChatCompletionRequest, ChatMessage, Timings, Usage
+from potluck.api.schema import (
+    ClusterState,
+    ListenRequest,
+    LoadProgress,
+    PlanRequest,
+    PlanView,
+    Scheme,
+)
+from potluck.cli import terminal
+from potluck.cli.computers import open_client
+from potluck.cli.terminal import Terminated, put, put_json, put_table, say
+from potluck.client import Client, NodeGoneError
+from potluck.errors import PotluckError, UsageError, format_bytes
+
+KEY_VARIABLE = "POTLUCK_KEY"  # a key on the command line can be read by every program
+KEY_LENGTH = 8
+DEMO_PROMPT = "What is Potluck?"
+GREETING = "Ask away. Ctrl-C stops an answer; Ctrl-D, or /quit, ends; /new begins afresh."
+
+
+class PlannedStage(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage as `plan --json` gives it."""
+
+    node: str
+    device: str
+    layers: tuple[int, int]
+    embedding: bool
+    head: bool
+    predicted_ms: float
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan as `plan --json` gives it."""
+
+    model_id: str
+    scheme: Scheme
+    stages: tuple[PlannedStage, ...]
+    predicted_tokens_per_s: float
+    alone: dict[str, float | None]
+    explanation: str
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer as `chat --json` gives it."""
+
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+    time_to_first_token_s: float
+    tokens_per_s: float
+    plan: Planned
+    streamed_bytes: dict[str, int]  # by name of the computer that the weights went to
+
+
+# --- plan
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Say who would compute what."""
+    client, _ = open_client(options)
+    made = client.plan(plan_request(options))
+    if options.json:
+        put_json(planned(made))
+    else:
+        put_plan(made)
+    return 0
+
+
+def plan_request(options: argparse.Namespace) -> PlanRequest:
+    """What the options ask for; a folder's path as the node, in another folder, understands it."""
+    model: str | None = options.model
+    if model is not None and Path(model).expanduser().is_dir():
+        model = str(Path(model).expanduser().absolute())
+    return PlanRequest(
+        model=model,
+        scheme=options.scheme,
+        layers=options.layers,
+        workers=options.workers,
+        context=options.context,
+    )
+
+
+def planned(view: PlanView) -> Planned:
+    """The plan as scripts read it."""
+    return Planned(
+        model_id=view.model_id,
+        scheme=view.scheme,
+        stages=tuple(
+            PlannedStage(
+                node=stage.node,
+                device=stage.device,
+                layers=stage.layers,
+                embedding=stage.embedding,
+                head=stage.head,
+                predicted_ms=stage.predicted_ms,
+            )
+            for stage in view.stages
+        ),
+        predicted_tokens_per_s=view.predicted_tokens_per_s,
+        alone=view.alone,
+        explanation=view.explanation,
+    )
+
+
+def put_plan(view: PlanView) -> None:
+    """The plan as people read it."""
+    put(f"{view.model} in {view.scheme}, {view.context} tokens of context")
+    rows: list[tuple[str, ...]] = []
+    for stage in view.stages:
+        start, stop = stage.layers
+        parts = ["embedding"] if stage.embedding else []
+        parts += [f"layers {start} to {stop - 1}"] if stop > start else []
+        parts += ["head"] if stage.head else []
+        rows.append((stage.node, stage.device, ", ".join(parts), f"{stage.predicted_ms:.2f} ms"))
+    put_table(("COMPUTER", "DEVICE", "COMPUTES", "A TOKEN TAKES"), rows)
+    put(f"Together: {view.predicted_tokens_per_s:.1f} tokens/s predicted.")
+    for name, rate in view.alone.items():
+        put(f"{name} alone: {'does not fit' if rate is None else f'{rate:.1f} tokens/s'}.")
+    put(view.explanation)
+
+
+# --- chat
+
+
+def chat(options: argparse.Namespace) -> int:
+    """Answer one prompt, from the words or from a pipe; without one, talk."""
+    prompt = _prompt(options)
+    client, _ = open_client(options)
+    loaded = terminal.load(client, plan_request(options))
+    if prompt is None:
+        return _talk(client, options)
+    told = answer(client, options, prompt, loaded)
+    if options.json:
+        put_json(told)
+    return 0
+
+
+def _prompt(options: argparse.Namespace) -> str | None:
+    prompt = " ".join(options.prompt).strip()
+    if not prompt and not sys.stdin.isatty():
+        prompt = sys.stdin.read().strip()
+        if not prompt:
+            raise UsageError("There is no prompt: neither after `chat` nor on standard input.")
+    if not prompt and options.json:
+        raise UsageError("--json needs a prompt: potluck chat --json PROMPT")
+    return prompt or None
+
+
+def answer(client: Client, options: argparse.Namespace, prompt: str, loaded: LoadProgress) -> Told:
+    """Ask once; the answer goes to stdout while it comes, unless JSON was asked for."""
+    assert loaded.plan is not None  # `ready` has it
+    spoken = _speak(client, options, [_user(prompt)], quiet=options.json)
+    return Told(
+        text=spoken.text,
+        prompt_tokens=spoken.prompt_tokens,
+        completion_tokens=spoken.completion_tokens,
+        time_to_first_token_s=spoken.time_to_first_token_s,
+        tokens_per_s=spoken.tokens_per_s,
+        plan=planned(loaded.plan),
+        streamed_bytes=_streamed(loaded, loaded.plan, client.state()),
+    )
+
+
+class _Spoken(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+    time_to_first_token_s: float
+    tokens_per_s: float
+
+
+def _speak(
+    client: Client, options: argparse.Namespace, messages: list[ChatMessage], *, quiet: bool
+) -> _Spoken:
+    request = ChatCompletionRequest(
+        messages=messages,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        max_completion_tokens=options.max_tokens,
+        seed=options.seed,
+    )
+    text: list[str] = []
+    last = None
+    try:
+        with closing(client.chat(request)) as chunks:
+            for last in chunks:
+                for choice in last.choices:
+                    if isinstance(choice.delta.content, str):
+                        text.append(choice.delta.content)
+                        if not quiet:
+                            print(choice.delta.content, end="", flush=True)
+    finally:
+        if not quiet and text and not "".join(text[-1:]).endswith("\n"):
+            put("")
+    if last is None or not isinstance(last.usage, Usage) or not isinstance(last.potluck, Timings):
+        raise NodeGoneError("The answer ended without its figures. Is the node of another version?")
+    spoken = _Spoken(
+        text="".join(text),
+        prompt_tokens=last.usage.prompt_tokens,
+        completion_tokens=last.usage.completion_tokens,
+        time_to_first_token_s=last.potluck.time_to_first_token_s,
+        tokens_per_s=last.potluck.tokens_per_s,
+    )
+    if not quiet:
+        say(
+            f"[{spoken.completion_tokens} tokens, {spoken.tokens_per_s:.1f} a second,"
+            f" the first after {spoken.time_to_first_token_s:.2f} s]"
+        )
+    return spoken
+
+
+def _talk(client: Client, options: argparse.Namespace) -> int:
+    with contextlib.suppress(ImportError):
+        importlib.import_module("readline")  # lets `input` edit its line; Windows has its own
+    say(GREETING)
+    messages: list[ChatMessage] = []
+    while True:
+        try:
+            line = input("\n> ").strip()
+        except (EOFError, KeyboardInterrupt):
+            say()
+            return 0
+        match line:
+            case "":
+                continue
+            case "/quit" | "/exit":
+                return 0
+            case "/new":
+                messages = []
+                continue
+            case _:
+                messages = [*messages, _user(line)]
+        try:
+            spoken = _speak(client, options, messages, quiet=False)
+        except Terminated:
+            raise
+        except KeyboardInterrupt:
+            say("\nStopped.")
+            messages = messages[:-1]
+        except PotluckError as error:
+            say(error.message)
+            messages = messages[:-1]
+            # On whoever is left: what was asked for at first may not be there any more.
+            terminal.load(client, msgspec.structs.replace(plan_request(options), workers=0))
+        else:
+            messages = [*messages, ChatMessage(role="assistant", content=spoken.text)]
+
+
+def _user(text: str) -> ChatMessage:
+    return ChatMessage(role="user", content=text)
+
+
+def _streamed(loaded: LoadProgress, plan: PlanView, state: ClusterState) -> dict[str, int]:
+    """Bytes of weights sent, by computer; all of the plan but this one, which reads its own disk."""
+    sent = {s.node: 0 for s in plan.stages if s.node_id != state.node.node_id}
+    for transfer in loaded.nodes:
+        sent[transfer.name] = sent.get(transfer.name, 0) + transfer.sent
+    return sent
+
+
+# --- serve
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Answer other programs until Ctrl-C."""
+    asked = ListenRequest(host=options.host, port=options.port, key=_key(options))
+    client, _ = open_client(options)
+    if asked.port:  # a port that is taken is told now, not after minutes of loading
+        client.close_listener(client.listen(asked).port)
+    before = client.state().model
+    loaded = terminal.load(client, plan_request(options))
+    try:
+        _hold(client, asked)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        if loaded.plan is not None and (before.plan is None or before.plan != loaded.plan):
+            client.unload()  # else it was loaded before us, and stays
+    say("Not serving any more.")
+    return 0
+
+
+def _hold(client: Client, asked: ListenRequest) -> None:
+    listener = client.listen(asked)
+    try:
+        host = f"[{listener.host}]" if ":" in listener.host else listener.host
+        put(f"Serving at http://{host}:{listener.port}/v1")
+        say("Ctrl-C ends it.")
+        told = 0
+        with closing(client.states("serve")) as states:
+            for state in states:
+                for notice in state.notices:
+                    if notice.id > told:
+                        told = notice.id
+                        say(notice.text)
+    finally:
+        client.close_listener(listener.port)
+
+
+def _key(options: argparse.Namespace) -> str | None:
+    key = options.key or os.environ.get(KEY_VARIABLE) or None
+    if key is not None and len(key) < KEY_LENGTH:
+        raise UsageError(f"The key is too short: use {KEY_LENGTH} characters or more.")
+    return key
+
+
+# --- models, demo
+
+
+def models(options: argparse.Namespace) -> int:
+    """List the models of this computer."""
+    client, _ = open_client(options)
+    known = client.models()
+    if options.json:
+        put_json(known)
+        return 0
+    rows = [
+        (
+            f"{model.name}{' (loaded)' if model.current else ''}",
+            format_bytes(model.nbytes),
+            model.path,
+        )
+        for model in known
+    ]
+    put_table(("NAME", "SIZE", "FOLDER"), rows)
+    return 0
+
+
+def demo(options: argparse.Namespace) -> int:
+    """Three nodes on this computer, from nothing to an answer."""
+    from potluck.demo import WORKERS, Demo
+
+    prompt = " ".join(options.prompt).strip() or DEMO_PROMPT
+    request = plan_request(options)
+    if options.layers is None and not options.workers:
+        request = msgspec.structs.replace(request, workers=len(WORKERS))
+    with Demo(say) as running:
+        loaded = terminal.load(running.client, request)
+        assert loaded.plan is not None
+        if not options.json:
+            put_plan(loaded.plan)
+            put(f"\n> {prompt}")
+        told = answer(running.client, options, prompt, loaded)
+    if options.json:
+        put_json(told)
+        return 0
+    for name, sent in told.streamed_bytes.items():
+        put(f"Sent to {name}: {format_bytes(sent)} of weights.")
+    put(
+        f"Measured: first token after {told.time_to_first_token_s:.2f} s,"
+        f" then {told.tokens_per_s:.1f} tokens/s"
+        f" ({told.plan.predicted_tokens_per_s:.1f} predicted)."
+    )
+    return 0

@@ -1,0 +1,331 @@
+"""The words that `potluck` understands, and its help."""
+
+import argparse
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from potluck import __version__
+
+OVERVIEW = """\
+Pool the computers of your home to run a language model none of them could run alone.
+
+  potluck                 open the window: add computers, choose a model, chat
+
+Commands for your computers:
+  worker                  lend this computer to another one, until Ctrl-C
+  invite                  print a token that lets one computer join this one
+  pair [NAME|ADDRESS]     add a computer: both screens show the same six digits
+  unpair NAME             let a computer in no longer
+  devices                 the computers, what they have and how fast they are linked
+
+Commands for models:
+  chat [PROMPT]           ask once, or talk
+  plan                    which computer would compute which layers, and how fast
+  models                  the models on this computer
+  serve                   an OpenAI-compatible server for other programs
+  demo                    three nodes on this computer: pair, plan, stream and chat
+
+First steps, with two computers on one network:
+  on the second:   potluck worker
+  on the first:    potluck pair            then: potluck pair NAME
+                   potluck chat "How do I add another computer?"
+
+potluck COMMAND --help says more about each.
+"""
+
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
+_MANY = 10**9  # a limit that nobody needs to be told
+_Number = TypeVar("_Number", int, float)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are a sentence and a pointer to the help."""
+
+    def error(self, message: str) -> NoReturn:
+        if unknown := re.match(r"argument : invalid choice: '(.*?)' \(", message):
+            message = f"there is no command “{unknown[1]}”"
+        sentence = message[:1].upper() + message[1:].rstrip(".")
+        self.exit(2, f"potluck: {sentence}. See: {self.prog} --help\n")
+
+
+def make_parser() -> Parser:
+    """The parser of the whole command line; `run` of its result names the function."""
+    parser = Parser(
+        prog="potluck",
+        description=OVERVIEW,
+        usage="potluck [COMMAND] [OPTIONS]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"potluck {__version__}")
+    parser.set_defaults(run="potluck.cli.window:window", home=None)
+    _add_home(parser)
+    commands = parser.add_subparsers(metavar="", prog="potluck", help=argparse.SUPPRESS)
+    _add_computer_commands(commands)
+    _add_model_commands(commands)
+    return parser
+
+
+_Commands = argparse._SubParsersAction
+
+
+def _add_computer_commands(commands: "_Commands[Parser]") -> None:
+    worker = _command(
+        commands,
+        "worker",
+        "computers:worker",
+        "Lend this computer's memory and processors to another one, until Ctrl-C.",
+        "potluck worker",
+        "potluck worker --join TOKEN --memory 8GB     (TOKEN: from `potluck invite` on the other)",
+    )
+    worker.add_argument("--join", metavar="TOKEN", help="join the home that this token is from")
+    worker.add_argument(
+        "--memory", metavar="SIZE", type=size, help="lend at most this: 8GB, 512MiB"
+    )
+    worker.add_argument("--name", type=_name, help="what others see this computer as")
+
+    invite = _command(
+        commands,
+        "invite",
+        "computers:invite",
+        "Print a token that lets one computer join this one; for machines without a screen.",
+        "potluck invite",
+        "ssh attic potluck worker --join $(potluck invite)",
+    )
+    _add_json(invite)
+
+    pair = _command(
+        commands,
+        "pair",
+        "computers:pair",
+        "Add a computer. Both screens show six digits; if they are the same, say yes on both.",
+        "potluck pair                 (lists what can be added)",
+        "potluck pair laptop",
+        "potluck pair 192.168.1.20    (where computers do not find each other)",
+    )
+    pair.add_argument("target", nargs="?", metavar="NAME|ADDRESS", help="which computer")
+    pair.add_argument(
+        "--yes", action="store_true", help="do not ask; only where you see both screens"
+    )
+    _add_json(pair)
+
+    unpair = _command(
+        commands,
+        "unpair",
+        "computers:unpair",
+        "Let a computer in no longer. Takes effect at once.",
+        "potluck unpair laptop",
+    )
+    unpair.add_argument("target", metavar="NAME", help="its name, or its id")
+
+    devices = _command(
+        commands,
+        "devices",
+        "computers:devices",
+        "List the computers, what they lend, and how fast the way to them is.",
+        "potluck devices",
+        "potluck devices --json",
+    )
+    _add_json(devices)
+
+
+def _add_model_commands(commands: "_Commands[Parser]") -> None:
+    chat = _command(
+        commands,
+        "chat",
+        "models:chat",
+        "Ask a model. Without a prompt, talk with it; without --model, ask the guide to Potluck.",
+        'potluck chat "What is a worker?"',
+        "potluck chat --model ~/models/Qwen3-8B --workers 2",
+        "cat letter.txt | potluck chat --model ~/models/Qwen3-8B",
+    )
+    chat.add_argument("prompt", nargs="*", metavar="PROMPT", help="what to ask")
+    _add_model(chat)
+    _add_sampling(chat)
+    _add_json(chat)
+
+    plan = _command(
+        commands,
+        "plan",
+        "models:plan",
+        "Say which computer would compute which layers, how fast, and why; loads nothing.",
+        "potluck plan --model ~/models/Qwen3-8B",
+        "potluck plan --layers desktop=20,laptop=12",
+    )
+    _add_model(plan)
+    _add_json(plan)
+
+    serve = _command(
+        commands,
+        "serve",
+        "models:serve",
+        "Load a model and answer other programs as OpenAI's API does, until Ctrl-C.",
+        "potluck serve --model ~/models/Qwen3-8B --port 8000",
+        "potluck serve --host 0.0.0.0 --key A-LONG-SECRET     (for other computers too)",
+    )
+    _add_model(serve)
+    serve.add_argument("--host", default="127.0.0.1", help="where to listen (%(default)s)")
+    serve.add_argument("--port", type=_number(int, 0, 65535), default=8000, help="(%(default)s)")
+    serve.add_argument("--key", help="ask programs for this key; must, beyond this computer")
+
+    models = _command(
+        commands,
+        "models",
+        "models:models",
+        "List the models on this computer: used before, or in the Hugging Face cache.",
+        "potluck models",
+    )
+    _add_json(models)
+
+    demo = _command(
+        commands,
+        "demo",
+        "models:demo",
+        "Show everything on this one computer: three nodes with folders of their own find each\n"
+        "other, pair, share out a model, and answer. Your own node and settings stay untouched.",
+        "potluck demo",
+        "potluck demo --model ~/models/Qwen3-0.6B --json",
+        home=False,
+    )
+    demo.add_argument("prompt", nargs="*", metavar="PROMPT", help="what to ask")
+    _add_model(demo)
+    _add_sampling(demo)
+    _add_json(demo)
+
+    node = _command(
+        commands, "node", "window:node", "Run the node of this computer in the foreground."
+    )
+    node.add_argument("--name", type=_name, help="what others see this computer as")
+
+
+def _command(
+    commands: "_Commands[Parser]",
+    name: str,
+    run: str,
+    description: str,
+    *examples: str,
+    home: bool = True,
+) -> Parser:
+    epilog = "examples:\n" + "\n".join(f"  {example}" for example in examples)
+    parser = commands.add_parser(
+        name,
+        description=description,
+        epilog=epilog if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=f"potluck.cli.{run}")
+    if home:
+        _add_home(parser)
+    return parser
+
+
+def _add_home(parser: Parser) -> None:
+    parser.add_argument(
+        "--home",
+        metavar="DIR",
+        type=Path,
+        default=argparse.SUPPRESS,  # else a command's default would undo what stands before it
+        help="keep everything below DIR: another node, apart from yours (also POTLUCK_HOME)",
+    )
+
+
+def _add_json(parser: Parser) -> None:
+    parser.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
+
+
+def _add_model(parser: Parser) -> None:
+    group = parser.add_argument_group("the model")
+    group.add_argument("--model", metavar="DIR", help="folder or Hugging Face id (the guide)")
+    group.add_argument("--scheme", choices=["f32", "bf16"], help="how its weights are held")
+    group.add_argument(
+        "--layers",
+        metavar="NAME=N,…",
+        type=layers,
+        help="share out by hand: these computers, in this order, with so many layers",
+    )
+    group.add_argument(
+        "--workers",
+        metavar="N",
+        type=_number(int, 0, 64),
+        default=0,
+        help="wait until N other computers take part",
+    )
+    group.add_argument(
+        "--context",
+        metavar="N",
+        type=_number(int, 1, 1 << 20),
+        help="how many tokens a conversation may have",
+    )
+
+
+def _add_sampling(parser: Parser) -> None:
+    group = parser.add_argument_group("the answer")
+    group.add_argument(
+        "--temperature",
+        metavar="T",
+        type=_number(float, 0, 100),
+        help="0: always the most likely word; higher: more varied (what the model recommends)",
+    )
+    group.add_argument(
+        "--top-p", metavar="P", type=_number(float, 1e-6, 1), help="of the likeliest words only"
+    )
+    group.add_argument(
+        "--max-tokens", metavar="N", type=_number(int, 1, 1 << 20), help="end after so many tokens"
+    )
+    group.add_argument(
+        "--seed", metavar="N", type=_number(int, 0, (1 << 63) - 1), help="the same answer again"
+    )
+
+
+# --- values
+
+
+def size(text: str) -> int:
+    """Bytes from `8GB`, `512 MiB` or `4000000`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", text.strip().lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"“{text}” is no size; write 8GB or 512MiB")
+    return int(float(found[1]) * _UNITS[found[2] or ""])
+
+
+def layers(text: str) -> tuple[tuple[str, int], ...]:
+    """Names and counts from `desktop=20,laptop=12`; a name may hold what is not a comma."""
+    shares: list[tuple[str, int]] = []
+    for share in text.split(","):
+        name, _, count = share.rpartition("=")
+        if not name.strip() or not count.strip().isdecimal():
+            raise argparse.ArgumentTypeError(f"“{share}” is not NAME=N")
+        shares.append((name.strip(), int(count)))
+    return tuple(shares)
+
+
+def _name(text: str) -> str:
+    if not 1 <= len(text.strip()) <= 128 or not text.isprintable():
+        raise argparse.ArgumentTypeError("a name has 1 to 128 visible characters")
+    return text.strip()
+
+
+def _number(kind: type[_Number], low: float, high: float) -> Callable[[str], _Number]:
+    def convert(text: str) -> _Number:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not low <= value <= high:
+            number = "whole number" if kind is int else "number"
+            span = f"from {low:g} to {high:g}" if high < _MANY else f"of {low:g} or more"
+            raise argparse.ArgumentTypeError(f"“{text}” is no {number} {span}")
+        return value
+
+    return convert

@@ -1,0 +1,160 @@
+"""What the commands show and ask: tables, questions, and progress where a person waits.
+
+Answers go to stdout. Progress and questions go to stderr, as one line that changes on a terminal
+and as few plain lines elsewhere.
+"""
+
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from types import TracebackType
+
+import msgspec
+
+from potluck.api.schema import LoadProgress, PlanRequest, Transfer
+from potluck.client import Client
+from potluck.errors import UsageError, format_bytes
+
+BAR = 20  # characters
+STEP = 0.1  # without a terminal, one line per tenth
+
+PHASES = {
+    "hashing": "Reading the model",
+    "waiting": "Waiting for computers",
+    "planning": "Planning",
+    "streaming": "Sending weights",
+    "loading": "Loading",
+    "ready": "Ready",
+    "failed": "Failed",
+}
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end (SIGTERM): what Ctrl-C undoes is undone, and nothing goes on."""
+
+
+def say(text: str = "") -> None:
+    """Tell the person at the terminal something that is not the answer."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def put(text: str) -> None:
+    """The answer, or a line of it."""
+    print(text, flush=True)
+
+
+def put_json(value: object) -> None:
+    """The answer as one JSON document."""
+    put(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def put_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Columns as wide as their widest entry."""
+    lines = [head, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        put("  ".join(cells).rstrip())
+
+
+def is_interactive() -> bool:
+    """Whether there is a person to ask."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def ask(question: str) -> bool:
+    """A question that is answered with yes or no; nothing typed is no."""
+    while True:
+        print(f"{question} [y/n] ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return False
+        match line.strip().lower():
+            case "y" | "yes":
+                return True
+            case "n" | "no":
+                return False
+            case _:
+                continue
+
+
+def must_be_interactive(what: str, instead: str) -> None:
+    """Refuse to guess an answer that only a person can give.
+
+    Raises:
+        UsageError: there is nobody to ask.
+    """
+    if not is_interactive():
+        raise UsageError(f"{what} must be confirmed at a terminal. {instead}")
+
+
+class Progress:
+    """One line about something that takes a while; gone, or complete, when the context ends."""
+
+    def __init__(self) -> None:
+        self._tty = sys.stderr.isatty()
+        self._shown = ""
+        self._last: tuple[str, int] | None = None
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._write("")
+
+    def show(self, what: str, fraction: float, detail: str = "") -> None:
+        if self._tty:
+            full = round(BAR * fraction)
+            bar = "█" * full + "░" * (BAR - full)
+            self._write(f"{what}  {bar} {fraction:4.0%}  {detail}".rstrip())
+            return
+        step = (what, int(fraction / STEP))
+        if step != self._last:
+            self._last = step
+            say(f"{what}: {fraction:.0%}{f' ({detail})' if detail else ''}")
+
+    def _write(self, line: str) -> None:
+        if not self._tty:
+            return
+        line = line[: shutil.get_terminal_size().columns - 1]
+        if line != self._shown:
+            padding = " " * (len(self._shown) - len(line))
+            end = "" if line else "\r"
+            print(f"\r{line}{padding}{end}", end="", file=sys.stderr, flush=True)
+            self._shown = line
+
+
+def describe_transfer(transfer: Transfer) -> str:
+    """`laptop 3.1 GB of 8.0 GB, 110.2 MB/s, 0:44 left`."""
+    text = f"{transfer.name} {format_bytes(transfer.sent)} of {format_bytes(transfer.total)}"
+    if transfer.bytes_per_s:
+        text += f", {format_bytes(transfer.bytes_per_s)}/s"
+    if transfer.eta_s is not None and transfer.sent < transfer.total:
+        minutes, seconds = divmod(round(transfer.eta_s), 60)
+        text += f", {minutes}:{seconds:02} left"
+    return text
+
+
+def load(
+    client: Client,
+    request: PlanRequest,
+    *,
+    also: Callable[[LoadProgress], None] | None = None,
+) -> LoadProgress:
+    """Load a model with its progress on the terminal; the last progress, which has the plan."""
+    last = None
+    with Progress() as progress, closing(client.load(request)) as events:
+        for last in events:
+            if also is not None:
+                also(last)
+            active = [x for x in last.nodes if x.sent < x.total]
+            detail = "; ".join(describe_transfer(x) for x in active) or last.message
+            progress.show(PHASES[last.state], last.fraction, detail)
+    assert last is not None  # the client raises where there is no `ready`
+    return last

@@ -1,0 +1,51 @@
+"""`potluck` without a word, and the hidden `potluck node`."""
+
+import argparse
+import importlib
+import importlib.util
+import os
+import runpy
+import sys
+
+import msgspec
+
+from potluck.errors import UsageError
+from potluck.settings import HOME_VARIABLE, Folders, load_settings, save_settings
+
+APP = "potluck_app"  # a name, not an import: core does not know the window
+
+
+def window(options: argparse.Namespace) -> int:
+    """Open the window, in this process."""
+    if options.home is not None:
+        os.environ[HOME_VARIABLE] = str(Folders.of(options.home).home)
+    _check_display()
+    if importlib.util.find_spec(APP) is None:
+        raise UsageError("The window is not installed. The commands work: potluck --help")
+    sys.argv[1:] = []
+    try:
+        runpy.run_module(APP, run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return 0
+
+
+def _check_display() -> None:
+    if not sys.platform.startswith("linux") or os.environ.get("QT_QPA_PLATFORM"):
+        return
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        raise UsageError(
+            "There is no screen here to open the window on."
+            " Try `potluck demo`, or `potluck --help` for what works in a terminal."
+        )
+
+
+def node(options: argparse.Namespace) -> int:
+    """Run the node until it is asked to end, or has been idle for long enough."""
+    folders = Folders.of(options.home)
+    if options.name is not None:
+        settings = load_settings(folders.settings_file)
+        save_settings(folders.settings_file, msgspec.structs.replace(settings, name=options.name))
+    run = importlib.import_module("potluck.cluster.node").run
+    run(folders)
+    return 0

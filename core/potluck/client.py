@@ -1,0 +1,230 @@
+"""Talk to this computer's node over its local API, as the commands do.
+
+Blocking and small, standard library only: `potluck --version` must not wait for an event loop, and
+nothing here ever waits for torch. Every method is one request of `potluck.api.schema`; an error of
+the node comes out as the `PotluckError` that it was there. `potluck.launch` finds or starts the
+node.
+"""
+
+import http.client
+from collections.abc import Generator
+from contextlib import closing
+from typing import Literal, TypeVar
+
+import msgspec
+
+from potluck.api import openai, schema
+from potluck.errors import PotluckError, UsageError
+
+REQUEST_S = 30.0  # a plan may have to measure first; everything else answers at once
+SILENCE_S = 35.0  # three missed heartbeats of an event stream
+PREFILL_S = 600.0  # the first token of a very long prompt on slow computers
+
+Holder = Literal["window", "worker", "serve"]
+_T = TypeVar("_T")
+
+
+class NodeGoneError(PotluckError):
+    """The node of this computer ended, or does not answer."""
+
+    code = "node_gone"
+
+
+class Client:
+    """The local API of one node."""
+
+    def __init__(self, port: int, token: str) -> None:
+        self.port = port
+        self._headers = {
+            "Authorization": f"Bearer {token}",
+            "Content-Type": "application/json",
+            "Connection": "close",
+        }
+
+    # --- the node
+
+    def health(self, *, timeout_s: float = REQUEST_S) -> schema.Health:
+        return self._get("/health", schema.Health, timeout_s=timeout_s)
+
+    def state(self) -> schema.ClusterState:
+        return self._get("/cluster", schema.ClusterState)
+
+    def states(self, holder: Holder | None = None) -> Generator[schema.ClusterState, None, None]:
+        """The state now and whenever it changes, for ever. Close it to let go of the node."""
+        path = f"/cluster/events?holder={holder}" if holder else "/cluster/events"
+        with closing(self._events("GET", path, timeout_s=SILENCE_S)) as events:
+            for data in events:
+                yield msgspec.json.decode(data, type=schema.ClusterState)
+
+    def shutdown(self) -> None:
+        self._request("POST", "/cluster/shutdown")
+
+    # --- computers
+
+    def pair(self, target: str) -> schema.Pairing:
+        return self._post("/cluster/pairings", schema.PairingRequest(target=target), schema.Pairing)
+
+    def decide_pairing(self, pairing_id: str, *, accept: bool) -> schema.Pairing:
+        decision = schema.PairingDecision(accept=accept)
+        return self._post(f"/cluster/pairings/{pairing_id}", decision, schema.Pairing)
+
+    def invite(self) -> schema.Invite:
+        return self._post("/cluster/invites", None, schema.Invite)
+
+    def join(self, token: str) -> schema.Joined:
+        return self._post("/cluster/join", schema.JoinRequest(token=token), schema.Joined)
+
+    def connect(self, address: str) -> None:
+        self._request("POST", "/cluster/connect", schema.ConnectRequest(address=address))
+
+    def forget(self, node_id: str) -> None:
+        self._request("DELETE", f"/cluster/computers/{node_id}")
+
+    def set_role(self, request: schema.RoleRequest) -> None:
+        self._request("POST", "/cluster/role", request)
+
+    # --- models
+
+    def plan(self, request: schema.PlanRequest) -> schema.PlanView:
+        answer = self._request("POST", "/cluster/plan", request, timeout_s=PREFILL_S)
+        return _decode(answer, schema.PlanView)
+
+    def load(self, request: schema.PlanRequest) -> Generator[schema.LoadProgress, None, None]:
+        """Load a model. The last progress is `ready`; closing the generator earlier cancels.
+
+        Raises:
+            PotluckError: the load failed.
+        """
+        events = self._events("POST", "/cluster/model", request, timeout_s=SILENCE_S)
+        with closing(events):
+            for data in events:
+                progress = msgspec.json.decode(data, type=schema.LoadProgress)
+                if progress.error is not None:
+                    raise as_error(progress.error)
+                yield progress
+                if progress.state == "ready":
+                    return
+        raise NodeGoneError("The node ended while it loaded the model.")
+
+    def unload(self) -> None:
+        self._request("DELETE", "/cluster/model")
+
+    def models(self) -> list[schema.ModelEntry]:
+        return self._get("/cluster/models", list[schema.ModelEntry])
+
+    def listen(self, request: schema.ListenRequest) -> schema.Listener:
+        return self._post("/cluster/listeners", request, schema.Listener)
+
+    def close_listener(self, port: int) -> None:
+        self._request("DELETE", f"/cluster/listeners/{port}")
+
+    def chat(
+        self, request: openai.ChatCompletionRequest
+    ) -> Generator[openai.ChatChunk, None, None]:
+        """Stream an answer; closing the generator cancels it."""
+        asked = msgspec.structs.replace(
+            request, stream=True, stream_options=openai.StreamOptions(include_usage=True)
+        )
+        events = self._events("POST", "/v1/chat/completions", asked, timeout_s=PREFILL_S)
+        with closing(events):
+            for data in events:
+                if data == b"[DONE]":
+                    return
+                if data.startswith(b'{"error":'):
+                    broken = msgspec.json.decode(data, type=openai.ApiErrorBody)
+                    raise _from_openai(broken.error, PotluckError)
+                yield msgspec.json.decode(data, type=openai.ChatChunk)
+        raise NodeGoneError("The node ended in the middle of the answer.")
+
+    # --- HTTP
+
+    def _get(self, path: str, kind: type[_T], *, timeout_s: float = REQUEST_S) -> _T:
+        return _decode(self._request("GET", path, timeout_s=timeout_s), kind)
+
+    def _post(self, path: str, body: object, kind: type[_T]) -> _T:
+        return _decode(self._request("POST", path, body), kind)
+
+    def _request(
+        self, method: str, path: str, body: object = None, *, timeout_s: float = REQUEST_S
+    ) -> bytes:
+        with closing(self._connection(timeout_s)) as connection:
+            try:
+                return self._ask(connection, method, path, body).read()
+            except (OSError, http.client.HTTPException) as error:
+                raise _gone(error) from None
+
+    def _events(
+        self, method: str, path: str, body: object = None, *, timeout_s: float
+    ) -> Generator[bytes, None, None]:
+        """The `data` of server-sent events. A generator: closing it closes the connection."""
+        with closing(self._connection(timeout_s)) as connection:
+            try:
+                response = self._ask(connection, method, path, body)
+                for line in response:
+                    if line.startswith(b"data: "):
+                        yield line[len(b"data: ") :].strip()
+            except (OSError, http.client.HTTPException) as error:
+                raise _gone(error) from None
+
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+
+    def _ask(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: object
+    ) -> http.client.HTTPResponse:
+        data = None if body is None else msgspec.json.encode(body)
+        connection.request(method, path, data, self._headers)
+        response = connection.getresponse()
+        if response.status >= 400:
+            raise _refused(response.status, response.read())
+        return response
+
+
+def _decode(body: bytes, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError:
+        raise NodeGoneError(
+            "The node of this computer speaks another version. Restart Potluck."
+        ) from None
+
+
+def _gone(error: Exception) -> NodeGoneError:
+    if isinstance(error, TimeoutError):
+        return NodeGoneError("The node of this computer does not answer. Restart Potluck.")
+    return NodeGoneError("The node of this computer ended. Try again: it will be started anew.")
+
+
+def _refused(status: int, body: bytes) -> PotluckError:
+    # What only the HTTP server says (a field does not fit, a path is unknown) has no class here.
+    default = UsageError if status < 500 else PotluckError
+    try:
+        return as_error(msgspec.json.decode(body, type=schema.ErrorBody).error, default)
+    except msgspec.DecodeError:
+        pass
+    try:
+        return _from_openai(msgspec.json.decode(body, type=openai.ApiErrorBody).error, default)
+    except msgspec.DecodeError:
+        return NodeGoneError(f"The node of this computer answered with status {status}.")
+
+
+def _from_openai(error: openai.ApiError, default: type[PotluckError]) -> PotluckError:
+    return as_error(schema.Error(code=error.code or "", message=error.message), default)
+
+
+def as_error(error: schema.Error, default: type[PotluckError] = PotluckError) -> PotluckError:
+    """The error that the node raised: of the class with its code, with its sentence and data."""
+    kind = _classes().get(error.code, default)
+    raised = kind.__new__(kind)  # its own __init__ makes the sentence, which is here already
+    PotluckError.__init__(raised, error.message, **error.data)
+    return raised
+
+
+def _classes() -> dict[str, type[PotluckError]]:
+    found: dict[str, type[PotluckError]] = {}
+    waiting: list[type[PotluckError]] = [PotluckError]
+    while waiting:
+        kind = waiting.pop()
+        found.setdefault(kind.code, kind)  # a class without a code of its own is its parent's
+        waiting.extend(kind.__subclasses__())
+    return found

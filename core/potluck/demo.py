@@ -1,0 +1,149 @@
+"""Three nodes on this one computer, each a real one with folders of its own, for `potluck demo`.
+
+What two workers in other rooms would do, two processes here do: they are started as a person would
+start them (`potluck worker --join TOKEN`), find the main node on the network, pair, and are sent
+their layers. Everything is below one temporary folder and gone afterwards; the user's own node,
+settings and pairings are never touched.
+"""
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+
+from potluck.client import Client
+from potluck.errors import PotluckError
+from potluck.launch import command, environment, find, find_or_start
+from potluck.settings import Folders, Settings, save_settings
+
+MAIN = "Living room"
+WORKERS = ("Study", "Attic")
+TOGETHER_S = 90.0  # three cold starts on two slow cores
+END_S = 10.0
+POLL_S = 0.1
+
+
+class DemoError(PotluckError):
+    """The demo's nodes did not come together."""
+
+    code = "demo"
+
+
+class Demo:
+    """The three nodes, together while the context is open."""
+
+    client: Client  # of the main node
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._stack = ExitStack()
+        self._workers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> "Demo":
+        try:
+            self._begin()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def _begin(self) -> None:
+        # Windows keeps a file that is open a moment longer than its process: then it stays behind.
+        root = self._stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="potluck-demo-", ignore_cleanup_errors=True)
+        )
+        folders = {
+            name: Folders.of(Path(root) / name.lower().replace(" ", "-"))
+            for name in (MAIN, *WORKERS)
+        }
+        for name, place in folders.items():
+            save_settings(place.settings_file, Settings(name=name))
+            self._stack.callback(_end_node, place)
+        self._say(f"Three nodes on this computer: {MAIN}, {' and '.join(WORKERS)}.")
+        began = time.monotonic()
+        self.client = find_or_start(folders[MAIN])
+        for name in WORKERS:
+            self._start_worker(name, folders[name])
+        self._wait(folders)
+        self._say(f"Found each other and paired in {time.monotonic() - began:.1f} s.")
+
+    def _start_worker(self, name: str, folders: Folders) -> None:
+        token = self.client.invite().token
+        folders.state.mkdir(parents=True, exist_ok=True)
+        with _log(folders).open("wb") as log:
+            process = subprocess.Popen(  # noqa: S603 - our own module by our own interpreter
+                command(folders, "worker", "--join", token, "--name", name),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(),
+            )
+        self._workers[name] = process
+        self._stack.callback(_end_process, process)
+
+    def _wait(self, folders: dict[str, Folders]) -> None:
+        """Until both workers are there.
+
+        Raises:
+            DemoError: one ended, or they took too long.
+        """
+        deadline = time.monotonic() + TOGETHER_S
+        while True:
+            computers = self.client.state().computers
+            ready = {c.name for c in computers if c.paired and c.online and not c.is_self}
+            missing = [name for name in WORKERS if name not in ready]
+            if not missing:
+                return
+            for name, process in self._workers.items():
+                if process.poll() is not None:
+                    raise DemoError(f"{name} ended before it could help. {_said(folders[name])}")
+            if time.monotonic() > deadline:
+                who = " and ".join(missing)
+                raise DemoError(f"{who} did not come in time. {_said(folders[missing[0]])}")
+            time.sleep(POLL_S)
+
+
+def _log(folders: Folders) -> Path:
+    return folders.state / "worker.log"
+
+
+def _said(folders: Folders) -> str:
+    """The last thing that a worker's command said."""
+    with suppress(OSError):
+        lines = _log(folders).read_text(errors="replace").split("\n")
+        said = [line.strip() for line in lines if line.strip()]
+        if said:
+            return f"It said: {said[-1]}"
+    return "It said nothing."
+
+
+def _end_process(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _end_node(folders: Folders) -> None:
+    """Ask the node to end and wait until its place is empty, so that the folder can go."""
+    with suppress(PotluckError):
+        client = find(folders)
+        if client is None:
+            return
+        client.shutdown()
+        deadline = time.monotonic() + END_S
+        while find(folders) is not None and time.monotonic() < deadline:
+            time.sleep(POLL_S)
