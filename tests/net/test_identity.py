@@ -77,9 +77,7 @@ def test_a_node_id_is_the_digest_of_the_public_key(tmp_path: Path) -> None:
     seen = certificates.peer_certificate(identity.certificate_der)
 
     assert certificates.public_key_digest(seen) == identity.node_id
-    assert (
-        certificates.node_id_of(tls_name(identity.node_id, HomeId("ab" * 32))) == identity.node_id
-    )
+    assert certificates.node_of_label(certificates.node_label(identity.node_id)) == identity.node_id
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="permissions of this kind are POSIX's")

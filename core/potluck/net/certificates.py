@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from potluck.errors import PairingError
-from potluck.ids import HomeId, NodeId, short
+from potluck.ids import HomeId, NodeId, is_digest, short
 
 Role: TypeAlias = Literal["master", "worker"]
 
@@ -49,28 +49,29 @@ def public_key_digest(certificate: x509.Certificate) -> str:
     ).hexdigest()
 
 
-def tls_name(node_id: NodeId, home_id: HomeId) -> str:
-    """The name under which a node is dialled in a home."""
-    label = base64.b32encode(bytes.fromhex(node_id)).decode().rstrip("=").lower()
-    return f"{label}.{home_id[:_HOME_CHARACTERS]}.{DOMAIN}"
+def node_label(node_id: NodeId) -> str:
+    """A node id as a label of a name: 52 characters of base32, since hex would be too long."""
+    return base64.b32encode(bytes.fromhex(node_id)).decode().rstrip("=").lower()
 
 
-def node_id_of(name: str) -> NodeId:
-    """The node that a TLS name belongs to.
+def node_of_label(label: str) -> NodeId:
+    """The node that a label names.
 
     Raises:
-        ValueError: it is no such name.
+        ValueError: it names none.
     """
-    label, _, rest = name.partition(".")
-    if not rest.endswith(f".{DOMAIN}"):
-        raise ValueError(f"{name!r} is not a name of a node")
     try:
         digest = base64.b32decode(label.upper() + "=" * (-len(label) % 8))
     except binascii.Error as error:
-        raise ValueError(f"{name!r} is not a name of a node") from error
-    if len(digest) != hashlib.sha256().digest_size:
-        raise ValueError(f"{name!r} is not a name of a node")
+        raise ValueError(f"{label!r} names no node") from error
+    if not is_digest(digest.hex()):
+        raise ValueError(f"{label!r} names no node")
     return NodeId(digest.hex())
+
+
+def tls_name(node_id: NodeId, home_id: HomeId) -> str:
+    """The name under which a node is dialled in a home."""
+    return f"{node_label(node_id)}.{home_id[:_HOME_CHARACTERS]}.{DOMAIN}"
 
 
 def self_signed(key: ec.EllipticCurvePrivateKey, name: str) -> x509.Certificate:

@@ -403,7 +403,7 @@ def _peer_identity(shown: Mapping[str, object], home_id: HomeId) -> PeerIdentity
         case _:
             raise UntrustedPeerError("A certificate of this home is not one that Potluck issues.")
     try:
-        node_id = certificates.node_id_of(name)
+        node_id = certificates.node_of_label(name.partition(".")[0])
     except ValueError as error:
         raise UntrustedPeerError(f"A certificate of this home is wrong: {error}.") from error
     if name != tls_name(node_id, home_id):

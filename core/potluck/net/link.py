@@ -28,7 +28,16 @@ from potluck.net.identity import Identity, PeerIdentity
 from potluck.net.stream import Stream
 from potluck.wire.connection import Answered, Closed, Connection, Event, Lost, Opened, Received
 from potluck.wire.frame import Buffer
-from potluck.wire.messages import MAX_TEXT, Address, Error, Message, NodeInfo, Purpose
+from potluck.wire.messages import (
+    MAX_TEXT,
+    Address,
+    Blob,
+    BlobReceived,
+    Error,
+    Message,
+    NodeInfo,
+    Purpose,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -249,6 +258,8 @@ class Link:
 
     def _handle(self, event: Event) -> None:
         match event:
+            case Received(Blob(id=int(request)), payload):
+                self._connection.send(BlobReceived(re=request, nbytes=payload.nbytes))
             case Received(message, payload):
                 self._receive(message, payload)
             case Answered(request, message, _):

@@ -239,7 +239,7 @@ def client_key(host: str) -> str:
     ip = ipaddress.ip_address(host.partition("%")[0])
     if ip.version == 4:
         return str(ip)
-    return str(ipaddress.ip_network((int(ip), 64), strict=False))
+    return str(ipaddress.ip_network(f"{ip}/64", strict=False))
 
 
 def open_sockets(host: str, port: int, preferred_port: int | None) -> list[socket.socket]:

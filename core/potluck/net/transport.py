@@ -8,7 +8,6 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from potluck.errors import (
     PairingError,
@@ -21,6 +20,7 @@ from potluck.errors import (
 )
 from potluck.ids import HomeId, NodeId, short
 from potluck.net import certificates
+from potluck.net.addresses import Identified
 from potluck.net.certificates import PAIRING_NAME, tls_name
 from potluck.net.identity import Identity
 from potluck.net.link import ControlLink, Handler, Link
@@ -45,14 +45,6 @@ __all__ = [
 
 DIAL_TIMEOUT_S = 8.0  # a handshake, after a Wi-Fi that sleeps has woken up
 STAGGER_S = 0.15  # before the next address is tried too; RFC 8305 has 0.25 for the Internet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identified:
-    """Who answers at an address, before any pairing. The name is the peer's own choice."""
-
-    node_id: NodeId
-    name: str
 
 
 async def dial(

@@ -180,14 +180,11 @@ class LinkMeasured(Message, frozen=True, tag="link_measured"):
 
 
 class Blob(Message, frozen=True, tag="blob"):
-    """Payload that measures a link; the answer says how long it took to arrive."""
+    """Payload that measures a link; answered when the last byte has arrived."""
 
 
 class BlobReceived(Message, frozen=True, tag="blob_received"):
-    """How the blob arrived."""
-
     nbytes: Size
-    seconds: Seconds  # from its first byte to its last
 
 
 class Assign(Message, frozen=True, tag="assign"):

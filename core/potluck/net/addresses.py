@@ -1,0 +1,174 @@
+"""Addresses that a person typed or that worked before, and who answers at them."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from potluck.errors import PotluckError, UnreachableError
+from potluck.ids import NodeId, short
+from potluck.net.advert import Found, parse_address
+from potluck.net.files import write_atomically
+from potluck.net.listener import DEFAULT_PORT
+from potluck.wire.messages import Address, Addresses, Hex, Name
+
+logger = logging.getLogger(__name__)
+
+MAX_ENTRIES = 64  # of each kind; the oldest gives way
+PROBE_TIMEOUT_S = 5.0
+_MISSES_UNTIL_GONE = 2  # one lost packet is not a death
+_SIDE_BY_SIDE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identified:
+    """Who answers at an address, before any pairing. The name is the peer's own choice."""
+
+    node_id: NodeId
+    name: str
+
+
+Probe: TypeAlias = Callable[[Address], Awaitable[Identified]]
+
+
+class _Peer(msgspec.Struct, frozen=True, kw_only=True):
+    name: Name
+    addresses: Addresses
+
+
+class _Book(msgspec.Struct, kw_only=True):
+    """The file."""
+
+    typed: Annotated[list[Address], Meta(max_length=MAX_ENTRIES)] = []
+    peers: Annotated[dict[Hex, _Peer], Meta(max_length=MAX_ENTRIES)] = {}
+
+
+class AddressBook:
+    """Kept in a JSON file. A damaged file costs convenience, no trust: it begins anew."""
+
+    def __init__(self, path: Path | None, probe: Probe | None) -> None:
+        self.own: NodeId | None = None
+        self._path = path
+        self._probe = probe
+        self._book = _read(path)
+        self._answering: dict[Address, Identified] = {}
+        self._misses: dict[Address, int] = {}
+
+    def found(self) -> list[Found]:
+        """The nodes that answer at these addresses, each once."""
+        by_node: dict[NodeId, list[tuple[Address, str]]] = {}
+        for address, who in self._answering.items():
+            by_node.setdefault(who.node_id, []).append((address, who.name))
+        return [
+            Found(
+                node_id=node_id,
+                name=answers[0][1] or answers[0][0].host,
+                role="idle",
+                addresses=tuple(address for address, _ in answers),
+                home=None,
+                joinable=True,
+                devices="",
+                protocol=None,
+            )
+            for node_id, answers in by_node.items()
+        ]
+
+    async def add(self, text: str) -> Found:
+        """Keep a typed address, and ask it.
+
+        Raises:
+            UsageError: it is no address, or this computer's own.
+            UnreachableError: nobody answers there now.
+        """
+        address = parse_address(text, default_port=DEFAULT_PORT)
+        if address not in self._book.typed:
+            self._book.typed = [*self._book.typed, address][-MAX_ENTRIES:]
+            self._write()
+        if self._probe is None:
+            raise UnreachableError("This computer does not connect by address.")
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                who = await self._probe(address)
+        except TimeoutError as error:
+            raise UnreachableError(
+                f"Nobody has answered at {text.strip()} within {PROBE_TIMEOUT_S:g} seconds."
+            ) from error
+        self._answering[address] = who
+        return next(found for found in self.found() if found.node_id == who.node_id)
+
+    def remember(self, node_id: NodeId, name: str, addresses: tuple[Address, ...]) -> None:
+        """Keep where a paired node was."""
+        peer = _Peer(name=name[:128], addresses=addresses[:16])
+        if self._book.peers.get(node_id) != peer:
+            others = {n: p for n, p in self._book.peers.items() if n != node_id}
+            self._book.peers = dict([*others.items(), (node_id, peer)][-MAX_ENTRIES:])
+            self._write()
+
+    def drop(self, node_id: NodeId) -> None:
+        """Forget where a node was, and what a person typed for it."""
+        there = {a for a, who in self._answering.items() if who.node_id == node_id}
+        self.lost(node_id)
+        typed = [address for address in self._book.typed if address not in there]
+        if self._book.peers.pop(node_id, None) is not None or typed != self._book.typed:
+            self._book.typed = typed
+            self._write()
+
+    def lost(self, node_id: NodeId) -> None:
+        """A connection showed that the node is gone; its addresses stay to be asked."""
+        for address in [a for a, who in self._answering.items() if who.node_id == node_id]:
+            del self._answering[address]
+
+    async def probe(self, known: Collection[NodeId]) -> bool:
+        """Ask all addresses but those of nodes known otherwise; whether the answers changed."""
+        if self._probe is None:
+            return False
+        asked = [a for a in self._book.typed if self._node_at(a) not in known]
+        for node_id, peer in self._book.peers.items():
+            if node_id not in known:
+                asked.extend(peer.addresses)
+        before = dict(self._answering)
+        room = asyncio.Semaphore(_SIDE_BY_SIDE)
+        async with asyncio.TaskGroup() as tasks:
+            for address in dict.fromkeys(asked):
+                tasks.create_task(self._ask(self._probe, address, room))
+        return before != self._answering
+
+    def _node_at(self, address: Address) -> NodeId | None:
+        who = self._answering.get(address)
+        return who.node_id if who else None
+
+    async def _ask(self, probe: Probe, address: Address, room: asyncio.Semaphore) -> None:
+        try:
+            async with room, asyncio.timeout(PROBE_TIMEOUT_S):
+                who = await probe(address)
+        except (TimeoutError, OSError, PotluckError) as error:
+            logger.debug("nobody answers host=%s reason=%s", address.host, error)
+            misses = self._misses[address] = self._misses.get(address, 0) + 1
+            if misses >= _MISSES_UNTIL_GONE:
+                self._answering.pop(address, None)
+            return
+        self._misses.pop(address, None)
+        if who.node_id != self.own:
+            if address not in self._answering:
+                logger.info("node answers at its address node=%s", short(who.node_id))
+            self._answering[address] = who
+
+    def _write(self) -> None:
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._path, msgspec.json.encode(self._book))
+
+
+def _read(path: Path | None) -> _Book:
+    if path is None or not path.exists():
+        return _Book()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Book)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        logger.warning("remembered addresses cannot be read, they begin anew: %s", error)
+        return _Book()

@@ -1,0 +1,340 @@
+"""Find the other nodes: multicast DNS, addresses typed by hand, and addresses that worked before.
+
+Service `_potluck._tcp.local.`; an instance is named by its node id, so that neither two nodes on one
+computer nor two computers of one name clash. What is announced stands in `advert.py`.
+
+Where multicast does not get through (access points that drop it, VPNs), typed and remembered
+addresses are asked who answers there, every few seconds, until the node is found.
+
+A node leaves by its goodbye, by its records running out (a minute; asked once more before), or by
+`forget`, when a connection shows that it is gone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+from zeroconf import (
+    DNSQuestionType,
+    IPVersion,
+    ServiceStateChange,
+    Zeroconf,
+)
+from zeroconf import Error as ZeroconfError
+from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
+
+from potluck.ids import NodeId, short
+from potluck.net.addresses import AddressBook, Probe
+from potluck.net.advert import (
+    MAX_PEERS,
+    SERVICE,
+    Advert,
+    Found,
+    instance_name,
+    node_of,
+    parse,
+    properties,
+)
+from potluck.net.certificates import node_label
+from potluck.net.interfaces import (
+    Interface,
+    Interfaces,
+    announced,
+    dialling_order,
+    networks,
+    own_interfaces,
+)
+from potluck.wire.messages import Address
+
+logger = logging.getLogger(__name__)
+
+RECORD_TTL_S = 60  # how long a node that crashed stays in the list, at most
+REFRESH_INTERVAL_S = 3.0  # a cable or a Wi-Fi that comes and goes is noticed that fast
+PROBE_INTERVAL_S = 10.0
+RESOLVE_TIMEOUT_S = 3.0
+_MAX_RESOLVING = 32
+
+# zeroconf's annotations do not say that what it gives is the task that repeats the announcement.
+_Announce: TypeAlias = Callable[..., Coroutine[Any, Any, asyncio.Task[None]]]
+
+
+class Discovery:
+    """The nodes around, as far as they are known now.
+
+    Args:
+        on_change: called, in the event loop, whenever `peers` would answer differently.
+        remembered: a JSON file with typed addresses and peers seen before; None: nothing is kept.
+        probe: asks who answers at an address; None: only multicast finds.
+        interfaces: what this computer's interfaces are now.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_change: Callable[[], None],
+        remembered: Path | None = None,
+        probe: Probe | None = None,
+        interfaces: Interfaces = own_interfaces,
+    ) -> None:
+        self.problem: str | None = None  # why multicast does not work, for people
+        self._on_change = on_change
+        self._interfaces = interfaces
+        self._own: frozenset[Interface] = frozenset()
+        self._book = AddressBook(remembered, probe)
+        self._advert: Advert | None = None
+        self._zeroconf: AsyncZeroconf | None = None
+        self._browser: AsyncServiceBrowser | None = None
+        self._found: dict[NodeId, tuple[Found, tuple[str, ...], int]] = {}  # hosts and port as told
+        self._resolving: dict[NodeId, asyncio.Task[None]] = {}
+        self._again: set[NodeId] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- what is found
+
+    def peers(self) -> list[Found]:
+        """The other nodes, each once, in the order of their names."""
+        assert self._advert is not None
+        found = {node_id: entry[0] for node_id, entry in self._found.items()}
+        for probed in self._book.found():
+            known = found.get(probed.node_id)
+            if known is None:
+                found[probed.node_id] = probed
+            else:
+                addresses = dict.fromkeys((*known.addresses, *probed.addresses))
+                found[probed.node_id] = replace(known, addresses=tuple(addresses))
+        found.pop(self._advert.node_id, None)
+        return sorted(found.values(), key=lambda f: (f.name.casefold(), f.node_id))
+
+    def forget(self, node_id: NodeId) -> None:
+        """Take a node off the list, since a connection showed that it is gone.
+
+        If it is there after all, it comes back by itself: it is asked at once.
+        """
+        self._book.lost(node_id)
+        if self._found.pop(node_id, None) is None:
+            return
+        if self._zeroconf is not None:
+            cache = self._zeroconf.zeroconf.cache
+            name = instance_name(node_id)
+            pointer = cache.current_entry_with_name_and_alias(SERVICE, name)
+            cache.async_remove_records([*cache.entries_with_name(name), *filter(None, [pointer])])
+            self._resolve(node_id)
+        self._on_change()
+
+    async def add_address(self, text: str) -> Found:
+        """Take `host[:port]` from a person; it is asked at once, and again after every start.
+
+        Raises:
+            UsageError: it is no address.
+            UnreachableError: nobody answers there now; it is kept nevertheless.
+        """
+        found = await self._book.add(text)
+        self._on_change()
+        return found
+
+    def remember(self, node_id: NodeId, name: str, addresses: tuple[Address, ...]) -> None:
+        """Keep the addresses of a paired node for when multicast does not find it."""
+        self._book.remember(node_id, name, addresses)
+
+    def drop(self, node_id: NodeId) -> None:
+        """Keep them no longer."""
+        self._book.drop(node_id)
+
+    # --- life
+
+    async def start(self, advert: Advert) -> None:
+        """Announce this node and look for others, until `stop`.
+
+        Without multicast it goes on with addresses alone; `problem` says why.
+        """
+        self._advert = advert
+        self._book.own = advert.node_id
+        self._own = self._interfaces()
+        await self._open()
+        self._spawn(self._every(REFRESH_INTERVAL_S, self.refresh))
+        self._spawn(self._every(PROBE_INTERVAL_S, self.probe))
+
+    async def announce(self, advert: Advert) -> None:
+        """Tell the others what changed; nothing is sent when nothing did."""
+        if advert != self._advert:
+            self._advert = advert
+            await self._publish()
+
+    async def stop(self) -> None:
+        """Say goodbye and close."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._browser is not None:
+            await self._browser.async_cancel()
+        if self._zeroconf is not None:
+            await self._zeroconf.async_close()
+        self._browser = self._zeroconf = None
+
+    async def refresh(self) -> None:
+        """Notice changed interfaces and nodes whose records ran out. Called every few seconds."""
+        own = self._interfaces()
+        if self._zeroconf is None:
+            self._own = own
+            await self._open()
+        elif own != self._own:
+            logger.info("network interfaces changed addresses=%s", ", ".join(announced(own)))
+            self._own = own
+            await self._zeroconf.async_update_interfaces(networks(own), _ip_version(own))
+            await self._publish()
+            self._reorder()
+        if self._zeroconf is not None:
+            for node_id in list(self._found):
+                info = AsyncServiceInfo(SERVICE, instance_name(node_id))
+                if not info.load_from_cache(self._zeroconf.zeroconf):
+                    self._resolve(node_id)
+
+    async def probe(self) -> None:
+        """Ask typed and remembered addresses who is there, where multicast did not say it."""
+        if await self._book.probe(frozenset(self._found)):
+            self._on_change()
+
+    # --- multicast
+
+    async def _open(self) -> None:
+        try:
+            self._zeroconf = AsyncZeroconf(
+                interfaces=networks(self._own), ip_version=_ip_version(self._own)
+            )
+            # A service that cooperates is not asked for first whether its name is free: it is named
+            # by its node id, and a node that crashed and starts again has the same.
+            register = cast("_Announce", self._zeroconf.async_register_service)
+            self._own_task(await register(self._service_info(), cooperating_responders=True))
+        except (OSError, ZeroconfError, RuntimeError) as error:
+            self.problem = (
+                f"Other computers cannot be found by themselves: {error}. Connect them by address."
+            )
+            logger.warning("multicast does not work: %s", error)
+            if self._zeroconf is not None:
+                await self._zeroconf.async_close()
+            self._zeroconf = None
+            return
+        self.problem = None
+        self._browser = AsyncServiceBrowser(
+            self._zeroconf.zeroconf,
+            SERVICE,
+            handlers=[self._changed],
+            # An answer by unicast would reach only one of the nodes that share the port.
+            question_type=DNSQuestionType.QM,
+        )
+
+    async def _publish(self) -> None:
+        if self._zeroconf is not None:
+            update = cast("_Announce", self._zeroconf.async_update_service)
+            self._own_task(await update(self._service_info()))
+
+    def _service_info(self) -> AsyncServiceInfo:
+        assert self._advert is not None
+        return AsyncServiceInfo(
+            SERVICE,
+            instance_name(self._advert.node_id),
+            port=self._advert.port,
+            properties=properties(self._advert),
+            server=f"{node_label(self._advert.node_id)}.local.",
+            parsed_addresses=list(announced(self._own)),
+            host_ttl=RECORD_TTL_S,
+        )
+
+    def _changed(
+        self, zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange
+    ) -> None:
+        node_id = node_of(name)
+        if node_id is None or self._advert is None or node_id == self._advert.node_id:
+            return
+        if state_change is ServiceStateChange.Removed:
+            logger.info("node left node=%s", short(node_id))
+            if self._found.pop(node_id, None) is not None:
+                self._on_change()
+        elif node_id in self._found or len(self._found) < MAX_PEERS:
+            self._resolve(node_id)
+
+    def _resolve(self, node_id: NodeId) -> None:
+        """Ask for the node's records; once more when they change meanwhile."""
+        if node_id in self._resolving:
+            self._again.add(node_id)
+        elif len(self._resolving) < _MAX_RESOLVING:
+            self._resolving[node_id] = self._spawn(self._ask(node_id))
+
+    async def _ask(self, node_id: NodeId) -> None:
+        try:
+            asked = True
+            while asked:
+                self._again.discard(node_id)
+                await self._ask_once(node_id)
+                asked = node_id in self._again
+        finally:
+            del self._resolving[node_id]
+
+    async def _ask_once(self, node_id: NodeId) -> None:
+        assert self._zeroconf is not None
+        info = AsyncServiceInfo(SERVICE, instance_name(node_id))
+        answered = await info.async_request(
+            self._zeroconf.zeroconf, RESOLVE_TIMEOUT_S * 1000, question_type=DNSQuestionType.QM
+        )
+        before = self._found.get(node_id)
+        entry = self._entry(node_id, info) if answered else None
+        if entry is None:
+            self._found.pop(node_id, None)
+        else:
+            self._found[node_id] = entry
+        if entry != before:
+            logger.info("node %s node=%s", "found" if entry else "gone", short(node_id))
+            self._on_change()
+
+    def _entry(
+        self, node_id: NodeId, info: AsyncServiceInfo
+    ) -> tuple[Found, tuple[str, ...], int] | None:
+        port = info.port or 0
+        hosts = tuple(info.parsed_scoped_addresses(IPVersion.All))
+        if not 0 < port < 65536:
+            return None
+        found = parse(node_id, info.properties, self._addresses(hosts, port))
+        return None if found is None else (found, hosts, port)
+
+    def _addresses(self, hosts: tuple[str, ...], port: int) -> tuple[Address, ...]:
+        return tuple(Address(host=h, port=port) for h in dialling_order(hosts, self._own))
+
+    def _reorder(self) -> None:
+        """Our own interfaces changed, and with them which of the others' addresses are near."""
+        for node_id, (found, hosts, port) in self._found.items():
+            addresses = self._addresses(hosts, port) or found.addresses
+            self._found[node_id] = (replace(found, addresses=addresses), hosts, port)
+        self._on_change()
+
+    # --- tasks
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._own_task(task)
+        return task
+
+    def _own_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("discovery failed", exc_info=error)
+
+    async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await work()
+            except (OSError, ZeroconfError, RuntimeError) as error:
+                logger.warning("looking for other computers failed: %s", error)
+
+
+def _ip_version(own: frozenset[Interface]) -> IPVersion:
+    has_v6 = any(isinstance(network, int) for network in networks(own))
+    return IPVersion.All if has_v6 else IPVersion.V4Only

@@ -1,0 +1,133 @@
+"""This computer's network interfaces, and which of another's addresses to try first.
+
+A home's computers have Docker bridges, VPNs and virtual machines; their addresses are announced and
+dialled too, but last: the first address that answers is usually the one that is shown and measured.
+"""
+
+import ipaddress
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import ifaddr
+
+from potluck.wire.messages import MAX_ADDRESSES
+
+IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# How virtual interfaces are called, by the beginning (Linux, macOS) or a part (Windows) of the name.
+_VIRTUAL_PREFIXES: Final = (
+    "docker", "br-", "veth", "virbr", "vmnet", "vboxnet", "lxc", "lxd", "cni", "flannel", "podman",
+    "tun", "tap", "utun", "wg", "ppp", "ipsec", "tailscale", "zt", "ham", "awdl", "llw", "bridge1",
+)  # fmt: skip
+_VIRTUAL_PARTS: Final = (
+    "vethernet", "hyper-v", "vmware", "virtualbox", "wsl", "tap-windows", "wintun", "wireguard",
+    "tailscale", "zerotier", "vpn", "loopback pseudo",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Interface:
+    """One address of this computer, with its network."""
+
+    address: str  # without a zone
+    prefix: int
+    index: int
+    is_virtual: bool
+
+    @property
+    def ip(self) -> IpAddress:
+        return ipaddress.ip_address(self.address)
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.ip.is_loopback
+
+
+Interfaces: TypeAlias = Callable[[], frozenset[Interface]]
+
+
+def own_interfaces() -> frozenset[Interface]:
+    """What this computer has now."""
+    found: set[Interface] = set()
+    for adapter in ifaddr.get_adapters():
+        names = (adapter.name.lower(), adapter.nice_name.lower())
+        is_virtual = any(n.startswith(_VIRTUAL_PREFIXES) for n in names) or any(
+            part in n for n in names for part in _VIRTUAL_PARTS
+        )
+        for ip in adapter.ips:
+            address = ip.ip if isinstance(ip.ip, str) else ip.ip[0]
+            found.add(Interface(address, ip.network_prefix, adapter.index or 0, is_virtual))
+    return frozenset(found)
+
+
+def announced(own: Iterable[Interface]) -> tuple[str, ...]:
+    """The addresses that others may dial, the best first; loopback only when there is no other."""
+    ordered = sorted(own, key=lambda i: (i.is_virtual, i.ip.is_link_local, i.ip.version, i))
+    outside = [i.address for i in ordered if not i.is_loopback]
+    inside = [i.address for i in ordered if i.is_loopback]
+    return tuple(dict.fromkeys(outside or inside))[:MAX_ADDRESSES]
+
+
+def dialling_order(hosts: Iterable[str], own: frozenset[Interface]) -> tuple[str, ...]:
+    """Another node's addresses in the order to dial them; what cannot be its own is left out.
+
+    A node whose addresses are all this computer's runs on this computer: loopback is then the
+    quickest way. Else loopback, and addresses that this computer has itself (every Docker host is
+    172.17.0.1), would lead back here.
+    """
+    ips = {host: ip for host in hosts if (ip := _unicast(host)) is not None}
+    ours = {i.ip for i in own}
+    if ips and {_bare(ip) for ip in ips.values()} <= ours:
+        loopback = [i.address for i in sorted(own) if i.is_loopback and i.ip in _LOOPBACKS]
+        return tuple(dict.fromkeys([*loopback, *ips]))[:MAX_ADDRESSES]
+    elsewhere = [h for h, ip in ips.items() if not ip.is_loopback and _bare(ip) not in ours]
+    return tuple(sorted(elsewhere, key=lambda h: _rank(ips[h], own)))[:MAX_ADDRESSES]
+
+
+def networks(own: frozenset[Interface]) -> list[str | int]:
+    """The interfaces as zeroconf wants them: IPv4 by address, IPv6 by index.
+
+    IPv4's loopback is one of them, for nodes on a computer without any network; multicast on `::1`
+    works nowhere.
+    """
+    v4 = sorted(i.address for i in own if i.ip.version == 4 and _is_usable(i))
+    v6 = sorted({i.index for i in own if i.ip.version == 6 and i.index and not i.is_loopback})
+    return [*v4, *v6]
+
+
+_LOOPBACKS: Final = (ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1"))
+
+
+def _is_usable(interface: Interface) -> bool:
+    return not interface.is_loopback or interface.ip in _LOOPBACKS
+
+
+def _rank(ip: IpAddress, own: frozenset[Interface]) -> tuple[int, int]:
+    """Same network first, virtual networks late, link-local last; IPv4 before IPv6."""
+    near = [i for i in own if i.ip.version == ip.version and not i.is_loopback and _shares(ip, i)]
+    if ip.is_link_local:
+        return 3, ip.version
+    if any(not i.is_virtual for i in near):
+        return 0, ip.version
+    return (2 if near else 1), ip.version
+
+
+def _shares(ip: IpAddress, interface: Interface) -> bool:
+    network = ipaddress.ip_network(f"{interface.address}/{interface.prefix}", strict=False)
+    return _bare(ip) in network
+
+
+def _unicast(host: str) -> IpAddress | None:
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return None if ip.is_multicast or ip.is_unspecified else ip
+
+
+def _bare(ip: IpAddress) -> IpAddress:
+    """Without the zone of a link-local address."""
+    if isinstance(ip, ipaddress.IPv6Address) and ip.scope_id is not None:
+        return ipaddress.IPv6Address(int(ip))
+    return ip

@@ -1,0 +1,116 @@
+"""Measure a link: round trip and bandwidth, in about half a second, over the connection itself.
+
+Round trips are pings one after the other. Bandwidth is blobs that double in size until the time or
+the bytes are used up; the last one counts, since by then TCP has opened its window. Every link answers
+both by itself.
+"""
+
+import asyncio
+import logging
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from potluck.errors import PotluckError, UnreachableError
+from potluck.ids import HomeId, NodeId
+from potluck.net.identity import Identity
+from potluck.net.link import Link
+from potluck.net.transport import dial
+from potluck.wire.messages import Address, Blob, NodeInfo, Ping, Purpose
+
+logger = logging.getLogger(__name__)
+
+PINGS = 10
+PING_BUDGET_S = 0.5  # on a slow link fewer pings must do
+MIN_PINGS = 3
+BLOB_BUDGET_S = 0.3
+MAX_BYTES = 8 << 20  # 10 Gbit/s for 7 ms; more would tell nothing new
+FIRST_BLOB = 64 << 10  # 0.1 s at 5 Mbit/s
+ANSWER_TIMEOUT_S = 5.0  # of one ping or blob; what is slower is of no use for tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkQuality:
+    """What a link is worth."""
+
+    rtt_s: float  # median
+    rtt_p95_s: float
+    bytes_per_s: float
+
+
+async def measure(link: Link, *, clock: Callable[[], float] | None = None) -> LinkQuality:
+    """Measure an open link, from here to there. Nothing else should use it meanwhile.
+
+    Raises:
+        PeerTimeoutError: the link is too slow to be of use.
+        PeerLostError: it ended.
+    """
+    now = clock or asyncio.get_running_loop().time
+    rtts = await _ping(link, now)
+    rtt_s = statistics.median(rtts)
+    return LinkQuality(
+        rtt_s=rtt_s,
+        rtt_p95_s=sorted(rtts)[math.ceil(0.95 * len(rtts)) - 1],
+        bytes_per_s=await _stream(link, rtt_s, now),
+    )
+
+
+async def measure_addresses(
+    addresses: Sequence[Address],
+    identity: Identity,
+    *,
+    home: HomeId,
+    peer: NodeId,
+    me: NodeInfo,
+    purpose: Purpose = "weights",
+) -> list[tuple[Address, LinkQuality]]:
+    """Measure every address of a peer, one after the other; the best first, silent ones left out.
+
+    The best is the one whose hidden states arrive soonest: round trips within a tenth count as equal,
+    and bandwidth decides.
+
+    Raises:
+        UnreachableError: none answers.
+    """
+    measured: list[tuple[Address, LinkQuality]] = []
+    for address in addresses:
+        try:
+            link = await dial([address], identity, home=home, peer=peer, purpose=purpose, me=me)
+            try:
+                measured.append((address, await measure(link)))
+            finally:
+                link.close()
+        except PotluckError as error:
+            logger.info("address not measured host=%s reason=%s", address.host, error)
+    if not measured:
+        raise UnreachableError("None of the computer's addresses could be measured.", node_id=peer)
+    quickest = min(quality.rtt_s for _, quality in measured)
+    return sorted(measured, key=lambda m: (m[1].rtt_s > 1.1 * quickest, -m[1].bytes_per_s))
+
+
+async def _ping(link: Link, now: Callable[[], float]) -> list[float]:
+    rtts: list[float] = []
+    began = now()
+    while len(rtts) < PINGS and (len(rtts) < MIN_PINGS or now() - began < PING_BUDGET_S):
+        sent = now()
+        await link.request(Ping(), timeout_s=ANSWER_TIMEOUT_S)
+        rtts.append(now() - sent)
+    return rtts
+
+
+async def _stream(link: Link, rtt_s: float, now: Callable[[], float]) -> float:
+    """Bytes per second of the largest blob that there was time for."""
+    size, sent_bytes, began = FIRST_BLOB, 0, now()
+    while True:
+        blob = memoryview(bytearray(size))
+        sent = now()
+        await link.request(Blob(), payload=blob, timeout_s=ANSWER_TIMEOUT_S)
+        took = now() - sent
+        # The first byte takes half a round trip to arrive, the answer the other half. On loopback a
+        # blob is not much more than that: then the round trip stays in.
+        rate = size / (took - rtt_s if took > 2 * rtt_s else took)
+        sent_bytes += size
+        size *= 2
+        if sent_bytes + size > MAX_BYTES or now() - began + 2 * took > BLOB_BUDGET_S:
+            return rate
