@@ -164,9 +164,11 @@ class ChunkStore:
             raise StoreError(
                 f"A chunk of tensor {short(digest)} reaches beyond its {total} bytes.", total=total
             )
+        if self.has(digest, total):
+            return True
         part = self._part(digest)
         with part.lock:
-            if self.has(digest, total):
+            if self.has(digest, total):  # committed by another writer meanwhile
                 return True
             try:
                 whole = part.append(offset, total, data)
@@ -184,16 +186,11 @@ class ChunkStore:
         """
         folders: set[Path] = set()
         for digest in digests:
-            with self._mutex:
-                part = self._parts.get(digest)
-            if part is None:  # committed before
-                continue
             path = self.path(digest)
-            with part.lock:
-                part.finish(path)
-            folders |= {path.parent, self.root}  # the root, where the folder is new
-            with self._mutex:
-                self._parts.pop(digest, None)
+            if self._finish(digest, path):
+                folders |= {path.parent, self.root}  # the root, where the folder is new
+            elif not path.exists():
+                raise StoreError(f"Tensor {short(digest)} vanished before it was named.")
         for folder in folders:
             sync_folder(folder)
 
@@ -275,6 +272,21 @@ class ChunkStore:
 
     def _part_path(self, digest: Digest) -> Path:
         return self.path(digest).with_name(digest + PART)
+
+    def _finish(self, digest: Digest, path: Path) -> bool:
+        """Whether this made the tensor whole; another writer may have done it before."""
+        with self._mutex:
+            part = self._parts.get(digest)
+        if part is None:
+            return False
+        with part.lock:
+            if not part.is_whole:
+                return False
+            part.finish(path)
+        with self._mutex:
+            self._parts.pop(digest, None)
+        self._touch(digest)
+        return True
 
     def _part(self, digest: Digest) -> Part:
         with self._mutex:

@@ -6,6 +6,7 @@ restart, or when a write failed half-way.
 
 import errno
 import hashlib
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -28,12 +29,12 @@ class Part:
         self.path, self.digest = path, digest
         self.lock = Lock()
         self.size = 0
-        self.finished = False
+        self.is_whole = False  # and intact; not yet under its name
         self._sha = hashlib.sha256()
 
     def append(self, offset: int, total: int, data: memoryview | bytes) -> bool:
         """Add what of these bytes is not here yet; whether the tensor is whole and intact."""
-        with _disk_errors(), self.path.open("ab", buffering=0) as file:
+        with _disk_errors(), open_to_append(self.path) as file:
             if file.tell() != self.size:
                 self._rehash()
             if offset > self.size or self.size > total:
@@ -57,17 +58,16 @@ class Part:
                 " kept.",
                 digest=self.digest,
             )
+        self.is_whole = True
         return True
 
     def finish(self, path: Path) -> None:
-        """Flush a whole part and give it its name; that the folder is synced is the caller's part."""
-        if self.finished:
-            return
+        """Flush a whole part and give it its name. To sync the folder is up to the caller."""
         with _disk_errors():
             with self.path.open("r+b") as file:
                 _sync(file.fileno())
             self.path.replace(path)
-        self.finished = True
+        self.is_whole = False
 
     def _rehash(self) -> None:
         self._sha = hashlib.sha256()
@@ -89,6 +89,11 @@ class _disk_errors:  # noqa: N801 - reads as a statement
                 " is here is kept."
             ) from error
         raise StoreError(f"Weights cannot be written: {error}.") from error
+
+
+def open_to_append(path: Path) -> io.FileIO:
+    """Unbuffered: a chunk is one write. Not kept open, so that idle parts hold no files."""
+    return io.FileIO(path, "ab")
 
 
 def digest_file(path: Path) -> Digest:

@@ -1,0 +1,461 @@
+import errno
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potluck.errors import DiskFullError, IntegrityError, StoreError
+from potluck.ids import Digest
+from potluck.store import part
+from potluck.store.chunks import ChunkStore, Missing
+
+DATA = bytes(range(256)) * 40
+SIZE = len(DATA)
+PLENTY = 1 << 50
+
+
+def digest_of(data: bytes) -> Digest:
+    return Digest(hashlib.sha256(data).hexdigest())
+
+
+DIGEST = digest_of(DATA)
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+def make_store(root: Path, **options) -> ChunkStore:
+    options = {"disk_free": lambda _: PLENTY, "clock": Clock(), "reserve": 0} | options
+    return ChunkStore(root, **options)
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "weights"
+
+
+@pytest.fixture
+def store(root):
+    with make_store(root) as store:
+        yield store
+
+
+def files(root: Path) -> list[str]:
+    return sorted(path.name for path in root.rglob("*") if path.is_file() and path.name != ".lock")
+
+
+def fill(store: ChunkStore, *contents: bytes) -> list[Digest]:
+    digests = [digest_of(data) for data in contents]
+    for digest, data in zip(digests, contents, strict=True):
+        assert store.write(digest, 0, len(data), data)
+    return digests
+
+
+# --- writing
+
+
+def test_tensor_written_in_chunks_has_its_name_only_when_it_is_whole(store, root):
+    assert not store.write(DIGEST, 0, SIZE, DATA[:4000])
+    assert (store.has(DIGEST), store.offset(DIGEST)) == (False, 4000)
+    assert files(root) == [DIGEST + ".part"]
+
+    assert store.write(DIGEST, 4000, SIZE, DATA[4000:])
+
+    assert store.has(DIGEST, SIZE)
+    assert store.path(DIGEST) == root / DIGEST[:2] / DIGEST
+    assert store.path(DIGEST).read_bytes() == DATA
+    assert files(root) == [DIGEST]
+    assert store.offset(DIGEST) == 0
+
+
+def test_whole_tensor_is_not_there_before_it_is_committed(store):
+    assert store.append(DIGEST, 0, SIZE, DATA)
+    assert not store.has(DIGEST)
+
+    store.commit([DIGEST])
+    store.commit([DIGEST])
+
+    assert store.has(DIGEST, SIZE)
+
+
+STEP = st.tuples(st.integers(0, 3000), st.integers(0, 5000), st.booleans())
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(STEP, max_size=12))
+def test_any_chunking_with_repeats_overlaps_and_restarts_ends_in_the_same_tensor(steps):
+    with tempfile.TemporaryDirectory() as folder:
+        store = make_store(Path(folder))
+        for back, forward, is_restarted in [*steps, (0, SIZE, False)]:
+            have = SIZE if store.has(DIGEST) else store.offset(DIGEST)
+            start, stop = max(0, have - back), min(SIZE, have + forward)
+
+            whole = store.write(DIGEST, start, SIZE, memoryview(DATA)[start:stop])
+
+            assert whole == (stop == SIZE)
+            assert whole or store.offset(DIGEST) == stop
+            if is_restarted:
+                store.close()
+                store = make_store(Path(folder))
+        assert store.path(DIGEST).read_bytes() == DATA
+        assert store.nbytes == SIZE
+        store.close()
+
+
+def test_chunk_after_a_gap_is_refused_and_nothing_is_filled_in(store):
+    store.write(DIGEST, 0, SIZE, DATA[:100])
+
+    with pytest.raises(StoreError, match="begins at byte 101; 100 of"):
+        store.write(DIGEST, 101, SIZE, DATA[101:])
+
+    assert store.offset(DIGEST) == 100
+
+
+@pytest.mark.parametrize(("offset", "length"), [(0, SIZE + 1), (SIZE, 1), (-1, 5), (1 << 40, 1)])
+def test_chunk_beyond_the_tensor_is_refused(store, root, offset, length):
+    with pytest.raises(StoreError, match="beyond"):
+        store.write(DIGEST, offset, SIZE, bytes(length))
+
+    assert files(root) == []
+
+
+def test_part_that_is_longer_than_the_tensor_is_refused(store):
+    store.write(DIGEST, 0, SIZE, DATA[:100])
+
+    with pytest.raises(StoreError, match="100 of 50 are here"):
+        store.write(DIGEST, 0, 50, DATA[:50])
+
+
+def test_repeated_chunk_of_a_stored_tensor_changes_nothing(store):
+    fill(store, DATA)
+    before = store.path(DIGEST).stat()
+
+    assert store.write(DIGEST, 0, SIZE, b"other")
+
+    assert store.path(DIGEST).stat().st_mtime_ns == before.st_mtime_ns
+    assert store.path(DIGEST).read_bytes() == DATA
+
+
+def test_commit_of_what_is_not_whole_is_refused(store):
+    store.append(DIGEST, 0, SIZE, DATA[:100])
+
+    for digest in (DIGEST, digest_of(b"never seen")):
+        with pytest.raises(StoreError, match="vanished"):
+            store.commit([digest])
+
+
+def test_altered_bytes_are_refused_and_removed(store, root):
+    altered = bytearray(DATA)
+    altered[77] ^= 1
+    store.write(DIGEST, 0, SIZE, altered[:5000])
+
+    with pytest.raises(IntegrityError) as caught:
+        store.write(DIGEST, 5000, SIZE, altered[5000:])
+
+    assert caught.value.data["digest"] == DIGEST
+    assert (files(root), store.nbytes) == ([], 0)
+    assert store.write(DIGEST, 0, SIZE, DATA)
+
+
+def test_tensor_without_bytes_is_stored(store):
+    empty = digest_of(b"")
+
+    assert store.write(empty, 0, 0, b"")
+    assert store.missing([(empty, 0)]) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "..", "", DIGEST.upper(), DIGEST + "/", "é" * 64]
+)
+def test_name_that_is_no_digest_is_never_a_path(store, root, name):
+    for use in (
+        lambda: store.has(name),
+        lambda: store.offset(name),
+        lambda: store.path(name),
+        lambda: store.write(name, 0, 1, b"x"),
+        lambda: store.discard(name),
+        lambda: store.missing([(name, 1)]),
+    ):
+        with pytest.raises(StoreError, match="not a digest"):
+            use()
+    assert files(root) == []
+
+
+def test_two_writers_of_one_tensor_do_not_harm_each_other(store):
+    size = 1000
+
+    def write_all(_: int) -> bool:
+        whole = False
+        for start in range(0, SIZE, size):
+            whole = store.write(DIGEST, start, SIZE, DATA[start : start + size])
+        return whole
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(write_all, range(8)))
+
+    assert store.path(DIGEST).read_bytes() == DATA
+    assert store.nbytes == SIZE
+
+
+# --- what disks and crashes do
+
+
+def test_crash_between_the_last_byte_and_the_name_is_finished_at_the_next_start(root):
+    with make_store(root) as store:
+        store.append(DIGEST, 0, SIZE, DATA)
+    assert files(root) == [DIGEST + ".part"]
+
+    with make_store(root) as store:
+        assert store.missing([(DIGEST, SIZE)]) == []
+
+        assert store.path(DIGEST).read_bytes() == DATA
+
+
+@pytest.mark.parametrize("damage", [bytes(SIZE), DATA + b"more"])
+def test_complete_part_that_is_damaged_is_fetched_from_the_beginning(root, damage):
+    with make_store(root) as store:
+        store.append(DIGEST, 0, SIZE, DATA)
+    (root / DIGEST[:2] / (DIGEST + ".part")).write_bytes(damage)
+
+    with make_store(root) as store:
+        assert store.missing([(DIGEST, SIZE)]) == [Missing(digest=DIGEST, offset=0, nbytes=SIZE)]
+
+    assert files(root) == []
+
+
+def test_part_whose_beginning_was_lost_in_a_crash_is_never_a_tensor(root):
+    with make_store(root) as store:
+        store.write(DIGEST, 0, SIZE, DATA[:5000])
+    (root / DIGEST[:2] / (DIGEST + ".part")).write_bytes(bytes(5000))  # sized, never flushed
+
+    with make_store(root) as store:
+        (wanted,) = store.missing([(DIGEST, SIZE)])
+        assert wanted.offset == 5000
+        with pytest.raises(IntegrityError):
+            store.write(DIGEST, 5000, SIZE, DATA[5000:])
+        assert store.missing([(DIGEST, SIZE)])[0].offset == 0
+
+
+def test_part_that_someone_removed_is_begun_again(store, root):
+    store.write(DIGEST, 0, SIZE, DATA[:5000])
+    (root / DIGEST[:2] / (DIGEST + ".part")).unlink()
+
+    with pytest.raises(StoreError, match="0 of"):
+        store.write(DIGEST, 5000, SIZE, DATA[5000:])
+    assert store.write(DIGEST, 0, SIZE, DATA)
+
+
+@pytest.mark.parametrize("damage", [DATA[:-1], b"", DATA + b"x"])
+def test_tensor_of_the_wrong_size_is_not_served_and_is_replaced(store, damage):
+    fill(store, DATA)
+    store.path(DIGEST).write_bytes(damage)
+
+    assert not store.has(DIGEST, SIZE)
+    assert [one.offset for one in store.missing([(DIGEST, SIZE)])] == [0]
+    assert store.write(DIGEST, 0, SIZE, DATA)
+    assert store.path(DIGEST).read_bytes() == DATA
+
+
+def test_altered_tensor_is_found_when_it_is_verified_and_is_gone_then(store):
+    fill(store, DATA)
+    assert store.verify(DIGEST)
+    store.path(DIGEST).write_bytes(bytes(SIZE))
+    assert store.has(DIGEST, SIZE)
+
+    assert not store.verify(DIGEST)
+
+    assert not store.has(DIGEST)
+    assert not store.verify(DIGEST)
+
+
+def test_full_disk_keeps_the_part_and_goes_on_later(store, monkeypatch):
+    store.write(DIGEST, 0, SIZE, DATA[:3000])
+
+    class FullDisk:
+        """Takes 700 more bytes."""
+
+        def __init__(self, path: Path, *_: object, **__: object) -> None:
+            self.file = Path.open(path, "ab", buffering=0)
+            self.room = 700
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.file.close()
+
+        def tell(self) -> int:
+            return self.file.tell()
+
+        def write(self, data: memoryview) -> int:
+            if not self.room:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            self.room = 0
+            return self.file.write(data[:700])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(part, "open_to_append", FullDisk)
+        with pytest.raises(DiskFullError, match="became full"):
+            store.write(DIGEST, 3000, SIZE, DATA[3000:])
+
+    assert store.offset(DIGEST) == 3700
+    assert store.write(DIGEST, 3700, SIZE, DATA[3700:])
+
+
+def test_disk_that_fails_is_an_error_with_its_reason(store, root):
+    (root / DIGEST[:2]).mkdir()
+    (root / DIGEST[:2] / (DIGEST + ".part")).mkdir()  # cannot be opened for writing
+
+    with pytest.raises(StoreError, match="Weights cannot be written"):
+        store.write(DIGEST, 0, SIZE, DATA)
+
+
+# --- room
+
+
+def test_least_recently_used_tensors_make_room(root):
+    with make_store(root, quota=1000) as store:
+        first, second, third = fill(store, b"a" * 400, b"b" * 400, b"c" * 100)
+        assert store.missing([(first, 400)]) == []  # used now
+
+        store.free_for(300)
+
+        assert [store.has(one) for one in (first, second, third)] == [True, False, True]
+        assert store.nbytes == 500
+
+
+def test_order_of_use_outlives_the_process(root):
+    with make_store(root, quota=1000) as store:
+        first, second, third = fill(store, b"a" * 400, b"b" * 400, b"c" * 100)
+        store.missing([(first, 400)])
+
+    with make_store(root, quota=1000) as store:
+        store.free_for(300)
+
+        assert [store.has(one) for one in (first, second, third)] == [True, False, True]
+
+
+def test_pinned_tensors_stay_until_they_are_unpinned_as_often(root):
+    with make_store(root, quota=1000) as store:
+        first, second = fill(store, b"a" * 500, b"b" * 400)
+        store.pin([first])
+        store.pin([first, first])
+        store.free_for(400)
+        assert [store.has(one) for one in (first, second)] == [True, False]
+
+        store.unpin([first])
+        with pytest.raises(DiskFullError):
+            store.free_for(600)
+        store.unpin([first])
+        store.free_for(600)
+
+        assert not store.has(first)
+
+
+def test_parts_count_and_are_evicted_too(root):
+    with make_store(root, quota=1000) as store:
+        store.write(DIGEST, 0, SIZE, DATA[:800])
+        assert store.nbytes == 800
+
+        store.free_for(900)
+
+        assert (store.offset(DIGEST), store.nbytes) == (0, 0)
+
+
+def test_too_much_is_refused_with_the_numbers_and_nothing_is_removed(root):
+    with make_store(root, quota=1000) as store:
+        (first, second) = fill(store, b"a" * 300, b"b" * 300)
+        store.pin([first])
+
+        with pytest.raises(
+            DiskFullError, match=r"takes 701 B.*has 700 B left of the 1.0 kB"
+        ) as full:
+            store.free_for(701)
+
+        assert full.value.data == {"needed": 701, "available": 700}
+        assert [store.has(one) for one in (first, second)] == [True, True]
+        store.free_for(700)
+
+
+def test_disk_without_room_is_refused_before_the_first_byte(root):
+    with make_store(root, disk_free=lambda _: 5000, reserve=1000) as store:
+        store.free_for(4000)
+        with pytest.raises(DiskFullError, match=r"takes 4.0 kB.*has 4.0 kB left\. Free space"):
+            store.free_for(4001)
+
+
+def test_removed_tensors_give_room_on_a_full_disk(root):
+    with make_store(root, disk_free=lambda _: 0) as store:
+        (first,) = fill(store, b"a" * 500)
+
+        store.free_for(400)
+
+        assert not store.has(first)
+
+
+def test_real_disk_is_asked_by_default(root):
+    with ChunkStore(root) as store, pytest.raises(DiskFullError):
+        store.free_for(1 << 60)
+
+
+def test_strangers_files_are_neither_counted_nor_removed(root):
+    (root / "ab").mkdir(parents=True)
+    for name in ("notes.txt", "ab/notes.txt", f"ab/{DIGEST}"):
+        (root / name).write_text("mine")
+
+    with make_store(root, quota=10) as store:
+        assert store.nbytes == 0
+        store.free_for(10)
+
+    assert len(files(root)) == 3
+
+
+# --- one process at a time
+
+
+def test_second_store_in_one_folder_is_refused_until_the_first_is_closed(root):
+    with make_store(root), pytest.raises(StoreError, match=r"Another Potluck uses.*--home"):
+        make_store(root)
+
+    make_store(root).close()
+
+
+def test_folder_of_a_killed_process_is_free_again(root):
+    script = (
+        "import sys; from pathlib import Path; from potluck.store.chunks import ChunkStore;"
+        "store = ChunkStore(Path(sys.argv[1])); print('ready', flush=True); sys.stdin.read()"
+    )
+    path = os.pathsep.join(sys.path)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == b"ready"
+        with pytest.raises(StoreError, match="Another Potluck"):
+            make_store(root)
+        process.kill()
+
+    make_store(root).close()
+
+
+def test_folder_that_cannot_be_made_says_why(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(StoreError, match="cannot be used"):
+        make_store(tmp_path / "file" / "weights")
