@@ -25,7 +25,7 @@ from potluck.cluster.deployment import Deployment
 from potluck.cluster.master import Master
 from potluck.cluster.membership import Membership
 from potluck.cluster.pairing import PairingDesk
-from potluck.cluster.views import ComputerViews, load_progress, lent_to, model_state, plan_view
+from potluck.cluster.views import ComputerViews, lent_to, load_progress, model_state, plan_view
 from potluck.cluster.worker import Worker
 from potluck.errors import UnreachableError, UsageError
 from potluck.ids import NodeId
@@ -105,8 +105,7 @@ class NodeBackend:
             transfers=load_progress(parts.master).nodes,
             pairings=parts.desk.views(),
             listeners=tuple(
-                schema.Listener(host=host, port=port)
-                for port, (host, _) in self._listeners.items()
+                schema.Listener(host=host, port=port) for port, (host, _) in self._listeners.items()
             ),
             notices=tuple(self._notices),
         )

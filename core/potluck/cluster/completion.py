@@ -188,6 +188,4 @@ class _Text:
         return Piece(text=text, token_ids=(token.token_id,), logprobs=logprobs)
 
     def _candidate(self, token_id: int, logprob: float) -> Candidate:
-        return Candidate(
-            token_id=token_id, token=self._chat.token_text(token_id), logprob=logprob
-        )
+        return Candidate(token_id=token_id, token=self._chat.token_text(token_id), logprob=logprob)

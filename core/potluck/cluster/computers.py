@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from potluck.cluster.engine_supervisor import EngineSupervisor
-from potluck.cluster.stage_messages import LoadStage, TensorFile
 from potluck.cluster.stage_messages import LoadProgress as StageProgress
+from potluck.cluster.stage_messages import LoadStage, TensorFile
 from potluck.cluster.survey import LinkQuality
 from potluck.errors import PeerTimeoutError, RemoteProtocolError
 from potluck.ids import Digest, HomeId, NodeId
@@ -56,8 +56,10 @@ _Answer = TypeVar("_Answer", bound=Message)
 class Neighbour(Protocol):
     """Who a link can be measured to."""
 
-    node_id: NodeId
-    addresses: tuple[Address, ...]
+    @property
+    def node_id(self) -> NodeId: ...
+    @property
+    def addresses(self) -> tuple[Address, ...]: ...
 
 
 class LocalComputer:
@@ -90,9 +92,7 @@ class LocalComputer:
     def devices(self) -> Sequence[DeviceInfo]:
         return self._engine.devices
 
-    async def profile(
-        self, config: Mapping[str, object], scheme: Scheme, tokens: int
-    ) -> Profiled:
+    async def profile(self, config: Mapping[str, object], scheme: Scheme, tokens: int) -> Profiled:
         stage = await self._engine.handle()
         profile = await stage.profile(dict(config), scheme, tokens)
         return Profiled(
@@ -220,9 +220,7 @@ class RemoteComputer:
             raise RemoteProtocolError(f"{self.name} answered with {type(reply).__name__}.")
         return reply
 
-    async def profile(
-        self, config: Mapping[str, object], scheme: Scheme, tokens: int
-    ) -> Profiled:
+    async def profile(self, config: Mapping[str, object], scheme: Scheme, tokens: int) -> Profiled:
         message = Profile(config=dict(config), scheme=scheme, tokens=tokens)
         return await self._ask(message, Profiled, PROFILE_TIMEOUT_S)
 
@@ -280,4 +278,3 @@ class RemoteComputer:
             me=self._me(),
             timeout_s=DIAL_TIMEOUT_S,
         )
-

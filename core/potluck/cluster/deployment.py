@@ -33,10 +33,12 @@ Phase: TypeAlias = Literal["streaming", "loading"]
 class Member(Protocol):
     """A computer that can hold a stage: this one or a connected worker."""
 
-    node_id: NodeId
-    name: str
-    addresses: tuple[Address, ...]
-
+    @property
+    def node_id(self) -> NodeId: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def addresses(self) -> tuple[Address, ...]: ...
     async def assign(self, assign: Assign) -> Need: ...
     async def send_weights(
         self, need: Need, model: LocalModel, progress: Callable[[TransferProgress], None]
@@ -161,9 +163,7 @@ class Deployment:
         last = first
         if len(self.tasks) > 1:
             last = await self.tasks[-1].member.connect(ports[-1])
-        self.pipeline = Pipeline(
-            epoch=self.epoch, first=first, last=last, stages=len(self.tasks)
-        )
+        self.pipeline = Pipeline(epoch=self.epoch, first=first, last=last, stages=len(self.tasks))
         self._running = asyncio.create_task(self.pipeline.run(), name="pipeline")
         return self.pipeline
 

@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -47,7 +47,9 @@ class Usage:
 @dataclass(slots=True, eq=False)
 class _Session:
     id: SessionId
-    tokens: list[int] = field(default_factory=list)  # what the caches hold, or will when all is well
+    tokens: list[int] = field(
+        default_factory=list
+    )  # what the caches hold, or will when all is well
     step: int = 0
     busy: bool = False
     last_used: float = 0.0
@@ -89,7 +91,7 @@ class Generator:
 
     async def tokens(
         self, prompt: Sequence[int], sampling: Sampling, *, limit: int, usage: Usage
-    ) -> AsyncIterator[Token]:
+    ) -> AsyncGenerator[Token, None]:
         """Yield at most `limit` tokens after the prompt. Closing the iterator ends the request.
 
         Raises:

@@ -45,8 +45,10 @@ class Computer(Member, Surveyed, Protocol):
 class Computers(Protocol):
     """Who is there. `changed` is notified whenever that changes."""
 
-    local: Computer
     changed: asyncio.Condition
+
+    @property
+    def local(self) -> Computer: ...
 
     def available(self) -> Sequence[Computer]:
         """Connected workers that lend themselves now."""
@@ -132,9 +134,7 @@ class Master:
         context = request.context or min(model.config.max_position, DEFAULT_CONTEXT)
         workers = list(self._computers.available())
         computers = [self._computers.local, *workers]
-        seats = await self._survey.seats(
-            computers, model.manifest.config, model.config, scheme
-        )
+        seats = await self._survey.seats(computers, model.manifest.config, model.config, scheme)
         links = await self._survey.links(self._computers.local, workers)
         plan = make_plan(
             shape_of(model.config, scheme, context=context),
@@ -301,7 +301,6 @@ class Master:
                 )
             )
         return True
-
 
 
 def default_scheme(model: LocalModel) -> Scheme:

@@ -97,8 +97,10 @@ class Membership:
         return [c for c in self._connected.values() if not c.is_paused and c.lent_to is None]
 
     def expected(self) -> int:
-        """How many paired computers may still turn up: found but not connected yet, and, shortly
-        after the start, not found yet."""
+        """How many paired computers may still turn up.
+
+        Those found and not connected yet; shortly after the start, those not found yet too.
+        """
         missing = self._records.keys() - self._connected.keys() - self._problems.keys()
         if asyncio.get_running_loop().time() - self._started < DISCOVERY_S:
             return len(missing)
@@ -216,9 +218,7 @@ class Membership:
         self._notify()
         try:
             await self._tell_revoked(link)
-            await ControlLink(link).run(
-                lambda message, payload: self._handle(computer, message)
-            )
+            await ControlLink(link).run(lambda message, payload: self._handle(computer, message))
         except PeerLostError as error:
             logger.info("disconnected node=%s: %s", short(computer.node_id), error)
         finally:

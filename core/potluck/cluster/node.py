@@ -36,7 +36,6 @@ from potluck.net.advert import Advert
 from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
 from potluck.net.interfaces import announced, own_interfaces
-from potluck.net.link import Link
 from potluck.net.transport import DEFAULT_PORT, Listener, identify
 from potluck.settings import (
     Folders,
@@ -313,16 +312,14 @@ class Node:
 
     # --- models
 
-    async def _open_model(
-        self, folder: Path, progress: Callable[[int, int], None]
-    ) -> LocalModel:
+    async def _open_model(self, folder: Path, progress: Callable[[int, int], None]) -> LocalModel:
         loop = asyncio.get_running_loop()
-        return await asyncio.to_thread(
-            open_model,
-            folder,
-            cache_dir=self._folders.cache / "digests",
-            progress=lambda done, total: loop.call_soon_threadsafe(progress, done, total),
-        )
+
+        def report(done: int, total: int) -> None:
+            loop.call_soon_threadsafe(progress, done, total)
+
+        cache = self._folders.cache / "digests"
+        return await asyncio.to_thread(open_model, folder, cache_dir=cache, progress=report)
 
     def _resolve_model(self, words: str | None) -> Path:
         return find_model(words, default=guide_folder(), recent=self.recent.folders())

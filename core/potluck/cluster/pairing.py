@@ -171,9 +171,7 @@ class PairingDesk:
         except TimeoutError:
             pass  # the view says `asking`, and the machine's own deadline ends it
 
-    def _enter(
-        self, machine: Pairing, node_id: NodeId, name: str, link: PairingLink
-    ) -> Attempt:
+    def _enter(self, machine: Pairing, node_id: NodeId, name: str, link: PairingLink) -> Attempt:
         attempt = Attempt(
             id=str(next(self._ids)),
             machine=machine,

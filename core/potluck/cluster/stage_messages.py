@@ -26,7 +26,7 @@ class TensorFile(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
 
 
-class Start(StageMessage, tag="start"):
+class Start(StageMessage, frozen=True, tag="start"):
     """The first frame: who this node is, and what it lends."""
 
     identity_folder: str
@@ -35,24 +35,28 @@ class Start(StageMessage, tag="start"):
     threads: int | None = None
 
 
-class Lend(StageMessage, tag="lend"):
+class Lend(StageMessage, frozen=True, tag="lend"):
     """The user changed how much memory this computer lends."""
 
     memory_limit: int | None
 
 
-class TrustChanged(StageMessage, tag="trust_changed"):
+class TrustChanged(StageMessage, frozen=True, tag="trust_changed"):
     """The identity's folder changed (a home joined or left, a computer revoked): read it again."""
 
 
-class ProfileLayer(StageMessage, tag="profile_layer"):
+class ProfileLayer(StageMessage, frozen=True, tag="profile_layer"):
+    """Measure one decoder layer of this model."""
+
     request: int
     config: dict[str, object]
     scheme: Scheme
     tokens: int
 
 
-class LoadStage(StageMessage, tag="load_stage"):
+class LoadStage(StageMessage, frozen=True, tag="load_stage"):
+    """Load these layers in place of what is loaded."""
+
     request: int
     home: str
     epoch: int
@@ -66,25 +70,31 @@ class LoadStage(StageMessage, tag="load_stage"):
     next_hop: Hop | None
 
 
-class UnloadStage(StageMessage, tag="unload_stage"):
+class UnloadStage(StageMessage, frozen=True, tag="unload_stage"):
+    """Give the memory back."""
+
     request: int
 
 
 ToStage: TypeAlias = Start | Lend | TrustChanged | ProfileLayer | LoadStage | UnloadStage
 
 
-class Ready(StageMessage, tag="ready"):
+class Ready(StageMessage, frozen=True, tag="ready"):
+    """The process is up."""
+
     devices: tuple[DeviceInfo, ...]
     activation_port: int
 
 
-class Memory(StageMessage, tag="memory"):
+class Memory(StageMessage, frozen=True, tag="memory"):
     """What the devices lend now; sent when it changed by more than a little."""
 
     devices: tuple[DeviceInfo, ...]
 
 
-class LayerProfiled(StageMessage, tag="layer_profiled"):
+class LayerProfiled(StageMessage, frozen=True, tag="layer_profiled"):
+    """The answer to `profile_layer`."""
+
     request: int
     device: DeviceInfo
     decode_ms: float
@@ -92,23 +102,31 @@ class LayerProfiled(StageMessage, tag="layer_profiled"):
     head_ms: float
 
 
-class LoadProgress(StageMessage, tag="load_progress"):
+class LoadProgress(StageMessage, frozen=True, tag="load_progress"):
+    """How many bytes of the weights are in memory."""
+
     epoch: int
     done: int  # bytes
     total: int
 
 
-class StageLoaded(StageMessage, tag="stage_loaded"):
+class StageLoaded(StageMessage, frozen=True, tag="stage_loaded"):
+    """The answer to `load_stage`."""
+
     request: int
     seconds: float
     memory_bytes: int
 
 
-class StageUnloaded(StageMessage, tag="stage_unloaded"):
+class StageUnloaded(StageMessage, frozen=True, tag="stage_unloaded"):
+    """The answer to `unload_stage`."""
+
     request: int
 
 
-class RequestFailed(StageMessage, tag="request_failed"):
+class RequestFailed(StageMessage, frozen=True, tag="request_failed"):
+    """The answer to a request that could not be done."""
+
     request: int
     kind: str  # a `code` of potluck.errors
     message: str

@@ -64,6 +64,7 @@ from potluck.wire.messages import (
     OpenSession,
     Result,
     StepFailed,
+    TokenLogprob,
     TrimSession,
 )
 
@@ -114,7 +115,7 @@ class StageServer:
         self._loop = asyncio.get_running_loop()
         self._compute.start()
         async with Listener(
-            self._identity, lambda: self._me, self._serve_link, accepts=("activations",)
+            self._identity, me=lambda: self._me, on_link=self._serve_link
         ) as listener:
             self._tell(Ready(devices=(self._lent(),), activation_port=listener.port))
             self._spawn(self._report_memory())
@@ -285,6 +286,8 @@ class StageServer:
 
     async def _serve_link(self, link: Link) -> None:
         """Take steps from the stage before, or from the driver, until the connection ends."""
+        if link.purpose != "activations":
+            return
         link.deliver_to(lambda message, payload: self._receive(link, message, payload))
         try:
             await link.receive()  # all is delivered: what comes here is the end
@@ -299,7 +302,11 @@ class StageServer:
         match message:
             case Attach():
                 is_master = link.peer_role == "master"
-                if loaded and is_master and (link.home, message.epoch) == (loaded.home, loaded.epoch):
+                if (
+                    loaded
+                    and is_master
+                    and (link.home, message.epoch) == (loaded.home, loaded.epoch)
+                ):
                     loaded.driver = link
             case OpenSession() | Forward() | TrimSession() | CloseSession():
                 if loaded is None or link.home != loaded.home:
@@ -406,7 +413,7 @@ def _result(message: Forward, output: Output, compute_ms: tuple[float, ...]) -> 
         position=output.position,
         token_id=choice.token_id if choice else None,
         logprob=choice.logprob if choice else None,
-        top=choice.top if choice else (),
+        top=tuple(TokenLogprob(token_id=t, logprob=p) for t, p in choice.top) if choice else (),
         compute_ms=compute_ms,
     )
 

@@ -27,6 +27,8 @@ ITEM_BYTES: Mapping[Scheme, int] = {"f32": 4, "bf16": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkQuality:
+    """One way between two computers."""
+
     rtt_ms: float
     bytes_per_s: float
 
@@ -34,10 +36,12 @@ class LinkQuality:
 class Surveyed(Protocol):
     """A computer that can be measured: this one or a connected worker."""
 
-    node_id: NodeId
-    name: str
-    addresses: tuple[Address, ...]
-
+    @property
+    def node_id(self) -> NodeId: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def addresses(self) -> tuple[Address, ...]: ...
     @property
     def devices(self) -> Sequence[DeviceInfo]: ...
     async def profile(
@@ -111,8 +115,10 @@ class Survey:
     async def links(
         self, master: Surveyed, workers: Sequence[Surveyed]
     ) -> dict[tuple[NodeId, NodeId], LinkCost]:
-        """What is known of every pair; pairs are measured one after the other, so that no
-        measurement takes another's bandwidth. A pair that cannot be measured is left out."""
+        """What is known of every pair; one that cannot be measured is left out.
+
+        One after the other, so that no measurement takes another's bandwidth.
+        """
         for source, target in _pairs(master, workers):
             key = (source.node_id, target.node_id)
             known = self._links.get(key)
@@ -162,7 +168,11 @@ def _shape_key(config: ModelConfig) -> str:
 def _seat(computer: Surveyed, profile: Profiled) -> Seat:
     device = profile.device
     free = next(
-        (d.memory_free for d in computer.devices if (d.kind, d.index) == (device.kind, device.index)),
+        (
+            d.memory_free
+            for d in computer.devices
+            if (d.kind, d.index) == (device.kind, device.index)
+        ),
         device.memory_free,
     )
     return Seat(

@@ -28,6 +28,7 @@ _PHASE_SHARE: Mapping[str, tuple[float, float]] = {
 
 
 def device(info: DeviceInfo) -> schema.Device:
+    """A device of the wire, for a list."""
     return schema.Device(
         kind=info.kind,
         name=info.name,
@@ -37,6 +38,7 @@ def device(info: DeviceInfo) -> schema.Device:
 
 
 def plan_view(planned: Planned, *, epoch: int) -> PlanView:
+    """A plan as it is shown. Epoch 0: it is not in force."""
     plan = planned.plan
     return PlanView(
         model_id=planned.model.manifest.model_id,
@@ -63,6 +65,7 @@ def plan_view(planned: Planned, *, epoch: int) -> PlanView:
 
 
 def deployment_plan(deployment: Deployment) -> PlanView:
+    """The plan in force, or on its way."""
     return plan_view(deployment.planned, epoch=deployment.epoch)
 
 
@@ -82,6 +85,7 @@ def transfers(deployment: Deployment | None) -> tuple[Transfer, ...]:
 
 
 def load_fraction(state: LoadState, deployment: Deployment | None) -> float:
+    """How far a load is, from 0 to 1, over all its phases."""
     start, end = _PHASE_SHARE.get(state.phase or "", (0.0, 0.0))
     inside = 0.0
     if state.phase == "hashing":
@@ -104,6 +108,7 @@ def load_progress(master: Master) -> LoadProgress:
 
 
 def model_state(master: Master, tokens_per_s: float | None) -> schema.ModelState:
+    """The model that is loaded, or on its way."""
     state, deployment = master.state, master.deployment
     planned = deployment.planned if deployment is not None else None
     phases: Mapping[str | None, schema.ModelPhase] = {
@@ -221,9 +226,7 @@ class ComputerViews:
             state=state,
         )
 
-    def _part(
-        self, node_id: NodeId
-    ) -> tuple[ComputerState, float | None, tuple[int, int] | None]:
+    def _part(self, node_id: NodeId) -> tuple[ComputerState, float | None, tuple[int, int] | None]:
         """What a computer does for the model of this master."""
         deployment = self._master.deployment
         for task in deployment.tasks if deployment is not None else ():
@@ -239,9 +242,7 @@ class ComputerViews:
         return "ready", None, None
 
 
-def _absent(
-    found: Found | None, problem: PotluckError | None
-) -> tuple[ComputerState, str | None]:
+def _absent(found: Found | None, problem: PotluckError | None) -> tuple[ComputerState, str | None]:
     if found is None:
         return "lost", "It is off, asleep or on another network."
     if problem is None:
@@ -257,6 +258,6 @@ def _shown(addresses: Sequence[Address]) -> str | None:
 
 
 def lent_to(worker: Worker) -> tuple[str, ...]:
+    """Whom this computer helps now, by name."""
     loan = worker.loan
     return (loan.master_name,) if loan is not None else ()
-

@@ -43,6 +43,7 @@ from potluck.wire.messages import (
     Unloaded,
     WarmingUp,
 )
+from potluck.wire.operations import Role
 
 logger = logging.getLogger(__name__)
 
@@ -53,11 +54,13 @@ ITEM_BYTES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2}  # dtypes that w
 class MasterLink(Protocol):
     """What a worker needs of a control connection."""
 
-    peer: NodeInfo
-    peer_role: str
-    home: HomeId
-
-    async def send(self, message: Message, payload: bytes = b"") -> None: ...
+    @property
+    def peer(self) -> NodeInfo: ...
+    @property
+    def peer_role(self) -> Role: ...
+    @property
+    def home(self) -> HomeId: ...
+    async def send(self, message: Message) -> None: ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -153,7 +156,7 @@ class Worker:
         stage = await self._stage()
         if self.loan is not None:
             await self.release()
-        self._store.pin(link.home, tensors)
+        self._store.pin(tensors)
         sizes = [(digest, info.nbytes) for digest, info in tensors.items()]
         missing = await asyncio.to_thread(self._store.missing, sizes)
         await asyncio.to_thread(
@@ -195,6 +198,7 @@ class Worker:
             tensors=files,
             next_hop=message.next_hop,
         )
+
         def warming_up(progress: LoadProgress) -> None:
             loan.progress = progress.done / max(progress.total, 1)
             self._changed()
@@ -228,7 +232,8 @@ class Worker:
             loan.transfer = progress
             self._changed()
 
-        await receive_tensors(link, self._store, loan.missing, progress=progressed)
+        expected = {tensor.digest: tensor.nbytes for tensor in loan.missing}
+        await receive_tensors(link, self._store, expected, progress=progressed)
         loan.missing, loan.transfer = (), None
         self._changed()
 
@@ -271,7 +276,7 @@ class Worker:
             return
         if loan.release is not None:
             loan.release.cancel()
-        self._store.unpin(loan.home)
+        self._store.unpin(loan.tensors)
         stage = await self._stage()
         await stage.unload()
         self._changed()
@@ -280,7 +285,7 @@ class Worker:
         """The stage process is gone, and the layers with it."""
         loan, self.loan = self.loan, None
         if loan is not None:
-            self._store.unpin(loan.home)
+            self._store.unpin(loan.tensors)
             self._changed()
 
 
@@ -312,5 +317,3 @@ def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
         if info.shape != shape or info.nbytes != math.prod(shape) * ITEM_BYTES.get(info.dtype, -1):
             raise BrokenModelError(f"{name} should be {shape} and is {info.dtype} {info.shape}.")
     return {Digest(info.digest): info for info in message.tensors}
-
-

@@ -10,7 +10,7 @@ from potluck.errors import NotAllowedError, PeerLostError, PotluckError
 from potluck.ids import HomeId, NodeId
 from potluck.net.identity import Identity
 from potluck.net.link import ControlLink, Link
-from potluck.net.measure import answer_measurements, measure
+from potluck.net.measure import measure
 from potluck.net.transport import dial
 from potluck.wire.messages import (
     DeviceInfo,
@@ -134,8 +134,7 @@ class WorkerLinks:
         loan = self._worker.loan
         if link.peer_role == "master" and loan is not None and loan.awaits_weights:
             await self._worker.receive_weights(link.home, link)
-        else:
-            await answer_measurements(link)
+        await link.receive()  # a link answers measurements by itself, until its end
 
     # --- status
 
