@@ -278,7 +278,7 @@ class Connection:
             if now >= self._due:
                 self._give_up("did not finish the handshake in time")
         elif self._heartbeats:
-            if now - self._heard >= LOST_AFTER_S:
+            if now >= self._heard + LOST_AFTER_S:  # the same sum that was asked for below
                 self._give_up(f"has not been heard for {now - self._heard:.1f} seconds")
             elif now >= self._due:
                 self._beat(now)

@@ -184,6 +184,8 @@ class Blob(Message, frozen=True, tag="blob"):
 
 
 class BlobReceived(Message, frozen=True, tag="blob_received"):
+    """All of it is here."""
+
     nbytes: Size
 
 
