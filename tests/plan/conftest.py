@@ -1,6 +1,7 @@
 """Homes to plan for: a few computers by hand, or any number at random."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import TypeAlias
 
@@ -8,6 +9,8 @@ import pytest
 
 from potluck.ids import NodeId
 from potluck.plan.cost import LinkCost, ModelShape, Seat
+from potluck.plan.partition import Room
+from potluck.plan.route import Problem
 
 Home: TypeAlias = tuple[ModelShape, list[Seat], dict[tuple[NodeId, NodeId], LinkCost]]
 
@@ -89,6 +92,23 @@ def random_home(random: Random, max_seats: int = 4, max_layers: int = 6) -> Home
     return shape, seats, links
 
 
+def make_problem(
+    size: int, num_layers: int = 12, room: int = 12, hop_ms: float = 1.0, **changes: object
+) -> Problem:
+    """Equal devices, each of its own computer but the first, which is the master's."""
+    problem = Problem(
+        num_layers=num_layers,
+        layer_ms=(1.0,) * size,
+        head_ms=(0.0,) * size,
+        rooms=(Room(middle=room, first=room, last=room, only=room),) * size,
+        enter_ms=(0.0,) + (hop_ms,) * (size - 1),
+        leave_ms=(0.0,) + (hop_ms,) * (size - 1),
+        hop_ms=tuple(tuple(hop_ms * (a != b) for b in range(size)) for a in range(size)),
+        workers=tuple((1 << k) >> 1 for k in range(size)),
+    )
+    return replace(problem, **changes)  # pyright: ignore[reportArgumentType]
+
+
 @pytest.fixture(scope="session")
 def shape_of() -> Callable[..., ModelShape]:
     return make_shape
@@ -107,3 +127,8 @@ def links_of() -> Callable[..., dict[tuple[NodeId, NodeId], LinkCost]]:
 @pytest.fixture(scope="session")
 def home_of() -> Callable[..., Home]:
     return random_home
+
+
+@pytest.fixture(scope="session")
+def problem_of() -> Callable[..., Problem]:
+    return make_problem

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError, UsageError
 from potluck.ids import short
 from potluck.plan.cost import ModelShape, Seat
-from potluck.plan.search import Problem, Route, route_cost_ms, workers_of
+from potluck.plan.route import Problem, Route, route_cost_ms, workers_of
 
 _SHORTEST_ID = 4  # characters of an id that are taken for one
 

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 from potluck.errors import format_bytes
 from potluck.plan.cost import ModelShape, Seat
-from potluck.plan.search import Problem, Route, best_route, best_slowest, slowest_ms, tour_ms
+from potluck.plan.route import Problem, Route, slowest_ms, tour_ms
+from potluck.plan.search import best_including, best_slowest
+
+_NO_SHARE = "its memory or the number of layers leaves no share for it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,20 +119,25 @@ def _why_idle(decision: Decision, i: int) -> str:
     if shape.room(decision.seats[i].memory, first=False, last=False) < 1:
         offers = format_bytes(decision.seats[i].memory)
         return f"one layer takes {format_bytes(shape.layer_memory)} and it offers {offers}"
-    solve = best_slowest if decision.throughput else best_route
-    other = solve(problem.only([*route.seats, i], required=[i]))
-    if other is None:
-        return "its memory or the number of layers leaves no share for it"
     if decision.throughput:
-        before, after = slowest_ms(problem, route), other.ms
-        seats = [*route.seats, i]
-        after = slowest_ms(problem.only(seats), other)
-        if after <= before:
-            return "with it no more tokens would come out"
-        return f"with it the slowest would take {_versus(after, before)}"
+        return _why_idle_for_many(decision, i)
+    other = best_including(problem, route, i)
+    if other is None:
+        return _NO_SHARE
     if other.ms - route.ms < 0.0005:
         return "with it a token would not be faster"
     return f"with it a token would take {_versus(other.ms, route.ms)}"
+
+
+def _why_idle_for_many(decision: Decision, i: int) -> str:
+    wider = decision.problem.only([*decision.route.seats, i], required=[i])
+    other = best_slowest(wider)
+    if other is None:
+        return _NO_SHARE
+    before, after = slowest_ms(decision.problem, decision.route), slowest_ms(wider, other)
+    if after <= before:
+        return "with it no more tokens would come out"
+    return f"with it the slowest would take {_versus(after, before)}"
 
 
 def _alternative(decision: Decision) -> list[str]:

@@ -24,15 +24,8 @@ from potluck.plan.cost import (
 )
 from potluck.plan.explanation import Alone, Decision, explain
 from potluck.plan.partition import missing_memory, room_of
-from potluck.plan.search import (
-    Problem,
-    Route,
-    any_route,
-    best_route,
-    best_slowest,
-    lower_bound_ms,
-    slowest_ms,
-)
+from potluck.plan.route import Problem, Route, any_route, lower_bound_ms, slowest_ms
+from potluck.plan.search import best_route, best_slowest
 
 Objective: TypeAlias = Literal["latency", "throughput"]
 
