@@ -17,7 +17,7 @@ from types import TracebackType
 from potluck.client import Client
 from potluck.errors import PotluckError
 from potluck.launch import command, environment, find, find_or_start
-from potluck.settings import Folders, Settings, save_settings
+from potluck.settings import Folders, Settings, exclusive, save_settings
 
 MAIN = "Living room"
 WORKERS = ("Study", "Attic")
@@ -138,12 +138,11 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_node(folders: Folders) -> None:
-    """Ask the node to end and wait until its place is empty, so that the folder can go."""
+    """Ask the node to end, and wait until its process has, so that the folder can go."""
     with suppress(PotluckError):
         client = find(folders)
         if client is None:
             return
         client.shutdown()
-        deadline = time.monotonic() + END_S
-        while find(folders) is not None and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+        with exclusive(folders.node_lock, wait_s=END_S):
+            pass

@@ -9,7 +9,6 @@ computer, 6 the disk, 7 computing, 130 stopped by Ctrl-C.
 """
 
 import importlib
-import logging
 import os
 import signal
 import sys
@@ -26,7 +25,6 @@ STOPPED = 130  # as shells report a program that SIGINT ended
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line; the exit status."""
     options = make_parser().parse_args(words)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     module, _, name = options.run.partition(":")
     command: Callable[..., int] = getattr(importlib.import_module(module), name)
     try:

@@ -26,6 +26,7 @@ from potluck.settings import Folders, load_settings, save_settings
 DISCOVERY_S = 4.0  # a node that has just started knows all that answer after 3 s
 POLL_S = 0.2  # of the node on this computer: seems at once to a person
 ID_PREFIX = 8  # characters of an id that are enough to mean one computer
+DEVICES_S = 20.0  # torch takes its time to come up, and to say what there is
 PAIRING_S = 180.0  # somebody has to walk to the other computer
 
 
@@ -71,6 +72,11 @@ def worker(options: argparse.Namespace) -> int:
     if options.join is not None:
         joined = client.join(options.join)
         say(f"Joined the home of {joined.name}.")
+    undo = RoleRequest(
+        worker=before.node.role == "worker",
+        memory=before.node.memory_limit or 0,
+        paused=before.node.paused,
+    )
     client.set_role(RoleRequest(worker=True, memory=options.memory, paused=False))
     try:
         say(f"{before.node.name} lends itself. Ctrl-C ends it.")
@@ -79,9 +85,12 @@ def worker(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         pass
     finally:
-        if before.node.role != "worker":  # else it was one before us, and stays one
-            client.set_role(RoleRequest(worker=False))
-    say("This computer is not lent any more.")
+        client.set_role(undo)
+    say(
+        "This computer lends itself as before."
+        if undo.worker
+        else "This computer is not lent any more."
+    )
     return 0
 
 
@@ -168,7 +177,7 @@ def pair(options: argparse.Namespace) -> int:
 
 
 def _list_pairable(client: Client, started: bool, *, as_json: bool) -> int:
-    state = settle(client) if started else client.state()
+    state = settle(client, started=started)
     found = [computer for computer in state.computers if not computer.paired and computer.joinable]
     if as_json:
         put_json([listed(computer) for computer in found])
@@ -275,7 +284,7 @@ def unpair(options: argparse.Namespace) -> int:
 def devices(options: argparse.Namespace) -> int:
     """List all computers."""
     client, started = open_client(options)
-    state = settle(client) if started else client.state()
+    state = settle(client, started=started)
     if options.json:
         put_json([listed(computer) for computer in state.computers])
         return 0
@@ -298,13 +307,17 @@ def listed(computer: Computer) -> Listed:
     )
 
 
-def settle(client: Client) -> ClusterState:
-    """The state once the network has had time to answer, sooner if all paired computers did."""
-    deadline = time.monotonic() + DISCOVERY_S
+def settle(client: Client, *, started: bool) -> ClusterState:
+    """The state once this computer's devices are known and, at first, the network had its time."""
+    began = time.monotonic()
     while True:
         state = client.state()
-        paired = [c for c in state.computers if c.paired and not c.is_self]
-        if time.monotonic() > deadline or (paired and all(c.online for c in paired)):
+        waited = time.monotonic() - began
+        others = [c for c in state.computers if c.paired and not c.is_self]
+        answered = bool(others) and all(computer.online for computer in others)
+        looked = not started or answered or waited > DISCOVERY_S
+        known = any(computer.is_self and computer.devices for computer in state.computers)
+        if looked and (known or waited > DEVICES_S):
             return state
         time.sleep(POLL_S)
 

@@ -1,7 +1,6 @@
 """`potluck` without a word, and the hidden `potluck node`."""
 
 import argparse
-import importlib
 import importlib.util
 import os
 import runpy
@@ -46,6 +45,7 @@ def node(options: argparse.Namespace) -> int:
     if options.name is not None:
         settings = load_settings(folders.settings_file)
         save_settings(folders.settings_file, msgspec.structs.replace(settings, name=options.name))
-    run = importlib.import_module("potluck.cluster.node").run
+    from potluck.cluster.node import run  # an event loop and much else: for the node alone
+
     run(folders)
     return 0
