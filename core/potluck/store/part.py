@@ -19,7 +19,7 @@ PART = ".part"
 BUFFER_SIZE = 1 << 20  # as for model files: fits a core's L2 cache
 
 # fdatasync leaves out the times; macOS and Windows have only fsync
-_sync = getattr(os, "fdatasync", os.fsync)
+flush_data = getattr(os, "fdatasync", os.fsync)
 
 
 class Part:
@@ -65,7 +65,7 @@ class Part:
         """Flush a whole part and give it its name. To sync the folder is up to the caller."""
         with _disk_errors():
             with self.path.open("r+b") as file:
-                _sync(file.fileno())
+                flush_data(file.fileno())
             self.path.replace(path)
         self.is_whole = False
 
