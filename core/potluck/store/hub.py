@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from potluck.errors import ModelError, UsageError
+from potluck.errors import ModelError, PotluckError, UsageError
 from potluck.store.atomic import write_file
 from potluck.store.registry import model_name
 
@@ -124,7 +124,8 @@ def download_model(
 
     Args:
         repository: `org/name`.
-        progress: called with (bytes done, bytes in all as known so far), from other threads.
+        progress: called with (bytes done, bytes in all as known so far), from other threads; a
+            `PotluckError` that it raises stops the download.
         hub_cache: None: where `HF_HUB_CACHE`, `HF_HOME` or the default say.
         endpoint: of the Hub; None: what `HF_ENDPOINT` or the default say.
 
@@ -135,7 +136,11 @@ def download_model(
     if not is_repository(repository):
         raise UsageError(f"{repository!r} is not a model of the Hub: those are named org/name.")
     from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
-    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     from potluck.store.hub_progress import silent_bar
 
@@ -159,8 +164,19 @@ def download_model(
             " connection to the Internet, or choose a model that is here.",
             model=repository,
         ) from error
-    except (OSError, ValueError) as error:  # the hub's HTTP errors are OSErrors
-        raise ModelError(f"{repository} cannot be downloaded: {error}", model=repository) from error
+    except RepositoryNotFoundError as error:
+        raise ModelError(
+            f"The Hub has no model {repository}, or only for those who are logged in. Check the"
+            " name.",
+            model=repository,
+        ) from error
+    except PotluckError:  # raised by `progress`, to stop
+        raise
+    except Exception as error:  # the library lets its HTTP client's own errors through
+        raise ModelError(
+            f"{repository} cannot be downloaded: {error}. What has arrived is kept; try again.",
+            model=repository,
+        ) from error
     return Path(folder)
 
 
