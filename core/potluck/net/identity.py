@@ -143,7 +143,13 @@ class Identity:
         folder = self.folder / _HOMES
         found = sorted(folder.iterdir()) if folder.is_dir() else []
         homes = [read_home(path, self.node_id) for path in found if (path / HOME_FILE).exists()]
-        self._homes = {home.home_id: home for home in homes}
+        before, self._homes = self._homes, {home.home_id: home for home in homes}
+        for home in homes:
+            if (
+                home.home_id in before
+                and home.certificate_pem != before[home.home_id].certificate_pem
+            ):
+                self._contexts.pop(home.home_id, None)
         self._trust_changed()
 
     # --- homes

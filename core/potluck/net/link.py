@@ -20,6 +20,7 @@ from potluck.errors import (
     PeerTimeoutError,
     PotluckError,
     RemoteError,
+    RemoteProtocolError,
     UntrustedPeerError,
 )
 from potluck.ids import HomeId, short
@@ -46,6 +47,7 @@ Handler: TypeAlias = Callable[[Message, memoryview], Awaitable[Message | None]]
 
 INBOX_LIMIT = 16 << 20  # bytes that wait to be received before reading stops: a few chunks
 _MESSAGE_COST = 1024  # what a message without payload counts there
+MAX_UNREAD_ANSWERS = 1000  # a pong has 30 bytes; heartbeats alone take a quarter of an hour
 MAX_HANDLERS = 64  # requests of one peer at work at the same time
 
 
@@ -76,6 +78,7 @@ class Link:
         self._arrival: asyncio.Future[None] | None = None
         self._receiver: Receiver | None = None
         self._answers: dict[int, asyncio.Future[Message]] = {}
+        self._unread_answers = 0
         self._error: PotluckError | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -247,14 +250,13 @@ class Link:
         try:
             while (event := self._connection.next_event()) is not None:
                 self._handle(event)
+            self._flush_answers()
         except PotluckError as error:
             self._flush()
             self._end(error)
         except Exception:
             logger.exception("a message could not be handled peer=%s", short(self._peer.node_id))
             self._end(LocalProtocolError("A message could not be handled here; see the log."))
-        else:
-            self._flush()
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -302,6 +304,22 @@ class Link:
 
     def _flush(self) -> None:
         if data := self._connection.data_to_send():
+            self._stream.write(data)
+
+    def _flush_answers(self) -> None:
+        """Write what the connection answers by itself, unless the peer only asks and never reads.
+
+        (Not reading while it does not is no way: two nodes that send each other much would wait for
+        each other for ever.)
+        """
+        data = self._connection.data_to_send()
+        if self._stream.is_writable:
+            self._unread_answers = 0
+        else:
+            self._unread_answers += len(data)
+            if self._unread_answers > MAX_UNREAD_ANSWERS:
+                raise RemoteProtocolError("The other computer asks and does not read the answers.")
+        if data:
             self._stream.write(data)
 
     def _end(self, error: PotluckError) -> None:

@@ -78,6 +78,7 @@ class Listener:
         self._wanted = (host, port, preferred_port)
         self._handshake_timeout_s = handshake_timeout_s
         self._sockets: list[socket.socket] = []
+        self._waiting: set[socket.socket] = set()  # accepted, and no task has taken them over yet
         self._tasks: set[asyncio.Task[None]] = set()
         self._unauthenticated: Counter[str] = Counter()
         self._pairings = PairingLimit(pairings_per_minute)
@@ -102,9 +103,10 @@ class Listener:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        for listening in self._sockets:
-            listening.close()
+        for sock in (*self._sockets, *self._waiting):
+            sock.close()
         self._sockets.clear()
+        self._waiting.clear()
 
     async def __aenter__(self) -> "Listener":
         await self.start()
@@ -131,6 +133,7 @@ class Listener:
                 accepted.close()
                 continue
             self._unauthenticated[key] += 1
+            self._waiting.add(accepted)
             self._own(self._serve(accepted, key))
 
     async def _serve(self, accepted: socket.socket, key: str) -> None:
@@ -161,6 +164,7 @@ class Listener:
 
     async def _handshake(self, accepted: socket.socket) -> Stream:
         loop = asyncio.get_running_loop()
+        self._waiting.discard(accepted)
         _, stream = await loop.connect_accepted_socket(
             Stream,
             accepted,

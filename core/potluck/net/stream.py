@@ -51,6 +51,11 @@ class Stream(asyncio.BufferedProtocol):
     def is_closing(self) -> bool:
         return self._over or self._open_transport.is_closing()
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether the peer takes what we write; else it piles up here."""
+        return self._writable.is_set()
+
     def attach(self, sink: Sink) -> None:
         """Give what arrives to the sink from now on."""
         self._sink = sink
