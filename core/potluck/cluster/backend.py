@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+import msgspec
+
 from potluck import __version__
 from potluck.api import schema
 from potluck.api.backend import (
@@ -197,11 +199,14 @@ class NodeBackend:
 
     async def load(self, request: PlanRequest) -> AsyncGenerator[LoadProgress, None]:
         master, activity = self._parts.master, self._parts.activity
+        before = master.deployment
         loading = asyncio.create_task(master.load(request))
         try:
             revision = activity.revision
             while not loading.done():
-                yield load_progress(master)
+                progress = load_progress(master)
+                if progress.state not in ("ready", "failed"):  # those are of the load before
+                    yield progress
                 await asyncio.sleep(_LOAD_INTERVAL_S)
                 change = asyncio.create_task(activity.changed(revision))
                 await asyncio.wait((loading, change), return_when=asyncio.FIRST_COMPLETED)
@@ -211,7 +216,10 @@ class NodeBackend:
             await self._speaker_of(deployment)  # a broken tokenizer is an error of the load
             if request.model is not None:
                 self._parts.recent.add(deployment.planned.model.folder)
-            yield load_progress(master)
+            done = load_progress(master)
+            if deployment is before:  # it was there: nothing was sent for this
+                done = msgspec.structs.replace(done, nodes=())
+            yield done
         finally:
             loading.cancel()
 

@@ -25,7 +25,7 @@ from potluck.errors import (
     format_bytes,
 )
 from potluck.ids import NodeId
-from potluck.plan.placement import make_plan
+from potluck.plan.placement import labels, make_plan
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Scheme, StepFailed
 
@@ -148,7 +148,7 @@ class Master:
             scheme=scheme,
             context=context,
             plan=plan,
-            names={c.node_id: c.name for c in computers},
+            names={seat.node: label for seat, label in zip(seats, labels(seats), strict=True)},
         )
 
     async def _wait_for_workers(self, request: PlanRequest) -> None:

@@ -64,6 +64,7 @@ class Node:
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
+        folders.config.mkdir(parents=True, exist_ok=True)
         self._settings = load_settings(folders.settings_file)
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -48,7 +48,7 @@ def plan_view(planned: Planned, *, epoch: int) -> PlanView:
         epoch=epoch,
         stages=tuple(
             StageView(
-                node=stage.name,
+                node=planned.names[stage.node],
                 node_id=stage.node,
                 device=stage.device,
                 layers=(stage.layers.start, stage.layers.stop),
