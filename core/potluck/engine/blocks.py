@@ -17,20 +17,22 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.kvcache import LayerCache
+from potluck.engine.products import Products
 from potluck.model.config import LinearScaling, Llama3Scaling, Rope
 
 
 class Linear:
     """x Wᵀ + b. The seam of the schemes: a quantised matrix is called in the same way."""
 
-    __slots__ = ("bias", "weight")
+    __slots__ = ("_products", "bias", "weight")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, products: Products) -> None:
         self.weight = weight  # (out, in)
         self.bias = bias
+        self._products = products
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+        return self._products(x, self.weight, self.bias)
 
     @property
     def nbytes(self) -> int:

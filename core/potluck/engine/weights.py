@@ -21,6 +21,7 @@ from torch import Tensor
 
 from potluck.engine.blocks import DecoderLayer, HeadNorm, Linear, RmsNorm
 from potluck.engine.memory import out_of_memory
+from potluck.engine.products import fastest_products
 from potluck.errors import BrokenModelError, IntegrityError, InvalidLayersError
 from potluck.ids import Digest
 from potluck.model.config import EMBEDDING, FINAL_NORM, LM_HEAD, ModelConfig
@@ -159,11 +160,7 @@ def build_weights(
     norm = lm_head = None
     if head:
         norm = builder.norm(FINAL_NORM)
-        tied = config.tie_word_embeddings
-        matrix = shared if tied else None
-        lm_head = Linear(
-            builder.matrix(EMBEDDING if tied else LM_HEAD) if matrix is None else matrix
-        )
+        lm_head = builder.lm_head(shared)
     return StageWeights(
         config=config,
         layers=layers,
@@ -181,6 +178,7 @@ class _Builder:
         self, config: ModelConfig, dtype: torch.dtype, device: torch.device, fill: Fill
     ) -> None:
         self._config, self._dtype, self._device, self._fill = config, dtype, device, fill
+        self._products = fastest_products(dtype, device)
 
     def layer(self, index: int) -> DecoderLayer:
         config, prefix = self._config, f"model.layers.{index}."
@@ -206,6 +204,13 @@ class _Builder:
         self._fill(name, target)
         return target
 
+    def lm_head(self, embedding: Tensor | None) -> Linear:
+        """The head's matrix; a tied one is the embedding, where the stage has that too."""
+        tied = self._config.tie_word_embeddings
+        if not tied or embedding is None:
+            embedding = self.matrix(EMBEDDING if tied else LM_HEAD)
+        return Linear(embedding, None, self._products)
+
     def norm(self, name: str) -> RmsNorm:
         target = torch.empty(self._config.hidden_size, device=self._device)
         self._fill(name, target)
@@ -226,11 +231,11 @@ class _Builder:
         for part, target in zip(parts, weight.split(rows), strict=True):
             self._fill(f"{part}.weight", target)
         if not bias:
-            return Linear(weight)
+            return Linear(weight, None, self._products)
         offsets = self._empty(sum(rows))
         for part, target in zip(parts, offsets.split(rows), strict=True):
             self._fill(f"{part}.bias", target)
-        return Linear(weight, offsets)
+        return Linear(weight, offsets, self._products)
 
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)

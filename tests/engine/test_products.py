@@ -1,0 +1,89 @@
+"""Every way of multiplying gives the product; which one is taken is a matter of time alone."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from potluck.engine.products import (
+    Product,
+    Products,
+    fastest_products,
+    linear_by_loop,
+    linear_in_parts,
+    linear_widened,
+)
+
+CPU = torch.device("cpu")
+ONE_ROW = [linear_by_loop, linear_in_parts]
+MANY_ROWS = [linear_by_loop, linear_widened]
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    return 1e-5 if dtype == torch.float32 else 1e-2
+
+
+@pytest.fixture
+def two_threads() -> object:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 5), (64, 33), (1030, 48)], ids=str)
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(
+    ("way", "rows"), [(way, 1) for way in ONE_ROW] + [(way, 19) for way in MANY_ROWS]
+)
+def test_every_way_gives_the_product(
+    way: Product, rows: int, has_bias: bool, shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    x = torch.randn(rows, shape[1]).to(dtype)
+    weight = torch.randn(shape).to(dtype)
+    bias = torch.randn(shape[0]).to(dtype) if has_bias else None
+
+    product = way(x, weight, bias)
+
+    exact = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+    assert product.shape == (rows, shape[0])
+    assert product.dtype == dtype
+    scale = exact.abs().max()
+    assert (product.double() - exact).abs().max() / scale < tolerance(dtype)
+
+
+def test_one_row_and_many_go_their_own_ways() -> None:
+    asked: list[str] = []
+
+    def way(name: str) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+        def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+            asked.append(name)
+            return x @ weight.T
+
+        return multiply
+
+    products = Products(one=way("one"), many=way("many"))
+
+    for rows in (1, 2, 15, 16, 100):
+        products(torch.ones(rows, 4), torch.ones(3, 4), None)
+
+    assert asked == ["one", "many", "many"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_what_is_chosen_multiplies(dtype: torch.dtype) -> None:
+    products = fastest_products(dtype, CPU)
+
+    for rows in (1, 40):
+        x, weight = torch.ones((rows, 8), dtype=dtype), torch.ones((24, 8), dtype=dtype)
+        assert products(x, weight, None).tolist() == [[8.0] * 24] * rows
+
+
+def test_the_switch_of_onednn_is_left_as_it_was() -> None:
+    with pytest.raises(RuntimeError):
+        linear_by_loop(torch.ones(1, 3), torch.ones(4, 5), None)
+
+    assert torch.backends.mkldnn.enabled
