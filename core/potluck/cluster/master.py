@@ -198,6 +198,7 @@ class Master:
             if self.is_ready and request == self.request and not self._can_improve():
                 assert self.deployment is not None
                 return self.deployment
+            self._missing.clear()
             return await self._load(request)
 
     async def generator(self, default: PlanRequest) -> Generator:
@@ -252,7 +253,6 @@ class Master:
         )
         pipeline = await deployment.start()
         self._generator = Generator(pipeline, context=planned.context)
-        self._missing.clear()
         self._enter("ready", "Ready")
         return deployment
 

@@ -1,0 +1,169 @@
+"""The main job, as its users do it: three computers, the commands, real processes, one is killed."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from byte_model import LAYERS, make_byte_model
+from hosts import Host, Lan
+
+COMPLETE = str(Path(__file__).parents[1] / "support" / "complete.py")
+SPLIT = "master=2,desktop=2,laptop=2"
+PROMPT = [72, 101, 108, 108, 111]
+
+pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_byte_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def lan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lan]:
+    lan = Lan(["master", "desktop", "laptop"], tmp_path_factory.mktemp("lan"))
+    try:
+        yield lan
+    finally:
+        lan.close()
+
+
+@pytest.fixture(scope="module")
+def master(lan: Lan, model: Path) -> Host:
+    """The main computer, with two workers that joined it by token."""
+    master = lan.hosts["master"]
+    name_host(master)
+    for name in ("desktop", "laptop"):
+        token = master.potluck("invite").strip()
+        lan.hosts[name].start("-m", "potluck", "worker", "--join", token, "--name", name)
+    wait_for(lambda: ready_workers(master) == {"desktop", "laptop"}, "both workers are ready")
+    return master
+
+
+def name_host(host: Host) -> None:
+    (host.home / "config").mkdir(parents=True)
+    (host.home / "config" / "settings.json").write_text(json.dumps({"name": host.name}))
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    """Ask again and again: processes tell nobody when they are ready."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(0.2)
+
+
+def devices(master: Host) -> list[dict[str, Any]]:
+    return json.loads(master.potluck("devices", "--json"))
+
+
+def ready_workers(master: Host) -> set[str]:
+    return {
+        computer["name"]
+        for computer in devices(master)
+        if computer["paired"] and computer["online"] and computer["name"] != "master"
+        and computer["devices"]
+    }  # fmt: skip
+
+
+def chat(master: Host, model: Path, *options: str) -> dict[str, Any]:
+    command = ["chat", "--model", str(model), "--scheme", "f32", "--temperature", "0"]
+    words = [*command, "--max-tokens", "16", "--json", *options, "What is a potluck?"]
+    return json.loads(master.potluck(*words))
+
+
+def tokens(master: Host, **request: object) -> list[int]:
+    """Greedy tokens of the model that is loaded."""
+    events = [
+        json.loads(line)
+        for line in completion(master, **request).communicate()[0].split("\n")
+        if line
+    ]
+    assert not any("error" in event for event in events), events
+    return [token for event in events for token in event["token_ids"]]
+
+
+def completion(master: Host, **request: object) -> "subprocess.Popen[str]":
+    asked: Mapping[str, object] = {
+        "prompt": PROMPT, "temperature": 0, "max_tokens": 32, "ignore_eos": True, **request
+    }  # fmt: skip
+    return master.start(COMPLETE, str(master.home), json.dumps(asked))
+
+
+def layers_of(answer: dict[str, Any]) -> dict[str, int]:
+    stages = answer["plan"]["stages"]
+    return {stage["node"]: stage["layers"][1] - stage["layers"][0] for stage in stages}
+
+
+def test_three_computers_answer_as_one_does(master: Host, model: Path) -> None:
+    together = chat(master, model, "--layers", SPLIT)
+    tokens_together = tokens(master)
+    alone = chat(master, model, "--layers", f"master={LAYERS}")
+    tokens_alone = tokens(master)
+
+    assert layers_of(together) == {"master": 2, "desktop": 2, "laptop": 2}
+    assert layers_of(alone) == {"master": LAYERS}
+    assert tokens_together == tokens_alone
+    assert len(tokens_alone) == 32
+    assert together["text"] == alone["text"]
+    assert together["streamed_bytes"]["desktop"] > 0
+    assert together["streamed_bytes"]["laptop"] > 0
+
+
+def test_weights_that_are_there_are_not_sent_again(master: Host, model: Path) -> None:
+    chat(master, model, "--layers", f"master={LAYERS}")
+
+    again = chat(master, model, "--layers", SPLIT)
+
+    assert sum(again["streamed_bytes"].values()) == 0
+
+
+def test_a_killed_worker_is_named_and_the_next_prompt_runs_without_it(
+    lan: Lan, master: Host, model: Path
+) -> None:
+    chat(master, model, "--layers", SPLIT)
+    before = tokens(master)
+
+    answer = completion(master, max_tokens=900)
+    assert answer.stdout is not None
+    assert "token_ids" in answer.stdout.readline()
+    lan.hosts["laptop"].kill()
+    rest = [json.loads(line) for line in answer.communicate()[0].split("\n") if line]
+
+    assert "laptop" in rest[-1]["error"]
+    assert tokens(master) == before
+
+    lan.hosts["laptop"].start("-m", "potluck", "worker")
+    wait_for(lambda: "laptop" in ready_workers(master), "the laptop is back")
+    again = chat(master, model, "--layers", SPLIT)
+    assert layers_of(again) == {"master": 2, "desktop": 2, "laptop": 2}
+    assert sum(again["streamed_bytes"].values()) == 0
+    assert tokens(master) == before
+
+
+def test_a_pulled_cable_is_noticed_by_its_heartbeats(lan: Lan, master: Host, model: Path) -> None:
+    if not lan.has_cables:
+        pytest.skip("loopback has no cable: needs network namespaces")
+    chat(master, model, "--layers", SPLIT)
+    answer = completion(master, max_tokens=900)
+    assert answer.stdout is not None
+    assert "token_ids" in answer.stdout.readline()
+
+    lan.hosts["desktop"].set_cable(plugged=False)
+    rest = [json.loads(line) for line in answer.communicate()[0].split("\n") if line]
+
+    assert "desktop" in rest[-1]["error"]
+    lan.hosts["desktop"].set_cable(plugged=True)
+    wait_for(lambda: "desktop" in ready_workers(master), "the desktop is back")
+
+
+def test_a_removed_computer_takes_part_no_longer(lan: Lan, master: Host) -> None:
+    master.potluck("unpair", "desktop")
+
+    assert "desktop" not in ready_workers(master)
+    homes = lan.hosts["desktop"].home / "data" / "identity" / "homes"
+    wait_for(lambda: not any(homes.iterdir()), "the desktop has left the home")
