@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from potluck.engine import products as products_module
 from potluck.engine.products import (
     Product,
     Products,
@@ -25,7 +26,9 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 @pytest.fixture
-def two_threads() -> object:
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> object:
+    """Two threads, for which no product is too small."""
+    monkeypatch.setattr(products_module, "_WORTH_PARTS", 0)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -73,6 +76,7 @@ def test_one_row_and_many_go_their_own_ways() -> None:
     assert asked == ["one", "many", "many"]
 
 
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_what_is_chosen_multiplies(dtype: torch.dtype) -> None:
     products = fastest_products(dtype, CPU)

@@ -19,6 +19,7 @@ Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 _MANY = 16  # rows, from which widening can pay
 _BLOCK_ROWS = 512  # of weights widened at a time: 4 MB at a hidden size of 2048
+_WORTH_PARTS = 1 << 20  # weights; a smaller product takes no longer than waking threads
 _TRIAL = (4096, 1024)  # 8 MB of 16 bits, more than a core's own cache
 _ROUNDS = 4
 
@@ -50,7 +51,8 @@ def fastest_products(dtype: torch.dtype, device: torch.device) -> Products:
         one.append(linear_by_loop)
         many.append(linear_widened)
     elif torch.get_num_threads() > 1:
-        one.append(linear_in_parts)
+        # Not a matter of time: f32 is what is compared, and has to add up the same way every time.
+        one = [linear_in_parts]
     return Products(
         one=_fastest(one, weight.new_ones((1, _TRIAL[1])), weight),
         many=_fastest(many, weight.new_ones((2 * _MANY, _TRIAL[1])), weight),
@@ -71,7 +73,7 @@ def linear_in_parts(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """One row in f32: a matrix product for each thread, since one alone uses one core of all."""
     parts = torch.get_num_threads()
     rows, width = weight.shape
-    if rows % parts:
+    if rows % parts or weight.numel() < _WORTH_PARTS:
         return F.linear(x, weight, bias)
     columns = weight.view(parts, rows // parts, width).transpose(1, 2)
     y = torch.bmm(x.expand(parts, 1, width), columns).view(1, rows)
