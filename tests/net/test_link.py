@@ -451,6 +451,7 @@ def test_links_without_heartbeats_may_be_silent(house, run) -> None:
     run(main())
 
 
+@pytest.mark.slow
 def test_a_peer_that_asks_and_never_reads_is_cut_off(house, run, monkeypatch) -> None:
     monkeypatch.setattr(link_module, "MAX_UNREAD_ANSWERS", 50)
 

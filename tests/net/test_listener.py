@@ -8,10 +8,11 @@ import pytest
 
 from potluck.errors import PairingError, UnreachableError, UsageError
 from potluck.net import listener as listener_module
-from potluck.net.certificates import PAIRING_NAME
+from potluck.net.certificates import PAIRING_NAME, tls_name
 from potluck.net.listener import Listener, PairingLimit, client_key
-from potluck.net.transport import dial_pairing, identify
-from potluck.wire.messages import Address
+from potluck.net.transport import Link, PairingLink, dial_pairing, identify
+from potluck.wire.frame import encode
+from potluck.wire.messages import Address, Ping
 from potluck.wire.pairing_messages import PairAccept, PairRefuse
 
 pytestmark = pytest.mark.net
@@ -27,6 +28,12 @@ async def ends(sock: socket.socket) -> bytes:
     except ConnectionError:
         pass
     return received
+
+
+async def close(*links: Link | PairingLink) -> None:
+    for link in links:
+        link.close()
+        await link.wait_closed()
 
 
 async def connect(address: Address) -> socket.socket:
@@ -69,8 +76,6 @@ def test_who_shows_its_certificate_and_never_says_hello_is_dropped(house, run) -
     async def main() -> None:
         master, worker, home = house.pair()
         async with worker.listening(handshake_timeout_s=0.3):
-            from potluck.net.certificates import tls_name
-
             reader, writer = await asyncio.open_connection(
                 worker.address.host,
                 worker.port,
@@ -91,6 +96,7 @@ def test_a_pairing_connection_that_says_nothing_is_dropped(house, run) -> None:
             link = await dial_pairing(worker.address, master.identity)
             with pytest.raises(PairingError):
                 await link.receive(timeout_s=5)
+            await close(link)
             assert worker.pairings.empty()
 
     run(main())
@@ -126,7 +132,7 @@ def test_strangers_take_a_bounded_number_of_places(house, run, monkeypatch) -> N
                     break
                 except UnreachableError:
                     continue
-            link.close()
+            await close(link)
 
     run(main())
 
@@ -139,8 +145,7 @@ def test_members_do_not_count_as_strangers(house, run, monkeypatch) -> None:
         async with worker.listening():
             links = [await master.dial(worker, home, "weights") for _ in range(5)]
             assert worker.links.qsize() == 5
-            for link in links:
-                link.close()
+            await close(*links)
 
     run(main())
 
@@ -153,9 +158,11 @@ def test_pairings_are_limited_and_the_refusal_is_said(house, run) -> None:
                 link = await dial_pairing(worker.address, master.identity)
                 await link.send(PairAccept())
                 await worker.pairings.get()
+                await close(link)
             link = await dial_pairing(worker.address, master.identity)
             await link.send(PairAccept())
             assert await link.receive(timeout_s=5) == PairRefuse(kind="busy")
+            await close(link)
             assert worker.pairings.empty()
 
     run(main())
@@ -168,6 +175,7 @@ def test_a_listener_without_pairing_refuses_it(house, run) -> None:
             link = await dial_pairing(worker.address, master.identity)
             await link.send(PairAccept())
             assert await link.receive(timeout_s=5) == PairRefuse(kind="busy")
+            await close(link)
 
     run(main())
 
@@ -178,13 +186,11 @@ def test_an_unpaired_computer_understands_nothing_but_pairing(house, run) -> Non
     async def main() -> None:
         master, worker, _ = house.pair()
         async with worker.listening():
-            from potluck.wire.frame import encode
-            from potluck.wire.messages import Ping
-
             link = await dial_pairing(worker.address, master.identity)
             link._stream.write(encode(Ping(id=1)))
             with pytest.raises(PairingError):
                 await link.receive(timeout_s=5)
+            await close(link)
             assert worker.pairings.empty()
             assert worker.links.empty()
 
@@ -273,7 +279,7 @@ def test_a_handler_that_fails_ends_its_own_connection_alone(house, run, caplog) 
             bad = await master.dial(worker, home, "weights")
             await bad.wait_closed()
             assert not good.is_closed
-            good.close()
+            await close(good)
 
     run(main())
 
@@ -286,7 +292,7 @@ def test_the_listener_takes_a_home_that_was_joined_later(house, run) -> None:
         async with worker.listening():
             home = house.join(master, worker)
             link = await master.dial(worker, home)
-            link.close()
+            await close(link)
 
     run(main())
 
@@ -322,7 +328,7 @@ def test_a_listener_needs_no_context_manager(house, run) -> None:
         await listener.start()
         worker.port = listener.port
         link = await master.dial(worker, home)
-        link.close()
+        await close(link)
         await listener.stop()
         await listener.stop()
 

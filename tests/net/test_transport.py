@@ -26,6 +26,7 @@ def test_two_computers_of_a_home_connect_and_know_who_the_other_is(house, run) -
             assert (link.purpose, seen.purpose) == ("control", "control")
             assert link.remote == worker.address
             link.close()
+            await link.wait_closed()
 
     run(main())
 
@@ -41,6 +42,7 @@ def test_a_workers_certificate_is_seen_as_a_workers(house, run) -> None:
 
             assert seen.peer_role == "worker"
             link.close()
+            await link.wait_closed()
 
     run(main())
 
@@ -55,6 +57,7 @@ def test_a_listener_on_every_address_has_both_ips(house, run, host: str) -> None
             )
             assert link.remote.host == host
             link.close()
+            await link.wait_closed()
 
     run(main())
 
@@ -77,6 +80,7 @@ def test_the_first_address_that_works_is_kept(house, run) -> None:
                 assert link.remote == worker.address
                 assert worker.links.qsize() == 1
                 link.close()
+                await link.wait_closed()
 
     run(main())
 

@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from potluck.errors import PotluckError, UnreachableError
+from potluck.errors import PotluckError, UnreachableError, UsageError
 from potluck.ids import NodeId, short
 from potluck.net.advert import Found, parse_address
 from potluck.net.files import write_atomically
@@ -86,20 +86,32 @@ class AddressBook:
             UnreachableError: nobody answers there now.
         """
         address = parse_address(text, default_port=DEFAULT_PORT)
+        try:
+            who = await self._ask_once(address)
+        except UnreachableError:
+            self._keep(address)
+            raise
+        if who.node_id == self.own:
+            raise UsageError(f"{text.strip()} is this computer's own address. Type another's.")
+        self._keep(address)
+        self._answering[address] = who
+        return next(found for found in self.found() if found.node_id == who.node_id)
+
+    def _keep(self, address: Address) -> None:
         if address not in self._book.typed:
             self._book.typed = [*self._book.typed, address][-MAX_ENTRIES:]
             self._write()
+
+    async def _ask_once(self, address: Address) -> Identified:
         if self._probe is None:
             raise UnreachableError("This computer does not connect by address.")
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                who = await self._probe(address)
+                return await self._probe(address)
         except TimeoutError as error:
             raise UnreachableError(
-                f"Nobody has answered at {text.strip()} within {PROBE_TIMEOUT_S:g} seconds."
+                f"Nobody has answered at {address.host} within {PROBE_TIMEOUT_S:g} seconds."
             ) from error
-        self._answering[address] = who
-        return next(found for found in self.found() if found.node_id == who.node_id)
 
     def remember(self, node_id: NodeId, name: str, addresses: tuple[Address, ...]) -> None:
         """Keep where a paired node was."""
@@ -135,18 +147,18 @@ class AddressBook:
         room = asyncio.Semaphore(_SIDE_BY_SIDE)
         async with asyncio.TaskGroup() as tasks:
             for address in dict.fromkeys(asked):
-                tasks.create_task(self._ask(self._probe, address, room))
+                tasks.create_task(self._ask(address, room))
         return before != self._answering
 
     def _node_at(self, address: Address) -> NodeId | None:
         who = self._answering.get(address)
         return who.node_id if who else None
 
-    async def _ask(self, probe: Probe, address: Address, room: asyncio.Semaphore) -> None:
+    async def _ask(self, address: Address, room: asyncio.Semaphore) -> None:
         try:
-            async with room, asyncio.timeout(PROBE_TIMEOUT_S):
-                who = await probe(address)
-        except (TimeoutError, OSError, PotluckError) as error:
+            async with room:
+                who = await self._ask_once(address)
+        except PotluckError as error:
             logger.debug("nobody answers host=%s reason=%s", address.host, error)
             misses = self._misses[address] = self._misses.get(address, 0) + 1
             if misses >= _MISSES_UNTIL_GONE:

@@ -1,0 +1,79 @@
+"""Which addresses are announced, which are dialled first, and which never."""
+
+import ipaddress
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from potluck.net.interfaces import (
+    Interface,
+    announced,
+    dialling_order,
+    networks,
+    own_interfaces,
+)
+
+LO4 = Interface("127.0.0.1", 8, 1, is_virtual=False)
+LO6 = Interface("::1", 128, 1, is_virtual=False)
+LAN = Interface("192.168.1.10", 24, 2, is_virtual=False)
+LAN6 = Interface("fd00::10", 64, 2, is_virtual=False)
+LOCAL6 = Interface("fe80::10", 64, 2, is_virtual=False)
+DOCKER = Interface("172.17.0.1", 16, 3, is_virtual=True)
+VPN = Interface("10.8.0.2", 24, 4, is_virtual=True)
+OWN = frozenset({LO4, LO6, LAN, LAN6, LOCAL6, DOCKER, VPN})
+
+
+def test_real_networks_are_announced_first_and_loopback_not() -> None:
+    assert announced(OWN) == (
+        "192.168.1.10", "fd00::10", "fe80::10", "10.8.0.2", "172.17.0.1",
+    )  # fmt: skip
+
+
+def test_a_computer_without_a_network_announces_loopback() -> None:
+    assert announced({LO4, LO6}) == ("127.0.0.1", "::1")
+
+
+def test_the_same_network_is_dialled_first_and_link_local_last() -> None:
+    hosts = ["fe80::77%2", "10.8.0.9", "203.0.113.5", "fd00::77", "192.168.1.77"]
+
+    assert dialling_order(hosts, OWN) == (
+        "192.168.1.77", "fd00::77", "203.0.113.5", "10.8.0.9", "fe80::77%2",
+    )  # fmt: skip
+
+
+def test_anothers_docker_bridge_and_loopback_are_not_dialled() -> None:
+    assert dialling_order(["172.17.0.1", "127.0.0.1", "192.168.1.77"], OWN) == ("192.168.1.77",)
+
+
+def test_a_node_on_this_computer_is_dialled_by_loopback_first() -> None:
+    assert dialling_order(["192.168.1.10", "172.17.0.1", "fe80::10%2"], OWN) == (
+        "127.0.0.1", "::1", "192.168.1.10", "172.17.0.1", "fe80::10%2",
+    )  # fmt: skip
+    assert dialling_order(["127.0.0.1", "::1"], frozenset({LO4, LO6})) == ("127.0.0.1", "::1")
+
+
+def test_what_is_no_unicast_address_is_left_out() -> None:
+    hosts = ["224.0.0.251", "ff02::fb", "0.0.0.0", "::", "example.org", "../x", "192.168.1.77"]
+
+    assert dialling_order(hosts, OWN) == ("192.168.1.77",)
+    assert dialling_order([], OWN) == ()
+
+
+def test_multicast_uses_every_interface_and_ipv4_loopback() -> None:
+    assert networks(OWN) == ["10.8.0.2", "127.0.0.1", "172.17.0.1", "192.168.1.10", 2]
+
+
+def test_this_computer_has_loopback() -> None:
+    own = own_interfaces()
+
+    assert any(i.is_loopback for i in own)
+    assert all(ipaddress.ip_address(i.address) for i in own)
+
+
+@given(st.lists(st.ip_addresses().map(str), max_size=40))
+def test_any_addresses_give_an_order_of_some_of_them(hosts: list[str]) -> None:
+    order = dialling_order(hosts, OWN)
+
+    assert len(order) <= 16
+    assert len(set(order)) == len(order)
+    assert set(order) <= {*hosts, "127.0.0.1", "::1"}
