@@ -91,6 +91,7 @@ class Reference:
         embedding: bool | None = None,
         head: bool | None = None,
         dtype: torch.dtype = torch.float32,
+        device: torch.device = CPU,
         context: int = CONTEXT,
         cache_budget: int = 1 << 24,
         epoch: int = 1,
@@ -104,7 +105,7 @@ class Reference:
             head=stop == self.config.num_layers if head is None else head,
             tensors=self.tensors,
             dtype=dtype,
-            device=CPU,
+            device=device,
         )
         return Stage(weights, context=context, cache_budget=cache_budget, epoch=epoch)
 
@@ -113,15 +114,19 @@ class Pipeline:
     """Stages cut at these layers, whose logits are seen at every position."""
 
     def __init__(
-        self, reference: Reference, cuts: Sequence[int] = (), dtype: torch.dtype = torch.float32
+        self,
+        reference: Reference,
+        cuts: Sequence[int] = (),
+        dtype: torch.dtype = torch.float32,
+        device: torch.device = CPU,
     ) -> None:
         layers = reference.config.num_layers
         bounds = [0, *cuts, layers]
         self.stages = [
-            reference.stage(start, stop, head=False, dtype=dtype)
+            reference.stage(start, stop, head=False, dtype=dtype, device=device)
             for start, stop in pairwise(bounds)
         ]
-        self._head = reference.stage(layers, layers, embedding=False, dtype=dtype)
+        self._head = reference.stage(layers, layers, embedding=False, dtype=dtype, device=device)
         self.position = self._step = 0
         for stage in self.stages:
             stage.open(SESSION, epoch=1)
@@ -135,7 +140,7 @@ class Pipeline:
             x = output.hidden
         self.position, self._step = self.position + len(ids), self._step + 1
         with torch.inference_mode():
-            return self._head.logits(x)
+            return self._head.logits(x.to(self._head.weights.device)).cpu()
 
     def run_in_pieces(self, ids: Tensor, sizes: Sequence[int]) -> Tensor:
         return torch.cat([self.run(piece) for piece in ids.split(list(sizes))])

@@ -28,7 +28,9 @@ def main(words: Sequence[str] | None = None) -> int:
     module, _, name = options.run.partition(":")
     command: Callable[..., int] = getattr(importlib.import_module(module), name)
     try:
-        signal.signal(signal.SIGTERM, _terminate)
+        for number in ("SIGTERM", "SIGHUP", "SIGBREAK"):  # each where the system has it
+            if hasattr(signal, number):
+                signal.signal(getattr(signal, number), _terminate)
         return command(options)
     except KeyboardInterrupt:
         return STOPPED

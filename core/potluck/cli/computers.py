@@ -77,8 +77,8 @@ def worker(options: argparse.Namespace) -> int:
         memory=before.node.memory_limit or 0,
         paused=before.node.paused,
     )
-    client.set_role(RoleRequest(worker=True, memory=options.memory, paused=False))
     try:
+        client.set_role(RoleRequest(worker=True, memory=options.memory, paused=False))
         say(f"{before.node.name} lends itself. Ctrl-C ends it.")
         with closing(client.states("worker")) as states:
             _follow(client, states)

@@ -22,10 +22,7 @@ def window(options: argparse.Namespace) -> int:
     if importlib.util.find_spec(APP) is None:
         raise UsageError("The window is not installed. The commands work: potluck --help")
     sys.argv[1:] = []
-    try:
-        runpy.run_module(APP, run_name="__main__", alter_sys=True)
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    runpy.run_module(APP, run_name="__main__", alter_sys=True)  # it exits with its own status
     return 0
 
 

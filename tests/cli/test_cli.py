@@ -1,0 +1,171 @@
+"""The command line as a whole: versions, help, errors, exit statuses."""
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_backend import Server
+
+import potluck as package
+from potluck.errors import DiskFullError, NotEnoughMemoryError
+
+pytestmark = pytest.mark.net
+
+COMMANDS = [
+    "worker", "invite", "pair", "unpair", "devices", "chat", "plan", "serve", "models", "demo",
+]  # fmt: skip
+Potluck = Callable[..., int]
+
+
+def test_version_is_told(potluck: Potluck, capsys: pytest.CaptureFixture[str]) -> None:
+    assert potluck("--version") == 0
+    assert capsys.readouterr().out == f"potluck {package.__version__}\n"
+
+
+def test_help_names_every_command(potluck: Potluck, capsys: pytest.CaptureFixture[str]) -> None:
+    assert potluck("--help") == 0
+
+    shown = capsys.readouterr().out
+    assert [command for command in COMMANDS if f"\n  {command} " not in shown] == []
+    assert "First steps" in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(
+    potluck: Potluck, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert potluck(command, "--help") == 0
+    assert f"  potluck {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["dance"], "no command “dance”"),
+        (["chat", "--seed", "x"], "“x” is no whole number of 0 or more"),
+        (["chat", "--temperature", "-1"], "“-1” is no number from 0 to 100"),
+        (["plan", "--layers", "a=1,b"], "“b” is not NAME=N"),
+        (["plan", "--scheme", "int1"], "int1"),
+        (["worker", "--memory", "lots"], "“lots” is no size"),
+        (["worker", "--name", ""], "1 to 128"),
+        (["unpair"], "required"),
+        (["serve", "--port", "99999"], "65535"),
+    ],
+)
+def test_wrong_words_are_told_in_a_sentence(
+    potluck: Potluck, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert potluck(*words) == 2
+
+    error = capsys.readouterr().err
+    assert said in error
+    assert "--help" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(NotEnoughMemoryError(2, 1), 4), (DiskFullError("The disk is full."), 6)],
+)
+def test_errors_are_one_sentence_and_a_status(
+    server: Server,
+    potluck: Potluck,
+    capsys: pytest.CaptureFixture[str],
+    error: DiskFullError,
+    status: int,
+) -> None:
+    server.backend.plan_error = error
+
+    assert potluck("plan", "--json") == status
+
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == f"potluck: {error.message}\n"
+
+
+def test_the_home_may_stand_before_or_after_the_command(tmp_path: Path, potluck: Potluck) -> None:
+    assert potluck("models") == 0
+    (tmp_path / "file").write_text("")
+    assert potluck("models", "--home", str(tmp_path / "file")) == 2
+
+
+@pytest.mark.slow
+def test_a_command_starts_at_once_and_without_what_it_does_not_need() -> None:
+    code = (
+        "import sys, time\n"
+        "began = time.process_time()\n"
+        "import potluck.cli\n"
+        "seconds = time.process_time() - began\n"
+        "import potluck.cli.models, potluck.cli.computers, potluck.demo\n"
+        "heavy = {'torch', 'asyncio', 'starlette', 'uvicorn', 'zeroconf', 'cryptography', 'PySide6'}\n"
+        "print(seconds, heavy & set(sys.modules))\n"
+    )
+    core = str(Path(package.__file__).parents[1])
+
+    def run() -> list[str]:
+        environ = os.environ | {"PYTHONPATH": core}
+        words = [sys.executable, "-c", code]
+        return subprocess.run(
+            words, env=environ, capture_output=True, text=True, check=True
+        ).stdout.split(" ", 1)
+
+    runs = [run() for _ in range(3)]
+
+    assert [heavy.strip() for _, heavy in runs] == ["set()"] * 3
+    assert min(float(seconds) for seconds, _ in runs) < 0.1
+
+
+def test_a_reader_that_goes_away_is_no_traceback(
+    spawn: Callable[..., subprocess.Popen[str]],
+) -> None:
+    process = spawn("models", "--json")
+    assert process.stdout is not None
+    process.stdout.close()
+
+    assert process.wait(20) in (0, 1)
+
+
+def test_without_a_screen_the_window_says_what_works(
+    potluck: Potluck, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("QT_QPA_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+
+    assert potluck() == 2
+    assert "potluck demo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("code", "status"), [("", 0), ("sys.exit(3)", 3)])
+def test_the_window_runs_in_this_process_with_the_same_home(
+    potluck: Potluck, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, status: int
+) -> None:
+    name = f"an_app_that_ends_with_{status}"
+    app = tmp_path / name
+    app.mkdir()
+    (app / "__init__.py").write_text("")
+    (app / "__main__.py").write_text(
+        f"import os, pathlib, sys\npathlib.Path({str(tmp_path)!r}, 'seen').write_text("
+        f"os.environ['POTLUCK_HOME'] + repr(sys.argv[1:]))\n{code}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("potluck.cli.window.APP", name)
+    monkeypatch.setenv("POTLUCK_HOME", "elsewhere")
+    monkeypatch.setattr(sys, "argv", ["potluck", "--home", "x"])
+    importlib.invalidate_caches()
+
+    assert potluck() == status
+    assert (tmp_path / "seen").read_text() == f"{tmp_path / 'home'}[]"
+
+
+def test_a_window_that_is_not_installed_is_told(
+    potluck: Potluck, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.cli.window.APP", "no_such_app")
+
+    assert potluck() == 2
+    assert "not installed" in capsys.readouterr().err

@@ -1,0 +1,312 @@
+"""`plan`, `chat`, `serve`, `models`, with a fake node."""
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+from fake_backend import MODEL_ID, PLAN, Server
+
+from potluck.api import schema
+from potluck.api.backend import ChatPrompt, ChatTurn
+from potluck.errors import EngineError, NotEnoughMemoryError
+
+pytestmark = pytest.mark.net
+
+Potluck = Callable[..., int]
+Output = pytest.CaptureFixture[str]
+Spawn = Callable[..., "subprocess.Popen[str]"]
+posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send SIGTERM")
+
+PLAN_JSON = {
+    "model_id": MODEL_ID,
+    "scheme": "f32",
+    "stages": [
+        {
+            "node": "here",
+            "device": "cpu",
+            "layers": [0, 2],
+            "embedding": True,
+            "head": False,
+            "predicted_ms": 1.5,
+        },
+        {
+            "node": "there",
+            "device": "cuda:0",
+            "layers": [2, 6],
+            "embedding": False,
+            "head": True,
+            "predicted_ms": 0.5,
+        },
+    ],
+    "predicted_tokens_per_s": 120.0,
+    "alone": {"here": 80.0, "there": None},
+    "explanation": PLAN.explanation,
+}
+
+
+def test_a_plan_as_json_has_exactly_these_fields(potluck: Potluck, capsys: Output) -> None:
+    assert potluck("plan", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == PLAN_JSON
+
+
+def test_a_plan_for_people(potluck: Potluck, capsys: Output) -> None:
+    potluck("plan")
+
+    shown = capsys.readouterr().out
+    assert "embedding, layers 0 to 1" in shown
+    assert "layers 2 to 5, head" in shown
+    assert "there alone: does not fit." in shown
+    assert PLAN.explanation in shown
+
+
+def test_what_was_asked_for_reaches_the_planner(
+    server: Server, potluck: Potluck, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    words = ["--scheme", "bf16", "--layers", "my=pc=2, there=4", "--workers", "1", "--context", "9"]
+
+    potluck("plan", "--model", "model", *words)
+    potluck("plan", "--model", "Qwen/Qwen3-8B")
+
+    assert server.backend.planned == [
+        schema.PlanRequest(
+            model=str(tmp_path / "model"),
+            scheme="bf16",
+            layers=(("my=pc", 2), ("there", 4)),
+            workers=1,
+            context=9,
+        ),
+        schema.PlanRequest(model="Qwen/Qwen3-8B"),
+    ]
+
+
+def test_an_answer_as_json_has_exactly_these_fields(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    words = ["--temperature", "0", "--top-p", "0.5", "--max-tokens", "3", "--seed", "7"]
+
+    assert potluck("chat", "--json", *words, "hello", "there") == 0
+
+    assert json.loads(capsys.readouterr().out) == {
+        "text": "Hello, world",
+        "prompt_tokens": 3,
+        "completion_tokens": 3,
+        "time_to_first_token_s": 0.25,
+        "tokens_per_s": 50.0,
+        "plan": PLAN_JSON,
+        "streamed_bytes": {"there": 1000},
+    }
+    (request,) = server.backend.generated
+    assert request.prompt == ChatPrompt((ChatTurn(role="user", content="hello there"),))
+    assert request.max_tokens == 3
+    sampling = request.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.seed) == (0.0, 0.5, 7)
+
+
+def test_an_answer_for_people(potluck: Potluck, capsys: Output) -> None:
+    assert potluck("chat", "hi") == 0
+
+    shown = capsys.readouterr()
+    assert shown.out == "Hello, world.\n"
+    assert "50.0 a second" in shown.err
+    assert "Sending weights" in shown.err
+
+
+def test_progress_is_one_line_on_a_terminal(
+    potluck: Potluck,
+    capsys: Output,
+    typed: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    typed("")
+
+    potluck("chat", "hi")
+
+    error = capsys.readouterr().err
+    assert "█" in error
+    assert "there 400 B of 1.0 kB, 1.0 MB/s, 0:00 left" in error
+    assert error.count("\n") == 1  # the figures after the answer
+
+
+def test_the_prompt_may_come_through_a_pipe(
+    server: Server, potluck: Potluck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("from a file\n"))
+
+    assert potluck("chat") == 0
+    assert server.backend.generated[0].prompt == ChatPrompt(
+        (ChatTurn(role="user", content="from a file"),)
+    )
+
+
+def test_no_prompt_is_told(
+    potluck: Potluck,
+    capsys: Output,
+    monkeypatch: pytest.MonkeyPatch,
+    typed: Callable[[str], None],
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", io.StringIO(" \n"))
+        assert potluck("chat") == 2
+    assert "no prompt" in capsys.readouterr().err
+    typed("")
+    assert potluck("chat", "--json") == 2
+    assert "PROMPT" in capsys.readouterr().err
+
+
+def test_a_talk_remembers_what_was_said(
+    server: Server, potluck: Potluck, capsys: Output, typed: Callable[[str], None]
+) -> None:
+    typed("one\n\ntwo\n/new\nthree\n/quit\nfour\n")
+
+    assert potluck("chat") == 0
+
+    turns = [
+        [turn.content for turn in request.prompt.turns]
+        for request in server.backend.generated
+        if isinstance(request.prompt, ChatPrompt)
+    ]
+    assert turns == [["one"], ["one", "Hello, world.", "two"], ["three"]]
+    assert capsys.readouterr().out.count("Hello, world.") == 3
+
+
+def test_a_talk_goes_on_after_an_error_on_whoever_is_left(
+    server: Server, potluck: Potluck, capsys: Output, typed: Callable[[str], None]
+) -> None:
+    server.backend.fails_after = EngineError("Laptop stopped answering.")
+    typed("one\ntwo\n")
+
+    assert potluck("chat", "--workers", "1") == 0  # the end of the input ends it
+
+    assert capsys.readouterr().err.count("Laptop stopped answering.") == 2
+    assert [request.workers for request in server.backend.planned] == [1, 0, 0]
+    prompts = [request.prompt for request in server.backend.generated]
+    assert prompts[1] == ChatPrompt((ChatTurn(role="user", content="two"),))
+
+
+def test_an_error_in_an_answer_has_a_status(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    server.backend.fails_after = EngineError("Laptop stopped answering.")
+
+    assert potluck("chat", "hi") == 7
+    assert capsys.readouterr().err.endswith("potluck: Laptop stopped answering.\n")
+
+
+def test_a_model_that_does_not_fit_has_a_status(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    server.backend.load_error = NotEnoughMemoryError(5_000_000_000, 1_000_000_000)
+
+    assert potluck("chat", "hi") == 4
+    assert "4.0 GB are missing" in capsys.readouterr().err
+
+
+@posix
+def test_ctrl_c_during_an_answer_cancels_it(server: Server, spawn: Spawn) -> None:
+    server.backend.endless = True
+
+    process = spawn("chat", "hi")
+    assert process.stdout is not None
+    shown = ""
+    while not shown.endswith("world."):
+        shown += (character := process.stdout.read(1))
+        assert character
+    process.send_signal(signal.SIGINT)
+
+    assert process.wait(10) == 130
+    assert server.backend.cancelled.wait(5)
+
+
+def test_models_are_listed(potluck: Potluck, capsys: Output) -> None:
+    assert potluck("models") == 0
+    shown = capsys.readouterr().out
+    assert "guide (loaded)" in shown
+    assert "5.0 GB" in shown
+
+    potluck("models", "--json")
+    assert json.loads(capsys.readouterr().out)[1] == {
+        "name": "big",
+        "path": "/models/big",
+        "nbytes": 5_000_000_000,
+        "current": False,
+    }
+
+
+# --- serve
+
+
+@posix
+def test_serve_answers_others_until_it_is_ended_and_undoes_it(server: Server, spawn: Spawn) -> None:
+    process = spawn("serve", "--port", "0", "--key", "a-long-key")
+    assert process.stdout is not None
+    while not (line := process.stdout.readline()).startswith("Serving at "):
+        assert line
+    url = line.split()[-1]
+    answer = httpx.get(
+        f"{url}/models", headers={"authorization": "Bearer a-long-key"}, trust_env=False
+    )
+    refused = httpx.get(f"{url}/models", trust_env=False)
+    assert process.stdout.readline() == "Ctrl-C ends it.\n"
+    server.update(notices=(schema.Notice(id=1, level="info", text="Laptop is back."),))
+    told = process.stdout.readline()
+    process.terminate()
+
+    assert process.wait(20) == 0
+    assert (answer.status_code, refused.status_code) == (200, 401)
+    assert told == "Laptop is back.\n"
+    assert server.backend.current.listeners == ()
+    assert server.backend.current.model.state == "none"  # it loaded it, so it unloads it
+    assert "serve" in server.backend.held
+
+
+@posix
+def test_serve_leaves_a_model_that_was_loaded_before(server: Server, spawn: Spawn) -> None:
+    loaded = schema.ModelState(name="guide", model_id=MODEL_ID, state="ready", plan=PLAN)
+    server.update(model=loaded)
+
+    process = spawn("serve", "--port", "0")
+    assert process.stdout is not None
+    while "Ctrl-C" not in (line := process.stdout.readline()):
+        assert line
+    process.terminate()
+
+    assert process.wait(20) == 0
+    assert server.backend.current.model.state == "ready"
+
+
+def test_a_taken_port_is_told_before_anything_is_loaded(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    assert potluck("serve", "--port", str(server.port)) == 2
+
+    assert f"Port {server.port} is taken" in capsys.readouterr().err
+    assert server.backend.planned == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--host", "0.0.0.0"], "--key"), (["--key", "short"], "too short")],
+)
+def test_serve_asks_for_a_good_key(
+    server: Server, potluck: Potluck, capsys: Output, words: list[str], said: str
+) -> None:
+    assert potluck("serve", *words) == 2
+
+    assert said in capsys.readouterr().err
+    assert server.backend.planned == []
+
+
+def test_a_model_state_survives_json() -> None:
+    state = schema.ModelState(name="guide", plan=PLAN)
+
+    assert msgspec.json.decode(msgspec.json.encode(state), type=schema.ModelState) == state

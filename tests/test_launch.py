@@ -1,0 +1,168 @@
+"""Finding and starting a node, with a fake one as the process."""
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_backend import TOKEN, Server, serving
+
+from potluck import launch
+from potluck.client import NodeGoneError
+from potluck.launch import NodeStartError, command, environment, find, find_or_start
+from potluck.settings import Folders, NodeFile, exclusive, read_node_file, write_node_file
+
+pytestmark = pytest.mark.net
+
+FAKE = Path(__file__).parent / "support" / "fake_node.py"
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    return Folders.of(tmp_path / "home", {})
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, folders: Folders) -> Iterator[list[str]]:
+    """The fake node instead of the real one; what is appended is its further words."""
+    words: list[str] = []
+    monkeypatch.setattr(
+        launch,
+        "command",
+        lambda folders, *_: [sys.executable, str(FAKE), str(folders.home), *words],
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    yield words
+    running = find(folders)
+    if running is not None:
+        running.shutdown()
+    with exclusive(folders.node_lock, wait_s=10):  # it has ended
+        pass
+
+
+def announce(folders: Folders, **changes: object) -> None:
+    values = {"pid": os.getpid(), "port": 1, "token": TOKEN, "version": "0"} | changes
+    write_node_file(folders, NodeFile(**values))  # type: ignore[arg-type]
+
+
+def test_without_a_file_there_is_no_node(folders: Folders) -> None:
+    assert find(folders) is None
+
+
+def test_a_running_node_is_found(folders: Folders, server: Server) -> None:
+    announce(folders, port=server.port)
+
+    found = find(folders)
+
+    assert found is not None
+    assert found.state().node.name == "here"
+
+
+@pytest.mark.parametrize("changes", [{"pid": 999_999_999}, {"token": "of another"}])
+def test_somebody_else_on_the_port_is_not_our_node(
+    folders: Folders, server: Server, changes: dict[str, object]
+) -> None:
+    announce(folders, port=server.port, **changes)
+
+    assert find(folders) is None
+    assert read_node_file(folders) is None
+
+
+def test_a_file_of_a_dead_node_is_removed(folders: Folders) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        announce(folders, port=unused.getsockname()[1])
+
+        assert find(folders) is None
+    assert not folders.node_file.exists()
+
+
+def test_a_node_that_hangs_is_told_and_not_replaced(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "HEALTH_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        announce(folders, port=mute.getsockname()[1])
+
+        with pytest.raises(NodeGoneError, match=f"process {os.getpid()}"):
+            find(folders)
+    assert folders.node_file.exists()
+
+
+@pytest.mark.slow
+def test_a_node_is_started_once_for_all_who_ask(folders: Folders, fake: list[str]) -> None:
+    ports: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: ports.append(find_or_start(folders).port)) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert len(ports) == 3
+    assert len(set(ports)) == 1
+    assert (folders.state / "starts").read_text() == "x"
+    assert find_or_start(folders).port == ports[0]
+
+
+@pytest.mark.slow
+def test_a_node_that_ends_at_once_tells_why(folders: Folders, fake: list[str]) -> None:
+    fake.append("broken")
+    folders.state.mkdir(parents=True)
+    folders.log_file.write_text("an older line\n")
+
+    with pytest.raises(NodeStartError, match="The kitchen is on fire"):
+        find_or_start(folders)
+
+    assert folders.log_file.read_text().startswith("an older line\n")
+
+
+@pytest.mark.slow
+def test_a_node_that_says_nothing_is_given_up(folders: Folders, fake: list[str]) -> None:
+    fake.append("silent")
+
+    with pytest.raises(NodeStartError, match="It said nothing"):
+        find_or_start(folders, wait_s=1.5)
+
+    with exclusive(folders.node_lock, wait_s=5):  # and it is ended, not left behind
+        pass
+
+
+@pytest.mark.slow
+def test_a_log_that_is_too_long_begins_anew(
+    folders: Folders, fake: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "LOG_BYTES", 10)
+    folders.state.mkdir(parents=True)
+    folders.log_file.write_text("an older line\n")
+
+    find_or_start(folders)
+
+    assert folders.log_file.read_text() == ""
+
+
+def test_other_processes_get_the_same_folders(folders: Folders) -> None:
+    assert command(folders, "node")[-4:] == ["potluck", "node", "--home", str(folders.home)]
+    assert "--home" not in command(Folders.of(None, {}), "node")
+
+
+def test_other_processes_find_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = str(Path(launch.__file__).resolve().parent.parent)
+
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    both = environment()["PYTHONPATH"].split(os.pathsep)
+    monkeypatch.delenv("PYTHONPATH")
+    alone = environment()["PYTHONPATH"]
+
+    assert both == [core, "elsewhere"]
+    assert alone == core
