@@ -9,6 +9,7 @@ from tiny_models import VARIANTS, Pipeline, Reference
 from torch import Tensor
 
 from potluck.engine.blocks import RmsNorm, Rotary, rotary_frequencies, rotate
+from potluck.engine.device import find_devices
 from potluck.model.config import LinearScaling, Rope
 
 MakeReference = Callable[..., Reference]
@@ -84,6 +85,21 @@ def test_bf16_is_as_exact_as_that_of_transformers(
     theirs_off = (theirs - exact).pow(2).mean().sqrt() / scale
     assert ours_off < 0.05
     assert ours_off < 1.25 * theirs_off
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(find_devices()[0].kind == "cpu", reason="this computer has a CPU alone")
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_an_accelerator_computes_what_the_cpu_does(
+    make_reference: MakeReference, variant: str
+) -> None:
+    reference = make_reference(variant)
+    ids = reference.prompt(TOKENS)
+    device = find_devices()[0].torch_device
+
+    logits = Pipeline(reference, [2], device=device).run_in_pieces(ids, (20, 10) + (1,) * 10)
+
+    assert difference(logits, reference.logits(ids)) < 1e-4  # other orders of sums
 
 
 def test_a_norm_of_16_bits_is_computed_in_32() -> None:
