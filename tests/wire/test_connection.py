@@ -17,14 +17,9 @@ from potluck.wire.connection import (
     HEARTBEAT_INTERVAL_S,
     LOST_AFTER_S,
     OPENING_TIMEOUT_S,
-    Answered,
-    Closed,
     Connection,
-    Event,
-    Lost,
-    Opened,
-    Received,
 )
+from potluck.wire.events import Answered, Closed, Event, Lost, Opened, Received
 from potluck.wire.frame import Frame, FrameDecoder, encode
 from potluck.wire.lifecycle import ENDED, TRANSITIONS, Side, State, Step
 from potluck.wire.messages import (

@@ -14,8 +14,7 @@ The shell around it (`net/transport.py`) owns the socket and the clock.
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -27,6 +26,7 @@ from potluck.errors import (
     VersionMismatchError,
 )
 from potluck.ids import short
+from potluck.wire.events import Answered, Closed, Event, Lost, Opened, Received
 from potluck.wire.frame import (
     MAX_HANDSHAKE,
     MAX_HEADER,
@@ -62,49 +62,6 @@ OPENING_TIMEOUT_S: Final = 5.0  # a hello is one round trip; a computer under lo
 _LATE_S: Final = HEARTBEAT_INTERVAL_S / 2  # a tick that late means that we slept, not the peer
 _MAX_ID: Final = (1 << 31) - 1
 _MAX_BEATS: Final = 16  # more than can be under way before the peer is lost
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """Both sides agreed. From here on messages may be sent."""
-
-    peer: NodeInfo
-    purpose: Purpose
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A message of the peer's own accord: a request when it has an `id`. The payload is yours."""
-
-    message: Message
-    payload: memoryview
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The answer to our request with that id: the message that answers it, or `Error`."""
-
-    request: int
-    message: Message
-    payload: memoryview
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """The peer said goodbye, or ours was heard. Close the socket."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The stream ended or the heartbeats did. Close the socket."""
-
-    reason: str
-
-
-Event: TypeAlias = Opened | Received | Answered | Closed | Lost
 
 
 class Connection:

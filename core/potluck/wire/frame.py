@@ -58,9 +58,7 @@ _MAX_VALUES: Final = 1 << 16
 
 _PREAMBLE: Final = struct.Struct("!3sBII")
 _STAGING: Final = 64 * KiB  # one read of this size holds several decode steps
-_TRUSTED_PAYLOAD: Final = (
-    4 * MiB
-)  # allocated as announced (a usual chunk); beyond it, as it arrives
+_TRUSTED_PAYLOAD: Final = 4 * MiB  # allocated as announced: a usual chunk; more, as it arrives
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,20 +133,23 @@ class FrameDecoder:
         """Take these bytes, all of them."""
         view = memoryview(data)
         while view:
-            target = self.get_buffer(len(view))
+            target = self.get_buffer()
             count = min(len(target), len(view))
             target[:count] = view[:count]
             self.buffer_updated(count)
             view = view[count:]
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
-        """Where the next bytes go; `buffer_updated` must follow before anything else."""
+        """Where the next bytes go; `buffer_updated` must follow before anything else.
+
+        The hint is not taken: what belongs to a payload shall not be copied through staging.
+        """
         self._direct = self._wants_payload()
         if self._direct:
             if self._received == len(self._payload):
                 self._grow_payload()
             return memoryview(self._payload)[self._received :]
-        self._make_room(max(sizehint, 1))
+        self._make_room()
         return memoryview(self._staging)[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -269,19 +270,22 @@ class FrameDecoder:
         grown[: self._received] = self._payload
         self._payload = grown
 
-    def _make_room(self, wanted: int) -> None:
-        """Move what waits in staging to its front, in memory for so many bytes more."""
+    def _make_room(self) -> None:
+        """Have free memory at the end of staging; what waits there moves to its front."""
         waiting = self._end - self._start
-        size = _STAGING
-        while size < waiting + wanted:
-            size *= 2
-        if size == len(self._staging):
+        if waiting == len(self._staging):
+            self._replace_staging(2 * waiting)
+        elif not waiting and len(self._staging) > _STAGING:
+            self._replace_staging(_STAGING)  # a large header has passed
+        elif self._start:
             self._staging[:waiting] = self._staging[self._start : self._end]
-        else:
-            staging = bytearray(size)
-            staging[:waiting] = self._staging[self._start : self._end]
-            self._staging = staging
         self._start, self._end = 0, waiting
+
+    def _replace_staging(self, size: int) -> None:
+        staging = bytearray(size)
+        waiting = self._end - self._start
+        staging[:waiting] = self._staging[self._start : self._end]
+        self._staging = staging
 
 
 # The package has no annotations: its two functions get theirs here.

@@ -315,9 +315,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] = 1.0
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = (
-        None  # None: none; n: the chosen and n best
-    )
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None  # n: the chosen and the n best
     history: Annotated[tuple[Count, ...], Meta(max_length=MAX_HISTORY)] | None = None
     """Tokens so far, sent with a prompt's last chunk when a repetition penalty needs them.
     Travels packed, as little-endian I32."""

@@ -1,0 +1,84 @@
+"""`core/PROTOCOL.md` says what the code does: messages, fields and limits."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from potluck.wire import frame, messages, pairing, token
+from potluck.wire.connection import (
+    HEARTBEAT_INTERVAL_S,
+    LOST_AFTER_S,
+    OPENING_TIMEOUT_S,
+    PROTOCOL_VERSIONS,
+)
+from potluck.wire.messages import Message
+from potluck.wire.operations import ALL, ANSWERS
+from potluck.wire.pairing_messages import MAX_PAIRING_HEADER, PAIRING
+
+DOCUMENT = (Path(__file__).parents[2] / "core" / "PROTOCOL.md").read_text(encoding="utf-8")
+
+
+def rows_of(op: str) -> list[list[str]]:
+    """The cells of the table rows that describe a message."""
+    lines = (line for line in DOCUMENT.splitlines() if line.startswith("|"))
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    return [row for row in rows if f"`{op}`" in row[:2]]
+
+
+EVERYTHING = {**ALL, **PAIRING}
+
+
+@pytest.mark.parametrize("op", sorted(EVERYTHING))
+def test_every_message_is_described_with_all_its_fields(op: str) -> None:
+    message: type[Message] = EVERYTHING[op]
+    text = " ".join(cell for row in rows_of(op) for cell in row)
+
+    assert text
+    described = set(re.findall(r"`(\w+)`", text))
+    assert set(message.__struct_fields__) - {"id", "re"} <= described
+
+
+def test_every_request_names_its_answer() -> None:
+    for request, answer in ANSWERS.items():
+        cells = rows_of(str(request.__struct_config__.tag))[0]
+        assert f"`{answer.__struct_config__.tag}`" in cells[3]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"| {frame.MAX_HANDSHAKE // frame.KiB} KiB |",
+        f"| {frame.MAX_HEADER // frame.MiB} MiB |",
+        f"| {MAX_PAIRING_HEADER // frame.KiB} KiB |",
+        *(
+            f"| {frame.MAX_PAYLOAD[p] // frame.MiB} MiB |"
+            for p in ("control", "activations", "weights")
+        ),
+        f"| {messages.MAX_TENSORS:,} |",
+        f"| {messages.MAX_TOKENS:,} |",
+        f"| {messages.MAX_HISTORY:,} |",
+        f"| {messages.MAX_REVOKED} |",
+        f"| {messages.MAX_TEXT} characters |",
+        f"version **{max(PROTOCOL_VERSIONS)}**",
+        f"frames of version **{frame.FRAME_VERSION}**",
+        f"| {HEARTBEAT_INTERVAL_S:g}; {LOST_AFTER_S:g} |",
+        f"| {OPENING_TIMEOUT_S:g} |",
+        f"| {pairing.EXCHANGE_TIMEOUT_S:g} |",
+        f"| {pairing.PERSON_TIMEOUT_S:g} |",
+        f"| {token.INVITE_LIFETIME_S:g} |",
+    ],
+)
+def test_every_limit_stands_as_it_is(value: str) -> None:
+    assert value in DOCUMENT
+
+
+def test_the_example_is_a_real_frame() -> None:
+    header, _ = frame.encode(messages.Chunk(digest="0" * 64, offset=0, total=3), b"abc")
+    example = DOCUMENT.split("```")[1]
+    first_line = bytes.fromhex(example.split("PLK")[0].strip())
+
+    assert header[: len(first_line)] == first_line
+    for line in example.splitlines()[2:-1]:
+        shown = re.sub(r"\s{4,}.*", "", line.strip()).replace("…", "")
+        assert bytes.fromhex(shown) in header + b"abc"
