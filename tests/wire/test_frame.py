@@ -251,6 +251,13 @@ def test_we_send_nothing_that_no_peer_accepts() -> None:
         encode(Profile(config={"x": "y" * MAX_HEADER}, scheme="f32", tokens=1))
 
 
+def test_we_send_no_history_that_no_peer_accepts() -> None:
+    sampling = Sampling(history=(1,) * (MAX_HISTORY + 1))
+
+    with pytest.raises(LocalProtocolError, match="history"):
+        encode(msgspec.structs.replace(FORWARD, sampling=sampling), bytes(12))
+
+
 def test_we_send_no_payload_where_none_belongs() -> None:
     with pytest.raises(LocalProtocolError, match="ping"):
         encode(Ping(), b"payload")

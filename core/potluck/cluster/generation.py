@@ -18,7 +18,7 @@ import msgspec
 from potluck.cluster.pipeline import Pipeline
 from potluck.errors import EngineError, NeedReplayError, PromptError, UnknownSessionError
 from potluck.ids import SessionId
-from potluck.wire.messages import Result, Sampling, TokenLogprob
+from potluck.wire.messages import MAX_HISTORY, Result, Sampling, TokenLogprob
 
 CHUNK_TOKENS = 256  # of prefill: bounds a stage's activations, and lets the stages overlap
 MAX_SESSIONS = 4  # conversations whose caches are kept; the stages' memory may hold fewer
@@ -59,7 +59,7 @@ def _with_history(sampling: Sampling, tokens: Sequence[int]) -> Sampling:
     """A repetition penalty looks back, and the stage with the head sees no token ids."""
     if sampling.repetition_penalty == 1.0:
         return sampling
-    return msgspec.structs.replace(sampling, history=tuple(tokens))
+    return msgspec.structs.replace(sampling, history=tuple(tokens[-MAX_HISTORY:]))
 
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -28,7 +28,7 @@ import msgpack  # pyright: ignore[reportMissingTypeStubs]
 import msgspec
 
 from potluck.errors import LocalProtocolError, RemoteProtocolError, VersionMismatchError
-from potluck.wire.messages import Forward, Message
+from potluck.wire.messages import MAX_HISTORY, Forward, Message
 from potluck.wire.operations import ALL, BULK, BULK_TYPES, Table, check_payload
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -344,6 +344,8 @@ def _with_bulk(message: Message, field: str, payload: bytearray) -> Message:
 
 
 def _pack_history(history: tuple[int, ...]) -> bytes:
+    if len(history) > MAX_HISTORY:
+        raise LocalProtocolError(f"We would send a history of more than {MAX_HISTORY} tokens.")
     packed = array.array("i", history)
     if sys.byteorder == "big":
         packed.byteswap()
