@@ -23,7 +23,12 @@ def on_a_chain(
         pipeline = Pipeline(epoch=1, first=chain, last=chain, stages=2)
         chain.report = pipeline.step_failed
         running = asyncio.create_task(pipeline.run())
-        generator = Generator(pipeline, context=options.pop("context", 64), **options)
+        generator = Generator(
+            pipeline,
+            context=64,
+            chunk_tokens=options.get("chunk_tokens", 256),
+            max_sessions=options.get("max_sessions", 4),
+        )
         async with asyncio.timeout(10):
             await scenario(generator, chain)
         pipeline.shut()
@@ -162,9 +167,7 @@ def test_a_stage_that_always_forgets_is_an_error_and_not_a_loop() -> None:
 
 def test_closing_the_stream_leaves_the_session_usable() -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
-        async with aclosing(
-            generator.tokens([1, 2, 3], GREEDY, limit=50, usage=Usage())
-        ) as stream:
+        async with aclosing(generator.tokens([1, 2, 3], GREEDY, limit=50, usage=Usage())) as stream:
             async for _ in stream:
                 break
         assert await answer(generator, [1, 2, 3], 3) == expected([1, 2, 3], 3)

@@ -10,6 +10,7 @@ from potluck.wire.messages import (
     CloseSession,
     Forward,
     Message,
+    NodeInfo,
     OpenSession,
     Result,
     StepFailed,
@@ -86,6 +87,10 @@ class FakeChain:
 
     def break_off(self, error: PeerLostError) -> None:
         self._results.put_nowait(error)
+
+    @property
+    def peer(self) -> NodeInfo:
+        return NodeInfo(node_id="0" * 64, name="Laptop", version="1", os="", arch="")
 
     async def receive(self) -> tuple[Message, memoryview]:
         item = await self._results.get()

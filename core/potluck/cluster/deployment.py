@@ -24,6 +24,7 @@ from potluck.wire.messages import Address, Assign, Hop, Need, Scheme, TensorInfo
 logger = logging.getLogger(__name__)
 
 STREAM_ATTEMPTS = 5  # of one computer's weights; a link that breaks more often is no link
+STREAM_PAUSE_S = 0.2  # before the second attempt, and so much longer before each further one
 _STREAM_SHARE = 0.8  # of the progress bar; loading is the rest
 
 _T = TypeVar("_T")
@@ -106,6 +107,7 @@ class Deployment:
         self.pipeline: Pipeline | None = None
         self._changed = changed
         self._running: asyncio.Task[None] | None = None
+        self._failure: PotluckError | None = None
 
     def _task(self, stage: Stage, member: Member) -> Task:
         planned, model = self.planned, self.planned.model
@@ -148,7 +150,7 @@ class Deployment:
         Raises:
             PotluckError: the first thing that went wrong; the name of the computer is in it.
         """
-        ports = await _together(self._give(task) for task in self.tasks)
+        ports = await _together(_named(task, self._give(task)) for task in self.tasks)
         self.phase = "loading"
         self._changed()
         hops = [
@@ -156,16 +158,34 @@ class Deployment:
             for task, port in zip(self.tasks[1:], ports[1:], strict=True)
         ]
         await _together(
-            self._load(task, next_hop)
+            _named(task, self._load(task, next_hop))
             for task, next_hop in zip(self.tasks, [*hops, None], strict=True)
         )
-        first = await self.tasks[0].member.connect(ports[0])
-        last = first
-        if len(self.tasks) > 1:
-            last = await self.tasks[-1].member.connect(ports[-1])
+        first, last = await self._connect(ports)
         self.pipeline = Pipeline(epoch=self.epoch, first=first, last=last, stages=len(self.tasks))
         self._running = asyncio.create_task(self.pipeline.run(), name="pipeline")
         return self.pipeline
+
+    async def _connect(self, ports: Sequence[int]) -> tuple[ActivationLink, ActivationLink]:
+        """The driver's links to the first stage and to the last; one where these are the same."""
+        first = await self.tasks[0].member.connect(ports[0])
+        last = first
+        try:
+            if len(self.tasks) > 1:
+                last = await self.tasks[-1].member.connect(ports[-1])
+            if self._failure is not None:
+                raise self._failure
+        except BaseException:
+            first.close()
+            last.close()
+            raise
+        return first, last
+
+    def fail(self, error: PotluckError) -> None:
+        """A computer of the plan is gone: what runs or is on its way ends with this error."""
+        self._failure = self._failure or error
+        if self.pipeline is not None:
+            self.pipeline.fail(error)
 
     async def _give(self, task: Task) -> int:
         """Assign a stage and send what is missing; the port where it listens.
@@ -194,7 +214,7 @@ class Deployment:
                 if attempt == STREAM_ATTEMPTS:
                     raise
                 logger.info("weights link broke, going on name=%s", task.progress.name)
-                await asyncio.sleep(0.2 * attempt)
+                await asyncio.sleep(STREAM_PAUSE_S * attempt)
             else:
                 return need.activation_port
         raise AssertionError("the loop ends by returning or raising")
@@ -229,6 +249,18 @@ class Deployment:
                     logger.info("unload of %s: %s", task.progress.name, result)
                 elif isinstance(result, BaseException):
                     raise result
+
+
+async def _named(task: Task, step: Coroutine[None, None, _T]) -> _T:
+    """An error of one of several computers says which one it is about."""
+    try:
+        return await step
+    except PotluckError as error:
+        name = task.progress.name
+        if name not in error.message:
+            error.message = f"{name}: {error.message}"
+            error.args = (error.message,)
+        raise
 
 
 async def _together(steps: Iterable[Coroutine[None, None, _T]]) -> list[_T]:

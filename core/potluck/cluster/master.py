@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from potluck.api.openai import Timings
 from potluck.api.schema import LoadPhase, PlanRequest
 from potluck.cluster.deployment import Deployment, Member, Planned
 from potluck.cluster.generation import Generator
+from potluck.cluster.pipeline import computer_lost
 from potluck.cluster.survey import Survey, Surveyed, shape_of
 from potluck.errors import (
     InvalidLayersError,
@@ -284,22 +286,30 @@ class Master:
         if self.deployment is not None and self.deployment.pipeline is not None:
             self.deployment.pipeline.step_failed(failure)
 
-    def lost(self, node_id: NodeId, name: str) -> bool:
-        """A computer is gone. Returns whether the loaded model needs it."""
+    def observe(self, timings: Timings) -> None:
+        """Learn from an answer how fast the computers of the plan really are."""
+        deployment = self.deployment
+        if deployment is None or len(timings.stages) != len(deployment.tasks):
+            return
+        planned = deployment.planned
+        for task, measured in zip(deployment.tasks, timings.stages, strict=True):
+            stage = task.stage
+            self._survey.observe(
+                stage.node,
+                planned.model.config,
+                planned.scheme,
+                measured.compute_ms / stage.predicted_ms if stage.predicted_ms else 1.0,
+            )
+
+    def lost(self, node_id: NodeId, name: str, how: str) -> bool:
+        """A computer is gone. Returns whether the loaded model needed it."""
         self._survey.forget(node_id)
         deployment = self.deployment
         if deployment is None or not deployment.uses(node_id):
             return False
         self._missing.add(node_id)
         if deployment.pipeline is not None:
-            deployment.pipeline.fail(
-                PeerLostError(
-                    f"{name} stopped answering, and it held a part of the model. The answer was"
-                    " interrupted; the next one runs on the computers that are left.",
-                    name=name,
-                    node_id=node_id,
-                )
-            )
+            deployment.pipeline.fail(computer_lost(name, how))
         return True
 
 

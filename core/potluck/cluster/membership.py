@@ -22,7 +22,15 @@ from potluck.net.files import write_atomically
 from potluck.net.identity import Identity
 from potluck.net.link import ControlLink, Link
 from potluck.net.transport import dial
-from potluck.wire.messages import Message, NodeInfo, Revoked, Status, StepFailed, WarmingUp
+from potluck.wire.messages import (
+    Message,
+    NodeInfo,
+    Revoked,
+    Status,
+    StepFailed,
+    Unloaded,
+    WarmingUp,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +53,7 @@ class MembershipEvents:
     """Who is told of what; called in the event loop."""
 
     changed: Callable[[], None]
-    lost: Callable[[NodeId, str], None]
+    lost: Callable[[NodeId, str, str], None]  # who, its name, what happened to it
     step_failed: Callable[[StepFailed], None]
 
 
@@ -225,13 +233,15 @@ class Membership:
             link.close()
             if self._connected.get(computer.node_id) is computer:
                 del self._connected[computer.node_id]
-            self._events.lost(computer.node_id, computer.name)
+            self._events.lost(computer.node_id, computer.name, "stopped answering")
             self._notify()
 
     async def _handle(self, computer: RemoteComputer, message: Message) -> Message | None:
         match message:
             case Status():
                 computer.devices = message.devices
+                if message.paused and not computer.is_paused:
+                    self._events.lost(computer.node_id, computer.name, "was paused by its owner")
                 computer.is_paused = message.paused
                 computer.lent_to = message.lent_to
                 self._notify()
@@ -239,6 +249,8 @@ class Membership:
                 computer.warming_up(message)
             case StepFailed():
                 self._events.step_failed(message)
+            case Unloaded():  # of its own accord
+                self._events.lost(computer.node_id, computer.name, "lost its part of the model")
             case _:
                 logger.debug("member says op=%s", type(message).__name__)
         return None

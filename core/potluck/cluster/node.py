@@ -294,11 +294,9 @@ class Node:
         self.backend.notice("info", f"{name} has removed this computer.")
         self._changed()
 
-    def _lost(self, node_id: NodeId, name: str) -> None:
-        if self.master.lost(node_id, name):
-            self.backend.notice(
-                "warning", f"{name} stopped answering. The next message runs without it."
-            )
+    def _lost(self, node_id: NodeId, name: str, how: str) -> None:
+        if self.master.lost(node_id, name, how):
+            self.backend.notice("warning", f"{name} {how}. The next message runs without it.")
 
     def _step_failed(self, failure: StepFailed) -> None:
         """Of our own stage: for our own master, or for the one that we lend it to."""
@@ -308,7 +306,7 @@ class Node:
 
     def _engine_died(self, error: PotluckError) -> None:
         self.worker.stage_died()
-        self.master.lost(self.identity.node_id, self._settings.shown_name)
+        self.master.lost(self.identity.node_id, self._settings.shown_name, "lost its engine")
         self.backend.notice("error", error.message)
 
     # --- models

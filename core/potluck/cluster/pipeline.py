@@ -12,6 +12,7 @@ from typing import Protocol
 
 from potluck.errors import (
     EngineError,
+    InvalidStepError,
     NeedReplayError,
     OutOfMemoryError,
     PeerLostError,
@@ -27,8 +28,8 @@ from potluck.wire.messages import (
     CloseSession,
     Error,
     Forward,
-    Goodbye,
     Message,
+    NodeInfo,
     OpenSession,
     Result,
     Sampling,
@@ -41,9 +42,18 @@ logger = logging.getLogger(__name__)
 
 STEP_TIMEOUT_S = 180.0  # one chunk on the slowest computer; a lost one is noticed by its heartbeats
 
+# What ends one step and not the pipeline; after any other error the plan is made again.
+_PASSING = (
+    NeedReplayError.code,
+    UnknownSessionError.code,
+    OutOfMemoryError.code,
+    PromptError.code,
+    InvalidStepError.code,
+)
 _STEP_ERRORS: dict[str, type[PotluckError]] = {
     error.code: error
     for error in (
+        InvalidStepError,
         NeedReplayError,
         OutOfMemoryError,
         PeerLostError,
@@ -57,9 +67,20 @@ _STEP_ERRORS: dict[str, type[PotluckError]] = {
 class ActivationLink(Protocol):
     """What a pipeline needs of a connection."""
 
+    @property
+    def peer(self) -> NodeInfo: ...
     def send_nowait(self, message: Message, payload: bytes = b"") -> None: ...
     async def receive(self) -> tuple[Message, memoryview]: ...
     def close(self) -> None: ...
+
+
+def computer_lost(name: str, how: str = "stopped answering") -> PeerLostError:
+    """A computer that holds a part of the model is gone; the sentence names it."""
+    return PeerLostError(
+        f"{name} {how}, and it held a part of the model. The answer was interrupted; the next one"
+        " runs on the computers that are left.",
+        name=name,
+    )
 
 
 def token_payload(tokens: Sequence[int]) -> bytes:
@@ -105,7 +126,10 @@ class Pipeline:
 
     async def _read(self, link: ActivationLink) -> None:
         while True:
-            message, _ = await link.receive()
+            try:
+                message, _ = await link.receive()
+            except PeerLostError as error:
+                raise computer_lost(link.peer.name) from error
             match message:
                 case Result() if message.epoch == self.epoch:
                     future = self._waiting.pop((message.session, message.step), None)
@@ -113,8 +137,6 @@ class Pipeline:
                         future.set_result(message)
                 case Error():
                     raise EngineError(message.message, kind=message.kind)
-                case Goodbye():
-                    raise PeerLostError(message.reason or "A stage said goodbye.")
                 case _:
                     logger.debug("driver ignores a message op=%s", type(message).__name__)
 
@@ -127,13 +149,17 @@ class Pipeline:
                 future.set_exception(self._broken)
 
     def step_failed(self, failure: StepFailed) -> None:
-        """A stage could not do a step; only who waits for that step hears of it."""
+        """A stage could not do a step. What does not pass by itself breaks the pipeline."""
         if failure.epoch != self.epoch:
+            return
+        kind = _STEP_ERRORS.get(failure.kind, EngineError)
+        error = kind(failure.message, position=failure.position)
+        if failure.kind not in _PASSING:
+            self.fail(error)
             return
         future = self._waiting.pop((failure.session, failure.step), None)
         if future is not None and not future.done():
-            kind = _STEP_ERRORS.get(failure.kind, EngineError)
-            future.set_exception(kind(failure.message, position=failure.position))
+            future.set_exception(error)
 
     def open(self, session: SessionId) -> None:
         """Make the session's caches; one that is there already is kept."""

@@ -23,6 +23,7 @@ import msgspec
 import torch
 
 from potluck.cluster.compute_thread import ComputeThread
+from potluck.cluster.pipeline import computer_lost
 from potluck.cluster.stage_messages import (
     FromStage,
     LayerProfiled,
@@ -331,14 +332,12 @@ class StageServer:
 
     def _send_on(self, loaded: LoadedStage, message: Message, payload: memoryview) -> None:
         link = loaded.output
-        if isinstance(message, SessionMessage) and loaded.next_link is None:
-            return  # the chain ends here
+        if link is None or (isinstance(message, SessionMessage) and loaded.next_link is None):
+            return  # nobody is left to hear it, or the chain ends here
         try:
-            if link is None:
-                raise PeerLostError("The driver is gone.")
             link.send_nowait(message, payload)
-        except PeerLostError as error:
-            self._fail(message, error)
+        except PeerLostError:
+            self._fail(message, computer_lost(link.peer.name))
 
     def _fail(self, message: Message, error: PotluckError) -> None:
         if not isinstance(message, Forward | Result):

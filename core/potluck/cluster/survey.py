@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from potluck.errors import PotluckError
 from potluck.ids import NodeId, short
 from potluck.model.config import EMBEDDING, ModelConfig
@@ -22,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 PROFILE_TOKENS = 128  # of the prefill chunk that is timed
 LINK_AGE_S = 900.0  # a laptop moves to another room
+_MIN_RATIO, _MAX_RATIO = 0.1, 10.0  # what is beyond was not the computer's speed
 ITEM_BYTES: Mapping[Scheme, int] = {"f32": 4, "bf16": 2}
 
 
@@ -111,6 +114,20 @@ class Survey:
         if (known := self._profiles.get(key)) is None:
             known = self._profiles[key] = await computer.profile(raw, scheme, PROFILE_TOKENS)
         return known
+
+    def observe(self, node_id: NodeId, config: ModelConfig, scheme: Scheme, ratio: float) -> None:
+        """Take into account that a computer took `ratio` times as long as its profile says.
+
+        Half of the difference: one answer in a busy moment should not turn the next plan around.
+        """
+        share = 1 + (min(max(ratio, _MIN_RATIO), _MAX_RATIO) - 1) / 2
+        for key, profile in self._profiles.items():
+            if (key[0], *key[2:]) == (node_id, _shape_key(config), scheme):
+                self._profiles[key] = msgspec.structs.replace(
+                    profile,
+                    decode_ms=profile.decode_ms * share,
+                    head_ms=profile.head_ms * share,
+                )
 
     async def links(
         self, master: Surveyed, workers: Sequence[Surveyed]

@@ -284,6 +284,8 @@ class Worker:
     def stage_died(self) -> None:
         """The stage process is gone, and the layers with it."""
         loan, self.loan = self.loan, None
+        if loan is not None and loan.link is not None:
+            self._report(loan.link, Unloaded(epoch=loan.assign.epoch))
         if loan is not None:
             self._store.unpin(loan.tensors)
             self._changed()
