@@ -78,8 +78,9 @@ def test_one_row_and_many_go_their_own_ways() -> None:
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_what_is_chosen_multiplies(dtype: torch.dtype) -> None:
-    products = fastest_products(dtype, CPU)
+@pytest.mark.parametrize("nbytes", [0, 1 << 20])
+def test_what_is_chosen_multiplies(dtype: torch.dtype, nbytes: int) -> None:
+    products = fastest_products(dtype, CPU, nbytes)
 
     for rows in (1, 40):
         x, weight = torch.ones((rows, 8), dtype=dtype), torch.ones((24, 8), dtype=dtype)

@@ -4,7 +4,7 @@ On a CPU there are several, and which one wins depends on the processor. Measure
 AVX-512 machine, one row times a matrix of 16 bits, gigabytes of weights a second: 9 to 16 through
 oneDNN, 23 to 24 through torch's own loop. On one without 16-bit arithmetic (AVX2) a chunk of 128 rows
 takes 404 ms as it is and 127 ms with the weights widened to f32 block by block. So they are tried when
-weights are made, in a few dozen milliseconds, and the best is kept.
+weights are made, in less than a tenth of a second, and the best is kept.
 """
 
 import time
@@ -20,7 +20,8 @@ Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 _MANY = 16  # rows, from which widening can pay
 _BLOCK_ROWS = 512  # of weights widened at a time: 4 MB at a hidden size of 2048
 _WORTH_PARTS = 1 << 20  # weights; a smaller product takes no longer than waking threads
-_TRIAL = (4096, 1024)  # 8 MB of 16 bits, more than a core's own cache
+_TRIAL_BYTES = 1 << 26  # more than caches hold: within them oneDNN wins, beyond them it loses
+_TRIAL_WIDTH = 2048
 _ROUNDS = 4
 
 
@@ -40,22 +41,28 @@ class Products:
 
 
 @torch.inference_mode()
-def fastest_products(dtype: torch.dtype, device: torch.device) -> Products:
-    """Try what there is for these numbers on this device."""
+def fastest_products(dtype: torch.dtype, device: torch.device, nbytes: int) -> Products:
+    """Try what there is for these numbers on this device.
+
+    Args:
+        dtype: of weights and inputs.
+        device: where.
+        nbytes: of all the weights that one token reads; a model that fits a cache is tried in it.
+    """
     if device.type != "cpu":
         return Products()
-    weight = torch.ones(_TRIAL, dtype=dtype)
-    one: list[Product] = [F.linear]
-    many: list[Product] = [F.linear]
-    if dtype.itemsize == 2:
-        one.append(linear_by_loop)
-        many.append(linear_widened)
-    elif torch.get_num_threads() > 1:
+    if dtype.itemsize == 4:
         # Not a matter of time: f32 is what is compared, and has to add up the same way every time.
-        one = [linear_in_parts]
+        return Products(one=linear_in_parts if torch.get_num_threads() > 1 else F.linear)
+    rows = max(1, min(nbytes, _TRIAL_BYTES) // (_TRIAL_WIDTH * dtype.itemsize))
+    weight = torch.ones((rows, _TRIAL_WIDTH), dtype=dtype)
     return Products(
-        one=_fastest(one, weight.new_ones((1, _TRIAL[1])), weight),
-        many=_fastest(many, weight.new_ones((2 * _MANY, _TRIAL[1])), weight),
+        one=_fastest((F.linear, linear_by_loop), weight.new_ones((1, _TRIAL_WIDTH)), weight),
+        many=_fastest(
+            (F.linear, linear_widened),
+            weight.new_ones((2 * _MANY, _TRIAL_WIDTH)),
+            weight[: 2 * _BLOCK_ROWS],  # arithmetic, not memory, is what many rows wait for
+        ),
     )
 
 
@@ -92,9 +99,7 @@ def linear_widened(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _fastest(ways: Sequence[Product], x: Tensor, weight: Tensor) -> Product:
-    """The one with the shortest of a few runs, taken in turns; the first unless another is better."""
-    if len(ways) == 1:
-        return ways[0]
+    """The one with the shortest of a few runs, taken in turns; the first of equals."""
     times = [[_seconds(way, x, weight) for way in ways] for _ in range(_ROUNDS)]
     best = [min(column) for column in zip(*times, strict=True)]
     return ways[best.index(min(best))]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from potluck.engine.blocks import DecoderLayer, HeadNorm, Linear, RmsNorm
 from potluck.engine.memory import out_of_memory
-from potluck.engine.products import fastest_products
+from potluck.engine.products import Products, fastest_products
 from potluck.errors import BrokenModelError, IntegrityError, InvalidLayersError
 from potluck.ids import Digest
 from potluck.model.config import EMBEDDING, FINAL_NORM, LM_HEAD, ModelConfig
@@ -154,7 +154,9 @@ def build_weights(
     fill: Fill,
 ) -> StageWeights:
     """Allocate a stage's matrices and have them filled, in the order in which files hold them."""
-    builder = _Builder(config, dtype, device, fill)
+    shapes = config.stage_tensors(layers, embedding=False, head=head)
+    nbytes = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
+    builder = _Builder(config, dtype, device, fill, fastest_products(dtype, device, nbytes))
     shared = builder.matrix(EMBEDDING) if embedding else None
     blocks = tuple(builder.layer(layer) for layer in layers)
     norm = lm_head = None
@@ -175,10 +177,15 @@ def build_weights(
 
 class _Builder:
     def __init__(
-        self, config: ModelConfig, dtype: torch.dtype, device: torch.device, fill: Fill
+        self,
+        config: ModelConfig,
+        dtype: torch.dtype,
+        device: torch.device,
+        fill: Fill,
+        products: Products,
     ) -> None:
-        self._config, self._dtype, self._device, self._fill = config, dtype, device, fill
-        self._products = fastest_products(dtype, device)
+        self._config, self._dtype, self._device = config, dtype, device
+        self._fill, self._products = fill, products
 
     def layer(self, index: int) -> DecoderLayer:
         config, prefix = self._config, f"model.layers.{index}."
