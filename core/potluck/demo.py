@@ -14,6 +14,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
+import msgspec
+
+from potluck.api.schema import PlanRequest
 from potluck.client import Client
 from potluck.errors import PotluckError
 from potluck.launch import command, environment, find, find_or_start
@@ -77,6 +80,22 @@ class Demo:
             self._start_worker(name, folders[name])
         self._wait(folders)
         self._say(f"Found each other and paired in {time.monotonic() - began:.1f} s.")
+
+    def share_out(self, request: PlanRequest) -> PlanRequest:
+        """The same request with a share for each of the three, as the planner would have it.
+
+        Left alone it would leave out whoever makes a small model slower, which here is everybody but
+        one; then the layers are dealt evenly.
+        """
+        plan = self.client.plan(msgspec.structs.replace(request, workers=len(WORKERS)))
+        shares = [(stage.node, stage.layers[1] - stage.layers[0]) for stage in plan.stages]
+        if {name for name, count in shares if count} != {MAIN, *WORKERS}:
+            total = sum(count for _, count in shares)
+            names = (MAIN, *WORKERS)
+            each, more = divmod(total, len(names))
+            shares = [(name, each + (place < more)) for place, name in enumerate(names)]
+            self._say("For so small a model fewer would be faster; here each gets a share.")
+        return msgspec.structs.replace(request, layers=tuple(shares))
 
     def _start_worker(self, name: str, folders: Folders) -> None:
         token = self.client.invite().token

@@ -265,9 +265,11 @@ def _user(text: str) -> ChatMessage:
 
 def _streamed(loaded: LoadProgress, plan: PlanView, state: ClusterState) -> dict[str, int]:
     """Bytes of weights sent, by computer; all of the plan but this one, which reads its own disk."""
-    sent = {s.node: 0 for s in plan.stages if s.node_id != state.node.node_id}
+    me = state.node.node_id
+    sent = {stage.node: 0 for stage in plan.stages if stage.node_id != me}
     for transfer in loaded.nodes:
-        sent[transfer.name] = sent.get(transfer.name, 0) + transfer.sent
+        if transfer.node_id != me:
+            sent[transfer.name] = sent.get(transfer.name, 0) + transfer.sent
     return sent
 
 
@@ -341,13 +343,13 @@ def models(options: argparse.Namespace) -> int:
 
 def demo(options: argparse.Namespace) -> int:
     """Three nodes on this computer, from nothing to an answer."""
-    from potluck.demo import WORKERS, Demo
+    from potluck.demo import Demo  # with what only it needs
 
     prompt = " ".join(options.prompt).strip() or DEMO_PROMPT
     request = plan_request(options)
-    if options.layers is None and not options.workers:
-        request = msgspec.structs.replace(request, workers=len(WORKERS))
     with Demo(say) as running:
+        if options.layers is None:
+            request = running.share_out(request)
         loaded = terminal.load(running.client, request)
         assert loaded.plan is not None
         if not options.json:
