@@ -1,0 +1,146 @@
+"""Links measured over real connections."""
+
+import pytest
+
+from potluck.errors import PeerLostError, UnreachableError
+from potluck.net import measure as measure_module
+from potluck.net.measure import BLOB_BUDGET_S, FIRST_BLOB, MAX_BYTES, measure, measure_addresses
+from potluck.wire.messages import Address, BlobReceived, Ping, Pong
+
+pytestmark = pytest.mark.net
+
+
+def test_a_link_is_measured_without_the_other_sides_help(house, run) -> None:
+    async def main() -> None:
+        master, worker, home = house.pair()
+        async with worker.listening():
+            link = await master.dial(worker, home, "weights")
+            quality = await measure(link)
+
+            assert 0 < quality.rtt_s <= quality.rtt_p95_s < 1
+            assert quality.bytes_per_s > 1e6
+            link.close()
+            await link.wait_closed()
+
+    run(main())
+
+
+class SlowLink:
+    """A link with a round trip and a bandwidth, and a clock of its own."""
+
+    def __init__(self, rtt_s: float, bytes_per_s: float) -> None:
+        self.rtt_s, self.rate = rtt_s, bytes_per_s
+        self.now = 0.0
+        self.sent = 0
+
+    def close(self) -> None:
+        pass
+
+    async def request(self, message, *, timeout_s: float, payload=b""):
+        self.now += self.rtt_s + len(payload) / self.rate
+        self.sent += len(payload)
+        return Pong() if isinstance(message, Ping) else BlobReceived(nbytes=len(payload))
+
+
+@pytest.mark.parametrize(
+    ("rtt_s", "bytes_per_s"),
+    [(0.0001, 1.25e9), (0.0002, 117e6), (0.002, 37e6), (0.03, 2.5e6), (0.2, 0.6e6)],
+)
+def test_what_is_measured_is_what_the_link_has_and_it_stays_quick(
+    run, rtt_s: float, bytes_per_s: float
+) -> None:
+    link = SlowLink(rtt_s, bytes_per_s)
+
+    quality = run(measure(link, clock=lambda: link.now))  # type: ignore[arg-type]
+
+    assert quality.rtt_s == pytest.approx(rtt_s)
+    assert quality.bytes_per_s == pytest.approx(bytes_per_s, rel=0.01)
+    assert link.sent <= MAX_BYTES
+    # The first blob has to be sent whatever it takes.
+    assert link.now <= 0.6 + 2 * BLOB_BUDGET_S + FIRST_BLOB / bytes_per_s + rtt_s
+
+
+def test_the_median_stands_one_slow_ping(run) -> None:
+    link = SlowLink(0.001, 1e9)
+
+    async def request(message, *, timeout_s: float, payload=b""):
+        slow.append(message)
+        link.now += 0.1 if len(slow) == 2 else 0.0
+        return await SlowLink.request(link, message, timeout_s=timeout_s, payload=payload)
+
+    slow: list[object] = []
+    link.request = request
+
+    quality = run(measure(link, clock=lambda: link.now))  # type: ignore[arg-type]
+
+    assert quality.rtt_s == pytest.approx(0.001)
+    assert quality.rtt_p95_s == pytest.approx(0.101)
+
+
+def test_a_peer_that_leaves_while_it_is_measured_is_lost(house, run) -> None:
+    async def main() -> None:
+        master, worker, home = house.pair()
+        async with worker.listening():
+            link = await master.dial(worker, home, "weights")
+            theirs = await worker.links.get()
+            theirs.close()
+            with pytest.raises(PeerLostError):
+                await measure(link)
+            await link.wait_closed()
+
+    run(main())
+
+
+def test_addresses_are_measured_each_and_silent_ones_left_out(house, run, monkeypatch) -> None:
+    async def main() -> None:
+        master, worker, home = house.pair()
+        async with worker.listening(host="") as listener:
+            addresses = [
+                Address(host="127.0.0.1", port=listener.port),
+                Address(host="127.0.0.1", port=1),
+                Address(host="::1", port=listener.port),
+            ]
+            measured = await measure_addresses(
+                addresses,
+                master.identity,
+                home=home,
+                peer=worker.identity.node_id,
+                me=master.me,
+            )
+            assert {address.host for address, _ in measured} == {"127.0.0.1", "::1"}
+            with pytest.raises(UnreachableError):
+                await measure_addresses(
+                    addresses[1:2],
+                    master.identity,
+                    home=home,
+                    peer=worker.identity.node_id,
+                    me=master.me,
+                )
+            while worker.links.qsize():
+                await worker.links.get_nowait().wait_closed()
+
+    run(main())
+
+
+def test_the_best_address_comes_first(house, run, monkeypatch) -> None:
+    qualities = {"a": (0.0100, 1e9), "b": (0.0010, 1e6), "c": (0.00105, 9e6)}
+
+    async def dial(addresses, *args, **options):
+        rtt_s, rate = qualities[addresses[0].host]
+        return SlowLink(rtt_s, rate)
+
+    async def measure_fake(link):
+        return await measure(link, clock=lambda: link.now)
+
+    monkeypatch.setattr(measure_module, "dial", dial)
+    monkeypatch.setattr(measure_module, "measure", measure_fake)
+    master, worker, home = house.pair()
+    addresses = [Address(host=host, port=1) for host in qualities]
+
+    measured = run(
+        measure_addresses(
+            addresses, master.identity, home=home, peer=worker.identity.node_id, me=master.me
+        )
+    )
+
+    assert [address.host for address, _ in measured] == ["c", "b", "a"]
