@@ -61,6 +61,7 @@ class StageProgress:
 
     node_id: NodeId
     name: str
+    is_assigned: bool = False  # what it lacks is known
     sent: int = 0
     total: int = 0
     bytes_per_s: float | None = None
@@ -132,6 +133,8 @@ class Deployment:
         total = sum(task.progress.total for task in self.tasks)
         sent = sum(task.progress.sent for task in self.tasks)
         streamed = sent / total if total else 1.0
+        if not all(task.progress.is_assigned for task in self.tasks):
+            return 0.0  # else the bar would go back with every computer that says what it lacks
         loaded = sum(task.progress.loaded for task in self.tasks) / len(self.tasks)
         share = _STREAM_SHARE if total else 0.0
         return share * streamed + (1 - share) * loaded
@@ -195,6 +198,7 @@ class Deployment:
         for attempt in range(1, STREAM_ATTEMPTS + 1):
             need = await task.member.assign(task.assign)
             before = task.progress.sent
+            task.progress.is_assigned = True
             if need.tensors:
                 sizes = {info.digest: info.nbytes for info in task.assign.tensors}
                 missing = sum(sizes[need.digest] - need.offset for need in need.tensors)
