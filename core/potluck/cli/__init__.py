@@ -9,6 +9,7 @@ computer, 6 the disk, 7 computing, 130 stopped by Ctrl-C.
 """
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -24,6 +25,7 @@ STOPPED = 130  # as shells report a program that SIGINT ended
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line; the exit status."""
+    _speak_utf8()
     options = make_parser().parse_args(words)
     module, _, name = options.run.partition(":")
     command: Callable[..., int] = getattr(importlib.import_module(module), name)
@@ -42,6 +44,14 @@ def main(words: Sequence[str] | None = None) -> int:
     except PotluckError as error:
         print(f"potluck: {error.message}", file=sys.stderr)
         return error.exit_status
+
+
+def _speak_utf8() -> None:
+    """Pipes and files are UTF-8 on every system, and no character ever ends a command."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            encoding = stream.encoding if stream.isatty() else "utf-8"
+            stream.reconfigure(encoding=encoding, errors="replace")
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
