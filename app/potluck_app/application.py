@@ -61,6 +61,7 @@ class Application(QObject):
         self.main: MainWindow | None = None
         self.worker: WorkerWindow | None = None
         self.tray: Tray | None = None
+        self._waiter: TrayWaiter | None = None
         self._is_tray_available = is_tray_available
         self._is_ending = self._has_ended = False
         self._announced: set[str] = set()
@@ -94,6 +95,7 @@ class Application(QObject):
         """End without a word to the node."""
         self.chat.close()
         self.backend.close()
+        self._stop_waiting()
         if self.tray is not None:
             self.tray.hide()
         for window in (self.main, self.worker):
@@ -158,9 +160,9 @@ class Application(QObject):
         self.worker.setWindowIcon(resources.app_icon())
         if not hidden:
             self.worker.show()
-        waiter = TrayWaiter(self, self._is_tray_available)
-        waiter.decided.connect(self._on_tray)
-        waiter.start()
+        self._waiter = TrayWaiter(self, self._is_tray_available)
+        self._waiter.decided.connect(self._on_tray)
+        self._waiter.start()
 
     def _on_tray(self, available: bool) -> None:
         if self.worker is None:
@@ -206,6 +208,7 @@ class Application(QObject):
         self._end_after(self.backend.shut_down())
 
     def _drop_worker(self) -> None:
+        self._stop_waiting()
         if self.tray is not None:
             self.tray.hide()
             self.tray.deleteLater()
@@ -214,6 +217,11 @@ class Application(QObject):
             self.worker.hide()
             self.worker.deleteLater()
             self.worker = None
+
+    def _stop_waiting(self) -> None:
+        if self._waiter is not None:
+            self._waiter.stop()
+            self._waiter = None
 
     def _on_state(self, state: ClusterState) -> None:
         """A computer that asks to use this one brings the hidden window back."""

@@ -123,7 +123,8 @@ class EventStream(QObject):
         if reply is None:
             return
         self._read()
-        self._end(problem_of(reply, bytes(reply.readAll().data())))
+        if not self.is_over:
+            self._end(problem_of(reply, _rest(reply)))
         reply.deleteLater()
 
     def _end(self, problem: Problem | None) -> None:
@@ -189,8 +190,13 @@ def _status(reply: QNetworkReply) -> int | None:
     return reply.attribute(QNetworkRequest.Attribute.HttpStatusCodeAttribute)
 
 
+def _rest(reply: QNetworkReply) -> bytes:
+    """What was not read yet; one that was aborted is closed."""
+    return bytes(reply.readAll().data()) if reply.isOpen() else b""
+
+
 def _answer(call: Call, reply: QNetworkReply, answer: Any) -> None:
-    body = bytes(reply.readAll().data())
+    body = _rest(reply)
     problem = problem_of(reply, body)
     reply.deleteLater()
     if problem is None:

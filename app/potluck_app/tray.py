@@ -39,11 +39,18 @@ class TrayWaiter(QObject):
         super().__init__(parent)
         self._is_available = is_available
         self._left_ms = patience_ms
+        self._first = QTimer(self, singleShot=True, interval=0)
+        self._first.timeout.connect(self._begin)
         self._poll = QTimer(self, interval=min(_POLL_MS, max(patience_ms, 1)))
         self._poll.timeout.connect(self._look)
 
     def start(self) -> None:
-        QTimer.singleShot(0, self, self._begin)
+        self._first.start()
+
+    def stop(self) -> None:
+        """Wait no more; nothing is decided."""
+        self._first.stop()
+        self._poll.stop()
 
     def _begin(self) -> None:
         if self._is_available():
@@ -53,12 +60,9 @@ class TrayWaiter(QObject):
 
     def _look(self) -> None:
         self._left_ms -= self._poll.interval()
-        if self._is_available():
+        if self._is_available() or self._left_ms <= 0:
             self._poll.stop()
-            self.decided.emit(True)
-        elif self._left_ms <= 0:
-            self._poll.stop()
-            self.decided.emit(False)
+            self.decided.emit(self._is_available())
 
 
 class Tray(QObject):

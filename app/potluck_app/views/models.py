@@ -5,7 +5,7 @@ from pathlib import Path
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QFileDialog, QFrame, QWidget
+from PySide6.QtWidgets import QFileDialog, QFrame, QLabel, QWidget
 
 from potluck.api.schema import ClusterState, LoadProgress, ModelEntry
 from potluck_app import wording
@@ -59,7 +59,7 @@ class ModelsView(QWidget):
         column.addStretch(1)
         self._show_entries()
 
-    def _make_progress(self) -> tuple[QFrame, QWidget, Meter]:
+    def _make_progress(self) -> tuple[QFrame, QLabel, Meter]:
         frame = QFrame()
         frame.setObjectName("models-progress")
         frame.setProperty("card", "true")
@@ -88,7 +88,7 @@ class ModelsView(QWidget):
         self._progress.setVisible(bool(line))
         if state is not None and line:
             name = state.model.name
-            self._line.setText(f"{name}: {line}" if name else line)  # pyright: ignore[reportAttributeAccessIssue]
+            self._line.setText(f"{name}: {line}" if name else line)
             self._meter.setVisible(state.model.progress is not None)
             self._meter.show_fraction(state.model.progress or 0.0)
 

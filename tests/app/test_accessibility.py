@@ -1,0 +1,122 @@
+"""Whoever cannot see the window can use it: every place the keyboard reaches has a name."""
+
+from collections.abc import Callable, Iterable
+
+import pytest
+from fake_backend import computer
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QAccessible
+from PySide6.QtWidgets import QApplication, QPushButton, QWidget
+from pytestqt.qtbot import QtBot
+from scripted_window import ScriptedBackend, home, pairing, running_model, study_pc
+
+from potluck.api.schema import Listener, ModelEntry, Notice
+from potluck_app.backend import ReplyEnd
+from potluck_app.history import Stats
+from potluck_app.theme import Theme
+from potluck_app.views.dialogs import Confirmation
+from potluck_app.views.main_window import MainWindow
+from potluck_app.views.worker import WorkerWindow
+
+pytestmark = pytest.mark.qt
+
+STATS = Stats(tokens=2, tokens_per_s=9.0, time_to_first_token_s=0.1)
+Make = Callable[..., MainWindow]
+
+
+def nameless(widgets: Iterable[QWidget]) -> list[str]:
+    found: list[str] = []
+    for widget in widgets:
+        if widget.focusPolicy() == Qt.FocusPolicy.NoFocus:
+            continue
+        interface = QAccessible.queryAccessibleInterface(widget)
+        if interface is None or not interface.text(QAccessible.Text.Name).strip():
+            found.append(f"{type(widget).__name__} {widget.objectName()!r}")
+    return found
+
+
+def all_of(window: QWidget) -> list[QWidget]:
+    return [window, *window.findChildren(QWidget)]
+
+
+def full_window(make: Make, backend: ScriptedBackend, qtbot: QtBot) -> MainWindow:
+    """A window in which everything that can show something shows it."""
+    window = make()
+    state = home(
+        computer("Mac", "2"),
+        study_pc(),
+        model=running_model(),
+        pairings=(pairing("confirm"),),
+        notices=(Notice(id=1, level="warning", text="Mac is slow."),),
+    )
+    backend.say(state)
+    for number, text in enumerate(("Use `x`:\n\n```py\n1\n```\n", "no")):
+        window.chat.composer.sent.emit("How?")
+        backend.replies[-1].text.emit(text)
+        end = ReplyEnd(stats=STATS) if number == 0 else ReplyEnd(error="It failed.")
+        backend.replies[-1].finished.emit(end)
+    for page in range(4):
+        window.go(page)
+    entry = ModelEntry(name="Qwen", path="/q", nbytes=1)
+    backend.last("/cluster/models").call.done.emit((entry,))
+    return window
+
+
+def test_every_place_in_the_main_window_has_a_name(
+    make_window: Make, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    window = full_window(make_window, backend, qtbot)
+    assert nameless(all_of(window)) == []
+
+    backend.say(home(listeners=(Listener(host="127.0.0.1", port=8000),)))
+
+    assert nameless(all_of(window)) == []
+
+
+def test_every_place_in_the_other_windows_has_a_name(
+    make_window: Make, backend: ScriptedBackend, theme: Theme, qtbot: QtBot
+) -> None:
+    first = make_window(first_run=True)
+    dialog = first.cluster.open_add_dialog()
+    question = Confirmation(
+        first, title="Remove Mac?", text="It must be added again.", action="Remove"
+    )
+    worker = WorkerWindow(
+        theme, backend, on_close=lambda: True, on_stop=lambda: None, on_chat=lambda: None
+    )
+    qtbot.addWidget(worker)
+    worker.show()
+    backend.say(home(pairings=(pairing("confirm", role="worker"),)))
+
+    for window in (first, dialog, question, worker):
+        assert nameless(all_of(window)) == []
+
+
+def test_the_keyboard_reaches_every_button_of_a_page(
+    make_window: Make, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    window = full_window(make_window, backend, qtbot)
+    window.go(1)
+    with qtbot.waitActive(window):
+        window.activateWindow()
+    wanted = {
+        b.objectName()
+        for b in window.cluster.findChildren(QPushButton)
+        if b.isVisible() and b.isEnabled()
+    }
+    reached: set[str] = set()
+
+    for _ in range(60):
+        qtbot.keyClick(QApplication.focusWidget() or window, Qt.Key.Key_Tab)
+        focused = QApplication.focusWidget()
+        reached.add(focused.objectName() if focused else "")
+
+    assert wanted <= reached
+
+
+def test_every_place_has_a_name_of_its_own_for_tests(
+    make_window: Make, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    window = full_window(make_window, backend, qtbot)
+
+    assert [b.text() for b in window.findChildren(QPushButton) if not b.objectName()] == []

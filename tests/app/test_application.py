@@ -1,0 +1,231 @@
+"""How the program begins and ends: which window, which holder, what is given back."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fake_backend import PLAN, TOKEN, Server
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication, QPushButton, QWidget
+from pytestqt.qtbot import QtBot
+
+from potluck.api.schema import Listener, ModelState, Pairing, RoleRequest
+from potluck_app.application import Application
+from potluck_app.http import Endpoint
+from potluck_app.views.dialogs import Confirmation
+
+pytestmark = [
+    pytest.mark.qt,
+    pytest.mark.net,
+    # The offscreen platform has no tray of its own and no order of windows.
+    pytest.mark.qt_log_ignore("systemTrayWindowChanged", r"does not support raise\(\)"),
+]
+
+Make = Callable[..., Application]
+
+
+@pytest.fixture
+def make(qapp: QApplication, tmp_path: Path, server: Server) -> Iterator[Make]:
+    made: list[Application] = []
+
+    def build(*, tray: bool = False, node: bool = True) -> Application:
+        def find() -> Endpoint:
+            if not node:
+                raise OSError("There is no node.")
+            return Endpoint(port=server.port, token=TOKEN)
+
+        application = Application(
+            qapp,
+            data_folder=tmp_path / "data",
+            config_folder=tmp_path / "config",
+            find_or_start=find,
+            is_tray_available=lambda: tray,
+        )
+        made.append(application)
+        return application
+
+    yield build
+    for application in made:
+        application.close()
+        for window in (application.main, application.worker):
+            if window is not None:
+                window.deleteLater()
+        application.deleteLater()
+
+
+def connect(application: Application, qtbot: QtBot) -> None:
+    qtbot.waitUntil(lambda: application.backend.connection == "connected")
+
+
+def click(window: QWidget | None, name: str, qtbot: QtBot) -> None:
+    assert window is not None
+    found = window.findChild(QPushButton, name)
+    assert found is not None
+    qtbot.mouseClick(found, Qt.MouseButton.LeftButton)
+
+
+def test_the_first_start_asks_and_remembers_the_answer(make: Make, qtbot: QtBot) -> None:
+    application = make()
+    application.start()
+    assert application.main is not None
+    assert application.main.first_run.isVisible()
+
+    click(application.main, "first-start", qtbot)
+
+    assert application.main.cluster.isVisible()
+    assert make().preferences.current.mode == "master"
+
+
+def test_one_click_lends_this_computer(make: Make, server: Server, qtbot: QtBot) -> None:
+    application = make()
+    application.start()
+    connect(application, qtbot)
+
+    click(application.main, "first-share", qtbot)
+
+    assert application.main is None
+    assert application.worker is not None
+    assert application.worker.isVisible()
+    qtbot.waitUntil(lambda: server.backend.roles == [RoleRequest(worker=True)])
+    qtbot.waitUntil(lambda: "worker" in server.backend.held)
+
+
+def test_closing_the_chat_gives_the_memory_back(make: Make, server: Server, qtbot: QtBot) -> None:
+    application = make()
+    application.preferences.change(mode="master")
+    application.start()
+    server.update(model=ModelState(name="big", state="ready", plan=PLAN))
+    qtbot.waitUntil(
+        lambda: (
+            application.backend.state is not None and application.backend.state.model.name == "big"
+        )
+    )
+
+    assert application.main is not None
+    with qtbot.waitSignal(application.ended):
+        application.main.close()
+
+    assert server.backend.state().model.state == "none"
+    assert not server.backend.stopped.is_set()
+
+
+def test_a_model_that_other_programs_use_stays(make: Make, server: Server, qtbot: QtBot) -> None:
+    application = make()
+    application.preferences.change(mode="master")
+    application.start()
+    server.update(
+        model=ModelState(name="big", state="ready"),
+        listeners=(Listener(host="127.0.0.1", port=8000),),
+    )
+    qtbot.waitUntil(
+        lambda: application.backend.state is not None and bool(application.backend.state.listeners)
+    )
+
+    assert application.main is not None
+    with qtbot.waitSignal(application.ended):
+        application.main.close()
+
+    assert server.backend.state().model.name == "big"
+
+
+def test_the_window_ends_without_a_node_too(make: Make, qtbot: QtBot) -> None:
+    application = make(node=False)
+    application.preferences.change(mode="master")
+    application.start()
+
+    assert application.main is not None
+    with qtbot.waitSignal(application.ended):
+        application.main.close()
+
+
+def test_quitting_in_the_tray_really_stops_the_lending(
+    make: Make, server: Server, qtbot: QtBot
+) -> None:
+    application = make(tray=True)
+    application.start(worker=True)
+    qtbot.waitUntil(lambda: application.tray is not None)
+    connect(application, qtbot)
+    qtbot.waitUntil(lambda: bool(server.backend.roles))
+
+    assert application.tray is not None
+    with qtbot.waitSignal(application.ended):
+        application.tray.quit.trigger()
+
+    assert server.backend.roles[-1] == RoleRequest(worker=False)
+    assert server.backend.stopped.is_set()
+
+
+def test_closing_a_worker_hides_it_in_the_tray_and_lends_on(
+    make: Make, server: Server, qtbot: QtBot
+) -> None:
+    application = make(tray=True)
+    application.start(worker=True)
+    qtbot.waitUntil(lambda: application.tray is not None)
+    connect(application, qtbot)
+    worker = application.worker
+    assert worker is not None
+    assert application.tray is not None
+
+    worker.close()
+    assert not worker.isVisible()
+    application.tray.open.trigger()
+
+    assert worker.isVisible()
+    assert not server.backend.stopped.is_set()
+
+
+def test_without_a_tray_the_only_window_never_just_disappears(make: Make, qtbot: QtBot) -> None:
+    application = make(tray=False)
+    application.start(worker=True)
+    worker = application.worker
+    assert worker is not None
+
+    worker.close()
+    assert worker.isVisible()
+    question = worker.findChild(Confirmation)
+    assert question is not None
+    qtbot.mouseClick(question.no, Qt.MouseButton.LeftButton)
+    assert worker.isVisible()
+    worker.close()
+    with qtbot.waitSignal(application.ended):
+        for asked in worker.findChildren(Confirmation):
+            if asked.isVisible():
+                qtbot.mouseClick(asked.yes, Qt.MouseButton.LeftButton)
+
+
+def test_a_request_brings_the_hidden_window_back_once(
+    make: Make, server: Server, qtbot: QtBot
+) -> None:
+    application = make(tray=True)
+    application.start(worker=True, hidden=True)
+    qtbot.waitUntil(lambda: application.tray is not None)
+    connect(application, qtbot)
+    worker = application.worker
+    assert worker is not None
+    assert not worker.isVisible()
+
+    asks = Pairing(
+        id="p1", node_id="9" * 64, name="Den", role="worker", state="confirm", code="427918"
+    )
+    server.update(pairings=(asks,))
+    qtbot.waitUntil(worker.isVisible)
+    worker.close()
+    server.update(pairings=(asks,), notices=())
+    qtbot.waitUntil(lambda: application.backend.state is not None)
+
+    assert not worker.isVisible()
+
+
+def test_a_worker_may_go_back_to_chatting(make: Make, server: Server, qtbot: QtBot) -> None:
+    application = make(tray=True)
+    application.start(worker=True)
+    qtbot.waitUntil(lambda: application.tray is not None)
+    connect(application, qtbot)
+
+    click(application.worker, "worker-chat", qtbot)
+
+    assert application.worker is None
+    assert application.tray is None
+    assert application.main is not None
+    assert application.main.isVisible()
+    qtbot.waitUntil(lambda: server.backend.roles[-1:] == [RoleRequest(worker=False)])

@@ -1,0 +1,64 @@
+"""The window opens at once and needs nothing heavy."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.qt, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+ALLOWED = {"errors", "ids", "settings", "client", "launch", "api", "api.schema", "api.openai"}
+
+PROGRAM = """
+import sys, time
+begin = time.process_time()  # other programs may have the computer meanwhile
+from pathlib import Path
+from PySide6.QtWidgets import QApplication
+from potluck_app.__main__ import Application
+
+def no_node():
+    raise OSError("there is no node here")
+
+qapp = QApplication([])
+folder = Path(sys.argv[1])
+application = Application(
+    qapp, data_folder=folder, config_folder=folder, find_or_start=no_node
+)
+application.preferences.change(mode="master")
+application.start()
+qapp.processEvents()
+seconds = time.process_time() - begin
+application.close()
+print(seconds, *sorted(sys.modules))
+"""
+
+
+def test_it_opens_within_a_second_without_anything_heavy(tmp_path: Path) -> None:
+    environ = {
+        **os.environ,
+        "QT_QPA_PLATFORM": "offscreen",
+        "PYTHONPATH": os.pathsep.join((str(ROOT / "core"), str(ROOT / "app"))),
+    }
+    best, modules = 60.0, set[str]()
+
+    for _ in range(3):  # the first one may have to read the disk
+        result = subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(tmp_path)],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        seconds, *names = result.stdout.split()
+        best, modules = min(best, float(seconds)), set(names)
+
+    assert best < 1.0
+    ours = {name.removeprefix("potluck.") for name in modules if name.startswith("potluck.")}
+    assert ours <= ALLOWED
+    assert modules.isdisjoint(
+        {"torch", "numpy", "starlette", "asyncio", "zeroconf", "cryptography"}
+    )

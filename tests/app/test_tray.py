@@ -1,0 +1,82 @@
+"""The tray's menu, and waiting for a tray."""
+
+import msgspec
+import pytest
+from PySide6.QtCore import QObject
+from PySide6.QtWidgets import QSystemTrayIcon
+from pytestqt.qtbot import QtBot
+from scripted_window import ScriptedBackend, home
+
+from potluck_app.theme import Theme
+from potluck_app.tray import Tray, TrayWaiter
+
+pytestmark = pytest.mark.qt
+
+
+@pytest.fixture
+def tray(qtbot: QtBot, theme: Theme, backend: ScriptedBackend) -> Tray:
+    return Tray(theme, backend, backend)
+
+
+def lend(backend: ScriptedBackend, *, paused: bool = False, to: tuple[str, ...] = ()) -> None:
+    state = home()
+    node = msgspec.structs.replace(state.node, role="worker", paused=paused, lent_to=to)
+    backend.say(msgspec.structs.replace(state, node=node))
+
+
+def test_the_menu_says_whom_this_computer_helps(tray: Tray, backend: ScriptedBackend) -> None:
+    lend(backend)
+    assert tray.status.text() == "Ready to join"
+
+    lend(backend, to=("Living-room PC",))
+
+    assert tray.status.text() == "Helping Living-room PC · Ready"
+    assert not tray.status.isEnabled()
+
+
+def test_pause_and_resume_ask_the_node(tray: Tray, backend: ScriptedBackend) -> None:
+    lend(backend)
+    tray.pause.trigger()
+    assert backend.last("/cluster/role").body.paused is True
+
+    lend(backend, paused=True)
+    assert tray.pause.text() == "Resume"
+    tray.pause.trigger()
+
+    assert backend.last("/cluster/role").body.paused is False
+
+
+def test_open_and_quit_are_asked_for(tray: Tray, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(tray.open_requested):
+        tray.open.trigger()
+    with qtbot.waitSignal(tray.quit_requested):
+        tray.quit.trigger()
+
+
+def test_a_click_on_the_icon_opens_the_window(tray: Tray, qtbot: QtBot) -> None:
+    icon = tray.findChild(QSystemTrayIcon)
+    assert icon is not None
+
+    with qtbot.waitSignal(tray.open_requested):
+        icon.activated.emit(QSystemTrayIcon.ActivationReason.Trigger)
+    with qtbot.assertNotEmitted(tray.open_requested):
+        icon.activated.emit(QSystemTrayIcon.ActivationReason.Context)
+
+
+def test_a_tray_that_comes_late_is_waited_for(qtbot: QtBot, backend: QObject) -> None:
+    answers = iter((False, False, True, True))
+    waiter = TrayWaiter(backend, lambda: next(answers), patience_ms=5000)
+
+    with qtbot.waitSignal(waiter.decided) as decided:
+        waiter.start()
+
+    assert decided.args == [True]
+
+
+def test_without_a_tray_that_is_said_in_the_end(qtbot: QtBot, backend: QObject) -> None:
+    waiter = TrayWaiter(backend, lambda: False, patience_ms=20)
+
+    with qtbot.waitSignal(waiter.decided) as decided:
+        waiter.start()
+
+    assert decided.args == [False]

@@ -1,0 +1,88 @@
+"""Numbers and states as people read them."""
+
+from typing import Any
+
+import pytest
+from fake_backend import computer
+from scripted_window import home, running_model
+
+from potluck.api.schema import ModelState, Transfer
+from potluck_app import wording
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (400, "0 kB"),
+        (7_400_000, "7 MB"),
+        (999_400_000, "999 MB"),
+        (5.24e9, "5.2 GB"),
+        (12e9, "12 GB"),
+    ],
+)
+def test_sizes_have_at_most_one_decimal(count: float, text: str) -> None:
+    assert wording.size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(11.2e6, "90 Mbit/s"), (117.5e6, "940 Mbit/s"), (125e6, "1 Gbit/s"), (3.1e8, "2.5 Gbit/s")],
+)
+def test_links_are_told_in_bits(rate: float, text: str) -> None:
+    assert wording.rate(rate) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "1 s"), (42, "42 s"), (150, "2 min"), (3900, "1 h 5 min")]
+)
+def test_durations_have_the_unit_that_matters(seconds: float, text: str) -> None:
+    assert wording.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(850, "850"), (3128, "3.1k"), (32768, "32k"), (12_400, "12k")]
+)
+def test_token_counts_are_short(count: int, text: str) -> None:
+    assert wording.thousands(count) == text
+
+
+def test_names_are_listed_as_in_a_sentence() -> None:
+    assert wording.listing(()) == ""
+    assert wording.listing(("A",)) == "A"
+    assert wording.listing(("A", "B", "C")) == "A, B and C"
+
+
+def test_a_slow_link_is_called_one() -> None:
+    slow = computer("Laptop", "2", bytes_per_s=11.2e6, rtt_ms=6.0)
+
+    assert wording.link_line(slow) == "90 Mbit/s · 6.0 ms — slow link"
+    assert wording.link_line(computer("Mac", "2", bytes_per_s=None, rtt_ms=12.4)) == "12 ms"
+
+
+def test_sending_says_to_how_many_and_how_long() -> None:
+    transfers = tuple(
+        Transfer(node_id=str(n), name=str(n), sent=n, total=2, eta_s=60.0 * n) for n in range(3)
+    )
+    model = ModelState(state="streaming", progress=0.42)
+
+    line = wording.model_progress(model, transfers)
+
+    assert line == "Sending layers to 2 computers · 42 % · 1 min left"
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ({"state": "preparing", "progress": 0.1}, "Preparing the model · 10 %"),
+        ({"state": "loading", "message": "Loading on Mac"}, "Loading on Mac"),
+        ({"state": "failed", "message": "Disk is full."}, "Disk is full."),
+        ({"state": "ready"}, ""),
+    ],
+)
+def test_every_phase_of_a_model_has_its_line(model: dict[str, Any], line: str) -> None:
+    assert wording.model_progress(ModelState(**model), ()) == line
+
+
+def test_where_a_model_runs_counts_computers_not_stages() -> None:
+    assert wording.where_it_runs(home()) == "this computer"
+    assert wording.where_it_runs(home(model=running_model())) == "2 computers"

@@ -1,0 +1,350 @@
+"""The Chat page."""
+
+from collections.abc import Callable
+
+import pytest
+from PySide6.QtCore import Qt, QUrl
+from PySide6.QtGui import QDesktopServices, QGuiApplication, QTextDocument
+from PySide6.QtWidgets import QPushButton, QToolButton
+from pytestqt.qtbot import QtBot
+from scripted_window import ScriptedBackend, home, running_model
+
+from potluck_app.backend import ReplyEnd
+from potluck_app.history import Message, Stats
+from potluck_app.theme import Theme
+from potluck_app.viewmodels.chat_list import ChatListRole
+from potluck_app.views.chat import EXAMPLES
+from potluck_app.views.code import CodeView
+from potluck_app.views.main_window import MainWindow
+from potluck_app.views.message import ReplyMessage, UserMessage
+from potluck_app.views.prose import ProseView, open_in_browser
+from potluck_app.views.transcript import Transcript
+
+pytestmark = pytest.mark.qt
+
+REPLY = "Use this:\n\n```python\nprint('hi')\n```\n\nThat is **all**.\n"
+STATS = Stats(tokens=118, tokens_per_s=7.94, time_to_first_token_s=1.21, prompt_tokens=500)
+
+
+def write(window: MainWindow, qtbot: QtBot, text: str) -> None:
+    qtbot.keyClicks(window.chat.composer.text, text)
+    qtbot.keyClick(window.chat.composer.text, Qt.Key.Key_Return)
+
+
+def reply_view(window: MainWindow) -> ReplyMessage:
+    view = window.chat.transcript.last_reply()
+    assert view is not None
+    return view
+
+
+def shown_text(view: ReplyMessage) -> str:
+    parts = view.findChildren(ProseView) + view.findChildren(CodeView)
+    visible = [part for part in parts if part.isVisible()]
+    visible.sort(key=lambda part: part.y())
+    return "\n".join(
+        part.text.toPlainText() if isinstance(part, CodeView) else part.toPlainText()
+        for part in visible
+    )
+
+
+def test_a_question_is_asked_and_the_reply_streams_below_it(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(home(model=running_model()))
+    write(window, qtbot, "How?")
+    reply = backend.replies[-1]
+
+    for begin in range(0, len(REPLY), 3):
+        reply.text.emit(REPLY[begin : begin + 3])
+    reply.finished.emit(ReplyEnd(stats=STATS))
+
+    view = reply_view(window)
+    qtbot.waitUntil(lambda: shown_text(view) == "Use this:\nprint('hi')\nThat is all.")
+    assert view.stats.text() == "7.9 tok/s · 118 tokens · 1.2 s to first token"
+    assert window.chat.composer.text.toPlainText() == ""
+
+
+def test_only_the_last_block_is_drawn_again(
+    qtbot: QtBot, theme: Theme, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[str] = []
+    original = QTextDocument.setMarkdown
+
+    def count(self: QTextDocument, text: str, *rest: object) -> None:
+        drawn.append(text)
+        original(self, text, *rest)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    monkeypatch.setattr(QTextDocument, "setMarkdown", count)
+    view = ReplyMessage(theme, Message(role="assistant", text=""), lambda: None)
+    qtbot.addWidget(view)
+    long = "x" * 5000 + "\n\n"
+    view.show_message(Message(role="assistant", text=long, status="streaming"), is_last=True)
+    drawn.clear()
+
+    for count_ in range(1, 20):
+        text = long + "word " * count_
+        view.show_message(Message(role="assistant", text=text, status="streaming"), is_last=True)
+
+    assert max(len(text) for text in drawn) < 200
+
+
+def test_enter_sends_and_shift_enter_is_a_new_line(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    field = window.chat.composer.text
+    one_line = field.height()
+    qtbot.keyClicks(field, "one")
+    qtbot.keyClick(field, Qt.Key.Key_Return, Qt.KeyboardModifier.ShiftModifier)
+    qtbot.keyClicks(field, "two")
+    assert field.height() > one_line
+
+    qtbot.keyClick(field, Qt.Key.Key_Enter)
+
+    assert backend.chats[-1][-1].text == "one\ntwo"
+    qtbot.waitUntil(lambda: field.height() == one_line)
+
+
+def test_the_composer_grows_to_eight_lines_and_then_scrolls(window: MainWindow) -> None:
+    field = window.chat.composer.text
+    heights: list[int] = []
+    for lines in (1, 8, 9, 200):
+        field.setPlainText("\n" * (lines - 1))
+        heights.append(field.height())
+
+    assert heights[0] * 4 < heights[1] == heights[2] == heights[3]
+
+
+def test_send_becomes_stop_and_escape_stops(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    button = window.chat.composer.button
+    assert not button.isEnabled()
+    write(window, qtbot, "How?")
+    assert (button.text(), button.isEnabled()) == ("Stop", True)
+    backend.replies[-1].text.emit("Half of")
+
+    qtbot.keyClick(window, Qt.Key.Key_Escape)
+
+    assert button.text() == "Send"
+    assert reply_view(window).message.status == "stopped"
+    assert reply_view(window).stats.text() == "Stopped"
+
+    write(window, qtbot, "And?")
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    assert reply_view(window).message.status == "stopped"
+
+
+def test_an_empty_chat_offers_examples_about_potluck(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    example = window.findChild(QPushButton, "example-1")
+    assert example is not None
+
+    qtbot.mouseClick(example, Qt.MouseButton.LeftButton)
+
+    assert backend.chats[-1][-1].text == EXAMPLES[1]
+    assert window.chat.transcript.isVisible()
+
+
+def test_a_reply_that_waits_for_the_model_says_what_happens(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    write(window, qtbot, "How?")
+    line = reply_view(window)._waiting_line
+
+    backend.say(home(model=running_model(state="loading", plan=None, progress=0.5)))
+
+    qtbot.waitUntil(line.isVisible)
+    assert line.text() == "Loading the model · 50 %"
+    backend.replies[-1].text.emit("So")
+    assert not line.isVisible()
+
+
+def test_a_failed_reply_can_be_tried_again(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    write(window, qtbot, "How?")
+    backend.replies[-1].finished.emit(ReplyEnd(error="Mac stopped answering."))
+    view = reply_view(window)
+    assert view._failure_text.text() == "Mac stopped answering."
+
+    qtbot.mouseClick(view.retry, Qt.MouseButton.LeftButton)
+
+    assert len(backend.chats) == 2
+    assert reply_view(window).message.status == "streaming"
+
+
+def test_the_reply_and_its_code_can_be_copied(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    write(window, qtbot, "How?")
+    backend.replies[-1].text.emit(REPLY)
+    backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
+    view = reply_view(window)
+    code = view.findChild(CodeView)
+    assert code is not None
+
+    qtbot.mouseClick(code.copy, Qt.MouseButton.LeftButton)
+    assert QGuiApplication.clipboard().text() == "print('hi')"
+    qtbot.mouseClick(view.copy, Qt.MouseButton.LeftButton)
+
+    assert QGuiApplication.clipboard().text() == REPLY
+    assert view.copy.text() == "Copied"
+    qtbot.waitUntil(lambda: view.copy.text() == "Copy")
+
+
+def test_regenerate_is_offered_on_the_last_reply_only(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    for question in ("one", "two"):
+        write(window, qtbot, question)
+        backend.replies[-1].text.emit("so")
+        backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
+    first, last = window.chat.transcript.findChildren(ReplyMessage)
+    qtbot.waitUntil(last.regenerate.isVisible)
+    assert not first.regenerate.isVisible()
+
+    qtbot.mouseClick(last.regenerate, Qt.MouseButton.LeftButton)
+
+    assert [m.text for m in backend.chats[-1]] == ["one", "so", "two"]
+
+
+def test_nothing_in_a_reply_is_html_or_fetched(qtbot: QtBot, theme: Theme) -> None:
+    opened: list[QUrl] = []
+    view = ProseView(theme, opened.append)
+    qtbot.addWidget(view)
+
+    view.show_markdown("`List<int>` a List<int> x <script>y</script> ![p](http://10.0.0.1/x.png)")
+
+    assert "List<int> x <script>y</script>" in view.toPlainText()
+    assert view.loadResource(2, QUrl("http://10.0.0.1/x.png")) is None
+    assert opened == []
+
+
+def test_links_open_only_the_web(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(QDesktopServices, "openUrl", lambda url: opened.append(url.toString()))
+
+    for url in ("https://a.example", "http://b.example", "file:///etc/passwd", "javascript:x"):
+        open_in_browser(QUrl(url))
+
+    assert opened == ["https://a.example", "http://b.example"]
+
+
+def test_the_page_stays_at_its_end_only_while_the_person_is_there(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    bar = window.chat.transcript.verticalScrollBar()
+    write(window, qtbot, "How?")
+    reply = backend.replies[-1]
+    reply.text.emit("line\n\n" * 60)
+    qtbot.waitUntil(lambda: bar.maximum() > 500 and bar.value() == bar.maximum())
+
+    bar.setValue(100)
+    before = bar.maximum()
+    reply.text.emit("more\n\n" * 20)
+    qtbot.waitUntil(lambda: bar.maximum() > before)
+
+    assert bar.value() == 100
+
+
+def test_a_long_conversation_is_built_from_its_end(
+    window: MainWindow, qtbot: QtBot, make_long: Callable[[int], None]
+) -> None:
+    make_long(120)
+    transcript = window.chat.transcript
+    assert len(transcript.findChildren(UserMessage)) == 25
+    qtbot.waitUntil(transcript.earlier.isVisible)
+
+    qtbot.mouseClick(transcript.earlier, Qt.MouseButton.LeftButton)
+    assert len(transcript.findChildren(UserMessage)) == 50
+    qtbot.mouseClick(transcript.earlier, Qt.MouseButton.LeftButton)
+
+    assert len(transcript.findChildren(UserMessage)) == 60
+    assert not transcript.earlier.isVisible()
+    assert _questions_in_order(transcript) == [f"question {n}" for n in range(60)]
+
+
+@pytest.fixture
+def make_long(window: MainWindow) -> Callable[[int], None]:
+    def make(count: int) -> None:
+        messages = [
+            Message(role="user", text=f"question {n // 2}")
+            if n % 2 == 0
+            else Message(role="assistant", text="so", stats=STATS)
+            for n in range(count)
+        ]
+        from potluck_app.history import Conversation
+
+        window.chat._chat.messages.reset(
+            Conversation(id="a", title="t", updated=1.0, messages=tuple(messages))
+        )
+
+    return make
+
+
+def _questions_in_order(transcript: Transcript) -> list[str]:
+    views = [view for view in transcript._views if isinstance(view, UserMessage)]
+    return [view._text.text() for view in views]
+
+
+def test_the_context_fills_and_says_so(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(home(model=running_model(context=640)))
+    write(window, qtbot, "How?")
+    backend.replies[-1].text.emit("so")
+    backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
+
+    assert window.chat._context_text.text() == "Context 618 / 640"
+    assert window.chat._context_meter.fraction == pytest.approx(618 / 640)
+
+
+def test_the_top_says_which_model_answers_and_where(
+    window: MainWindow, backend: ScriptedBackend
+) -> None:
+    picker = window.findChild(QToolButton, "chat-model")
+    assert picker is not None
+    assert picker.text() == "Potluck guide  ·  this computer"
+
+    backend.say(home(model=running_model()))
+
+    assert picker.text() == "Qwen3 8B  ·  2 computers"
+    assert window.chat.pill.text() == "Ready"
+    assert window.chat.composer.text.placeholderText() == "Message Qwen3 8B"
+
+
+def test_a_chat_of_the_list_is_opened_renamed_and_deleted(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    write(window, qtbot, "One?")
+    backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
+    qtbot.keyClick(window, Qt.Key.Key_N, Qt.KeyboardModifier.ControlModifier)
+    assert not window.chat.transcript.isVisible()
+    sidebar = window.chat.sidebar
+    index = next(
+        sidebar.list.model().index(row, 0)
+        for row in range(sidebar.list.model().rowCount())
+        if sidebar.list.model().index(row, 0).data(ChatListRole.ID)
+    )
+
+    sidebar.list.clicked.emit(index)
+    qtbot.waitUntil(window.chat.transcript.isVisible)
+    assert sidebar.list.currentIndex() == index
+    _, delete = sidebar.menu_for(index).actions()
+    delete.trigger()
+    qtbot.waitUntil(lambda: sidebar.list.model().rowCount() == 0)
+    undo = window.findChild(QPushButton, "chat-undo")
+    assert undo is not None
+    qtbot.mouseClick(undo, Qt.MouseButton.LeftButton)
+
+    assert sidebar.list.model().rowCount() == 2
+
+
+def test_a_narrow_window_gives_the_chat_the_room(window: MainWindow, qtbot: QtBot) -> None:
+    window.resize(1180, 760)
+    qtbot.waitUntil(window.chat.sidebar.isVisible)
+
+    window.resize(880, 600)
+
+    qtbot.waitUntil(lambda: not window.chat.sidebar.isVisible())

@@ -1,0 +1,251 @@
+"""The Cluster page: computers, layers, adding one by its digits."""
+
+import pytest
+from fake_backend import computer
+from PySide6.QtCore import Qt
+from pytestqt.qtbot import QtBot
+from scripted_window import STUDY, ScriptedBackend, home, pairing, running_model, study_pc
+
+from potluck.api.schema import ClusterState, Invite, Transfer
+from potluck_app.http import Problem
+from potluck_app.theme import Theme
+from potluck_app.viewmodels.cluster import Segment
+from potluck_app.views.add_computer import AddComputerDialog
+from potluck_app.views.cards import ComputerCardView, JoinCardView
+from potluck_app.views.dialogs import Confirmation
+from potluck_app.views.layer_bar import LayerBar
+from potluck_app.views.main_window import CHAT, CLUSTER, MainWindow
+
+pytestmark = pytest.mark.qt
+
+MAC = computer("MacBook Air", "2", color=1)
+LEFT = Qt.MouseButton.LeftButton
+
+
+@pytest.fixture
+def page(window: MainWindow) -> MainWindow:
+    window.go(CLUSTER)
+    return window
+
+
+def join_card(window: MainWindow) -> JoinCardView:
+    (card,) = window.cluster._joins.values()
+    return card
+
+
+def names(window: MainWindow) -> list[str]:
+    return [card.name.whole_text() for card in window.cluster._computers.values()]
+
+
+def test_the_page_shows_model_computers_and_layers(
+    page: MainWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(home(MAC, model=running_model()))
+
+    assert page.cluster.subtitle.text() == "2 computers connected · 16 GB usable for models"
+    assert page.cluster.model.name.text() == "Qwen3 8B"
+    assert page.cluster.model.bar.isVisible()
+    assert names(page) == ["Desk", "MacBook Air"]
+    assert not page.cluster.looking.isVisible()
+
+
+def test_alone_it_looks_for_others(page: MainWindow, backend: ScriptedBackend) -> None:
+    backend.say(home())
+
+    assert page.cluster.looking.isVisible()
+    assert page.cluster.model.choose.isVisible()
+
+
+def test_cards_stay_the_same_widgets_while_their_computers_change(
+    page: MainWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(home(MAC))
+    before = dict(page.cluster._computers)
+
+    moving = computer("MacBook Air", "2", state="receiving", progress=0.5)
+    transfer = Transfer(node_id=moving.node_id, name="Mac", sent=1, total=2)
+    backend.say(home(moving, computer("Attic", "4"), transfers=(transfer,)))
+
+    assert names(page) == ["Desk", "Attic", "MacBook Air"]
+    after = page.cluster._computers
+    assert all(after[node_id] is card for node_id, card in before.items())
+    assert after[moving.node_id].pill.text() == "Receiving layers 50 %"
+
+
+def test_adding_a_computer_is_one_click_once_the_digits_are_there(
+    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(home(study_pc()))
+    assert backend.last("/cluster/pairings").body.target == STUDY  # asked by itself
+    assert join_card(page)._text.text() == "Found on your network"
+
+    backend.say(home(study_pc(), pairings=(pairing("confirm"),)))
+    assert join_card(page).code.text() == "427 918"
+    qtbot.mouseClick(join_card(page).add, LEFT)
+    assert backend.last("/cluster/pairings/p1").body.accept is True
+
+    backend.say(home(study_pc(), pairings=(pairing("accepted"),)))
+    assert not join_card(page).add.isEnabled()
+    backend.say(home(computer("Study PC", "3"), pairings=(pairing("paired"),)))
+    assert names(page) == ["Desk", "Study PC"]
+    assert page.cluster._joins == {}
+
+
+def test_a_computer_is_asked_only_once_and_only_while_the_page_is_seen(
+    window: MainWindow, backend: ScriptedBackend
+) -> None:
+    window.go(CHAT)
+    backend.say(home(study_pc()))
+    assert "POST /cluster/pairings" not in backend.paths()
+
+    window.go(CLUSTER)
+    backend.say(home(study_pc()))
+    window.go(CHAT)
+    window.go(CLUSTER)
+
+    assert backend.paths().count("POST /cluster/pairings") == 1
+
+
+def test_ignoring_a_computer_refuses_it_and_takes_its_card_away(
+    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(home(study_pc(), pairings=(pairing("confirm"),)))
+
+    qtbot.mouseClick(join_card(page).ignore, LEFT)
+
+    assert backend.last("/cluster/pairings/p1").body.accept is False
+    assert page.cluster._joins == {}
+
+
+def test_a_refusal_is_said_and_can_be_asked_again(
+    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(home(study_pc(), pairings=(pairing("refused"),)))
+    assert join_card(page)._text.text() == "Study PC said no."
+    assert join_card(page).add.text() == "Ask again"
+
+    qtbot.mouseClick(join_card(page).add, LEFT)
+
+    assert backend.last("/cluster/pairings").body.target == STUDY
+
+
+def test_a_command_that_fails_is_one_line_that_can_be_dismissed(
+    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(home(study_pc()))
+
+    backend.last("/cluster/pairings").call.failed.emit(Problem("Study PC does not answer."))
+
+    assert page.banner.isVisible()
+    assert page.banner.text.text() == "Study PC does not answer."
+    qtbot.mouseClick(page.banner._close, LEFT)
+    assert not page.banner.isVisible()
+
+
+def test_removing_a_computer_asks_first(
+    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(home(MAC))
+    card = page.cluster._computers[MAC.node_id]
+    (remove,) = card.menu().actions()
+
+    remove.trigger()
+    question = page.cluster.findChild(Confirmation)
+    assert question is not None
+    assert "DELETE" not in " ".join(backend.paths())
+    qtbot.mouseClick(question.yes, LEFT)
+
+    assert f"DELETE /cluster/computers/{MAC.node_id}" in backend.paths()
+
+
+def test_a_model_can_be_unloaded(page: MainWindow, backend: ScriptedBackend, qtbot: QtBot) -> None:
+    backend.say(home(model=running_model()))
+
+    qtbot.mouseClick(page.cluster.model.unload, LEFT)
+
+    assert "DELETE /cluster/model" in backend.paths()
+
+
+def test_streaming_shows_its_progress(page: MainWindow, backend: ScriptedBackend) -> None:
+    transfer = Transfer(node_id=MAC.node_id, name="Mac", sent=1, total=4, eta_s=9)
+    model = running_model(state="streaming", progress=0.25, tokens_per_s=None)
+
+    backend.say(home(MAC, model=model, transfers=(transfer,)))
+
+    assert page.cluster.model.line.text() == "Sending layers to 1 computer · 25 % · 9 s left"
+    assert page.cluster.model.meter.fraction == 0.25
+
+
+def test_a_narrow_page_has_one_column(
+    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(home(MAC))
+    cards = list(page.cluster._computers.values())
+    qtbot.waitUntil(lambda: cards[0].y() == cards[1].y())
+    page.setMinimumSize(400, 400)
+
+    page.resize(640, 700)
+
+    qtbot.waitUntil(lambda: cards[0].y() < cards[1].y())
+
+
+@pytest.fixture
+def dialog(page: MainWindow, backend: ScriptedBackend) -> AddComputerDialog:
+    backend.say(home())
+    return page.cluster.open_add_dialog()
+
+
+def test_a_computer_is_added_by_its_address(
+    dialog: AddComputerDialog, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    qtbot.keyClicks(dialog.address, "10.0.0.7")
+    qtbot.keyClick(dialog.address, Qt.Key.Key_Return)
+    asked = backend.last("/cluster/pairings")
+    assert asked.body.target == "10.0.0.7"
+
+    asked.call.failed.emit(Problem("Nothing answers at 10.0.0.7."))
+    assert dialog.address_line.text() == "Nothing answers at 10.0.0.7."
+    qtbot.mouseClick(dialog.add, LEFT)
+    backend.last("/cluster/pairings").call.done.emit(pairing("asking"))
+
+    assert dialog.address_line.text().startswith("Found Study PC.")
+
+
+def test_a_computer_without_a_screen_gets_a_command(
+    dialog: AddComputerDialog, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    qtbot.mouseClick(dialog.make, LEFT)
+
+    backend.last("/cluster/invites").call.done.emit(Invite(token="POT-1", expires_s=600))
+
+    assert dialog.token.text() == "potluck worker --join POT-1"
+    assert "10 min" in dialog.token_line.text()
+
+
+def test_the_layer_bar_divides_its_width_and_keeps_thin_pieces_readable(
+    qtbot: QtBot, theme: Theme
+) -> None:
+    bar = LayerBar(theme)
+    qtbot.addWidget(bar)
+    bar.resize(600, bar.height())
+    sizes = (60, 1, 19)
+    edges = [sum(sizes[:n]) for n in range(4)]
+    bar.show_segments(tuple(Segment(str(n), edges[n], edges[n + 1], n, "") for n in range(3)))
+
+    widths = [rect.width() for rect in bar.rectangles()]
+
+    assert min(widths) >= 34
+    assert sum(widths) + 2 * 2 == pytest.approx(600)
+    assert widths[0] > widths[2] > widths[1]
+    assert bar.accessibleName() == "Layers: 0 layers 0–59, 1 layers 60, 2 layers 61–79"  # noqa: RUF001
+
+
+def test_before_the_first_state_the_page_says_so(page: MainWindow) -> None:
+    assert page.cluster.subtitle.text() == "Starting…"
+    assert not page.cluster.findChildren(ComputerCardView)
+
+
+def test_a_state_with_nothing_is_survived(page: MainWindow, backend: ScriptedBackend) -> None:
+    backend.say(ClusterState(node=home().node))
+
+    assert page.cluster.subtitle.text() == "0 computers connected"

@@ -1,0 +1,51 @@
+"""The first page."""
+
+from collections.abc import Callable
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QLabel, QPushButton
+from pytestqt.qtbot import QtBot
+from scripted_window import ScriptedBackend, home
+
+from potluck_app.views.main_window import CLUSTER, MainWindow
+
+pytestmark = pytest.mark.qt
+
+
+def test_it_says_what_this_computer_has(
+    make_window: Callable[..., MainWindow], backend: ScriptedBackend
+) -> None:
+    window = make_window(first_run=True)
+
+    backend.say(home())
+
+    line = window.findChild(QLabel, "first-hardware")
+    assert line is not None
+    assert line.text().startswith("This computer: Some CPU · 16 GB.")
+
+
+def test_shortcuts_do_not_pass_the_first_question(
+    make_window: Callable[..., MainWindow], qtbot: QtBot
+) -> None:
+    window = make_window(first_run=True)
+
+    qtbot.keyClick(window, Qt.Key.Key_2, Qt.KeyboardModifier.ControlModifier)
+    assert window.first_run.isVisible()
+    start = window.findChild(QPushButton, "first-start")
+    assert start is not None
+    qtbot.mouseClick(start, Qt.MouseButton.LeftButton)
+
+    assert window.pages.currentIndex() == CLUSTER
+    assert not window.first_run.isVisible()
+
+
+def test_sharing_is_one_click(make_window: Callable[..., MainWindow], qtbot: QtBot) -> None:
+    shared: list[bool] = []
+    window = make_window(first_run=True, on_share=lambda: shared.append(True))
+    share = window.findChild(QPushButton, "first-share")
+    assert share is not None
+
+    qtbot.mouseClick(share, Qt.MouseButton.LeftButton)
+
+    assert shared == [True]

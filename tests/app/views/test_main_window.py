@@ -1,0 +1,214 @@
+"""The rail, the shortcuts, the one calm line; models and settings."""
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QFileDialog, QPushButton, QWidget
+from pytestqt.qtbot import QtBot
+from scripted_window import ScriptedBackend, home, running_model
+
+from potluck.api.schema import Listener, LoadProgress, ModelEntry, Notice
+from potluck_app.backend import Load
+from potluck_app.http import Problem
+from potluck_app.preferences import PreferencesFile
+from potluck_app.theme import Theme
+from potluck_app.views.main_window import CHAT, CLUSTER, MODELS, SETTINGS, MainWindow
+
+pytestmark = pytest.mark.qt
+
+CONTROL = Qt.KeyboardModifier.ControlModifier
+LEFT = Qt.MouseButton.LeftButton
+
+
+def button(window: QWidget, name: str) -> QPushButton:
+    found = window.findChild(QPushButton, name)
+    assert found is not None, name
+    return found
+
+
+@pytest.mark.parametrize(
+    ("key", "page"),
+    [
+        (Qt.Key.Key_1, CHAT),
+        (Qt.Key.Key_2, CLUSTER),
+        (Qt.Key.Key_3, MODELS),
+        (Qt.Key.Key_Comma, SETTINGS),
+    ],
+)
+def test_every_page_has_its_keys_and_its_place_in_the_rail(
+    window: MainWindow, qtbot: QtBot, key: Qt.Key, page: int
+) -> None:
+    window.go(MODELS if page == CHAT else CHAT)
+
+    qtbot.keyClick(window, key, CONTROL)
+    assert window.pages.currentIndex() == page
+    assert window.rail_buttons[page].isChecked()
+    window.go(MODELS if page == CHAT else CHAT)
+    qtbot.mouseClick(window.rail_buttons[page], LEFT)
+
+    assert window.pages.currentIndex() == page
+
+
+def test_a_lost_node_is_one_calm_line_that_goes_by_itself(
+    window: MainWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(home())
+    assert not window.banner.isVisible()
+
+    backend.lose()
+    assert window.banner.isVisible()
+    assert "starts again" in window.banner.text.text()
+    backend.say(home())
+
+    assert not window.banner.isVisible()
+
+
+def test_the_most_severe_line_is_the_one_that_shows(
+    window: MainWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(home(notices=(Notice(id=1, level="info", text="Mac is back."),)))
+    assert window.banner.text.text() == "Mac is back."
+    backend.report(Problem("The disk is full."))
+    assert window.banner.text.text() == "The disk is full."
+
+    backend.lose()
+
+    assert "starts again" in window.banner.text.text()
+
+
+def test_a_notice_that_was_dismissed_does_not_come_back(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    notices = tuple(Notice(id=n, level="warning", text=f"Notice {n}") for n in (1, 2))
+    backend.say(home(notices=notices))
+    assert window.banner.text.text() == "Notice 2"
+
+    qtbot.mouseClick(window.banner._close, LEFT)
+    backend.say(home(notices=notices))
+    assert not window.banner.isVisible()
+    backend.say(home(notices=(*notices, Notice(id=3, level="error", text="Notice 3"))))
+
+    assert window.banner.text.text() == "Notice 3"
+
+
+def test_the_size_of_the_window_is_remembered(
+    window: MainWindow, preferences: PreferencesFile
+) -> None:
+    window.resize(1000, 700)
+
+    window.close()
+
+    assert (preferences.current.width, preferences.current.height) == (1000, 700)
+
+
+ENTRIES = (
+    ModelEntry(name="Guide", path="/assets/guide", nbytes=7_000_000),
+    ModelEntry(name="Qwen3 8B", path="/models/qwen", nbytes=16_400_000_000, current=True),
+)
+
+
+def test_models_are_listed_and_one_is_used(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+    original = ScriptedBackend.load_model
+
+    def load(self: ScriptedBackend, model: str | None) -> Load:
+        asked.append(model)
+        return original(self, model)
+
+    monkeypatch.setattr(ScriptedBackend, "load_model", load)
+    window.go(MODELS)
+    backend.last("/cluster/models").call.done.emit(ENTRIES)
+    assert "2 models" in window.models.subtitle.text()
+    (use,) = window.models.findChildren(QPushButton, "model-use")
+    assert use.accessibleName() == "Use Guide"
+
+    qtbot.mouseClick(use, LEFT)
+
+    assert asked == ["/assets/guide"]
+    assert window.pages.currentIndex() == CLUSTER
+
+
+def test_a_folder_can_be_chosen(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+    monkeypatch.setattr(window.models, "use", asked.append)
+    monkeypatch.setattr(QFileDialog, "open", lambda self: self.fileSelected.emit("/models/x"))
+    window.go(MODELS)
+
+    qtbot.mouseClick(button(window, "models-folder"), LEFT)
+
+    assert asked == ["/models/x"]
+
+
+def test_a_load_that_fails_is_said(window: MainWindow, backend: ScriptedBackend) -> None:
+    window.models.use("/models/x")
+    load = window.models._load
+    assert load is not None
+    load.progress.emit(LoadProgress(state="planning"))
+
+    load.failed.emit(Problem("This folder holds no model."))
+
+    assert window.banner.text.text() == "This folder holds no model."
+
+
+def test_the_model_on_its_way_shows_its_progress(
+    window: MainWindow, backend: ScriptedBackend
+) -> None:
+    window.go(MODELS)
+    backend.say(home(model=running_model(state="loading", progress=0.5, plan=None)))
+
+    assert window.models._line.isVisible()
+    assert window.models._line.text() == "Qwen3 8B: Loading the model · 50 %"
+
+
+def test_the_theme_is_chosen_and_remembered(
+    window: MainWindow, theme: Theme, preferences: PreferencesFile, qtbot: QtBot
+) -> None:
+    window.go(SETTINGS)
+
+    qtbot.mouseClick(button(window, "theme-dark"), LEFT)
+
+    assert theme.is_dark
+    assert preferences.current.theme == "dark"
+    assert button(window, "theme-dark").isChecked()
+
+
+def test_the_address_for_programs_is_turned_on_and_off(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    window.go(SETTINGS)
+    backend.say(home())
+    toggle = button(window, "api-toggle")
+    window.settings.port.setText("8123")
+    qtbot.mouseClick(toggle, LEFT)
+    assert backend.last("/cluster/listeners").body.port == 8123
+
+    backend.say(home(listeners=(Listener(host="127.0.0.1", port=8123),)))
+    assert window.settings.url.text() == "http://127.0.0.1:8123/v1"
+    assert toggle.text() == "Turn off"
+    qtbot.mouseClick(toggle, LEFT)
+
+    assert "DELETE /cluster/listeners/8123" in backend.paths()
+
+
+def test_a_port_that_is_taken_is_said_beside_it(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    window.go(SETTINGS)
+    backend.say(home())
+    qtbot.mouseClick(button(window, "api-toggle"), LEFT)
+
+    backend.last("/cluster/listeners").call.failed.emit(Problem("Port 8000 is taken."))
+    backend.say(home())
+
+    assert window.settings._api_line.text() == "Port 8000 is taken."
+
+
+def test_settings_say_what_this_computer_is(window: MainWindow, backend: ScriptedBackend) -> None:
+    backend.say(home())
+
+    assert window.settings.name.text() == "Desk"
+    assert window.settings.address.text() == "10.0.0.1:4711"
+    assert window.settings.node_id.text() == "1111 1111 1111 1111"

@@ -1,0 +1,128 @@
+"""The worker window."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from fake_backend import computer
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QSlider
+from pytestqt.qtbot import QtBot
+from scripted_window import ME, ScriptedBackend, pairing
+
+from potluck.api.schema import ClusterState, Node, RoleRequest
+from potluck_app.theme import Theme
+from potluck_app.views.worker import HEIGHT, WIDTH, WorkerWindow
+
+pytestmark = pytest.mark.qt
+
+LEFT = Qt.MouseButton.LeftButton
+
+
+@pytest.fixture
+def worker(qtbot: QtBot, theme: Theme, backend: ScriptedBackend) -> WorkerWindow:
+    window = WorkerWindow(
+        theme, backend, on_close=lambda: True, on_stop=lambda: None, on_chat=lambda: None
+    )
+    qtbot.addWidget(window)
+    window.show()
+    return window
+
+
+def lent(*, me: dict[str, Any] | None = None, pairings: Any = (), **node: Any) -> ClusterState:
+    own = computer("Laptop", "1", is_self=True, paired=False, **(me or {}))
+    return ClusterState(
+        node=Node(node_id=ME, name="Laptop", version="0", role="worker", **node),
+        computers=(own,),
+        pairings=pairings,
+    )
+
+
+def test_it_waits_helps_and_pauses_in_words(worker: WorkerWindow, backend: ScriptedBackend) -> None:
+    assert worker.title.text() == "Starting…"
+    titles: list[str] = []
+    for state in (
+        lent(),
+        lent(lent_to=("Den",), me={"state": "receiving", "progress": 0.25}),
+        lent(lent_to=("Den",), me={"layers": (0, 12)}),
+        lent(paused=True),
+    ):
+        backend.say(state)
+        titles.append(f"{worker.title.text()}: {worker.text.text()}")
+
+    assert titles == [
+        "Ready to join: Open Potluck on your main computer. It finds this one by itself.",
+        "Helping Den: Receiving layers · 25 %",
+        "Helping Den: 12 layers",
+        "Paused: This computer lends nothing until you resume.",
+    ]
+
+
+def test_a_request_shows_its_digits_and_takes_an_answer(
+    worker: WorkerWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    asks = pairing("confirm", role="worker", name="Living-room PC")
+    backend.say(lent(pairings=(asks,)))
+    assert worker.request.isVisible()
+    assert worker.request.code.text() == "427 918"
+    assert worker.request._title.text() == "Living-room PC wants to use this computer"
+
+    qtbot.mouseClick(worker.request.allow, LEFT)
+    assert backend.last("/cluster/pairings/p1").body.accept is True
+    backend.say(lent(pairings=(msgspec.structs.replace(asks, state="accepted"),)))
+    assert not worker.request.allow.isEnabled()
+    qtbot.mouseClick(worker.request.refuse, LEFT)
+    assert backend.last("/cluster/pairings/p1").body.accept is False
+
+    backend.say(lent(pairings=(msgspec.structs.replace(asks, state="refused"),)))
+    assert not worker.request.isVisible()
+
+
+def test_pause_and_resume(worker: WorkerWindow, backend: ScriptedBackend, qtbot: QtBot) -> None:
+    backend.say(lent())
+    qtbot.mouseClick(worker.pause, LEFT)
+    assert backend.last("/cluster/role").body == RoleRequest(worker=True, paused=True)
+
+    backend.say(lent(paused=True))
+    assert worker.pause.text() == "Resume"
+    qtbot.mouseClick(worker.pause, LEFT)
+
+    assert backend.last("/cluster/role").body == RoleRequest(worker=True, paused=False)
+
+
+def test_the_memory_that_is_lent_can_be_limited(
+    worker: WorkerWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(lent())
+    assert worker._memory_line.text() == "Lends all that is free of 16 GB"
+
+    for _ in range(10):
+        qtbot.keyClick(worker.memory, Qt.Key.Key_Left)
+
+    assert backend.last("/cluster/role").body == RoleRequest(worker=True, memory=8 * 10**9)
+    assert worker._memory_line.text() == "Lends at most 8 of 16 GB"
+    worker.memory.triggerAction(QSlider.SliderAction.SliderToMaximum)
+    assert backend.last("/cluster/role").body == RoleRequest(worker=True, memory=0)
+
+
+def test_the_limit_that_the_node_has_is_shown(
+    worker: WorkerWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(lent(memory_limit=4 * 10**9))
+
+    assert worker._memory_line.text() == "Lends at most 4 of 16 GB"
+    assert backend.paths() == []
+
+
+def test_a_lost_node_is_one_calm_line(worker: WorkerWindow, backend: ScriptedBackend) -> None:
+    backend.say(lent())
+    backend.lose()
+    assert worker.banner.isVisible()
+
+    backend.say(lent())
+
+    assert not worker.banner.isVisible()
+
+
+def test_it_is_small(worker: WorkerWindow) -> None:
+    assert (worker.width(), worker.height()) == (WIDTH, HEIGHT) == (380, 520)
