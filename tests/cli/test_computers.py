@@ -154,7 +154,10 @@ def test_a_pairing_that_does_not_come_about_has_a_status(
     server.backend.pairing_answer = state
 
     assert potluck("pair", "there", "--yes") == 5
-    assert state in capsys.readouterr().err
+
+    error = capsys.readouterr().err
+    assert state in error
+    assert "123 456" in error  # shown, also where nobody is asked
 
 
 def test_a_pairing_that_nobody_answers_ends(

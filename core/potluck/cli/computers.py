@@ -166,9 +166,7 @@ def pair(options: argparse.Namespace) -> int:
         must_be_interactive("Pairing", "Use --yes where you see both screens, or `potluck invite`.")
     asked = _ask_to_pair(client, options.target)
     say(f"Asking {asked.name} ({grouped(asked.node_id)}). Somebody there has to allow it.")
-    done = _watch_pairing(
-        client, asked, decide=lambda pairing: options.yes or _same_digits(pairing)
-    )
+    done = _watch_pairing(client, asked, lambda pairing: _same_digits(pairing, yes=options.yes))
     if options.json:
         put_json(done)
     else:
@@ -249,14 +247,15 @@ def _pairing_states(client: Client, asked: Pairing) -> Iterator[Pairing]:
         time.sleep(POLL_S)
 
 
-def _same_digits(pairing: Pairing) -> bool:
+def _same_digits(pairing: Pairing, *, yes: bool) -> bool:
     say(f"Both screens must show the same digits:   {spaced(pairing.code)}")
-    return ask(f"Does {pairing.name} show {spaced(pairing.code)}?")
+    return yes or ask(f"Does {pairing.name} show {spaced(pairing.code)}?")
 
 
 def spaced(code: str | None) -> str:
     """Six digits as they are read out: `123 456`."""
-    return f"{code[:3]} {code[3:]}" if code else ""
+    digits = (code or "").replace(" ", "")
+    return f"{digits[:3]} {digits[3:]}"
 
 
 def unpair(options: argparse.Namespace) -> int:
@@ -329,7 +328,7 @@ def _device_row(computer: Computer) -> tuple[str, ...]:
         state,
         computer.address or "",
         ", ".join(map(_device, computer.devices)),
-        format_bytes(sum(device.memory_free for device in computer.devices)),
+        _free(computer.devices),
         "" if computer.rtt_ms is None else f"{computer.rtt_ms:.1f} ms",
         "" if computer.bytes_per_s is None else f"{format_bytes(computer.bytes_per_s)}/s",
     )
@@ -337,3 +336,7 @@ def _device_row(computer: Computer) -> tuple[str, ...]:
 
 def _device(device: Device) -> str:
     return device.name or device.kind
+
+
+def _free(devices: tuple[Device, ...]) -> str:
+    return format_bytes(sum(device.memory_free for device in devices)) if devices else ""
