@@ -116,7 +116,7 @@ class Master:
         Raises:
             ModelError, PlanError, UsageError: why there is no such plan.
         """
-        model = await self._open(request)
+        model = await self._open_model(self._resolve(request.model), lambda done, total: None)
         await self._wait_for_workers(request)
         return await self._plan(request, model)
 
@@ -131,7 +131,6 @@ class Master:
         return await self._open_model(folder, hashed)
 
     async def _plan(self, request: PlanRequest, model: LocalModel) -> Planned:
-        self._enter("planning", "Measuring the computers")
         scheme = request.scheme or default_scheme(model)
         context = request.context or min(model.config.max_position, DEFAULT_CONTEXT)
         workers = list(self._computers.available())
@@ -161,7 +160,6 @@ class Master:
             here = self._computers.available()
             return len(here) >= request.workers and names <= {c.name.casefold() for c in here}
 
-        self._enter("waiting", "Looking for your computers")
         if not request.workers and not names:
             await self._settle()
             return
@@ -224,7 +222,9 @@ class Master:
         self.request = request
         try:
             model = await self._open(request)
+            self._enter("waiting", "Looking for your computers")
             await self._wait_for_workers(request)
+            self._enter("planning", "Measuring the computers")
             planned = await self._plan(request, model)
             await self._retire()
             return await self._deploy(planned)
