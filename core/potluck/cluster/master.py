@@ -308,8 +308,7 @@ class Master:
         if deployment is None or not deployment.uses(node_id):
             return False
         self._missing.add(node_id)
-        if deployment.pipeline is not None:
-            deployment.pipeline.fail(computer_lost(name, how))
+        deployment.fail(computer_lost(name, how))
         return True
 
 
