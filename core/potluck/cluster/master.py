@@ -205,12 +205,16 @@ class Master:
         """What generates on the loaded model; loads it again when its pipeline broke."""
         async with self._turn:
             if not self.is_ready:
-                request = self.request or default
-                if self._missing:
-                    request = without_constraints(request)
                 wanted = self.request
-                await self._load(request)
-                self.request = wanted or request  # what was asked for, once everyone is back
+                request = wanted or default
+                here = {c.node_id for c in (self._computers.local, *self._computers.available())}
+                if not self._missing <= here:
+                    request = without_constraints(request)
+                try:
+                    await self._load(request)
+                finally:
+                    # What was asked for, once everyone is back; and never another model instead.
+                    self.request = wanted or self.request
             assert self._generator is not None
             return self._generator
 
@@ -245,6 +249,7 @@ class Master:
         model = planned.model
         self._enter("streaming", f"Sending {model.name}, {format_bytes(model.manifest.nbytes)}")
         everyone = {c.node_id: c for c in (self._computers.local, *self._computers.available())}
+        self._missing -= everyone.keys()
         if lost := [stage.name for stage in planned.plan.stages if stage.node not in everyone]:
             raise PeerLostError(f"{lost[0]} left while the model was being planned. Try again.")
         deployment = self.deployment = Deployment(
