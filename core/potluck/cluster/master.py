@@ -238,7 +238,7 @@ class Master:
             self.state = LoadState(phase="failed", message=error.message, error=error)
             self._changed()
             raise
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled, or a fault of ours: say nothing that is not so
             await self._retire()
             self.request, self.state = None, LoadState()
             self._changed()
