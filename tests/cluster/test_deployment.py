@@ -1,0 +1,274 @@
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from fake_cluster import FakeComputer, failing, run, until
+
+from potluck.cluster.deployment import STREAM_ATTEMPTS, Deployment, Planned
+from potluck.cluster.survey import Survey, shape_of
+from potluck.errors import BusyError, IntegrityError, PeerLostError, RemoteError
+from potluck.plan.placement import make_plan
+from potluck.store.registry import LocalModel
+
+
+async def deployment_on(
+    model: LocalModel,
+    *computers: FakeComputer,
+    layers: tuple[int, ...],
+    changed: Callable[[], None] = lambda: None,
+) -> Deployment:
+    """These computers in this order, with so many layers each; the first is the master."""
+    survey = Survey()
+    seats = await survey.seats(computers, model.manifest.config, model.config, "f32")
+    by_hand = tuple((c.name, n) for c, n in zip(computers, layers, strict=True))
+    shape = shape_of(model.config, "f32", context=64)
+    plan = make_plan(shape, seats, await survey.links(computers[0], computers[1:]), layers=by_hand)
+    planned = Planned(
+        model=model,
+        scheme="f32",
+        context=64,
+        plan=plan,
+        names={c.node_id: c.name for c in computers},
+    )
+    members = {c.node_id: c for c in computers}
+    for computer in computers:
+        computer.calls.clear()
+    return Deployment(planned=planned, epoch=7, members=members, changed=changed)
+
+
+def three() -> tuple[FakeComputer, FakeComputer, FakeComputer]:
+    desk = FakeComputer("Desk", 1)
+    desk.stores_weights = True
+    return desk, FakeComputer("Laptop", 2), FakeComputer("Mac", 3)
+
+
+def test_every_stage_gets_its_tensors_and_its_neighbour(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        pipeline = await deployment.start()
+
+        assert [a.layers for c in (desk, laptop, mac) for a in c.assigned] == [
+            (0, 1), (1, 3), (3, 4),
+        ]  # fmt: skip
+        assert desk.assigned[0].embedding
+        assert mac.assigned[0].head
+        wanted = model.config.stage_tensors(range(1, 3), embedding=False, head=False)
+        assert {info.name for info in laptop.assigned[0].tensors} == set(wanted)
+        hops = [c.next_hops[0] for c in (desk, laptop, mac)]
+        assert [hop and hop.node_id for hop in hops] == [laptop.node_id, mac.node_id, None]
+        assert hops[0] is not None
+        assert [a.port for a in hops[0].addresses] == [5000]
+        assert pipeline.stages == 3
+        assert [len(c.chains) for c in (desk, laptop, mac)] == [1, 0, 1]
+        assert desk.calls == ["assign", "load", "connect"]
+        await deployment.stop()
+
+    run(main())
+
+
+def test_one_computer_alone_has_one_connection(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, *_ = three()
+        deployment = await deployment_on(model, desk, layers=(4,))
+        await deployment.start()
+        assert len(desk.chains) == 1
+        await deployment.stop()
+        assert desk.chains[0].is_closed
+
+    run(main())
+
+
+def test_nothing_is_loaded_before_everything_is_sent(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        laptop.gates["send_weights"] = asyncio.Event()
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        starting = asyncio.create_task(deployment.start())
+        await until(lambda: mac.calls == ["assign", "send_weights"])
+
+        assert deployment.phase == "streaming"
+        assert "load" not in desk.calls
+        laptop.gates["send_weights"].set()
+        await starting
+        assert deployment.phase == "loading"
+        await deployment.stop()
+
+    run(main())
+
+
+def test_progress_goes_forward_from_nothing_to_all(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        seen: list[float] = []
+        deployment = await deployment_on(
+            model, desk, laptop, mac, layers=(1, 2, 1),
+            changed=lambda: seen.append(deployment.fraction),
+        )  # fmt: skip
+        await deployment.start()
+
+        assert seen == sorted(seen)
+        assert seen[-1] == pytest.approx(1.0)
+        sizes = {name: sum(t.nbytes for t in c.assigned[0].tensors)
+                 for name, c in (("Laptop", laptop), ("Mac", mac))}  # fmt: skip
+        assert deployment.streamed_bytes == {"Desk": 0, **sizes}
+        assert deployment.uses(laptop.node_id)
+        assert not deployment.uses(FakeComputer("Other", 9).node_id)
+        await deployment.stop()
+
+    run(main())
+
+
+def test_what_a_computer_has_is_not_sent(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        laptop.stores_weights = mac.stores_weights = True
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        await deployment.start()
+
+        assert "send_weights" not in laptop.calls + mac.calls
+        assert sum(deployment.streamed_bytes.values()) == 0
+        assert deployment.fraction == pytest.approx(1.0)
+        await deployment.stop()
+
+    run(main())
+
+
+def test_a_weights_link_that_breaks_is_made_again(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        laptop.errors["send_weights"] = failing(PeerLostError("broke"))
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        await deployment.start()
+
+        assert laptop.calls == ["assign", "send_weights"] * 2 + ["load"]
+        await deployment.stop()
+
+    run(main())
+
+
+def test_a_weights_link_that_always_breaks_is_an_error(
+    model: LocalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.cluster.deployment.STREAM_PAUSE_S", 0.0)
+
+    async def main() -> None:
+        desk, laptop, mac = three()
+        laptop.errors["send_weights"] = failing(PeerLostError("broke"), STREAM_ATTEMPTS)
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+
+        with pytest.raises(PeerLostError, match="broke"):
+            await deployment.start()
+        assert "load" not in desk.calls + laptop.calls + mac.calls
+
+    run(main())
+
+
+def test_the_first_refusal_ends_the_others(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        laptop.gates["assign"] = asyncio.Event()  # never answers
+        mac.errors["assign"] = failing(BusyError("Mac is lent to Ana."))
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+
+        with pytest.raises(BusyError, match="Ana"):
+            await deployment.start()
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_remote", [True, False])
+def test_a_damaged_file_is_sent_again_and_loaded(model: LocalModel, is_remote: bool) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        remote = RemoteError("damaged")
+        remote.data = {"kind": "integrity"}
+        laptop.errors["load"] = failing(remote if is_remote else IntegrityError("damaged"))
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        await deployment.start()
+
+        assert laptop.calls == ["assign", "send_weights", "load", "assign", "load"]
+        await deployment.stop()
+
+    run(main())
+
+
+def test_any_other_refusal_to_load_is_an_error(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        refusal = RemoteError("no memory")
+        refusal.data = {"kind": "out_of_memory"}
+        laptop.errors["load"] = failing(refusal)
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+
+        with pytest.raises(RemoteError, match="no memory"):
+            await deployment.start()
+
+    run(main())
+
+
+def test_a_driver_that_reaches_one_end_only_lets_go_of_it(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        mac.errors["connect"] = failing(PeerLostError("gone"))
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+
+        with pytest.raises(PeerLostError):
+            await deployment.start()
+        assert desk.chains[0].is_closed
+
+    run(main())
+
+
+def test_a_computer_lost_on_the_way_fails_the_start_although_nobody_asks_it(
+    model: LocalModel,
+) -> None:
+    """The middle stage has no connection with the driver, so only its control link tells."""
+
+    async def main() -> None:
+        desk, laptop, mac = three()
+        mac.gates["load"] = asyncio.Event()
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        starting = asyncio.create_task(deployment.start())
+        await until(lambda: laptop.is_loaded and "load" in mac.calls)
+        deployment.fail(PeerLostError("Laptop stopped answering."))
+        mac.gates["load"].set()
+
+        with pytest.raises(PeerLostError, match="Laptop"):
+            await starting
+        assert all(chain.is_closed for chain in (*desk.chains, *mac.chains))
+
+    run(main())
+
+
+def test_stopping_frees_everyone_and_does_not_wait_for_the_lost(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        pipeline = await deployment.start()
+        laptop.errors["unload"] = failing(PeerLostError("gone"))
+        await deployment.stop()
+
+        assert not desk.is_loaded
+        assert not mac.is_loaded
+        assert pipeline.broken is not None
+        assert desk.chains[0].is_closed
+        assert mac.chains[0].is_closed
+
+    run(main())
+
+
+def test_stopping_before_the_start_is_done_is_fine(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        mac.gates["load"] = asyncio.Event()
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        starting = asyncio.create_task(deployment.start())
+        await until(lambda: "load" in mac.calls)
+        starting.cancel()
+        await asyncio.wait([starting])
+        await deployment.stop()
+
+        assert "unload" in mac.calls
+
+    run(main())

@@ -1,0 +1,140 @@
+import pytest
+from fake_cluster import FakeComputer, failing, run
+from model_folders import CONFIG
+
+from potluck.cluster.survey import LINK_AGE_S, Survey, device_label, shape_of
+from potluck.errors import EngineError, PeerLostError
+from potluck.model.config import ModelConfig
+from potluck.plan.cost import Seat
+from potluck.wire.messages import DeviceInfo
+
+SHAPE = ModelConfig.from_dict(CONFIG)
+
+
+async def seats(survey: Survey, *computers: FakeComputer) -> list[Seat]:
+    return await survey.seats(computers, CONFIG, SHAPE, "f32")
+
+
+def test_a_shape_counts_the_bytes_of_the_scheme() -> None:
+    full, half = shape_of(SHAPE, "f32", context=64), shape_of(SHAPE, "bf16", context=64)
+
+    layer = sum(
+        rows[0] * (rows[1] if len(rows) > 1 else 1) for rows in SHAPE.layer_tensors(0).values()
+    )
+    assert full.layer_bytes == 4 * layer
+    assert half.layer_bytes == 2 * layer
+    assert full.hidden_bytes == 4 * SHAPE.hidden_size
+    assert full.context == 64
+    assert not full.tied
+
+
+def test_a_tied_head_is_known_as_one() -> None:
+    config = ModelConfig.from_dict({**CONFIG, "tie_word_embeddings": True})
+    assert shape_of(config, "f32", context=64).tied
+
+
+def test_every_computer_is_measured_once_for_a_shape() -> None:
+    async def main() -> None:
+        survey, desk, laptop = Survey(), FakeComputer("Desk", 1), FakeComputer("Laptop", 2, ms=3.0)
+
+        first = await seats(survey, desk, laptop)
+        again = await seats(survey, desk, laptop)
+
+        assert [seat.name for seat in first] == ["Desk", "Laptop"]
+        assert [seat.decode_ms for seat in first] == [1.0, 3.0]
+        assert again == first
+        assert laptop.calls == ["profile"]
+        await survey.seats([desk], CONFIG, SHAPE, "bf16")
+        assert desk.calls == ["profile", "profile"]
+
+    run(main())
+
+
+def test_memory_is_what_is_free_now_and_not_when_it_was_measured() -> None:
+    async def main() -> None:
+        survey, desk = Survey(), FakeComputer("Desk", 1, memory=1000)
+        await seats(survey, desk)
+        desk.devices = (DeviceInfo(kind="cpu", name="Desk", memory_total=2000, memory_free=10),)
+
+        assert [seat.memory for seat in await seats(survey, desk)] == [10]
+
+    run(main())
+
+
+def test_a_computer_that_leaves_while_it_is_measured_is_left_out() -> None:
+    async def main() -> None:
+        survey, desk, laptop = Survey(), FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
+        laptop.errors["profile"] = failing(PeerLostError("gone"))
+
+        assert [seat.name for seat in await seats(survey, desk, laptop)] == ["Desk"]
+        assert len(await seats(survey, desk, laptop)) == 2
+
+    run(main())
+
+
+def test_without_this_computer_there_is_no_survey() -> None:
+    async def main() -> None:
+        survey, desk = Survey(), FakeComputer("Desk", 1)
+        desk.errors["profile"] = failing(EngineError("no engine"))
+
+        with pytest.raises(EngineError, match="no engine"):
+            await seats(survey, desk)
+
+    run(main())
+
+
+def test_every_pair_is_measured_and_again_when_it_is_old() -> None:
+    now = 0.0
+
+    async def main() -> None:
+        nonlocal now
+        survey = Survey(clock=lambda: now)
+        desk, laptop, mac = (FakeComputer(n, i) for i, n in enumerate(("Desk", "Laptop", "Mac")))
+
+        links = await survey.links(desk, [laptop, mac])
+        assert set(links) == {
+            (desk.node_id, laptop.node_id),
+            (desk.node_id, mac.node_id),
+            (laptop.node_id, mac.node_id),
+        }
+        now += LINK_AGE_S / 2
+        await survey.links(desk, [laptop, mac])
+        assert desk.calls == ["measure_link_to"] * 2
+        now += LINK_AGE_S
+        await survey.links(desk, [laptop, mac])
+        assert desk.calls == ["measure_link_to"] * 4
+
+    run(main())
+
+
+def test_a_way_that_cannot_be_measured_is_left_out_and_tried_again() -> None:
+    async def main() -> None:
+        survey, desk, laptop = Survey(), FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
+        desk.errors["measure_link_to"] = failing(PeerLostError("gone"))
+
+        assert await survey.links(desk, [laptop]) == {}
+        assert len(await survey.links(desk, [laptop])) == 1
+
+    run(main())
+
+
+def test_a_link_is_known_in_both_directions_until_an_end_leaves() -> None:
+    async def main() -> None:
+        survey, desk, laptop = Survey(), FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
+        await survey.links(desk, [laptop])
+
+        link = survey.link(desk.node_id, laptop.node_id)
+        assert link is not None
+        assert survey.link(laptop.node_id, desk.node_id) == link
+        survey.forget(laptop.node_id)
+        assert survey.link(desk.node_id, laptop.node_id) is None
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("kind", "index", "label"), [("cuda", 1, "cuda:1"), ("cpu", 0, "cpu"), ("mps", 0, "mps")]
+)
+def test_a_device_is_called_as_torch_does(kind: str, index: int, label: str) -> None:
+    info = DeviceInfo(kind=kind, index=index, memory_total=1, memory_free=1)  # type: ignore[arg-type]
+    assert device_label(info) == label

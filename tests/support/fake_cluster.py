@@ -1,0 +1,142 @@
+"""Computers without processes or sockets: they measure, hold stages, and fail when a test says so."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from fake_chain import FakeChain
+
+from potluck.cluster.survey import LinkQuality, Surveyed
+from potluck.errors import PotluckError
+from potluck.ids import NodeId
+from potluck.store.progress import TransferProgress
+from potluck.store.registry import LocalModel
+from potluck.wire.messages import (
+    Address,
+    Assign,
+    DeviceInfo,
+    Hop,
+    Need,
+    NeedTensor,
+    Profiled,
+    Scheme,
+)
+
+_T = TypeVar("_T")
+
+
+def run(work: Coroutine[Any, Any, _T], *, timeout_s: float = 30.0) -> _T:
+    """Run a test's coroutine; one that hangs fails."""
+
+    async def bounded() -> _T:
+        async with asyncio.timeout(timeout_s):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the others run until something is so. The test's own deadline ends it."""
+    while not condition():  # noqa: ASYNC110, an event for every condition would be in the code
+        await asyncio.sleep(0)
+
+
+class FakeComputer:
+    """A member of a home. `errors` are raised by, and `gates` hold up, the call of that name."""
+
+    def __init__(self, name: str, number: int, *, memory: int = 1 << 30, ms: float = 1.0) -> None:
+        self.name = name
+        self.node_id = NodeId(f"{number:064x}")
+        self.addresses = (Address(host="127.0.0.1", port=4000 + number),)
+        self.devices: Sequence[DeviceInfo] = (
+            DeviceInfo(kind="cpu", name=name, memory_total=2 * memory, memory_free=memory),
+        )
+        self.stores_weights = False  # True: it has every tensor that it is assigned
+        self.calls: list[str] = []
+        self.errors: dict[str, list[BaseException]] = {}
+        self.gates: dict[str, asyncio.Event] = {}
+        self.assigned: list[Assign] = []
+        self.next_hops: list[Hop | None] = []
+        self.chains: list[FakeChain] = []
+        self.is_loaded = False
+        self._ms = ms
+
+    async def _do(self, call: str) -> None:
+        self.calls.append(call)
+        if (gate := self.gates.get(call)) is not None:
+            await gate.wait()
+        if errors := self.errors.get(call):
+            raise errors.pop(0)
+
+    async def profile(self, config: Mapping[str, object], scheme: Scheme, tokens: int) -> Profiled:
+        await self._do("profile")
+        return Profiled(
+            device=self.devices[0], decode_ms=self._ms, prefill_ms=2 * self._ms, head_ms=self._ms
+        )
+
+    async def measure_link_to(self, other: Surveyed) -> LinkQuality:
+        await self._do("measure_link_to")
+        return LinkQuality(rtt_ms=0.2, bytes_per_s=1e8)
+
+    async def assign(self, assign: Assign) -> Need:
+        await self._do("assign")
+        self.assigned.append(assign)
+        missing = () if self.stores_weights else assign.tensors
+        tensors = tuple(NeedTensor(digest=info.digest, offset=0) for info in missing)
+        return Need(epoch=assign.epoch, tensors=tensors, activation_port=5000)
+
+    async def send_weights(
+        self, need: Need, model: LocalModel, progress: Callable[[TransferProgress], None]
+    ) -> None:
+        await self._do("send_weights")
+        sizes = {str(entry.digest): entry.nbytes for entry in model.manifest.tensors}
+        total = sum(sizes[tensor.digest] - tensor.offset for tensor in need.tensors)
+        progress(TransferProgress(sent=total, total=total, bytes_per_s=1e6, eta_s=0.0))
+        self.stores_weights = True
+
+    async def load(
+        self,
+        assign: Assign,
+        model: LocalModel,
+        next_hop: Hop | None,
+        progress: Callable[[float], None],
+    ) -> None:
+        progress(0.5)
+        await self._do("load")
+        self.next_hops.append(next_hop)
+        self.is_loaded = True
+
+    async def unload(self, epoch: int) -> None:
+        await self._do("unload")
+        self.is_loaded = False
+
+    async def connect(self, port: int) -> FakeChain:
+        await self._do("connect")
+        self.chains.append(FakeChain())
+        return self.chains[-1]
+
+
+class FakeComputers:
+    """Who is there: a test adds and removes workers."""
+
+    def __init__(self, local: FakeComputer, *workers: FakeComputer) -> None:
+        self.local = local
+        self.workers = list(workers)
+        self.absent = 0  # paired computers that may still turn up
+        self.changed = asyncio.Condition()
+
+    def available(self) -> Sequence[FakeComputer]:
+        return list(self.workers)
+
+    def expected(self) -> int:
+        return self.absent
+
+    async def come(self, *workers: FakeComputer) -> None:
+        self.workers.extend(workers)
+        async with self.changed:
+            self.changed.notify_all()
+
+
+def failing(error: PotluckError, times: int = 1) -> list[BaseException]:
+    """The next so many calls fail."""
+    return [error] * times
