@@ -7,7 +7,7 @@ ring shows for those who need it and not after every click.
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from PySide6.QtCore import QEvent, QObject, QRectF, QSize, Qt, QTimer
+from PySide6.QtCore import QObject, QRectF, QSize, Qt, QTimer
 from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QFrame,
@@ -310,79 +310,6 @@ class Meter(QWidget):
         painter.end()
 
 
-class Banner(QFrame):
-    """One calm line under the title: what happened, and at most one thing to do."""
-
-    def __init__(self, theme: Theme) -> None:
-        super().__init__()
-        self.setObjectName("banner")
-        self.setProperty("tone", "info")
-        self._theme = theme
-        self._icon = TintedIcon(theme, "info", 16)
-        self.text = label(wrap=True)
-        self.text.setObjectName("banner-text")
-        self._close = IconButton(theme, "close", "Dismiss", "banner-close")
-        self._close.clicked.connect(self._dismiss)
-        self._on_dismiss: Callable[[], object] = lambda: None
-        row = hbox(self, spacing=10)
-        row.setContentsMargins(14, 4, 6, 4)
-        row.addWidget(self._icon)
-        row.addWidget(self.text, 1)
-        row.addWidget(self._close)
-        self.hide()
-
-    def show_line(
-        self,
-        text: str,
-        tone: Literal["info", "warning", "error"] = "info",
-        *,
-        on_dismiss: Callable[[], object] | None = None,
-    ) -> None:
-        """Show a line; it can be dismissed where `on_dismiss` says what that means."""
-        self.text.setText(text)
-        set_property(self, "tone", tone)
-        set_property(self.text, "tone", tone)
-        icon = "info" if tone == "info" else "warning"
-        self._icon.set_icon(icon, lambda: self._color(tone))
-        self._on_dismiss = on_dismiss or (lambda: None)
-        self._close.setVisible(on_dismiss is not None)
-        self.show()
-
-    def _color(self, tone: str) -> str:
-        tokens = self._theme.tokens
-        return {"info": tokens.accent, "warning": tokens.warn, "error": tokens.err}[tone]
-
-    def _dismiss(self) -> None:
-        self.hide()
-        self._on_dismiss()
-
-
-class Rail(QFrame):
-    """The strip of pages at the left edge."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setProperty("side", "true")
-        self.setFixedWidth(76)
-        self.column = vbox(self, spacing=6)
-        self.column.setContentsMargins(8, 14, 8, 14)
-
-
-class RailButton(IconButton):
-    """One page of the rail: icon above its name."""
-
-    def __init__(self, theme: Theme, icon: str, text: str, name: str) -> None:
-        super().__init__(theme, icon, text, name, size=20)
-        self.setProperty("kind", "rail")
-        self.setText(text)
-        self.setToolTip("")
-        self.setCheckable(True)
-        self.setAutoExclusive(True)
-        self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextUnderIcon)
-        self.setFixedSize(60, 59)
-        self.toggled.connect(self.tint)
-
-
 class WidthLimit(QWidget):
     """Keeps one widget in the middle and at most so wide."""
 
@@ -393,19 +320,3 @@ class WidthLimit(QWidget):
         row.addStretch(1)
         row.addWidget(content, 1000)
         row.addStretch(1)
-
-
-class HoverReveal(QObject):
-    """Shows a widget while the pointer is over another, or the focus is in it."""
-
-    def __init__(self, over: QWidget, reveal: QWidget) -> None:
-        super().__init__(over)
-        self._over, self._reveal = over, reveal
-        over.installEventFilter(self)
-
-    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.Enter:
-            self._reveal.show()
-        elif event.type() == QEvent.Type.Leave:
-            self._reveal.hide()
-        return super().eventFilter(watched, event)

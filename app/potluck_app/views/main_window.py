@@ -12,11 +12,13 @@ from potluck_app.backend import Backend, Connection
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Choice, Theme
 from potluck_app.viewmodels.chat import Chat
+from potluck_app.views.banner import Banner
 from potluck_app.views.chat import ChatView
 from potluck_app.views.cluster import ClusterView
-from potluck_app.views.controls import Banner, Rail, RailButton, hbox, vbox
+from potluck_app.views.controls import hbox, vbox
 from potluck_app.views.first_run import FirstRunView
 from potluck_app.views.models import ModelsView
+from potluck_app.views.rail import Rail, RailButton
 from potluck_app.views.settings import SettingsView
 
 MINIMUM = QSize(880, 600)

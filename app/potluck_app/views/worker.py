@@ -11,8 +11,8 @@ from potluck_app import wording
 from potluck_app.backend import Backend, Connection
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
+from potluck_app.views.banner import Banner
 from potluck_app.views.controls import (
-    Banner,
     ButtonIcon,
     Meter,
     TintedIcon,

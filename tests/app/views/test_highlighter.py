@@ -4,7 +4,7 @@ import pytest
 from PySide6.QtGui import QTextDocument
 
 from potluck_app.theme import Theme
-from potluck_app.views.code import Highlighter
+from potluck_app.views.highlighter import Highlighter
 
 pytestmark = pytest.mark.qt
 

@@ -1,0 +1,33 @@
+"""The strip of pages at the left edge of the window."""
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QFrame
+
+from potluck_app.theme import Theme
+from potluck_app.views.controls import IconButton, vbox
+
+
+class Rail(QFrame):
+    """The strip of pages at the left edge."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setProperty("side", "true")
+        self.setFixedWidth(76)
+        self.column = vbox(self, spacing=6)
+        self.column.setContentsMargins(8, 14, 8, 14)
+
+
+class RailButton(IconButton):
+    """One page of the rail: icon above its name."""
+
+    def __init__(self, theme: Theme, icon: str, text: str, name: str) -> None:
+        super().__init__(theme, icon, text, name, size=20)
+        self.setProperty("kind", "rail")
+        self.setText(text)
+        self.setToolTip("")
+        self.setCheckable(True)
+        self.setAutoExclusive(True)
+        self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextUnderIcon)
+        self.setFixedSize(60, 59)
+        self.toggled.connect(self.tint)
