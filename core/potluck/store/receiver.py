@@ -57,6 +57,7 @@ class Receiver:
         self._pieces: asyncio.Queue[_Piece | None] = asyncio.Queue(QUEUE_CHUNKS)
         self._whole: asyncio.Queue[Digest | None] = asyncio.Queue(QUEUE_TENSORS)
         self._changed = asyncio.Event()
+        self._patience: asyncio.Timeout | None = None  # while a chunk is waited for
         self.lost: PeerError | None = None  # why the link ended, when it did
         total = sum(tensor.nbytes - tensor.offset for tensor in missing)
         self.meter = TransferMeter(total, clock, progress)
@@ -106,6 +107,8 @@ class Receiver:
             self._changed.set()
             for digest in digests:
                 await self._answer(Stored(digest=digest))
+            if not self._unstored and self._patience is not None:
+                self._patience.reschedule(0)  # the rest came from elsewhere: wait no longer
 
     def check(self) -> None:
         """Raise why the peer was lost, unless all was stored before."""
@@ -114,14 +117,18 @@ class Receiver:
 
     async def _take_chunk(self) -> None:
         try:
-            async with asyncio.timeout(self._chunk_timeout_s):
+            async with asyncio.timeout(self._chunk_timeout_s) as self._patience:
                 message, payload = await self._link.receive()
         except TimeoutError:
+            if not self._unstored:
+                return
             raise PeerTimeoutError(
                 f"No weights arrived for {self._chunk_timeout_s:.0f} s, though the sender is"
                 " connected. What had arrived is kept.",
                 seconds=self._chunk_timeout_s,
             ) from None
+        finally:
+            self._patience = None
         match message:
             case Chunk():
                 if self._admit(message, len(payload)):

@@ -21,7 +21,9 @@ from potluck.store.progress import Clock, OnProgress, TransferMeter
 from potluck.store.registry import TensorSource
 from potluck.wire.messages import Chunk, Error, NeedTensor, Rejected, Stored
 
-CHUNK_SIZE = 2 << 20  # bytes, at most
+# Bytes, at most. Besides them a chunk costs 0.12 ms of CPU at both ends: 4 % at 700 MB/s, and on a
+# link of 20 Mbit/s it is still one step of progress a second.
+CHUNK_SIZE = 2 << 20
 SEND_TIMEOUT_S = 60.0  # for one chunk: a link of less than 35 kB/s is none
 ANSWER_TIMEOUT_S = 120.0  # with nothing else to send: a memory card takes its time to flush
 WINDOW_TENSORS = 256  # sent and not answered: a receiver that flushes slowly is not drowned,
