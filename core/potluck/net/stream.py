@@ -5,6 +5,7 @@ what is written is encrypted at once, so that the writer's buffers are free when
 """
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Iterable
 from typing import Protocol, cast
@@ -15,6 +16,12 @@ from potluck.wire.messages import Address
 
 STALL_TIMEOUT_S = 60.0  # the largest frame, 64 MiB, takes that long on 9 Mbit/s
 CLOSE_TIMEOUT_S = 2.0  # for what is still to be sent and the peer's close_notify
+_KEEP_ALIVE = {  # systems have some of them: after 15 s of silence, gone within another 15
+    "TCP_KEEPIDLE": 15,  # s
+    "TCP_KEEPALIVE": 15,  # s; macOS's name of the same
+    "TCP_KEEPINTVL": 5,  # s
+    "TCP_KEEPCNT": 3,
+}
 
 
 class Sink(Protocol):
@@ -77,7 +84,7 @@ class Stream(asyncio.BufferedProtocol):
     def write(self, buffers: Iterable[Buffer]) -> None:
         """Write in one go; nothing happens when the stream has ended."""
         if not self.is_closing:
-            self._open_transport.writelines(buffers)
+            self._open_transport.writelines([_octets(b) for b in buffers if len(b)])
 
     async def drain(self) -> None:
         """Wait until the peer has taken enough for more to be written.
@@ -115,6 +122,7 @@ class Stream(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.pause_reading()
+        keep_alive(transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         assert self._sink is not None
@@ -149,6 +157,24 @@ class Stream(asyncio.BufferedProtocol):
     def _open_transport(self) -> asyncio.Transport:
         assert self._transport is not None  # a stream is handed out after connection_made
         return self._transport
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Have the kernel end a connection whose other side vanished without a word.
+
+    Control connections have heartbeats, which are faster; the others may be silent for hours.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE.items():
+        if (option := getattr(socket, name, None)) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _octets(buffer: Buffer) -> Buffer:
+    """Asyncio counts in `len`, which of a view of numbers is not its bytes."""
+    if isinstance(buffer, memoryview) and buffer.itemsize != 1:
+        return buffer.cast("B")
+    return buffer
 
 
 def address_of(name: object) -> Address:
