@@ -234,6 +234,16 @@ def test_a_failed_command_shows_its_last_words_and_keeps_all_of_them(checkout: P
     assert "line 0\n" in run.LOG.read_text()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="system packages are Linux'")
+def test_packages_that_cannot_be_installed_are_named(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(checkout))  # no apt-get here
+
+    with pytest.raises(run.SetupError, match=r"libEGL\.so\.1.*libegl1"):
+        run.apt_install({"libEGL.so.1": "libegl1"})
+
+
 # --- started as a process -------------------------------------------------------------------------
 
 
