@@ -27,9 +27,9 @@ from potluck.cluster.deployment import Deployment
 from potluck.cluster.master import Master
 from potluck.cluster.membership import Membership
 from potluck.cluster.pairing import PairingDesk
-from potluck.cluster.views import ComputerViews, lent_to, load_progress, model_state, plan_view
+from potluck.cluster.views import ComputerViews, load_progress, model_state, plan_view
 from potluck.cluster.worker import Worker
-from potluck.errors import UnreachableError, UsageError
+from potluck.errors import NotFoundError, UsageError
 from potluck.ids import NodeId
 from potluck.model.chat import ChatFormat
 from potluck.model.defaults import load_defaults
@@ -56,6 +56,7 @@ class Parts:
     addresses: Callable[[], tuple[Address, ...]]
     set_role: Callable[[schema.RoleRequest], None]
     memory_limit: Callable[[], int | None]
+    masters: Callable[[], tuple[str, ...]]  # names of those that this computer helps now
     stop: Callable[[], None]
     guide: Path
     activity: Activity
@@ -99,7 +100,7 @@ class NodeBackend:
                 role=self.role(),
                 home_id=parts.membership.home_id,
                 paused=parts.worker.is_paused,
-                lent_to=lent_to(parts.worker),
+                lent_to=parts.masters(),
                 memory_limit=parts.memory_limit(),
             ),
             computers=self._views.all(parts.discovery.peers(), parts.worker),
@@ -155,7 +156,7 @@ class NodeBackend:
     def _address(self, words: str) -> Address:
         if not any(sign in words for sign in ".:"):
             here = ", ".join(f.name for f in self._parts.discovery.peers()) or "none"
-            raise UnreachableError(
+            raise NotFoundError(
                 f"No computer called {words} was found. Found are: {here}. Start Potluck there and"
                 " share it, or give its address."
             )
@@ -186,7 +187,7 @@ class NodeBackend:
 
     async def forget(self, node_id: str) -> None:
         if not await self._parts.membership.forget(NodeId(node_id)):
-            raise UsageError("That computer is not one of this home.")
+            raise NotFoundError("That computer is not one of this home.")
         self._parts.activity.touch()
 
     async def set_role(self, request: schema.RoleRequest) -> None:
@@ -298,7 +299,7 @@ class NodeBackend:
     async def close_listener(self, port: int) -> None:
         entry = self._listeners.pop(port, None)
         if entry is None:
-            raise UsageError(f"Nothing of Potluck listens on port {port}.")
+            raise NotFoundError(f"Nothing of Potluck listens on port {port}.")
         await entry[1].stop()
         self._parts.activity.touch()
 

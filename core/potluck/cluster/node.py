@@ -92,6 +92,7 @@ class Node:
             devices=lambda: self.engine.devices,
             removed=self._removed,
             trust_changed=self.engine.trust_changed,
+            changed=self._changed,
         )
         self.discovery = Discovery(
             on_change=self._found_changed,
@@ -138,6 +139,7 @@ class Node:
                 addresses=self.addresses,
                 set_role=self._set_role,
                 memory_limit=lambda: self._settings.memory_limit,
+                masters=self.links.master_names,
                 stop=self._stop.set,
                 guide=guide_folder(),
                 activity=self.activity,

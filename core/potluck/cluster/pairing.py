@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from potluck.api.schema import Pairing as PairingView
 from potluck.api.schema import PairingState as ViewState
-from potluck.errors import PairingError, PeerTimeoutError, UnreachableError, UsageError
+from potluck.errors import NotFoundError, PairingError, PeerTimeoutError, UnreachableError
 from potluck.ids import NodeId, short
 from potluck.net.identity import Identity
 from potluck.net.pairing_link import PairingLink
@@ -76,7 +76,7 @@ class Attempt:
             name=machine.peer_name or self.name,
             role=machine.role,
             state=state,
-            code=machine.code,
+            code=machine.code.replace(" ", "") if machine.code else None,
             message=message,
         )
 
@@ -150,11 +150,11 @@ class PairingDesk:
         """What the person here says to the digits.
 
         Raises:
-            UsageError: there is no such pairing (any more).
+            NotFoundError: there is no such pairing (any more).
         """
         attempt = self._attempts.get(attempt_id)
         if attempt is None:
-            raise UsageError("This pairing has ended. Ask again.")
+            raise NotFoundError("This pairing has ended. Ask again.")
         machine = attempt.machine
         messages = machine.accept(_now()) if accept else machine.refuse()
         for message in messages:

@@ -255,9 +255,3 @@ def _absent(found: Found | None, problem: PotluckError | None) -> tuple[Computer
 
 def _shown(addresses: Sequence[Address]) -> str | None:
     return show(addresses[0]) if addresses else None
-
-
-def lent_to(worker: Worker) -> tuple[str, ...]:
-    """Whom this computer helps now, by name."""
-    loan = worker.loan
-    return (loan.master_name,) if loan is not None else ()

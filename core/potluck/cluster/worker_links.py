@@ -35,6 +35,7 @@ class WorkerLinks:
     Args:
         removed: told when a home's master removed this computer.
         trust_changed: told when others were removed.
+        changed: told when a face should look again; it comes back as `announce`.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class WorkerLinks:
         devices: Callable[[], tuple[DeviceInfo, ...]],
         removed: Callable[[HomeId], None],
         trust_changed: Callable[[], None],
+        changed: Callable[[], None],
     ) -> None:
         self._worker = worker
         self._identity = identity
@@ -53,14 +55,16 @@ class WorkerLinks:
         self._devices = devices
         self._removed = removed
         self._trust_changed = trust_changed
+        self._changed = changed
         self._masters: dict[Link, Status | None] = {}  # what each was told last
         self._status_due: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    @property
     def master_names(self) -> tuple[str, ...]:
-        """Masters that are connected now."""
-        return tuple(link.peer.name for link in self._masters)
+        """Whom this computer helps now: masters that are connected, and who borrowed it."""
+        loan = self._worker.loan
+        names = [link.peer.name for link in self._masters]
+        return tuple(dict.fromkeys([*names, *([loan.master_name] if loan is not None else [])]))
 
     async def serve(self, link: Link) -> None:
         """One connection, until it ends."""
@@ -82,12 +86,13 @@ class WorkerLinks:
             raise NotAllowedError("Only a home's main computer controls others.")
         self._masters[link] = None
         self._worker.master_came(link)
-        self.announce()
+        self._changed()
         try:
             await ControlLink(link).run(lambda message, _: self._handle(link, message))
         finally:
             del self._masters[link]
             self._worker.master_left(link)
+            self._changed()
 
     async def _handle(self, link: Link, message: Message) -> Message | None:
         match message:
