@@ -11,6 +11,7 @@ import logging.handlers
 import os
 import platform
 import secrets
+import shutil
 import signal
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
@@ -71,7 +72,9 @@ class Node:
         self.activity = Activity()
         identity_folder = folders.data / "identity"
         self.identity = Identity.load_or_create(identity_folder, self._settings.shown_name)
-        self.store = ChunkStore(folders.cache / "tensors")
+        folders.cache.mkdir(parents=True, exist_ok=True)
+        half = shutil.disk_usage(folders.cache).total // 2
+        self.store = ChunkStore(folders.cache / "tensors", self._settings.store_limit or half)
         self.recent = RecentFolders(folders.config / "recent.json")
         self.engine = EngineSupervisor(
             identity_folder=identity_folder,
