@@ -13,7 +13,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtWidgets import QApplication, QSystemTrayIcon
 
 from potluck.api.schema import ClusterState
-from potluck_app import resources
+from potluck_app import resources, wording
 from potluck_app.backend import Backend
 from potluck_app.history import History
 from potluck_app.http import Call, Endpoint
@@ -230,8 +230,8 @@ class Application(QObject):
                 self._announced.add(request.id)
                 self.show()
                 if self.tray is not None:
-                    code = request.code or ""
-                    text = f"{request.name} wants to use this computer. Code {code[:3]} {code[3:]}"
+                    code = wording.spaced_code(request.code or "")
+                    text = f"{request.name} wants to use this computer. Code {code}"
                     self.tray.say("Potluck", text)
 
     # --- the end

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from potluck.api.schema import ClusterState, Computer, ModelState, Transfer
 
+GUIDE = "Potluck guide"
 _SLOW_LINK = 12.5e6  # bytes per second (100 Mbit/s): below, sending a model takes minutes per GB
 
 
@@ -77,7 +78,8 @@ def listing(names: Sequence[str]) -> str:
 
 def spaced_code(code: str) -> str:
     """The six digits as people read them out: `427 918`."""
-    return f"{code[:3]} {code[3:]}"
+    digits = "".join(code.split())
+    return f"{digits[:3]} {digits[3:]}"
 
 
 def hardware_line(computer: Computer) -> str:
@@ -102,6 +104,13 @@ def link_line(computer: Computer) -> str:
     if computer.bytes_per_s is not None and computer.bytes_per_s < _SLOW_LINK:
         line += " — slow link"
     return line
+
+
+def model_name(name: str | None) -> str:
+    """What a model is called here; the program's own has a plain name on the wire."""
+    if name is None:
+        return "Model"
+    return GUIDE if name == "guide" else name
 
 
 def model_progress(model: ModelState, transfers: Sequence[Transfer]) -> str:

@@ -83,6 +83,10 @@ def test_every_phase_of_a_model_has_its_line(model: dict[str, Any], line: str) -
     assert wording.model_progress(ModelState(**model), ()) == line
 
 
+def test_the_code_is_read_out_in_two_halves() -> None:
+    assert wording.spaced_code("427918") == wording.spaced_code("427 918") == "427 918"
+
+
 def test_where_a_model_runs_counts_computers_not_stages() -> None:
     assert wording.where_it_runs(home()) == "this computer"
     assert wording.where_it_runs(home(model=running_model())) == "2 computers"

@@ -29,11 +29,30 @@ class Code:
 
 Block: TypeAlias = Prose | Code
 
+_THINK, _THINK_END = "<think>", "</think>"
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[^\s`]*)[^`]*$")
 _LIST_ITEM = re.compile(r"^(?:[-+*]|\d{1,9}[.)])(?:\s|$)")
 # A line without its end yet, of which the next characters may make a list item or a fence.
 _UNDECIDED = re.compile(r"^(?:[-+*]+|\d{1,9}[.)]?|`+|~+)$")
+
+
+def split_thinking(text: str) -> tuple[str, str, bool]:
+    """What the model thought, what it answered, and whether it has done thinking.
+
+    Models that think aloud begin with `<think>`; some chat templates write that tag themselves, so
+    that only `</think>` comes.
+    """
+    begun = text.lstrip()
+    if not begun.startswith(_THINK):
+        # As long as it may still become the tag, it is nothing to show.
+        is_partial = bool(begun) and _THINK.startswith(begun)
+        before, tag, after = text.partition(_THINK_END)
+        if tag:
+            return before.strip(), after.lstrip(), True
+        return "", "" if is_partial else text, True
+    thoughts, tag, answer = begun.removeprefix(_THINK).partition(_THINK_END)
+    return thoughts.strip(), answer.lstrip(), bool(tag)
 
 
 class BlockSplitter:

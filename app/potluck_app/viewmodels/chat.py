@@ -9,6 +9,7 @@ from PySide6.QtCore import QObject, Signal
 from potluck_app.backend import Backend, Reply, ReplyEnd
 from potluck_app.background import Background
 from potluck_app.history import Conversation, History, Message, Summary, new_id, title_of
+from potluck_app.viewmodels.blocks import split_thinking
 from potluck_app.viewmodels.chat_list import ChatListModel
 from potluck_app.viewmodels.conversation import ConversationModel
 
@@ -218,8 +219,11 @@ def fitting(messages: Sequence[Message], context: int) -> list[Message]:
     for message in messages:
         if usable and usable[-1].role == message.role == "user":
             usable.pop()  # its reply failed; most chat templates want roles to alternate
-        if message.text:
-            usable.append(message)
+        text = split_thinking(message.text)[1] if message.role == "assistant" else message.text
+        if (
+            text
+        ):  # thoughts are not said again: they fill the context, and models are not used to it
+            usable.append(msgspec.structs.replace(message, text=text))
     if context <= 0:
         return usable
     room = (context - context // _REPLY_SHARE) * _CHARACTERS_PER_TOKEN

@@ -194,7 +194,7 @@ def model_card(state: ClusterState) -> ModelCard | None:
         figures.append(wording.plural(max(s.stop for s in segments), "layer", "layers"))
     on_its_way = model.state in ("preparing", "streaming", "loading")
     return ModelCard(
-        name=model.name or "Model",
+        name=wording.model_name(model.name),
         pill=text,
         tone=tone,
         figures=" · ".join(figures),

@@ -46,6 +46,14 @@ class ModelCardView(QFrame):
         self.meter = Meter(theme, "Progress of the model")
         self.line = label("", "meta", wrap=True)
         self.line.setObjectName("model-line")
+        self.why = IconButton(theme, "chevron-right", "Why it runs so", "model-why", text="Why so?")
+        self.why.clicked.connect(self._toggle_why)
+        self._explanation = label("", "meta", wrap=True)
+        self._explanation.setObjectName("model-explanation")
+        self._explanation.hide()
+        summary = hbox(spacing=8)
+        summary.addWidget(self.line, 1)
+        summary.addWidget(self.why)
         head = hbox(spacing=12)
         head.addWidget(self.name)
         head.addWidget(self.pill)
@@ -58,7 +66,8 @@ class ModelCardView(QFrame):
         column.addLayout(head)
         column.addWidget(self.bar)
         column.addWidget(self.meter)
-        column.addWidget(self.line)
+        column.addLayout(summary)
+        column.addWidget(self._explanation)
 
     def show_card(self, card: ModelCard | None) -> None:
         """Show the model; without one, offer to choose one."""
@@ -70,6 +79,7 @@ class ModelCardView(QFrame):
             self.name.setText("No model is loaded")
             self.bar.show_segments(())
             self.meter.hide()
+            self._show_why("")
             self.line.setText(
                 "The first message loads the Potluck guide. Choose a bigger model to spread it over"
                 " your computers."
@@ -83,9 +93,20 @@ class ModelCardView(QFrame):
         self.bar.setToolTip("")
         self.meter.setVisible(card.progress is not None)
         self.meter.show_fraction(card.progress or 0.0)
-        text = card.line or card.explanation
-        self.line.setText(text)
-        self.line.setVisible(bool(text))
+        first, _, rest = card.explanation.partition("\n")
+        self.line.setText(card.line or first)
+        self.line.setVisible(bool(card.line or first))
+        self._show_why("" if card.line else rest)
+
+    def _show_why(self, text: str) -> None:
+        self._explanation.setText(text)
+        self.why.setVisible(bool(text))
+        if not text:
+            self._explanation.hide()
+
+    def _toggle_why(self) -> None:
+        self._explanation.setVisible(self._explanation.isHidden())
+        self.why.set_icon("chevron-right" if self._explanation.isHidden() else "chevron-down")
 
 
 class ComputerCardView(QFrame):
@@ -150,8 +171,9 @@ class ComputerCardView(QFrame):
             self._meter.show_fraction(card.used)
         self._memory.setText(card.receiving or card.memory)
         self._link.set_text("" if card.receiving else card.link)
+        self._meter.setVisible(bool(card.memory) or card.progress is not None)
         for widget in (self._memory, self._link):
-            widget.setVisible(not card.detail)
+            widget.setVisible(not card.detail and bool(card.memory or card.link or card.receiving))
         self._detail.setText(card.detail)
         self._detail.setVisible(bool(card.detail))
 

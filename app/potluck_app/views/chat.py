@@ -143,7 +143,7 @@ class ChatView(QWidget):
         """Show which model answers, and how it is."""
         card = None if state is None else cluster.model_card(state)
         if state is None or card is None:
-            self._show_model("Potluck guide", "this computer")
+            self._show_model(wording.GUIDE, "this computer")
             self.pill.show_state("Ready" if state else "Starting", "ok" if state else "neutral")
             self._context = 0
             self.transcript.show_progress("" if state else "Starting Potluck…", None)
@@ -159,7 +159,7 @@ class ChatView(QWidget):
         self.model.setText(text)
         self.model.setAccessibleName(f"Model: {name}, on {where}. Choose another")
         self.composer.set_model_name(name)
-        self._empty_line.setText(f"{name} answers from {where}.")
+        self._empty_line.setText(f"{name} answers on {where}.")
 
     def _on_messages(self) -> None:
         self._pages.setCurrentIndex(1 if self._chat.messages.rowCount() else 0)

@@ -222,6 +222,14 @@ class IconButton(QToolButton):
         theme.changed.connect(self.tint)
         self.tint()
 
+    def set_icon(self, icon: str) -> None:
+        self._usual = (icon, self._usual[1])
+        self._show_usual()
+
+    def set_text(self, text: str) -> None:
+        self._usual = (self._usual[0], text)
+        self._show_usual()
+
     def confirm(self, text: str) -> None:
         """Say for a moment that it is done."""
         self._show("check", text if self._usual[1] else "")

@@ -24,8 +24,9 @@ _KEYWORDS: Final = frozenset(
     """.split()  # noqa: SIM905 - a hundred words in quotes would hide the words
 )
 _HASH_LANGUAGES: Final = frozenset(
-    ("python", "py", "bash", "sh", "shell", "zsh", "console", "yaml", "yml", "toml", "ruby", "rb")
-    + ("perl", "r", "make", "makefile", "dockerfile")
+    """
+    python py bash sh shell zsh console yaml yml toml ruby rb perl r make makefile dockerfile
+    """.split()  # noqa: SIM905
 )
 _DASH_LANGUAGES: Final = frozenset(("sql", "lua", "haskell", "hs"))
 _PLAIN_LANGUAGES: Final = frozenset(("", "text", "txt", "plain", "plaintext", "markdown", "md"))

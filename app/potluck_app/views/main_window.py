@@ -158,6 +158,8 @@ class MainWindow(QMainWindow):
     def _on_connection(self, connection: Connection, _message: str) -> None:
         if connection == "connected":
             self._problem = ""
+        else:
+            self._dismissed = 0  # another node counts its notices from one again
         self._show_banner()
 
     def _on_problem(self, message: str) -> None:

@@ -9,10 +9,11 @@ from PySide6.QtWidgets import QFrame, QLabel, QSizePolicy, QWidget
 from potluck_app import wording
 from potluck_app.history import Message
 from potluck_app.theme import Theme
-from potluck_app.viewmodels.blocks import BlockSplitter, Code, Prose
+from potluck_app.viewmodels.blocks import BlockSplitter, Code, Prose, split_thinking
 from potluck_app.views.code import CodeView
 from potluck_app.views.controls import IconButton, Meter, button, hbox, label, vbox
 from potluck_app.views.prose import ProseView
+from potluck_app.views.thinking import ThinkingView
 
 _BUBBLE_SHARE = 0.8  # of the transcript's width, at most
 
@@ -55,7 +56,10 @@ class ReplyMessage(QWidget):
         self._splitter = BlockSplitter()
         self._blocks: list[ProseView | CodeView] = []
         self._shown_text = ""
+        self._answer = ""
         self._column = vbox(self, spacing=10)
+        self.thinking = ThinkingView(theme)
+        self._column.addWidget(self.thinking)
         self._build_waiting()
         self._build_failure(on_regenerate)
         self._build_footer(on_regenerate)
@@ -111,13 +115,15 @@ class ReplyMessage(QWidget):
     def show_message(self, message: Message, *, is_last: bool) -> None:
         """Show the message as it is now; text that only grew is not drawn from its beginning."""
         self._message = message
-        if not message.text.startswith(self._shown_text):
+        thoughts, self._answer, has_thought = split_thinking(message.text)
+        is_streaming = message.status == "streaming"
+        self.thinking.show_thoughts(thoughts, is_done=has_thought or not is_streaming)
+        if not self._answer.startswith(self._shown_text):
             self._splitter = BlockSplitter()
             self._shown_text = ""
-        first = self._splitter.feed(message.text[len(self._shown_text) :])
-        self._shown_text = message.text
+        first = self._splitter.feed(self._answer[len(self._shown_text) :])
+        self._shown_text = self._answer
         self._draw_from(first)
-        is_streaming = message.status == "streaming"
         self._waiting.setVisible(is_streaming and not message.text)
         self._failure.setVisible(message.status == "failed")
         self._failure_text.setText(message.error or "")
@@ -151,7 +157,7 @@ class ReplyMessage(QWidget):
                 view.show_markdown(block.text)
 
     def _add(self, number: int, view: ProseView | CodeView) -> ProseView | CodeView:
-        self._column.insertWidget(number, view)
+        self._column.insertWidget(number + 1, view)  # below the thoughts
         return view
 
     def _drop(self, view: ProseView | CodeView) -> None:
@@ -160,7 +166,7 @@ class ReplyMessage(QWidget):
         view.deleteLater()
 
     def _copy(self) -> None:
-        QGuiApplication.clipboard().setText(self._message.text)
+        QGuiApplication.clipboard().setText(self._answer)
         self.copy.confirm("Copied")
 
 

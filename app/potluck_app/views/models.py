@@ -87,8 +87,7 @@ class ModelsView(QWidget):
         line = wording.model_progress(state.model, state.transfers) if state else ""
         self._progress.setVisible(bool(line))
         if state is not None and line:
-            name = state.model.name
-            self._line.setText(f"{name}: {line}" if name else line)
+            self._line.setText(f"{wording.model_name(state.model.name)}: {line}")
             self._meter.setVisible(state.model.progress is not None)
             self._meter.show_fraction(state.model.progress or 0.0)
 
@@ -147,11 +146,12 @@ class ModelsView(QWidget):
             )
 
     def _card(self, entry: ModelEntry, *, is_current: bool) -> QFrame:
+        name = wording.model_name(entry.name)
         frame = QFrame()
         frame.setProperty("card", "true")
         icon = TintedIcon(self._theme, "models", 24, lambda: self._theme.tokens.accent)
         texts = vbox(spacing=1)
-        texts.addWidget(ElidedLabel(entry.name, "section"))
+        texts.addWidget(ElidedLabel(name, "section"))
         texts.addWidget(ElidedLabel(f"{wording.size(entry.nbytes)} · {entry.path}", "meta"))
         row = hbox(frame, spacing=12)
         row.setContentsMargins(16, 13, 16, 13)
@@ -161,6 +161,6 @@ class ModelsView(QWidget):
             row.addWidget(Pill("In use", "ok"))
         else:
             use = button("Use", "model-use", lambda: self.use(entry.path))
-            use.setAccessibleName(f"Use {entry.name}")
+            use.setAccessibleName(f"Use {name}")
             row.addWidget(use)
         return frame

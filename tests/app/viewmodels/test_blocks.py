@@ -2,10 +2,11 @@
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potluck_app.viewmodels.blocks import Block, BlockSplitter, Code, Prose, split
+from potluck_app.viewmodels.blocks import Block, BlockSplitter, Code, Prose, split, split_thinking
 
 REPLY = """Use a **slice**:
 
@@ -75,6 +76,21 @@ def test_code_of_a_list_item_loses_its_indentation() -> None:
 def test_blank_lines_alone_are_no_block() -> None:
     assert split("\n\n") == []
     assert split("\n\ntext\n\n\n") == [Prose("text")]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("Just an answer with <think> in it", ("", "Just an answer with <think> in it", True)),
+        ("<think>\nHm.\n", ("Hm.", "", False)),
+        ("\n<think>\nHm.\n</think>\n\nYes.", ("Hm.", "Yes.", True)),
+        ("Hm.</think>Yes.", ("Hm.", "Yes.", True)),
+        ("<thi", ("", "", True)),
+        ("<thing>", ("", "<thing>", True)),
+    ],
+)
+def test_thoughts_are_told_apart_from_the_answer(text: str, parts: tuple[str, str, bool]) -> None:
+    assert split_thinking(text) == parts
 
 
 @given(st.lists(st.integers(0, len(REPLY)), max_size=30))

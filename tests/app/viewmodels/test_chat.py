@@ -206,6 +206,12 @@ def test_a_question_whose_reply_failed_is_not_sent_again() -> None:
     assert [m.text for m in fitting(talk, context=0)] == ["now"]
 
 
+def test_thoughts_are_not_said_again() -> None:
+    talk = [user("a"), reply("<think>hm</think>b"), user("<think> is a tag?")]
+
+    assert [m.text for m in fitting(talk, context=0)] == ["a", "b", "<think> is a tag?"]
+
+
 def test_the_context_is_the_loaded_models(chat: Chat, backend: ScriptedBackend) -> None:
     backend.say(home(model=running_model(context=64)))
     chat.send("a" * 400)

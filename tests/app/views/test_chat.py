@@ -193,6 +193,28 @@ def test_the_reply_and_its_code_can_be_copied(
     qtbot.waitUntil(lambda: view.copy.text() == "Copy")
 
 
+def test_thoughts_are_folded_away_and_not_copied(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    write(window, qtbot, "How?")
+    view = reply_view(window)
+    for piece in ("<th", "ink>Let me ", "see."):
+        backend.replies[-1].text.emit(piece)
+    qtbot.waitUntil(view.thinking.isVisible)
+    assert view.thinking.toggle.text() == "Thinking…"
+    assert not view.thinking.text.isVisible()
+
+    backend.replies[-1].text.emit("</think>\n\nSo.")
+    backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
+    qtbot.waitUntil(lambda: shown_text(view) == "So.")
+    qtbot.mouseClick(view.thinking.toggle, Qt.MouseButton.LeftButton)
+    assert view.thinking.text.isVisible()
+    assert view.thinking.text.text() == "Let me see."
+    qtbot.mouseClick(view.copy, Qt.MouseButton.LeftButton)
+
+    assert QGuiApplication.clipboard().text() == "So."
+
+
 def test_regenerate_is_offered_on_the_last_reply_only(
     window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:

@@ -1,7 +1,8 @@
 """The Cluster page: computers, layers, adding one by its digits."""
 
+import msgspec
 import pytest
-from fake_backend import computer
+from fake_backend import PLAN, computer
 from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 from scripted_window import STUDY, ScriptedBackend, home, pairing, running_model, study_pc
@@ -164,6 +165,29 @@ def test_a_model_can_be_unloaded(page: MainWindow, backend: ScriptedBackend, qtb
     qtbot.mouseClick(page.cluster.model.unload, LEFT)
 
     assert "DELETE /cluster/model" in backend.paths()
+
+
+def test_the_plan_explains_itself_when_asked(
+    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    plan = msgspec.structs.replace(PLAN, explanation="Desk does it alone.\nIt is the fastest.")
+    backend.say(home(model=running_model(plan=plan)))
+    card = page.cluster.model
+    assert card.line.text() == "Desk does it alone."
+    assert not card._explanation.isVisible()
+
+    qtbot.mouseClick(card.why, LEFT)
+
+    assert card._explanation.isVisible()
+    assert card._explanation.text() == "It is the fastest."
+
+
+def test_a_computer_of_which_nothing_is_known_shows_nothing(
+    page: MainWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(home(computer("Mac", "2", devices=(), rtt_ms=None, bytes_per_s=None)))
+
+    assert not page.cluster._computers["2" * 64]._meter.isVisible()
 
 
 def test_streaming_shows_its_progress(page: MainWindow, backend: ScriptedBackend) -> None:

@@ -101,7 +101,7 @@ def test_the_size_of_the_window_is_remembered(
 
 
 ENTRIES = (
-    ModelEntry(name="Guide", path="/assets/guide", nbytes=7_000_000),
+    ModelEntry(name="guide", path="/assets/guide", nbytes=7_000_000),
     ModelEntry(name="Qwen3 8B", path="/models/qwen", nbytes=16_400_000_000, current=True),
 )
 
@@ -121,7 +121,7 @@ def test_models_are_listed_and_one_is_used(
     backend.last("/cluster/models").call.done.emit(ENTRIES)
     assert "2 models" in window.models.subtitle.text()
     (use,) = window.models.findChildren(QPushButton, "model-use")
-    assert use.accessibleName() == "Use Guide"
+    assert use.accessibleName() == "Use Potluck guide"
 
     qtbot.mouseClick(use, LEFT)
 

@@ -1,0 +1,45 @@
+"""What a model thinks before it answers: folded away, there for who wants to read it."""
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QLabel, QWidget
+
+from potluck_app.theme import Theme
+from potluck_app.views.controls import IconButton, hbox, label, vbox
+
+
+class ThinkingView(QWidget):
+    """A line that opens to the thoughts."""
+
+    def __init__(self, theme: Theme) -> None:
+        super().__init__()
+        self.toggle = IconButton(theme, "chevron-right", "", "reply-thinking", text="Thinking…")
+        self.toggle.clicked.connect(self._toggle)
+        self.text: QLabel = label("", "body2", wrap=True)
+        self.text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.text.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        self.text.setAccessibleName("Thoughts")
+        self.text.setContentsMargins(28, 0, 0, 0)
+        head = hbox()
+        head.addWidget(self.toggle)
+        head.addStretch(1)
+        column = vbox(self, spacing=4)
+        column.addLayout(head)
+        column.addWidget(self.text)
+        self.text.hide()
+        self.hide()
+
+    def show_thoughts(self, thoughts: str, *, is_done: bool) -> None:
+        """Show these, or nothing where there are none."""
+        self.setVisible(bool(thoughts) or not is_done)
+        self.toggle.set_text("Thoughts" if is_done else "Thinking…")
+        self._name()
+        self.text.setText(thoughts)
+
+    def _toggle(self) -> None:
+        self.text.setVisible(self.text.isHidden())
+        self.toggle.set_icon("chevron-right" if self.text.isHidden() else "chevron-down")
+        self._name()
+
+    def _name(self) -> None:
+        verb = "Show" if self.text.isHidden() else "Hide"
+        self.toggle.setAccessibleName(f"{verb} the thoughts before this reply")
