@@ -103,8 +103,7 @@ class LocalComputer:
         )
 
     async def measure_link_to(self, other: Neighbour) -> LinkQuality:
-        home = _own_home(self._identity)
-        link = await self._dial(home, other.node_id, other.addresses, "weights")
+        link = await self._dial(self._home(), other.node_id, other.addresses, "weights")
         try:
             async with asyncio.timeout(MEASURE_TIMEOUT_S):
                 quality = await measure(link)
@@ -115,6 +114,14 @@ class LocalComputer:
         finally:
             link.close()
         return LinkQuality(rtt_ms=1000 * quality.rtt_s, bytes_per_s=quality.bytes_per_s)
+
+    def _home(self) -> HomeId:
+        """The own home. A computer that works alone makes one, for the connections with itself."""
+        home = self._identity.own_home
+        if home is None:
+            home = self._identity.create_home(self.name)
+            self._engine.trust_changed()
+        return home.home_id
 
     async def _dial(
         self, home: HomeId, peer: NodeId, addresses: Sequence[Address], purpose: Purpose
@@ -151,7 +158,7 @@ class LocalComputer:
 
         stage = LoadStage(
             request=0,
-            home=_own_home(self._identity),
+            home=self._home(),
             epoch=assign.epoch,
             config=assign.config,
             scheme=assign.scheme,
@@ -171,7 +178,7 @@ class LocalComputer:
 
     async def connect(self, port: int) -> Link:
         here = (Address(host="127.0.0.1", port=port),)
-        return await self._dial(_own_home(self._identity), self.node_id, here, "activations")
+        return await self._dial(self._home(), self.node_id, here, "activations")
 
 
 def _files(assign: Assign, model: LocalModel) -> Sequence[TensorFile]:
@@ -182,10 +189,6 @@ def _files(assign: Assign, model: LocalModel) -> Sequence[TensorFile]:
     return files
 
 
-def _own_home(identity: Identity) -> HomeId:
-    home = identity.own_home
-    assert home is not None, "a master has a home"
-    return home.home_id
 
 
 class RemoteComputer:
