@@ -253,16 +253,23 @@ class RemoteComputer:
     ) -> None:
         """Have the stage loaded. As long as it says that it is warming up, it is waited for."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(LOAD_SILENCE_S) as deadline:
+        message = Load(epoch=assign.epoch, next_hop=next_hop)
+        try:
+            async with asyncio.timeout(LOAD_SILENCE_S) as deadline:
 
-            def warming_up(message: WarmingUp) -> None:
-                if message.epoch == assign.epoch:
-                    deadline.reschedule(loop.time() + LOAD_SILENCE_S)
-                    progress(message.progress)
+                def warming_up(message: WarmingUp) -> None:
+                    if message.epoch == assign.epoch:
+                        deadline.reschedule(loop.time() + LOAD_SILENCE_S)
+                        progress(message.progress)
 
-            self._on_warming_up = warming_up
-            message = Load(epoch=assign.epoch, next_hop=next_hop)
-            await self._ask(message, Loaded, timeout_s=LOAD_TIMEOUT_S)
+                self._on_warming_up = warming_up
+                await self._ask(message, Loaded, timeout_s=LOAD_TIMEOUT_S)
+        except TimeoutError:
+            raise PeerTimeoutError(
+                f"{self.name} has said nothing of its loading for {LOAD_SILENCE_S:.0f} seconds."
+            ) from None
+        finally:
+            self._on_warming_up = lambda _: None  # a late report finds no deadline to move
 
     async def unload(self, epoch: int) -> None:
         await self._ask(Unload(epoch=epoch), Unloaded, UNLOAD_TIMEOUT_S)
