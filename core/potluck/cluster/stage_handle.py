@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -108,16 +109,13 @@ class StageHandle:
         Raises:
             EngineError: it did not come up; the message names the log.
         """
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "potluck.cluster.stage_process",
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._open_log(),
-            env=_environment(),
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-        )
+        try:
+            self._process = await self._spawn()
+        except OSError as error:
+            raise errors.EngineError(
+                f"The engine cannot be started: {error}. Restart Potluck; its log would be"
+                f" {self._log_path}."
+            ) from error
         self._send(self._start)
         ready: asyncio.Future[FromStage] = asyncio.get_running_loop().create_future()
         self._waiting[0] = ready
@@ -132,9 +130,22 @@ class StageHandle:
                 f" Its log is {self._log_path}."
             ) from None
 
-    def _open_log(self) -> int:
+    async def _spawn(self) -> asyncio.subprocess.Process:
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(self._log_path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+        log = os.open(self._log_path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+        try:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "potluck.cluster.stage_process",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=_environment(),
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            )
+        finally:
+            os.close(log)  # the process has its own
 
     async def stop(self) -> None:
         """End the process: kindly, then not."""
@@ -178,15 +189,31 @@ class StageHandle:
         """
         stage = msgspec.structs.replace(stage, request=next(self._requests))
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(None) as deadline:
+        try:
+            async with asyncio.timeout(LOAD_SILENCE_S) as deadline:
 
-            def progressed(progress: LoadProgress) -> None:
-                deadline.reschedule(loop.time() + LOAD_SILENCE_S)
-                on_progress(progress)
+                def progressed(progress: LoadProgress) -> None:
+                    deadline.reschedule(loop.time() + LOAD_SILENCE_S)
+                    on_progress(progress)
 
-            self._on_progress = progressed
-            deadline.reschedule(loop.time() + LOAD_SILENCE_S)
-            return await self._ask(stage.request, stage, StageLoaded, None)
+                self._on_progress = progressed
+                return await self._ask(stage.request, stage, StageLoaded, None)
+        except TimeoutError:
+            self._give_up()
+            raise errors.EngineError(
+                f"The engine on this computer has read nothing for {LOAD_SILENCE_S:.0f} seconds."
+                f" Its log is {self._log_path}."
+            ) from None
+        except asyncio.CancelledError:
+            self._give_up()
+            raise
+        finally:
+            self._on_progress = lambda _: None  # a late report finds no deadline to move
+
+    def _give_up(self) -> None:
+        """Nobody waits for the load under way any more: let the process end it."""
+        with suppress(errors.EngineError):
+            self._send(UnloadStage(request=next(self._requests)))
 
     async def unload(self) -> None:
         request = next(self._requests)
@@ -230,8 +257,8 @@ class StageHandle:
                 self._handle(decode_from_stage(await stream.readexactly(length)))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the process is gone
-        except (errors.EngineError, msgspec.DecodeError):
-            logger.exception("stage process speaks nonsense")
+        except Exception:  # the boundary to the process: another one is started in its place
+            logger.exception("the stage process said what could not be handled")
             self._process.kill()
         self._ended(await self._process.wait())
 
