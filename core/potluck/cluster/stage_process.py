@@ -107,6 +107,8 @@ class StageServer:
         set_threads(start.threads)
         self._compute = ComputeThread()
         self._loaded: LoadedStage | None = None
+        self._turn = asyncio.Lock()  # one load or unload at a time
+        self._wanted = 0  # the last request to load or unload; those before it are given up
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- the node
@@ -135,8 +137,10 @@ class StageServer:
             case ProfileLayer():
                 self._spawn(self._answer(message.request, self._profile(message)))
             case LoadStage():
+                self._wanted = message.request
                 self._spawn(self._answer(message.request, self._load(message)))
             case UnloadStage():
+                self._wanted = message.request
                 self._spawn(self._answer(message.request, self._unload(message)))
             case Start():
                 logger.warning("a second start is ignored")
@@ -190,8 +194,13 @@ class StageServer:
     # --- loading
 
     async def _load(self, message: LoadStage) -> StageLoaded:
+        async with self._turn:
+            return await self._load_next(message)
+
+    async def _load_next(self, message: LoadStage) -> StageLoaded:
         started = time.perf_counter()
         await self._drop()
+        self._check_wanted(message)
         home = HomeId(message.home)
         next_link: Link | None = None
         if (hop := message.next_hop) is not None:
@@ -224,6 +233,7 @@ class StageServer:
         last_report = 0.0
 
         def progress(done: int, total: int) -> None:
+            self._check_wanted(message)
             nonlocal last_report
             now = time.monotonic()
             if now - last_report >= PROGRESS_INTERVAL_S or done == total:
@@ -245,8 +255,13 @@ class StageServer:
         budget = max(0, int(CACHE_SHARE * room))
         return Stage(weights, context=message.context, cache_budget=budget, epoch=message.epoch)
 
+    def _check_wanted(self, message: LoadStage) -> None:
+        if self._wanted != message.request:
+            raise EngineError("This load was given up.")
+
     async def _unload(self, message: UnloadStage) -> StageUnloaded:
-        await self._drop()
+        async with self._turn:
+            await self._drop()
         self._tell(Memory(devices=(self._lent(),)))
         return StageUnloaded(request=message.request)
 
