@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from potluck.cluster.stage_handle import StageHandle
@@ -48,6 +49,7 @@ class EngineSupervisor:
         self._problem: PotluckError | None = None
         self._up = asyncio.Event()  # there is a handle, or there is none and never will be
         self._wake = asyncio.Event()  # the process died
+        self._is_behind = False  # something was to be told while there was no process to tell
 
     @property
     def devices(self) -> tuple[DeviceInfo, ...]:
@@ -68,22 +70,32 @@ class EngineSupervisor:
     def lend(self, memory_limit: int | None) -> None:
         """Lend at most so much memory from now on."""
         self._memory_limit = memory_limit
-        if self._handle is not None:
-            self._handle.lend(memory_limit)
+        self._tell()
 
     def trust_changed(self) -> None:
+        """The identity's folder changed."""
+        self._tell()
+
+    def _tell(self) -> None:
+        """Bring the process up to date; one that starts hears of it when it is up."""
+        self._is_behind = self._handle is None
         if self._handle is not None:
-            self._handle.trust_changed()
+            with suppress(EngineError):  # it has just died, and the next one starts with all this
+                self._handle.lend(self._memory_limit)
+                self._handle.trust_changed()
 
     async def run(self) -> None:
         """Start the process and start it again, until cancelled."""
         deaths: deque[float] = deque(maxlen=RESTARTS)
         loop = asyncio.get_running_loop()
         while True:
+            self._is_behind = False
             handle = self._new_handle()
             try:
                 await handle.start()
                 self._handle = handle
+                if self._is_behind:
+                    self._tell()
                 self._up.set()
                 self._changed()
                 await self._wake.wait()
