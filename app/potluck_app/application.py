@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QApplication, QSystemTrayIcon
 
 from potluck.api.schema import ClusterState
 from potluck_app import resources, wording
-from potluck_app.backend import Backend
+from potluck_app.backend import Backend, Connection
 from potluck_app.history import History
 from potluck_app.http import Call, Endpoint
 from potluck_app.preferences import PreferencesFile
@@ -65,7 +65,9 @@ class Application(QObject):
         self._is_tray_available = is_tray_available
         self._is_ending = self._has_ended = False
         self._announced: set[str] = set()
+        self._has_lost_node = False
         self.backend.state_changed.connect(self._on_state)
+        self.backend.connection_changed.connect(self._on_connection)
 
     def start(self, *, worker: bool = False, hidden: bool = False) -> None:
         """Show the window that belongs to this computer's part.
@@ -217,6 +219,15 @@ class Application(QObject):
             self.worker.hide()
             self.worker.deleteLater()
             self.worker = None
+
+    def _on_connection(self, connection: Connection, _message: str) -> None:
+        """A node that had to be started again may not know that it lends."""
+        if connection == "restarting":
+            self._has_lost_node = True
+        elif connection == "connected" and self._has_lost_node:
+            self._has_lost_node = False
+            if self.worker is not None and not self._is_ending:
+                self.backend.set_role(worker=True).then(failed=self.backend.report)
 
     def _stop_waiting(self) -> None:
         if self._waiter is not None:

@@ -216,6 +216,22 @@ def test_a_request_brings_the_hidden_window_back_once(
     assert not worker.isVisible()
 
 
+def test_a_node_that_was_started_again_is_told_that_it_lends(
+    make: Make, server: Server, qtbot: QtBot
+) -> None:
+    application = make()
+    first = Server()
+    ports = [first.port, server.port]
+    application.backend._find_or_start = lambda: Endpoint(port=ports.pop(0), token=TOKEN)
+    application.start(worker=True)
+    qtbot.waitUntil(lambda: len(first.backend.roles) == 1)
+    connect(application, qtbot)
+
+    first.close()
+
+    qtbot.waitUntil(lambda: server.backend.roles == [RoleRequest(worker=True)])
+
+
 def test_a_worker_may_go_back_to_chatting(make: Make, server: Server, qtbot: QtBot) -> None:
     application = make(tray=True)
     application.start(worker=True)

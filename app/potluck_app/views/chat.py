@@ -14,6 +14,7 @@ from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.chat_sidebar import ChatSidebar
 from potluck_app.views.composer import Composer
 from potluck_app.views.controls import (
+    IconButton,
     Meter,
     Pill,
     WidthLimit,
@@ -44,6 +45,8 @@ class ChatView(QWidget):
         self.setProperty("page", "true")
         self._theme, self._chat = theme, chat
         self._context = 0
+        self._is_narrow = False
+        self._wants_list = True  # where there is room for it; in a narrow window it is asked for
         self.sidebar = ChatSidebar(theme, chat)
         self.transcript = Transcript(theme, chat)
         self.composer = Composer(theme)
@@ -67,9 +70,10 @@ class ChatView(QWidget):
         model.rowsInserted.connect(self._on_messages)
         model.rowsRemoved.connect(self._on_messages)
         model.dataChanged.connect(self._show_context)
-        chat.shown_changed.connect(self.focus_composer)
+        chat.shown_changed.connect(self._on_shown)
         theme.changed.connect(self._tint)
         self._tint()
+        self._place_list()
         self.show_state(None)
         self._on_messages()
 
@@ -87,8 +91,12 @@ class ChatView(QWidget):
         self._context_text = label("", "meta")
         self._context_meter = Meter(self._theme, "Context used")
         self._context_meter.setFixedWidth(80)
+        self.show_list = IconButton(self._theme, "list", "Show or hide chats", "chat-list-toggle")
+        self.show_list.setToolTip("Chats (Ctrl+B)")
+        self.show_list.clicked.connect(self.toggle_list)
         row = hbox(spacing=12)
         row.setContentsMargins(20, 10, 20, 6)
+        row.addWidget(self.show_list)
         row.addWidget(self.model)
         row.addWidget(self.pill)
         row.addStretch(1)
@@ -186,7 +194,26 @@ class ChatView(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self.sidebar.setVisible(event.size().width() >= _COLLAPSE_BELOW)
+        is_narrow = event.size().width() < _COLLAPSE_BELOW
+        if is_narrow != self._is_narrow:
+            self._is_narrow = is_narrow
+            self._wants_list = not is_narrow
+            self._place_list()
+
+    def toggle_list(self) -> None:
+        """Show the list of chats, or give its room to the conversation."""
+        self._wants_list = not self._wants_list
+        self._place_list()
+
+    def _place_list(self) -> None:
+        self.sidebar.setVisible(self._wants_list)
+        self.show_list.setVisible(self._is_narrow or not self._wants_list)
+
+    def _on_shown(self) -> None:
+        if self._is_narrow:
+            self._wants_list = False
+            self._place_list()
+        self.focus_composer()
 
     def _tint(self) -> None:
         self.model.setIcon(resources.icon("chevron-down", self._theme.tokens.text2, 16))

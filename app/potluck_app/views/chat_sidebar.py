@@ -183,6 +183,7 @@ class ChatSidebar(QFrame):
         dialog.setWindowTitle("Rename chat")
         dialog.setLabelText("Title")
         dialog.setTextValue(title)
+        dialog.resize(380, dialog.sizeHint().height())
         dialog.textValueSelected.connect(lambda text: self._chat.rename(conversation_id, text))
         dialog.open()
 

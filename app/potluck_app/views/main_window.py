@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
+from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
 
 from potluck.api.schema import ClusterState, Notice
@@ -64,7 +64,6 @@ class MainWindow(QMainWindow):
         self._root.addWidget(self._make_shell())
         self._root.addWidget(self.first_run)
         self._root.setCurrentIndex(0 if preferences.current.mode else 1)
-        self.first_run.setFocus()
         self.setCentralWidget(self._root)
         self._make_shortcuts()
 
@@ -113,6 +112,7 @@ class MainWindow(QMainWindow):
             ("Ctrl+,", lambda: self.go(SETTINGS)),
             ("Ctrl+K", self._search),
             ("Ctrl+R", self._chat.regenerate),
+            ("Ctrl+B", self.chat.toggle_list),
             ("Esc", self._chat.stop),
         ):
             QShortcut(QKeySequence(keys), self).activated.connect(action)
@@ -134,6 +134,8 @@ class MainWindow(QMainWindow):
 
     def _search(self) -> None:
         self.go(CHAT)
+        if self.chat.sidebar.isHidden():
+            self.chat.toggle_list()
         self.chat.sidebar.search.setFocus()
 
     def _start_master(self) -> None:
@@ -199,6 +201,13 @@ class MainWindow(QMainWindow):
     def _dismiss(self, notice: Notice) -> None:
         self._dismissed = notice.id
         self._show_banner()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        if self._root.currentWidget() is self.first_run:
+            self.first_run.setFocus()  # no button looks chosen before a key is pressed
+        else:
+            self.go(self.pages.currentIndex())
 
     def closeEvent(self, event: QCloseEvent) -> None:
         if not self.isMaximized():

@@ -105,16 +105,19 @@ class ProseView(QTextBrowser):
     def _dress_block(self, block: QTextBlock, *, is_last: bool) -> None:
         cursor = QTextCursor(block)
         change = QTextBlockFormat()
+        in_table = cursor.currentTable() is not None
         change.setLineHeight(
-            _LINE_HEIGHT, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value
+            100.0 if in_table else _LINE_HEIGHT,
+            QTextBlockFormat.LineHeightTypes.ProportionalHeight.value,
         )
         level = block.blockFormat().headingLevel()
         change.setTopMargin(6.0 if level and block.position() else 0.0)
         in_list = block.textList() is not None and block.next().textList() is not None
         change.setBottomMargin(0.0 if is_last else 4.0 if in_list else _PARAGRAPH_GAP)
-        if cursor.currentTable() is not None:
+        if in_table:
             change.setBottomMargin(0.0)
         cursor.mergeBlockFormat(change)
+        is_quote = block.blockFormat().hasProperty(QTextFormat.Property.BlockQuoteLevel)
         mono = self._theme.mono_font()
         iterator = block.begin()
         while not iterator.atEnd():
@@ -122,7 +125,7 @@ class ProseView(QTextBrowser):
             iterator += 1
             style = fragment.charFormat()
             if level:
-                style.setProperty(QTextFormat.Property.FontSizeAdjustment, 0)
+                style.clearProperty(QTextFormat.Property.FontSizeAdjustment)
                 style.setFont(
                     self._theme.ui_font(_HEADING_PX.get(level, 14), QFont.Weight.DemiBold)
                 )
@@ -132,6 +135,8 @@ class ProseView(QTextBrowser):
             elif style.isAnchor():
                 style.setForeground(QColor(self._theme.tokens.accent))
                 style.setFontUnderline(True)
+            elif is_quote:
+                style.setForeground(QColor(self._theme.tokens.text2))
             else:
                 continue
             piece = QTextCursor(block)

@@ -368,5 +368,16 @@ def test_a_narrow_window_gives_the_chat_the_room(window: MainWindow, qtbot: QtBo
     qtbot.waitUntil(window.chat.sidebar.isVisible)
 
     window.resize(880, 600)
-
     qtbot.waitUntil(lambda: not window.chat.sidebar.isVisible())
+    qtbot.waitUntil(window.chat.show_list.isVisible)
+    qtbot.mouseClick(window.chat.show_list, Qt.MouseButton.LeftButton)
+    assert window.chat.sidebar.isVisible()
+    qtbot.mouseClick(window.chat.sidebar.new, Qt.MouseButton.LeftButton)
+    assert not window.chat.sidebar.isVisible()
+    qtbot.keyClick(window, Qt.Key.Key_K, Qt.KeyboardModifier.ControlModifier)
+    assert window.chat.sidebar.isVisible()
+
+    window.resize(1180, 760)
+
+    qtbot.waitUntil(lambda: not window.chat.show_list.isVisible())
+    assert window.chat.sidebar.isVisible()
