@@ -14,8 +14,9 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -75,6 +76,7 @@ DIAL_TIMEOUT_S = 10.0
 MEMORY_INTERVAL_S = 2.0
 MEMORY_STEP = 0.02  # of the total: a smaller change of what is free is not worth a message
 PROGRESS_INTERVAL_S = 0.1
+HELD_RESULTS = 64  # that came before their driver; one prompt's chunks under way are fewer
 CACHE_SHARE = 0.9  # of what is free after loading; the rest is for activations
 
 SessionMessage: TypeAlias = OpenSession | Forward | TrimSession | CloseSession
@@ -89,6 +91,7 @@ class LoadedStage:
     stage: Stage
     next_link: Link | None  # None: the last stage, which answers the driver
     driver: Link | None = None
+    held: "deque[Result]" = field(default_factory=lambda: deque(maxlen=HELD_RESULTS))
 
     @property
     def output(self) -> Link | None:
@@ -324,6 +327,8 @@ class StageServer:
                     and (link.home, message.epoch) == (loaded.home, loaded.epoch)
                 ):
                     loaded.driver = link
+                    while loaded.held:
+                        self._send_on(loaded, loaded.held.popleft(), memoryview(b""))
             case OpenSession() | Forward() | TrimSession() | CloseSession():
                 if loaded is None or link.home != loaded.home:
                     self._fail(message, EngineError("No stage of this plan is loaded here."))
@@ -347,8 +352,12 @@ class StageServer:
 
     def _send_on(self, loaded: LoadedStage, message: Message, payload: memoryview) -> None:
         link = loaded.output
-        if link is None or (isinstance(message, SessionMessage) and loaded.next_link is None):
-            return  # nobody is left to hear it, or the chain ends here
+        if isinstance(message, SessionMessage) and loaded.next_link is None:
+            return  # the chain ends here
+        if link is None:  # the driver's connection to here may be slower than its first step
+            assert isinstance(message, Result)
+            loaded.held.append(message)
+            return
         try:
             link.send_nowait(message, payload)
         except PeerLostError:
