@@ -1,0 +1,89 @@
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from potluck.cluster.stage_messages import (
+    FromStage,
+    LayerProfiled,
+    Lend,
+    LoadProgress,
+    LoadStage,
+    Memory,
+    ProfileLayer,
+    Ready,
+    RequestFailed,
+    StageLoaded,
+    StageUnloaded,
+    Start,
+    TensorFile,
+    ToStage,
+    TrustChanged,
+    UnloadStage,
+    decode_from_stage,
+    decode_to_stage,
+    encode,
+    read_frame,
+)
+from potluck.wire.messages import Address, DeviceInfo, Hop, NodeInfo, StepFailed, TensorInfo
+
+ME = NodeInfo(node_id="ab" * 32, name="Desk", version="0", os="Linux", arch="x")
+DEVICE = DeviceInfo(kind="cpu", memory_total=10, memory_free=5)
+TENSOR = TensorInfo(name="w", dtype="F32", shape=(2, 3), digest="cd" * 32, nbytes=24)
+TO_STAGE: list[ToStage] = [
+    Start(identity_folder="/somewhere", me=ME, memory_limit=7),
+    Lend(memory_limit=None),
+    TrustChanged(),
+    ProfileLayer(request=1, config={"a": [1, {"b": None}]}, scheme="f32", tokens=128),
+    LoadStage(
+        request=2,
+        home="ef" * 32,
+        epoch=3,
+        config={},
+        scheme="bf16",
+        layers=(0, 4),
+        embedding=True,
+        head=False,
+        context=64,
+        tensors=(TensorFile(info=TENSOR, path="/model", offset=8),),
+        next_hop=Hop(node_id="ab" * 32, addresses=(Address(host="::1", port=1),)),
+    ),
+    UnloadStage(request=4),
+]
+FROM_STAGE: list[FromStage] = [
+    Ready(devices=(DEVICE,), activation_port=5),
+    Memory(devices=(DEVICE,)),
+    LayerProfiled(request=1, device=DEVICE, decode_ms=1.0, prefill_ms=2.0, head_ms=3.0),
+    LoadProgress(epoch=1, done=2, total=3),
+    StageLoaded(request=2, seconds=0.5, memory_bytes=9),
+    StageUnloaded(request=4),
+    RequestFailed(request=2, kind="engine", message="No.", data={"digest": "x", "n": 1}),
+    StepFailed(epoch=1, session="s", step=2, kind="need_replay", message="No.", position=3),
+]
+
+
+@pytest.mark.parametrize("message", TO_STAGE, ids=lambda m: type(m).__name__)
+def test_what_the_node_says_arrives_as_it_was_said(message: ToStage) -> None:
+    frame = read_frame(io.BytesIO(encode(message)))
+    assert frame is not None
+    assert decode_to_stage(frame) == message
+
+
+@pytest.mark.parametrize("message", FROM_STAGE, ids=lambda m: type(m).__name__)
+def test_what_the_process_says_arrives_as_it_was_said(message: FromStage) -> None:
+    frame = read_frame(io.BytesIO(encode(message)))
+    assert frame is not None
+    assert decode_from_stage(frame) == message
+
+
+def test_frames_follow_one_another() -> None:
+    stream = io.BytesIO(b"".join(map(encode, TO_STAGE)))
+    read = [decode_to_stage(frame) for frame in iter(lambda: read_frame(stream), None)]
+    assert read == TO_STAGE
+
+
+@given(st.integers(min_value=0))
+def test_a_stream_that_ends_in_a_frame_is_the_end(cut: int) -> None:
+    whole = encode(TO_STAGE[0])
+    assert read_frame(io.BytesIO(whole[: cut % len(whole)])) is None

@@ -1,0 +1,515 @@
+"""Real stage processes on loopback: what they load, compute, refuse and report."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fake_cluster import until
+from model_folders import CONFIG, make_folder
+from stage_nodes import Driver, StageNode
+
+from potluck.cluster.generation import Generator, Token, Usage
+from potluck.cluster.pipeline import Pipeline, token_payload
+from potluck.cluster.stage_messages import Start
+from potluck.errors import (
+    EngineError,
+    IntegrityError,
+    NeedReplayError,
+    PeerLostError,
+    PotluckError,
+    UnknownSessionError,
+    UnreachableError,
+    UntrustedPeerError,
+)
+from potluck.ids import SessionId
+from potluck.net.transport import dial
+from potluck.store.registry import LocalModel, open_model
+from potluck.wire.messages import Attach, Forward, Hop, OpenSession, Result, Sampling, TensorHeader
+
+pytestmark = [pytest.mark.slow, pytest.mark.net]
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+CHAT = SessionId("chat")
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    """One event loop for all: a process is too dear to be started for each test."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture
+def run(runner: asyncio.Runner) -> Run:
+    def run_within(work: Coroutine[Any, Any, None]) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(60):
+                await work
+
+        runner.run(bounded())
+
+    return run_within
+
+
+@pytest.fixture(scope="module")
+def nodes(
+    runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[StageNode, StageNode]]:
+    """A master and a worker of its home, both with a running process."""
+    folder = tmp_path_factory.mktemp("nodes")
+    desk = StageNode("Desk", folder / "desk")
+    laptop = StageNode("Laptop", folder / "laptop", desk.identity)
+
+    async def start() -> None:
+        await asyncio.gather(desk.handle.start(), laptop.handle.start())
+
+    async def stop() -> None:
+        await asyncio.gather(desk.handle.stop(), laptop.handle.stop())
+
+    runner.run(start())
+    yield desk, laptop
+    runner.run(stop())
+    assert desk.exits == laptop.exits == []  # none died of what the tests did
+
+
+@pytest.fixture
+def desk(nodes: tuple[StageNode, StageNode]) -> StageNode:
+    nodes[0].failures.clear()
+    return nodes[0]
+
+
+@pytest.fixture
+def laptop(nodes: tuple[StageNode, StageNode]) -> StageNode:
+    nodes[1].failures.clear()
+    return nodes[1]
+
+
+async def answer(
+    pipeline: Pipeline, node: StageNode | None = None, *, sampling: Sampling | None = None
+) -> list[Token]:
+    """Six tokens after the prompt, whose prefill goes in two chunks."""
+    generator = Generator(pipeline, context=64, chunk_tokens=5)
+    stream = generator.tokens(PROMPT, sampling or Sampling(), limit=6, usage=Usage())
+    return [token async for token in stream]
+
+
+async def step(pipeline: Pipeline, position: int, tokens: list[int], number: int = 1) -> Result:
+    future = pipeline.start_step(
+        CHAT, step=number, position=position, tokens=tokens, sampling=Sampling()
+    )
+    return await pipeline.finish_step(future)
+
+
+async def reported(node: StageNode, pipeline: Pipeline) -> None:
+    """Hand on what a process reports, as its node does."""
+    async with asyncio.timeout(10):
+        await until_soon(lambda: node.failures)
+    for failure in node.failures:
+        pipeline.step_failed(failure)
+
+
+async def until_soon(condition: Callable[[], object]) -> None:
+    """`until`, where another process has to do something first."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
+def test_a_process_that_is_up_knows_its_device_and_listens(desk: StageNode) -> None:
+    assert desk.handle.activation_port > 0
+    assert [device.kind for device in desk.handle.devices]
+    assert desk.handle.devices[0].memory_free > 0
+
+
+def test_a_layer_is_measured(desk: StageNode, run: Run) -> None:
+    async def main() -> None:
+        profile = await desk.handle.profile(dict(CONFIG), "f32", 16)
+
+        assert profile.decode_ms > 0
+        assert profile.prefill_ms > 0
+        assert profile.head_ms > 0
+        assert profile.device.kind == desk.handle.devices[0].kind
+
+    run(main())
+
+
+def test_what_is_no_model_cannot_be_measured_and_the_process_lives_on(
+    desk: StageNode, run: Run
+) -> None:
+    async def main() -> None:
+        with pytest.raises(PotluckError):
+            await desk.handle.profile({"model_type": "toaster"}, "f32", 16)
+        await desk.handle.profile(dict(CONFIG), "bf16", 8)
+
+    run(main())
+
+
+def test_a_load_says_how_far_it_is(desk: StageNode, model: LocalModel, run: Run) -> None:
+    async def main() -> None:
+        loaded, progress = await desk.load(desk.stage(model, range(4)))
+
+        assert loaded.memory_bytes >= model.manifest.nbytes
+        assert progress[-1].done == progress[-1].total == model.manifest.nbytes
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_two_processes_in_a_chain_say_what_one_says(
+    desk: StageNode, laptop: StageNode, model: LocalModel, run: Run
+) -> None:
+    async def main() -> None:
+        await desk.load(desk.stage(model, range(4)))
+        async with Driver(desk, desk) as pipeline:
+            alone = await answer(pipeline)
+            warm = Sampling(temperature=0.8, top_k=20, seed=5, repetition_penalty=1.2, logprobs=2)
+            alone_warm = await answer(pipeline, sampling=warm)
+
+        await laptop.load(laptop.stage(model, range(3, 4), epoch=2))
+        await desk.load(desk.stage(model, range(3), next_hop=laptop.hop, epoch=2))
+        async with Driver(desk, desk, laptop, epoch=2) as pipeline:
+            together = await answer(pipeline)
+            together_warm = await answer(pipeline, sampling=warm)
+
+        assert [t.token_id for t in together] == [t.token_id for t in alone]
+        assert [t.token_id for t in together_warm] == [t.token_id for t in alone_warm]
+        assert together_warm[0].logprob == pytest.approx(alone_warm[0].logprob, abs=1e-4)
+        assert len(together_warm[0].top) == 2
+        assert len(together[0].compute_ms) == 2
+        await asyncio.gather(desk.handle.unload(), laptop.handle.unload())
+
+    run(main())
+
+
+def test_a_stage_that_holds_less_asks_for_a_replay(
+    desk: StageNode, model: LocalModel, run: Run
+) -> None:
+    async def main() -> None:
+        await desk.load(desk.stage(model, range(4)))
+        async with Driver(desk, desk) as pipeline:
+            pipeline.open(CHAT)
+            await step(pipeline, 0, [1, 2, 3])
+            ahead = asyncio.create_task(step(pipeline, 5, [4], number=2))
+            await reported(desk, pipeline)
+
+            with pytest.raises(NeedReplayError) as caught:
+                await ahead
+            assert caught.value.data["position"] == 3
+            result = await step(pipeline, 3, [4], number=3)
+            assert result.position == 4
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_a_step_sent_again_is_answered_from_memory(
+    desk: StageNode, model: LocalModel, run: Run
+) -> None:
+    async def main() -> None:
+        await desk.load(desk.stage(model, range(4)))
+        async with Driver(desk, desk) as pipeline:
+            pipeline.open(CHAT)
+            first = await step(pipeline, 0, [1, 2, 3], number=1)
+            assert (await step(pipeline, 0, [1, 2, 3], number=1)).token_id == first.token_id
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_a_trim_is_seen_by_every_stage_and_an_end_frees_the_session(
+    desk: StageNode, laptop: StageNode, model: LocalModel, run: Run
+) -> None:
+    async def main() -> None:
+        await laptop.load(laptop.stage(model, range(2, 4)))
+        await desk.load(desk.stage(model, range(2), next_hop=laptop.hop))
+        async with Driver(desk, desk, laptop) as pipeline:
+            pipeline.open(CHAT)
+            await step(pipeline, 0, [1, 2, 3, 4], number=1)
+            pipeline.trim(CHAT, 2)
+            trimmed = await step(pipeline, 2, [3, 4], number=2)
+            pipeline.close(CHAT)
+            pipeline.open(CHAT)
+            again = await step(pipeline, 0, [1, 2, 3, 4], number=3)
+            assert trimmed.token_id == again.token_id
+
+            pipeline.close(CHAT)
+            gone = asyncio.create_task(step(pipeline, 4, [5], number=4))
+            await reported(desk, pipeline)
+            with pytest.raises(UnknownSessionError):
+                await gone
+        assert not laptop.failures
+        await asyncio.gather(desk.handle.unload(), laptop.handle.unload())
+
+    run(main())
+
+
+def test_a_file_that_was_altered_is_refused_by_its_digest(
+    desk: StageNode, tmp_path: Path, run: Run
+) -> None:
+    folder = make_folder(tmp_path / "model", config={**CONFIG, "num_hidden_layers": 1})
+    model = open_model(folder, cache_dir=tmp_path / "digests")
+    weights = folder / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+
+    async def main() -> None:
+        with pytest.raises(IntegrityError) as caught:
+            await desk.load(desk.stage(model, range(1)))
+        assert caught.value.data["digest"] in {entry.digest for entry in model.manifest.tensors}
+
+    run(main())
+
+
+def test_a_file_that_is_gone_is_an_error_and_the_process_lives_on(
+    desk: StageNode, model: LocalModel, tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        stage = desk.stage(model, range(4))
+        gone = tuple(
+            msgspec.structs.replace(file, path=str(tmp_path / "none")) for file in stage.tensors
+        )
+        with pytest.raises(PotluckError):
+            await desk.load(msgspec.structs.replace(stage, tensors=gone))
+        await desk.load(stage)
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_a_next_computer_that_cannot_be_reached_fails_the_load(
+    desk: StageNode, laptop: StageNode, model: LocalModel, run: Run
+) -> None:
+    async def main() -> None:
+        closed = Hop(
+            node_id=laptop.identity.node_id,
+            addresses=(msgspec.structs.replace(laptop.address, port=1),),
+        )
+        with pytest.raises(UnreachableError):
+            await desk.load(desk.stage(model, range(2), next_hop=closed))
+
+    run(main())
+
+
+def test_a_load_that_nobody_waits_for_any_more_is_undone(
+    desk: StageNode, model: LocalModel, run: Run
+) -> None:
+    async def main() -> None:
+        loading = asyncio.create_task(desk.load(desk.stage(model, range(4))))
+        await until(lambda: desk.handle._waiting)
+        loading.cancel()
+        await asyncio.wait([loading])
+        await desk.handle.unload()  # comes after it, since all come one after the other
+
+        async with Driver(desk, desk) as pipeline:
+            pipeline.open(CHAT)
+            waiting = asyncio.create_task(step(pipeline, 0, [1]))
+            await reported(desk, pipeline)
+            with pytest.raises(EngineError, match="No stage"):
+                await waiting
+
+    run(main())
+
+
+def test_of_two_loads_the_last_one_counts(desk: StageNode, model: LocalModel, run: Run) -> None:
+    async def main() -> None:
+        first = asyncio.create_task(desk.load(desk.stage(model, range(4), epoch=1)))
+        second = asyncio.create_task(desk.load(desk.stage(model, range(4), epoch=2)))
+        await asyncio.wait([first, second])
+
+        await second
+        async with Driver(desk, desk, epoch=2) as pipeline:
+            assert len(await answer(pipeline)) == 6
+        if error := first.exception():
+            assert isinstance(error, EngineError)
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_a_step_of_a_plan_that_is_over_is_refused(
+    desk: StageNode, model: LocalModel, run: Run
+) -> None:
+    async def main() -> None:
+        await desk.load(desk.stage(model, range(4), epoch=2))
+        async with Driver(desk, desk, epoch=1) as pipeline:
+            pipeline.open(CHAT)
+            waiting = asyncio.create_task(step(pipeline, 0, [1]))
+            await reported(desk, pipeline)
+            with pytest.raises(PotluckError):
+                await waiting
+        assert desk.failures[0].kind == "stale_epoch"
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_tokens_beyond_the_vocabulary_fail_the_step_and_not_the_stage(
+    desk: StageNode, model: LocalModel, run: Run
+) -> None:
+    async def main() -> None:
+        await desk.load(desk.stage(model, range(4)))
+        async with Driver(desk, desk) as pipeline:
+            pipeline.open(CHAT)
+            waiting = asyncio.create_task(step(pipeline, 0, [1_000_000]))
+            await reported(desk, pipeline)
+            with pytest.raises(PotluckError):
+                await waiting
+        async with Driver(desk, desk) as pipeline:
+            assert len(await answer(pipeline)) == 6
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_only_the_homes_master_gets_results(
+    desk: StageNode, laptop: StageNode, model: LocalModel, run: Run
+) -> None:
+    """A worker of the home may bring hidden states, and may not listen to the answers."""
+
+    async def main() -> None:
+        await desk.load(desk.stage(model, range(4)))
+        async with Driver(laptop, desk) as curious:
+            async with Driver(desk, desk) as pipeline:
+                assert len(await answer(pipeline)) == 6
+            assert not curious.broken
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_a_lost_next_computer_is_reported_at_the_next_step(
+    desk: StageNode, laptop: StageNode, model: LocalModel, tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        mac = StageNode("Mac", tmp_path, desk.identity)
+        await mac.handle.start()
+        await mac.load(mac.stage(model, range(2, 4)))
+        await desk.load(desk.stage(model, range(2), next_hop=mac.hop))
+        async with Driver(desk, desk, mac) as pipeline:
+            pipeline.open(CHAT)
+            await step(pipeline, 0, [1, 2])
+            assert mac.handle._process is not None
+            mac.handle._process.kill()
+            await until_soon(lambda: pipeline.broken and mac.exits)
+            assert isinstance(pipeline.broken, PeerLostError)
+        await until_soon(lambda: "next stage is lost" in desk.log.read_text())
+
+        first = await desk.connect(desk)
+        blind = Pipeline(epoch=1, first=first, last=first, stages=2)
+        waiting = asyncio.create_task(step(blind, 2, [3], number=2))
+        await reported(desk, blind)
+        with pytest.raises(PeerLostError, match="Mac"):
+            await waiting
+        first.close()
+        await mac.handle.stop()
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_who_was_removed_from_the_home_is_cut_off_at_once(
+    desk: StageNode, model: LocalModel, tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        stranger = StageNode("Stranger", tmp_path, desk.identity)
+        link = await stranger.connect(desk)
+        desk.identity.revoke(stranger.identity.node_id)
+        desk.handle.trust_changed()
+
+        with pytest.raises(PeerLostError):
+            await link.receive()
+        with pytest.raises(UntrustedPeerError):
+            await stranger.connect(desk)
+
+    run(main())
+
+
+def test_a_stage_port_takes_activations_and_nothing_else(
+    desk: StageNode, laptop: StageNode, run: Run
+) -> None:
+    async def main() -> None:
+        link = await dial(
+            [desk.address],
+            laptop.identity,
+            home=laptop.home,
+            peer=desk.identity.node_id,
+            purpose="weights",
+            me=laptop.me,
+        )
+        with pytest.raises(PeerLostError):
+            await link.receive()
+
+    run(main())
+
+
+def test_what_is_lent_follows_what_the_owner_says(desk: StageNode, run: Run) -> None:
+    async def main() -> None:
+        reports = desk.memory_reports
+        desk.handle.lend(12_345)
+        await until_soon(lambda: desk.memory_reports > reports)
+        assert desk.handle.devices[0].memory_free == 12_345
+        desk.handle.lend(None)
+        await until_soon(lambda: desk.memory_reports > reports + 1)
+        assert desk.handle.devices[0].memory_free > 12_345
+
+    run(main())
+
+
+def test_a_second_start_is_ignored(desk: StageNode, run: Run) -> None:
+    async def main() -> None:
+        desk.handle._send(Start(identity_folder="/nowhere", me=desk.me))
+        await desk.handle.profile(dict(CONFIG), "f32", 8)
+
+    run(main())
+
+
+def test_a_message_that_is_no_session_message_is_ignored(
+    desk: StageNode, model: LocalModel, run: Run
+) -> None:
+    async def main() -> None:
+        await desk.load(desk.stage(model, range(4)))
+        link = await desk.connect(desk)
+        link.send_nowait(Result(epoch=1, session="s", step=1, position=0))
+        link.send_nowait(OpenSession(epoch=1, session="chat"))
+        async with Driver(desk, desk) as pipeline:
+            assert len(await answer(pipeline)) == 6
+        link.close()
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_a_result_that_is_ready_before_its_driver_waits_for_it(
+    desk: StageNode, model: LocalModel, run: Run
+) -> None:
+    """The driver's two connections are not in step: the first chunk may win against `attach`."""
+
+    async def main() -> None:
+        await desk.load(desk.stage(model, range(4)))
+        link = await desk.connect(desk)
+        link.send_nowait(OpenSession(epoch=1, session=CHAT))
+        link.send_nowait(
+            Forward(
+                epoch=1,
+                session=CHAT,
+                step=1,
+                position=0,
+                tensor=TensorHeader(dtype="I32", shape=(2,)),
+                sampling=Sampling(),
+            ),
+            token_payload([1, 2]),
+        )
+        await desk.handle.profile(dict(CONFIG), "f32", 8)  # behind the step, in the same queue
+        link.send_nowait(Attach(epoch=1))
+
+        result, _ = await link.receive()
+        assert isinstance(result, Result)
+        assert result.position == 2
+        link.close()
+        await desk.handle.unload()
+
+    run(main())

@@ -1,0 +1,139 @@
+"""Real stage processes of a home, and the driver that sends them steps."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from potluck.cluster.pipeline import Pipeline
+from potluck.cluster.stage_handle import StageHandle
+from potluck.cluster.stage_messages import LoadProgress, LoadStage, StageLoaded, Start, TensorFile
+from potluck.errors import PotluckError
+from potluck.ids import Digest, HomeId
+from potluck.net.identity import Identity
+from potluck.net.transport import Link, dial
+from potluck.store.registry import LocalModel
+from potluck.wire.messages import Address, Hop, NodeInfo, StepFailed, TensorInfo
+
+
+class StageNode:
+    """A computer of the home with its stage process."""
+
+    def __init__(self, name: str, folder: Path, master: Identity | None = None) -> None:
+        self.name = name
+        self.identity = Identity.load_or_create(folder / "identity", name)
+        self.log = folder / "engine.log"
+        self.failures: list[StepFailed] = []
+        self.exits: list[PotluckError] = []
+        self.memory_reports = 0
+        if master is None:
+            self.home: HomeId = self.identity.create_home("home").home_id
+        else:
+            home = master.create_home("home")
+            self.home = home.home_id
+            self.identity.add_home(
+                ca_pem=home.ca_pem,
+                certificate_pem=master.issue(self.identity.certificate_der),
+                name=home.name,
+                master=master.node_id,
+            )
+        self.handle = self.new_handle()
+
+    def new_handle(self) -> StageHandle:
+        return StageHandle(
+            Start(identity_folder=str(self.identity.folder), me=self.me, threads=1),
+            log_path=self.log,
+            on_step_failed=self.failures.append,
+            on_devices=self._count,
+            on_exit=self.exits.append,
+        )
+
+    def _count(self) -> None:
+        self.memory_reports += 1
+
+    @property
+    def me(self) -> NodeInfo:
+        return NodeInfo(
+            node_id=self.identity.node_id, name=self.name, version="0", os="Linux", arch="x"
+        )
+
+    @property
+    def hop(self) -> Hop:
+        return Hop(node_id=self.identity.node_id, addresses=(self.address,))
+
+    @property
+    def address(self) -> Address:
+        return Address(host="127.0.0.1", port=self.handle.activation_port)
+
+    def stage(
+        self,
+        model: LocalModel,
+        layers: range,
+        *,
+        next_hop: Hop | None = None,
+        epoch: int = 1,
+        context: int = 64,
+    ) -> LoadStage:
+        """These layers, with the embedding and the head where the model has its ends."""
+        embedding, head = layers.start == 0, layers.stop == model.config.num_layers
+        names = model.config.stage_tensors(layers, embedding=embedding, head=head)
+        return LoadStage(
+            request=0,
+            home=self.home,
+            epoch=epoch,
+            config=dict(model.manifest.config),
+            scheme="f32",
+            layers=(layers.start, layers.stop),
+            embedding=embedding,
+            head=head,
+            context=context,
+            tensors=tuple(
+                TensorFile(
+                    info=msgspec.convert(entry, TensorInfo, from_attributes=True),
+                    path=str(model.sources[Digest(entry.digest)].path),
+                    offset=model.sources[Digest(entry.digest)].offset,
+                )
+                for entry in model.manifest.stage(names)
+            ),
+            next_hop=next_hop,
+        )
+
+    async def load(self, stage: LoadStage) -> tuple[StageLoaded, list[LoadProgress]]:
+        progress: list[LoadProgress] = []
+        return await self.handle.load(stage, progress.append), progress
+
+    async def connect(self, to: "StageNode", *, home: HomeId | None = None) -> Link:
+        """An activation connection from this node to another's stage process."""
+        return await dial(
+            [to.address],
+            self.identity,
+            home=home or self.home,
+            peer=to.identity.node_id,
+            purpose="activations",
+            me=self.me,
+        )
+
+
+class Driver:
+    """A running pipeline over the real connections of stages that are loaded."""
+
+    def __init__(self, master: StageNode, *stages: StageNode, epoch: int = 1) -> None:
+        self._master = master
+        self._stages = stages
+        self._epoch = epoch
+
+    async def __aenter__(self) -> Pipeline:
+        first = await self._master.connect(self._stages[0])
+        last = first
+        if len(self._stages) > 1:
+            last = await self._master.connect(self._stages[-1])
+        self.pipeline = Pipeline(
+            epoch=self._epoch, first=first, last=last, stages=len(self._stages)
+        )
+        self._running = asyncio.create_task(self.pipeline.run())
+        return self.pipeline
+
+    async def __aexit__(self, *_: object) -> None:
+        self.pipeline.shut()
+        self._running.cancel()
+        await asyncio.wait([self._running])
