@@ -49,6 +49,32 @@ AFTER = (
     *(" for me", ", can you help", ", can you tell me", ", do you know", ", i wonder", " again"),
     *(", can you explain that", " in simple words", " in this version", " at home", " anyway"),
 )
+# Told before a question; the guide must not take it for the question.
+CONTEXTS = (
+    *(
+        "i have a mac and a windows pc",
+        "we are three people at home",
+        "i am not good with computers",
+    ),
+    *("i installed it yesterday", "my wife has a laptop too", "i have two laptops here"),
+    *("i am new to this", "i just tried it", "my son showed me this", "we have a fast network"),
+    *("there are three computers in my flat", "i read the readme", "i am using linux"),
+    *("i have a gaming pc", "it worked yesterday", "i tried everything", "i am in a hurry"),
+    *("my laptop is quite old", "i am running windows 11", "my desktop stands in the kitchen"),
+    *("i already asked my brother", "i don't know much about networks", "this is great so far"),
+    *("i am using potluck at home", "we want to chat with a big model", "i opened the window"),
+    *("i have one more question", "there is something i don't understand", "i looked everywhere"),
+)
+# Dropped into a question anywhere, or left out of it: the meaning stays.
+FILLERS = (
+    *("just", "also", "really", "maybe", "currently", "still", "again", "somehow", "now", "please"),
+    *("actually", "exactly", "always", "even", "only", "simply", "the", "my", "a", "any", "some"),
+    *("all", "then", "there", "here", "already", "ever", "perhaps", "right", "quickly", "usually"),
+)
+DROPPABLE = {
+    *("a", "an", "the", "my", "i", "to", "is", "are", "do", "does", "it", "please", "of", "for"),
+    *("on", "in", "with", "that", "this", "can", "could", "me", "you", "at", "and", "what", "how"),
+}
 MARKS = ("?", "?", "?", "?", "", "", "", "", ".", "!", "??", " ?", "...")
 NEIGHBOURS = {  # keys beside each other, for typing errors
     "a": "qsz", "b": "vgn", "c": "xvd", "d": "sfe", "e": "wrd", "f": "dgr", "g": "fht",
@@ -132,6 +158,13 @@ def ask(patterns: Sequence[str], corpus: Corpus, rng: random.Random) -> str:
         question += rng.choice(AFTER)
     question += rng.choice(MARKS)
     if rng.random() < 0.3:
+        question = reword(question, rng)
+    if len(question) > 12 and rng.random() < 0.06:
+        context = rng.choice(CONTEXTS)
+        question = rng.choice(
+            (f"{context}. {question}", f"{context}, {question}", f"{question} {context}")
+        )
+    if rng.random() < 0.25:
         question = mistype(question, rng)
     case = rng.random()
     if case < 0.5:
@@ -143,6 +176,19 @@ def ask(patterns: Sequence[str], corpus: Corpus, rng: random.Random) -> str:
     if rng.random() < 0.3:
         question = question.replace("potluck", "Potluck").replace(" i ", " I ")
     return question.strip()
+
+
+def reword(question: str, rng: random.Random) -> str:
+    """Drop a small word, or put one in."""
+    words = question.split()
+    if len(words) < 4:
+        return question
+    small = [index for index, word in enumerate(words) if word in DROPPABLE]
+    if small and rng.random() < 0.5:
+        del words[rng.choice(small)]
+    else:
+        words.insert(rng.randrange(1, len(words)), rng.choice(FILLERS))
+    return " ".join(words)
 
 
 def mistype(text: str, rng: random.Random) -> str:
