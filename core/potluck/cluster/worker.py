@@ -157,11 +157,12 @@ class Worker:
         if self.loan is not None:
             await self.release()
         self._store.pin(tensors)
-        sizes = [(digest, info.nbytes) for digest, info in tensors.items()]
-        missing = await asyncio.to_thread(self._store.missing, sizes)
-        await asyncio.to_thread(
-            self._store.free_for, sum(tensor.nbytes - tensor.offset for tensor in missing)
-        )
+        try:
+            missing = await self._make_room(tensors)
+            self._check_free(link)  # its owner may have paused it meanwhile
+        except BaseException:
+            self._store.unpin(tensors)
+            raise
         self.loan = Loan(
             home=link.home,
             master=NodeId(link.peer.node_id),
@@ -177,6 +178,15 @@ class Worker:
             tensors=tuple(NeedTensor(digest=m.digest, offset=m.offset) for m in missing),
             activation_port=stage.activation_port,
         )
+
+    async def _make_room(self, tensors: Mapping[Digest, TensorInfo]) -> Sequence[Missing]:
+        """What the store lacks, and has room for."""
+        sizes = [(digest, info.nbytes) for digest, info in tensors.items()]
+        missing = await asyncio.to_thread(self._store.missing, sizes)
+        await asyncio.to_thread(
+            self._store.free_for, sum(tensor.nbytes - tensor.offset for tensor in missing)
+        )
+        return missing
 
     async def _load(self, link: MasterLink, message: Load) -> Loaded:
         loan = self._loan_of(link, message.epoch)
