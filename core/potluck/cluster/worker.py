@@ -19,6 +19,7 @@ from potluck.errors import (
     BusyError,
     IntegrityError,
     NotAllowedError,
+    PotluckError,
     RemoteProtocolError,
     StaleEpochError,
 )
@@ -304,7 +305,7 @@ class Worker:
 async def _send(link: MasterLink, message: Message) -> None:
     try:
         await link.send(message)
-    except ConnectionError:
+    except PotluckError:
         logger.debug("report is late, the master is gone op=%s", type(message).__name__)
 
 
