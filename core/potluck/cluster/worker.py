@@ -119,6 +119,7 @@ class Worker:
                 self._check_free(link)
                 return await self._profile(message)
             case Assign():
+                self._check_free(link)  # who is refused need not wait for who is served
                 async with self._turn:
                     self._check_free(link)
                     return await self._assign(link, message)
