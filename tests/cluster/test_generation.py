@@ -4,6 +4,7 @@ from contextlib import aclosing
 
 import pytest
 from fake_chain import FakeChain, next_token
+from fake_cluster import until
 
 from potluck.cluster.generation import Generator, Usage
 from potluck.cluster.pipeline import Pipeline
@@ -179,8 +180,7 @@ def test_cancelling_in_the_middle_of_a_step_leaves_the_session_usable() -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
         chain.is_silent = True
         task = asyncio.create_task(answer(generator, [1, 2, 3], 3))
-        while not chain.forwards:
-            await asyncio.sleep(0)
+        await until(lambda: chain.forwards)
         task.cancel()
         await asyncio.wait([task])
 
@@ -194,8 +194,7 @@ def test_a_lost_computer_fails_the_answer_under_way_and_those_after() -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
         chain.is_silent = True
         task = asyncio.create_task(answer(generator, [1, 2, 3], 3))
-        while not chain.forwards:
-            await asyncio.sleep(0)
+        await until(lambda: chain.forwards)
         chain.break_off(PeerLostError("Laptop stopped answering."))
 
         with pytest.raises(PeerLostError, match="Laptop"):
