@@ -189,8 +189,6 @@ def _files(assign: Assign, model: LocalModel) -> Sequence[TensorFile]:
     return files
 
 
-
-
 class RemoteComputer:
     """A worker of the own home, over its control connection."""
 
