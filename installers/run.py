@@ -187,10 +187,15 @@ def drop_half_installed() -> None:
     pip writes INSTALLER when all files of a package are there; before that it believes in a package
     as soon as its metadata exists.
     """
-    for pattern in ("lib/python*/site-packages", "Lib/site-packages"):
-        for folder in VENV.glob(f"{pattern}/*.dist-info"):
+    for packages in site_packages():
+        for folder in packages.glob("*.dist-info"):
             if not (folder / "INSTALLER").exists():
                 shutil.rmtree(folder)
+
+
+def site_packages() -> list[Path]:
+    """Where the environment keeps its packages."""
+    return [*VENV.glob("lib/python*/site-packages"), *VENV.glob("Lib/site-packages")][:1]
 
 
 def make_venv() -> None:
@@ -352,7 +357,7 @@ def set_up(steps: Sequence[Step]) -> None:
 
 
 def commands_for(words: Sequence[str], *, display: bool) -> list[list[str]]:
-    """What to run with the environment's Python, one after the other, each if the last succeeded."""
+    """What to run with the environment's Python, one after the other."""
     module = [str(venv_python()), "-m"]
     if words and words[0] == "test":
         return [[*module, "pytest", *words[1:]]]
@@ -370,15 +375,18 @@ def commands_for(words: Sequence[str], *, display: bool) -> list[list[str]]:
 
 
 def start(commands: Sequence[Sequence[str]]) -> int:
-    """Run the commands; the last one takes this process' place where the system can do that."""
+    """Run the commands, all of them; the status is that of the first that failed.
+
+    The last one takes this process' place where the system can do that: its signals and its status
+    are then its own.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL if os.name == "posix" else signal.SIG_IGN)
-    for command in commands[:-1]:
-        status = subprocess.run(command).returncode
-        if status != 0:
-            return status
-    if os.name == "posix":
-        os.execv(commands[-1][0], list(commands[-1]))  # noqa: S606 (no shell is meant)
-    return subprocess.run(commands[-1]).returncode
+    *before, last = commands
+    failed = [status for command in before if (status := subprocess.run(command).returncode)]
+    if os.name == "posix" and not failed:
+        os.execv(last[0], list(last))  # noqa: S606 (no shell is meant)
+    status = subprocess.run(last).returncode
+    return failed[0] if failed else status
 
 
 def main(words: Sequence[str]) -> int:

@@ -209,9 +209,7 @@ def test_stamps_of_an_environment_without_its_python_do_not_count(checkout: Path
 
 
 def test_a_half_installed_package_is_forgotten(checkout: Path) -> None:
-    packages = next(checkout.glob(".venv/lib/python*/site-packages"), None) or (
-        checkout / ".venv/Lib/site-packages"
-    )
+    packages = run.site_packages()[0]
     for name in ("whole-1.dist-info", "half-1.dist-info"):
         (packages / name).mkdir()
         (packages / name / "METADATA").touch()
@@ -254,6 +252,22 @@ def test_words_and_exit_status_pass_through_and_stdout_is_the_programs_own(check
     result = started(checkout, program, "invite", "--json")
 
     assert (result.returncode, result.stdout, result.stderr) == (7, "invite --json\n", "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the last check is a shell script here")
+def test_all_checks_run_and_the_first_failure_is_the_status(checkout: Path) -> None:
+    stamp_as_done(["lint"])
+    packages = run.site_packages()[0]
+    for name, status in {"ruff": 3, "basedpyright": 5}.items():
+        (packages / f"{name}.py").write_text(f"print('{name}', flush=True); exit({status})")
+    contracts = run.venv_python().with_name("lint-imports")
+    contracts.write_text("#!/bin/sh\necho lint-imports\n")
+    contracts.chmod(0o755)
+
+    result = started(checkout, "", "lint")
+
+    assert result.stdout.split() == ["ruff", "ruff", "basedpyright", "lint-imports"]
+    assert result.returncode == 3
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux may lack a display")
