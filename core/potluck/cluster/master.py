@@ -7,6 +7,7 @@ computer comes back that the plan had to do without, the next load uses it again
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -91,7 +92,7 @@ class Master:
         self._changed = changed
         self._survey = Survey()
         self._generator: Generator | None = None
-        self._epoch = 0
+        self._epoch = secrets.randbelow(1 << 30)  # no two masters' plans are mistaken for another
         self._missing: set[NodeId] = set()  # lost from the plan asked for
         self._turn = asyncio.Lock()
 
@@ -287,9 +288,23 @@ class Master:
 
     # --- what happens meanwhile
 
-    def step_failed(self, failure: StepFailed) -> None:
-        if self.deployment is not None and self.deployment.pipeline is not None:
-            self.deployment.pipeline.step_failed(failure)
+    def step_failed(self, node_id: NodeId, failure: StepFailed) -> None:
+        """A computer could not do a step; only one of the plan is believed."""
+        deployment = self.deployment
+        if deployment is not None and deployment.pipeline is not None and deployment.uses(node_id):
+            deployment.pipeline.step_failed(failure)
+
+    def unloaded(self, node_id: NodeId, name: str, epoch: int) -> bool:
+        """A computer gave up its layers of a plan. Returns whether the loaded model needed them."""
+        if self.deployment is None or self.deployment.epoch != epoch:
+            return False
+        return self.lost(node_id, name, "lost its part of the model")
+
+    @property
+    def uses_this_computer(self) -> bool:
+        """Whether the own stage process works for this master."""
+        deployment = self.deployment
+        return deployment is not None and deployment.uses(self._computers.local.node_id)
 
     def observe(self, timings: Timings) -> None:
         """Learn from an answer how fast the computers of the plan really are."""

@@ -54,7 +54,8 @@ class MembershipEvents:
 
     changed: Callable[[], None]
     lost: Callable[[NodeId, str, str], None]  # who, its name, what happened to it
-    step_failed: Callable[[StepFailed], None]
+    step_failed: Callable[[NodeId, StepFailed], None]
+    unloaded: Callable[[NodeId, str, int], None]  # who, its name, the epoch whose layers are gone
 
 
 class Membership:
@@ -248,9 +249,9 @@ class Membership:
             case WarmingUp():
                 computer.warming_up(message)
             case StepFailed():
-                self._events.step_failed(message)
+                self._events.step_failed(computer.node_id, message)
             case Unloaded():  # of its own accord
-                self._events.lost(computer.node_id, computer.name, "lost its part of the model")
+                self._events.unloaded(computer.node_id, computer.name, message.epoch)
             case _:
                 logger.debug("member says op=%s", type(message).__name__)
         return None

@@ -127,7 +127,10 @@ class Node:
             me=self.me,
             record_file=folders.config / "computers.json",
             events=MembershipEvents(
-                changed=self._changed, lost=self._lost, step_failed=self._step_failed
+                changed=self._changed,
+                lost=self._lost,
+                step_failed=lambda node_id, failure: self.master.step_failed(node_id, failure),
+                unloaded=self._unloaded,
             ),
         )
         self.master = Master(
@@ -303,11 +306,16 @@ class Node:
         if self.master.lost(node_id, name, how):
             self.backend.notice("warning", f"{name} {how}. The next message runs without it.")
 
+    def _unloaded(self, node_id: NodeId, name: str, epoch: int) -> None:
+        if self.master.unloaded(node_id, name, epoch):
+            self.backend.notice("warning", f"{name} lost its part of the model.")
+
     def _step_failed(self, failure: StepFailed) -> None:
-        """Of our own stage: for our own master, or for the one that we lend it to."""
-        if self.worker.loan is not None and self.worker.loan.assign.epoch == failure.epoch:
+        """Of the own stage process, which works for one master at a time."""
+        if self.worker.loan is not None:
             self.worker.step_failed(failure)
-        self.master.step_failed(failure)
+        else:
+            self.master.step_failed(self.identity.node_id, failure)
 
     def _engine_died(self, error: PotluckError) -> None:
         self.worker.stage_died()
