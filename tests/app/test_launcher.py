@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import TOKEN, Server
+
 from potluck.settings import Folders, NodeFile, write_node_file
 from potluck_app.http import Endpoint
 from potluck_app.launcher import find_or_start
