@@ -1,6 +1,5 @@
 """Every family's logits are those of `transformers`, however the model is cut and fed."""
 
-import math
 from collections.abc import Callable
 
 import pytest
@@ -8,9 +7,7 @@ import torch
 from tiny_models import VARIANTS, Pipeline, Reference
 from torch import Tensor
 
-from potluck.engine.blocks import RmsNorm, Rotary, rotary_frequencies, rotate
 from potluck.engine.device import find_devices
-from potluck.model.config import LinearScaling, Rope
 
 MakeReference = Callable[..., Reference]
 
@@ -21,6 +18,13 @@ TOLERANCE = 1e-5  # of the largest logit; f32 has 1.2e-7, and four layers add up
 def difference(ours: Tensor, theirs: Tensor) -> float:
     """The largest difference, relative to the largest logit."""
     return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+
+
+def off(logits: Tensor, exact: Tensor) -> float:
+    """The error of half of the tokens, relative to all logits: where a rounding lets a router choose
+    another expert, that token is another."""
+    errors = (logits - exact).pow(2).mean(-1).sqrt()  # (T,)
+    return (errors.median() / exact.pow(2).mean().sqrt()).item()
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -80,11 +84,8 @@ def test_bf16_is_as_exact_as_that_of_transformers(
     reference.model.to(torch.bfloat16)
     theirs = reference.logits(ids)
     reference.model.to(torch.float32)
-    scale = exact.pow(2).mean().sqrt()
-    ours_off = (logits - exact).pow(2).mean().sqrt() / scale
-    theirs_off = (theirs - exact).pow(2).mean().sqrt() / scale
-    assert ours_off < 0.05
-    assert ours_off < 1.25 * theirs_off
+    assert off(logits, exact) < 0.05
+    assert off(logits, exact) < 1.25 * off(theirs, exact)
 
 
 @pytest.mark.gpu
@@ -100,41 +101,3 @@ def test_an_accelerator_computes_what_the_cpu_does(
     logits = Pipeline(reference, [2], device=device).run_in_pieces(ids, (20, 10) + (1,) * 10)
 
     assert difference(logits, reference.logits(ids)) < 1e-4  # other orders of sums
-
-
-def test_a_norm_of_16_bits_is_computed_in_32() -> None:
-    x = torch.full((1, 4), 300.0, dtype=torch.float16)  # the square of which f16 cannot hold
-
-    assert RmsNorm(torch.ones(4), 1e-6)(x).tolist() == [[1.0] * 4]
-
-
-def test_rotation_turns_pairs_and_keeps_their_length() -> None:
-    rotary = Rotary(Rope(), head_dim=8, dtype=torch.float32, device=torch.device("cpu"))
-    x = torch.randn(5, 3, 8)
-    turned = x.clone()
-
-    rotate(turned, *rotary.angles(position=700, tokens=5))
-
-    pairs, turned_pairs = x.view(5, 3, 2, 4), turned.view(5, 3, 2, 4)
-    torch.testing.assert_close(turned_pairs.norm(dim=2), pairs.norm(dim=2))
-    first = torch.atan2(turned_pairs[0, 0, 1, 0], turned_pairs[0, 0, 0, 0])
-    before = torch.atan2(pairs[0, 0, 1, 0], pairs[0, 0, 0, 0])
-    # The first pair turns by one radian a position.
-    assert torch.cos(first - before).item() == pytest.approx(math.cos(700.0), abs=1e-4)
-
-
-def test_angles_are_the_same_wherever_a_table_was_grown() -> None:
-    def angles(*positions: int) -> Tensor:
-        rotary = Rotary(Rope(), head_dim=8, dtype=torch.float32, device=torch.device("cpu"))
-        for position in positions:
-            rotary.angles(position, 1)
-        return rotary.angles(1500, 3)[0]
-
-    assert torch.equal(angles(), angles(0, 511, 512, 1600))
-
-
-def test_linear_scaling_slows_every_pair() -> None:
-    plain = rotary_frequencies(Rope(), 8)
-    scaled = rotary_frequencies(Rope(scaling=LinearScaling(factor=4.0)), 8)
-
-    torch.testing.assert_close(scaled * 4, plain)

@@ -356,8 +356,8 @@ def test_a_device_without_memory_is_an_error_of_the_step(
 ) -> None:
     ids = llama.prompt(12)
     expected = forward(stage, ids[:6], 0)
-    block = stage.weights.blocks[2]
-    monkeypatch.setattr(block, "down", _without_memory)
+    mlp = stage.weights.blocks[2].mlp
+    monkeypatch.setattr(mlp, "down", _without_memory)
 
     with pytest.raises(OutOfMemoryError, match="run 6 tokens at position 6"):
         forward(stage, ids[6:], 6)

@@ -13,9 +13,10 @@ from safetensors.torch import save_file
 from tiny_models import CPU, Reference, stored_tensors
 from torch import Tensor
 
+from potluck.engine.builder import StageWeights
+from potluck.engine.mlp import Mlp
 from potluck.engine.weights import (
     PIECE,
-    StageWeights,
     StoredTensor,
     load_weights,
     random_weights,
@@ -73,11 +74,12 @@ def test_projections_that_are_read_together_lie_together(
     block = load(reference).blocks[1]
 
     prefix = "model.layers.1."
+    assert isinstance(block.mlp, Mlp)
     for linear, parts in (
-        (block.qkv, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
-        (block.gate_up, ("mlp.gate_proj", "mlp.up_proj")),
-        (block.output, ("self_attn.o_proj",)),
-        (block.down, ("mlp.down_proj",)),
+        (block.attention.qkv, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+        (block.mlp.gate_up, ("mlp.gate_proj", "mlp.up_proj")),
+        (block.attention.output, ("self_attn.o_proj",)),
+        (block.mlp.down, ("mlp.down_proj",)),
     ):
         weights = [state[f"{prefix}{part}.weight"] for part in parts]
         biases = [state[f"{prefix}{part}.bias"] for part in parts]
@@ -264,7 +266,7 @@ def test_random_weights_have_the_shape_of_the_model(llama: Reference) -> None:
     )
 
     assert weights.nbytes == load(llama).nbytes
-    assert all(torch.isfinite(block.qkv.weight).all() for block in weights.blocks)
+    assert all(torch.isfinite(block.attention.qkv.weight).all() for block in weights.blocks)
 
 
 def test_a_stored_tensor_of_the_hub_has_the_digest_of_its_bytes(llama: Reference) -> None:

@@ -1,14 +1,15 @@
 """A config is either whole and consistent or refused with the name of the field."""
 
 import json
-from dataclasses import fields
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from potluck.errors import InvalidConfigError, ModelError, UnknownArchitectureError
-from potluck.model.config import LinearScaling, Llama3Scaling, ModelConfig, Rope
+from potluck.model.config import ModelConfig
+from potluck.model.families import FAMILIES
+from potluck.model.rope import LinearScaling, Llama3Scaling, Rope
 
 LLAMA: dict[str, object] = {
     "architectures": ["LlamaForCausalLM"],
@@ -47,7 +48,8 @@ def test_llama_3_2_is_read_as_published() -> None:
     config = ModelConfig.from_dict(LLAMA)
 
     assert (config.q_size, config.kv_size, config.head_dim) == (2048, 512, 64)
-    assert config.rope == Rope(
+    assert config.ropes.distinct[0] == Rope(
+        dim=64,
         theta=500000.0,
         scaling=Llama3Scaling(
             factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=8192
@@ -105,7 +107,7 @@ def test_the_rotary_fields_of_transformers_5_mean_the_same() -> None:
 def test_linear_scaling_is_read_under_its_old_name() -> None:
     config = ModelConfig.from_dict(llama(rope_scaling={"type": "linear", "factor": 2}))
 
-    assert config.rope.scaling == LinearScaling(factor=2.0)
+    assert config.ropes.distinct[0].scaling == LinearScaling(factor=2.0)
 
 
 def test_missing_fields_take_what_transformers_takes() -> None:
@@ -114,13 +116,13 @@ def test_missing_fields_take_what_transformers_takes() -> None:
     )
 
     assert (config.num_kv_heads, config.head_dim, config.rms_norm_eps) == (32, 64, 1e-6)
-    assert config.rope == Rope(theta=10000.0)
+    assert config.ropes.distinct == (Rope(dim=64, theta=10000.0),)
 
 
 def test_biases_and_norms_follow_the_family() -> None:
     def facts(architecture: str, **changes: object) -> tuple[bool, bool, bool, bool]:
         config = ModelConfig.from_dict(llama(architectures=[architecture], **changes))
-        return config.qkv_bias, config.output_bias, config.mlp_bias, config.qk_norm
+        return config.qkv_bias, config.output_bias, config.mlp_bias, config.qk_norm == "head"
 
     assert facts("LlamaForCausalLM") == (False, False, False, False)
     assert facts("LlamaForCausalLM", attention_bias=True) == (True, True, False, False)
@@ -150,7 +152,7 @@ def test_an_unknown_architecture_is_named_beside_those_that_are_known() -> None:
     with pytest.raises(UnknownArchitectureError, match="MambaForCausalLM") as caught:
         ModelConfig.from_dict(llama(architectures=["MambaForCausalLM"]))
 
-    assert "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM" in str(caught.value)
+    assert all(name in str(caught.value) for name in FAMILIES)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_a_missing_size_is_named(name: str) -> None:
         ("rope_theta", float("inf")),
         ("rope_theta", 10**400),
         ("rope_scaling", "llama3"),
-        ("rope_scaling", {"rope_type": "yarn", "factor": 4.0}),
+        ("rope_scaling", {"rope_type": "spiral", "factor": 4.0}),
         ("rope_scaling", {"rope_type": "linear"}),
         ("rope_scaling", {"rope_type": "linear", "factor": -1}),
         (
@@ -231,27 +233,61 @@ KNOWN_FIELDS = [
     "layer_types",
     "rope_parameters",
     "attention_bias",
+    "sliding_window_pattern",
+    "no_rope_layers",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+    "num_experts",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "mlp_only_layers",
+    "decoder_sparse_step",
+    "query_pre_attn_scalar",
+    "attn_logit_softcapping",
+    "embedding_multiplier",
+    "text_config",
 ]
-ARCHITECTURES = ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"]
+ROPE_FIELDS = [
+    "rope_type",
+    "type",
+    "factor",
+    "original_max_position_embeddings",
+    "short_factor",
+    "long_factor",
+    "mscale",
+    "mscale_all_dim",
+    "beta_fast",
+    "full_attention",
+]
+SCALING_NAMES = ["linear", "llama3", "dynamic", "yarn", "longrope", "su"]
 
 
 @unhurried
 @given(
-    architecture=st.sampled_from(ARCHITECTURES),
+    architecture=st.sampled_from(sorted(FAMILIES)),
     changes=st.dictionaries(st.sampled_from(KNOWN_FIELDS), json_values, max_size=5),
+    scaling=st.none()
+    | st.dictionaries(
+        st.sampled_from(ROPE_FIELDS), json_values | st.sampled_from(SCALING_NAMES), max_size=5
+    ),
 )
 def test_no_config_of_a_stranger_breaks_more_than_itself(
-    architecture: str, changes: dict[str, object]
+    architecture: str, changes: dict[str, object], scaling: dict[str, object] | None
 ) -> None:
+    config = llama(architectures=[architecture], text_config=llama()) | changes
+    if scaling is not None:
+        config["rope_scaling"] = scaling
     try:
-        config = ModelConfig.from_dict(llama(architectures=[architecture]) | changes)
+        config = ModelConfig.from_dict(config)
     except ModelError as error:
         json.dumps(error.data).encode()  # what is shown can also be sent
         error.message.encode()
     else:
-        assert len(config.sliding_windows) == config.num_layers
+        assert len(config.sliding_windows) == len(config.layer_kinds) == config.num_layers
+        assert len(config.ropes.layers) == len(config.expert_layers) == config.num_layers
         assert config.num_heads % config.num_kv_heads == 0
-        assert all(getattr(config, field.name) is not None for field in fields(config))
+        assert all(0 < rope.dim <= config.head_dim for rope in config.ropes.distinct)
+        assert config.layer_bytes(0, 2) > 0
 
 
 @unhurried

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors.torch import save_file
 from torch import Tensor
 
 from potluck.engine.stage import Stage
@@ -42,6 +42,37 @@ LLAMA_3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+LONG_FACTORS = {
+    "rope_type": "longrope",
+    "rope_theta": 1000.0,
+    "short_factor": [1.0, 1.1, 1.3],
+    "long_factor": [1.5, 2.0, 8.0],
+}
+SLIDING = {"sliding_window": 7}
+GEMMA = {
+    "head_dim": 16,
+    "query_pre_attn_scalar": 21,
+    "hidden_activation": "gelu_pytorch_tanh",
+    **SLIDING,
+}
+MULTIPLIERS = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.37,
+    "attention_multiplier": 0.21,
+    "logits_scaling": 5.0,
+}
+QWEN_MOE = {
+    "num_experts": 7,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "head_dim": 16,
+}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama, own head size": ("Llama", {"head_dim": 16}),
@@ -58,10 +89,87 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "mistral, window": ("Mistral", {"sliding_window": 9}),
     "mistral, no window": ("Mistral", {"sliding_window": None, "head_dim": 20}),
+    "mixtral": ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
+    "mixtral, one expert, window": (
+        "Mixtral",
+        {"num_local_experts": 3, "num_experts_per_tok": 1, **SLIDING},
+    ),
     "qwen 2": ("Qwen2", {"tie_word_embeddings": True}),
     "qwen 2, window in the last layers": ("Qwen2", QWEN_WINDOW),
+    "qwen 2.5, yarn": ("Qwen2", {"rope_parameters": YARN}),
     "qwen 3": ("Qwen3", {"head_dim": 16}),
     "qwen 3, window": ("Qwen3", {"head_dim": 24, "num_key_value_heads": 1, **QWEN_WINDOW}),
+    "qwen 3 moe": ("Qwen3Moe", {"norm_topk_prob": True, **QWEN_MOE}),
+    "qwen 3 moe, some layers, odd": (
+        "Qwen3Moe",
+        {
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [3],
+            "num_key_value_heads": 1,
+            "vocab_size": 97,
+            "use_sliding_window": True,
+            **SLIDING,
+            **QWEN_MOE,
+        },
+    ),
+    "phi 3": ("Phi3", {"sliding_window": 9}),
+    "phi 3.5, long": (
+        "Phi3",
+        {
+            "rope_parameters": {
+                **LONG_FACTORS,
+                "short_factor": [1.0] * 6,
+                "long_factor": [3.0] * 6,
+            },
+            "original_max_position_embeddings": 32,
+            "num_key_value_heads": 4,
+        },
+    ),
+    "phi 4 mini, short, partial": (
+        "Phi3",
+        {
+            "rope_parameters": {**LONG_FACTORS, "partial_rotary_factor": 0.75},
+            "original_max_position_embeddings": 100,
+            "num_attention_heads": 6,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "gemma 2": ("Gemma2", {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+    "gemma 2, one key head, odd": (
+        "Gemma2",
+        {**GEMMA, "num_key_value_heads": 1, "vocab_size": 97, "attn_logit_softcapping": 1.0},
+    ),
+    "gemma 3": (
+        "Gemma3",
+        {
+            **GEMMA,
+            "num_key_value_heads": 1,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+            "num_hidden_layers": 6,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+    ),
+    "olmo 2": ("Olmo2", {}),
+    "olmo 2, no shared key heads, bias": (
+        "Olmo2",
+        {"num_key_value_heads": 4, "attention_bias": True},
+    ),
+    "smollm 3": ("SmolLM3", {"no_rope_layers": [1, 0, 1, 0]}),
+    "smollm 3, window, biases": (
+        "SmolLM3",
+        {"attention_bias": True, "mlp_bias": True, "use_sliding_window": True, **SLIDING},
+    ),
+    "granite": ("Granite", MULTIPLIERS),
+    "granite, tied, biases": (
+        "Granite",
+        {**MULTIPLIERS, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
+    ),
+    "exaone 4": ("Exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 4}),
+    "exaone 4, hybrid": ("Exaone4", {**SLIDING, "sliding_window_pattern": 3, "head_dim": 10}),
+    "falcon 3": ("Llama", {"head_dim": 20, "num_key_value_heads": 1, "intermediate_size": 100}),
 }
 
 
@@ -151,9 +259,10 @@ def make_model(
 ) -> Reference:
     """Write a random model of this variant into the folder, as the Hub has them."""
     family, changes = VARIANTS[variant]
-
-    config = getattr(transformers, f"{family}Config")(**SHAPE | changes)
-    config.architectures = [f"{family}ForCausalLM"]
+    kind = "Gemma3TextConfig" if family == "Gemma3" else f"{family}Config"
+    config = getattr(transformers, kind)(**SHAPE | {"pad_token_id": None} | deepcopy(changes))
+    # The plain way of attention, which is the one that caps scores.
+    config._attn_implementation = "eager"
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -162,9 +271,9 @@ def make_model(
             noise = torch.randn(parameter.shape, generator=generator)
             center = 1.0 if "norm" in name else 0.0
             parameter.copy_((center + 0.25 * noise).to(dtype))
-    model.save_pretrained(folder)
-    written = {name: p.to(dtype).contiguous() for name, p in model.named_parameters()}
-    save_file(written, folder / "model.safetensors")
+    # In the form of the Hub: transformers turns its own names, such as those of experts, back.
+    model.to(dtype).save_pretrained(folder)
+    model.to(torch.float32)
     read = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return Reference(model, ModelConfig.from_dict(read), stored_tensors(folder))
 

@@ -1,40 +1,62 @@
 """Measure what a model's layers cost on a device: the numbers that the planner plans with.
 
-Real layers of the model's shape with random weights, several of them one after the other, since a
+Real layers of the model's shape with random weights, several of each kind one after the other, since a
 single small layer would stay in the processor's cache, where no layer of a whole model ever is. Bounded
 in time and memory; the caller keeps the result by (device, shape, scheme).
 """
 
-import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from itertools import cycle
+from statistics import fmean, median
 
 import torch
 from torch import Tensor
 
-from potluck.engine.blocks import Rotary, Step
+from potluck.engine.attention import Step
+from potluck.engine.builder import StageWeights
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.memory import out_of_memory
+from potluck.engine.rotary import Rotary
 from potluck.engine.sampler import choose
-from potluck.engine.weights import StageWeights, random_weights
+from potluck.engine.weights import random_weights
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.config import ModelConfig
+from potluck.model.layers import LayerKind
 from potluck.wire.messages import Sampling
 
 CACHED = 256  # tokens in the cache while one token is timed: a short chat
 WORKING_SET = 256 * 10**6  # bytes of layers: more than the caches of a home's processors
 BUDGET_S = 0.25  # per figure, once one run of it is done
+_INPUTS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTimes:
+    """Milliseconds of one layer: for one token, and for one chunk."""
+
+    decode_ms: float
+    prefill_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerProfile:
-    """Milliseconds: one layer for one token and for one chunk; the head for one token."""
+    """What was measured: each kind of layer that the model has, and the head for one token."""
 
-    decode_ms: float
-    prefill_ms: float
+    kinds: Mapping[LayerKind, LayerTimes]
+    layers: tuple[LayerKind, ...]  # of the model
     head_ms: float
+
+    @property
+    def decode_ms(self) -> float:
+        """Milliseconds of one token in a layer, the mean of all layers."""
+        return fmean(self.kinds[kind].decode_ms for kind in self.layers)
+
+    @property
+    def prefill_ms(self) -> float:
+        """Milliseconds of one chunk in a layer, the mean of all layers."""
+        return fmean(self.kinds[kind].prefill_ms for kind in self.layers)
 
 
 @torch.inference_mode()
@@ -47,7 +69,7 @@ def profile_layers(
     memory: int,
     budget_s: float = BUDGET_S,
 ) -> LayerProfile:
-    """Time one token and a chunk through a layer, and final norm, `lm_head` and sampling.
+    """Time one token and a chunk through a layer of each kind, and norm, `lm_head` and sampling.
 
     Args:
         config: the model whose shape is measured.
@@ -55,26 +77,25 @@ def profile_layers(
         dtype: what is computed in.
         chunk: tokens of a prefill chunk.
         memory: bytes that may be used.
-        budget_s: about how long each of the three figures may take.
+        budget_s: about how long each figure may take.
 
     Raises:
         OutOfMemoryError: one layer alone needs more than `memory`.
     """
+    kinds = config.layer_kinds
+    times: dict[LayerKind, LayerTimes] = {}
     with out_of_memory("measure one layer of this model", device):
-        layers = range(_layer_count(config, dtype, memory))
-        weights = random_weights(
-            config, layers, embedding=False, head=False, dtype=dtype, device=device
-        )
-        decode_ms, prefill_ms = _time_layers(weights, chunk, budget_s)
-        del weights  # before the head: both need not have room at once
+        for kind in dict.fromkeys(kinds):
+            like = [layer for layer, other in enumerate(kinds) if other == kind]
+            some = like[: _layer_count(config, like, dtype, memory)]
+            times[kind] = _time_layers(config, some, device, dtype, chunk, budget_s)
         head_ms = _time_head(config, device, dtype, min(WORKING_SET, memory // 2), budget_s)
-    return LayerProfile(decode_ms=decode_ms, prefill_ms=prefill_ms, head_ms=head_ms)
+    return LayerProfile(kinds=times, layers=kinds, head_ms=head_ms)
 
 
-def _layer_count(config: ModelConfig, dtype: torch.dtype, memory: int) -> int:
-    """So many layers that they leave the processor's cache, as far as they have room."""
-    parameters = sum(math.prod(shape) for shape in config.layer_tensors(0).values())
-    nbytes = parameters * dtype.itemsize
+def _layer_count(config: ModelConfig, like: Sequence[int], dtype: torch.dtype, memory: int) -> int:
+    """So many layers of a kind that they leave the processor's cache, as far as they have room."""
+    nbytes = config.layer_bytes(like[0], dtype.itemsize)
     if nbytes > memory:  # said before the computer begins to swap
         raise OutOfMemoryError(
             f"One layer of this model has {format_bytes(nbytes)}, and this computer lends"
@@ -83,23 +104,31 @@ def _layer_count(config: ModelConfig, dtype: torch.dtype, memory: int) -> int:
             available=memory,
         )
     wanted = -(-min(WORKING_SET, memory // 2) // nbytes)
-    return max(1, min(wanted, config.num_layers))
+    return max(1, min(wanted, len(like)))
 
 
-def _time_layers(weights: StageWeights, chunk: int, budget_s: float) -> tuple[float, float]:
-    config, dtype, device = weights.config, weights.dtype, weights.device
-    rotary = Rotary(config.rope, config.head_dim, dtype, device)
-    caches = [
-        LayerCache(config.num_kv_heads, config.head_dim, dtype, device) for _ in weights.blocks
-    ]
+def _time_layers(
+    config: ModelConfig,
+    layers: Sequence[int],
+    device: torch.device,
+    dtype: torch.dtype,
+    chunk: int,
+    budget_s: float,
+) -> LayerTimes:
+    weights = random_weights(
+        config, layers, embedding=False, head=False, dtype=dtype, device=device
+    )
+    rotaries = [Rotary(rope, CACHED + chunk, dtype, device) for rope in config.ropes.distinct]
+    caches = [LayerCache(config.num_kv_heads, config.head_dim, dtype, device) for _ in layers]
     for cache in caches:
         cache.resize(max(CACHED + 1, chunk), 0)
 
     def run(position: int, tokens: int) -> Callable[[], None]:
-        x = _hidden(weights, tokens)
+        # Not one token over and over: experts are chosen anew for each.
+        inputs = cycle([_hidden(weights, tokens) for _ in range(_INPUTS)])
 
         def once() -> None:
-            step, y = Step(position, tokens, rotary, device), x
+            step, y = Step(position, tokens, rotaries, device), next(inputs)
             for block, cache in zip(weights.blocks, caches, strict=True):
                 y = block.forward(y, cache, step)
 
@@ -108,7 +137,7 @@ def _time_layers(weights: StageWeights, chunk: int, budget_s: float) -> tuple[fl
     # Prefill first: it writes the cache that one token then looks at.
     prefill_ms = _time(run(0, chunk), device, budget_s) / len(caches)
     decode_ms = _time(run(CACHED, 1), device, budget_s) / len(caches)
-    return decode_ms, prefill_ms
+    return LayerTimes(decode_ms=decode_ms, prefill_ms=prefill_ms)
 
 
 def _time_head(
@@ -117,7 +146,7 @@ def _time_head(
     """Time a part of the vocabulary's rows and conclude on all: a head may have gigabytes."""
     rows = max(1, min(config.vocab_size, nbytes // (config.hidden_size * dtype.itemsize)))
     part = replace(config, vocab_size=rows)
-    weights = random_weights(part, range(0), embedding=False, head=True, dtype=dtype, device=device)
+    weights = random_weights(part, (), embedding=False, head=True, dtype=dtype, device=device)
     norm, lm_head = weights.norm, weights.lm_head
     assert norm is not None
     assert lm_head is not None

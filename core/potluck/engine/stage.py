@@ -14,11 +14,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.engine.blocks import Rotary, Step
+from potluck.engine.attention import Step
+from potluck.engine.builder import StageWeights
 from potluck.engine.kvcache import CachePool, SessionCache
 from potluck.engine.memory import out_of_memory
+from potluck.engine.rotary import Rotary
 from potluck.engine.sampler import Choice, choose
-from potluck.engine.weights import StageWeights
 from potluck.errors import (
     InvalidStepError,
     NeedReplayError,
@@ -71,7 +72,9 @@ class Stage:
         self.context = context
         self.epoch = epoch
         self._device, self._dtype = weights.device, weights.dtype
-        self._rotary = Rotary(config.rope, config.head_dim, weights.dtype, weights.device)
+        self._rotaries = [
+            Rotary(rope, context, weights.dtype, weights.device) for rope in config.ropes.distinct
+        ]
         self._pool = CachePool(
             layers=len(weights.blocks),
             kv_heads=config.num_kv_heads,
@@ -171,9 +174,12 @@ class Stage:
         inputs = inputs.to(self._device)
         if self.weights.embedding is not None:
             x = F.embedding(inputs, self.weights.embedding)
+            if (multiplier := self.weights.config.embedding_multiplier) != 1.0:
+                # Rounded to the compute dtype, as Gemma was trained.
+                x *= torch.tensor(multiplier, dtype=self._dtype)
         else:
             x = inputs.to(self._dtype)
-        step = Step(position, x.shape[0], self._rotary, self._device)
+        step = Step(position, x.shape[0], self._rotaries, self._device)
         for block, layer in zip(self.weights.blocks, cache.layers, strict=True):
             x = block.forward(x, layer, step)
         return x
@@ -182,7 +188,13 @@ class Stage:
         """Final norm and `lm_head`: (T, D) → (T, V), f32."""
         assert self.weights.norm is not None
         assert self.weights.lm_head is not None
-        return self.weights.lm_head(self.weights.norm(hidden)).float()
+        config = self.weights.config
+        logits = self.weights.lm_head(self.weights.norm(hidden)).float()
+        if config.logits_divisor != 1.0:
+            logits /= config.logits_divisor
+        if (cap := config.logits_softcap) is not None:
+            logits = (logits / cap).tanh_().mul_(cap)
+        return logits
 
     def _output(
         self, hidden: Tensor, known: _Session, end: int, sampling: Sampling | None

@@ -3,60 +3,56 @@
 `ModelConfig.from_dict` takes the dictionary as it stands in the file, also from a peer: whatever is
 in it, the result is a config that holds together or a `ModelError` that names the field. Sizes are
 bounded here, so that nobody downstream multiplies two numbers of a stranger.
-Names of tensors are those of Hugging Face; both forms of the rotary fields are read (`rope_theta` and
-`rope_scaling`, or since transformers 5 `rope_parameters`).
+Names of tensors are those of Hugging Face. `families.py` says what differs between families,
+`rope.py` and `layers.py` read what differs between layers.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from potluck.errors import UnknownArchitectureError
-from potluck.model.families import FAMILIES, Family
+from potluck.model.families import FAMILIES, Family, NormPlacement, QkNorm
 from potluck.model.fields import Fields, invalid
-
-# The largest known decoders have a hidden size of 18,432 (PaLM), 126 layers and 128 heads (Llama 3.1
-# 405B), a vocabulary of 262,208 (Gemma 3) and 10 M positions (Llama 4); a few times that is no model.
-MAX_HIDDEN = 1 << 16
-MAX_INTERMEDIATE = 1 << 18
-MAX_LAYERS = 1024
-MAX_HEADS = 1024
-MAX_HEAD_DIM = 1024
-MAX_VOCAB = 1 << 21
-MAX_POSITION = 1 << 24
-MAX_EOS = 64  # Llama 3 has three
-MAX_THETA = 1e12  # 10 M is the largest in use
-MIN_FACTOR, MAX_FACTOR = 1e-3, 1e6  # of rotary scaling: 1 to 64 are in use
+from potluck.model.layers import (
+    Experts,
+    LayerKind,
+    read_expert_layers,
+    read_experts,
+    read_windows,
+)
+from potluck.model.limits import (
+    MAX_EOS,
+    MAX_HEAD_DIM,
+    MAX_HEADS,
+    MAX_HIDDEN,
+    MAX_INTERMEDIATE,
+    MAX_LAYERS,
+    MAX_MULTIPLIER,
+    MAX_POSITION,
+    MAX_VOCAB,
+)
+from potluck.model.rope import Ropes, read_ropes
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 LM_HEAD = "lm_head.weight"
 
+Activation = Literal["silu", "gelu_pytorch_tanh"]
+
+_NORMS: Mapping[NormPlacement, tuple[str, ...]] = {
+    "before": ("input_layernorm", "post_attention_layernorm"),
+    "after": ("post_attention_layernorm", "post_feedforward_layernorm"),
+    "around": (
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    ),
+}
+
 Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinearScaling:
-    """Positions divided by a factor (https://arxiv.org/abs/2306.15595)."""
-
-    factor: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Llama3Scaling:
-    """Long wavelengths divided, short ones kept, those between blended (Llama 3.1)."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_position: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rope:
-    """Rotary position embedding (https://arxiv.org/abs/2104.09864)."""
-
-    theta: float = 10000.0
-    scaling: LinearScaling | Llama3Scaling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +60,7 @@ class ModelConfig:
     """A decoder's shape. Every value is checked; the fields of one config agree with each other."""
 
     architecture: str
+    prefix: str  # of the names of all tensors, where the decoder is a part of a model
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -73,13 +70,25 @@ class ModelConfig:
     head_dim: int
     max_position: int
     rms_norm_eps: float
-    rope: Rope
+    activation: Activation
+    ropes: Ropes
     sliding_windows: tuple[int | None, ...]  # of each layer: how many tokens it sees, None: all
+    experts: Experts | None
+    expert_layers: tuple[bool, ...]  # of each layer: whether it has experts in place of an MLP
     tie_word_embeddings: bool
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
-    qk_norm: bool
+    fused: bool  # whether files have queries, keys and values in one matrix, and gate and up
+    norms: NormPlacement
+    unit_offset: bool  # norms multiply by 1 + weight
+    qk_norm: QkNorm | None
+    attention_scale: float  # of queries times keys
+    attention_softcap: float | None
+    logits_softcap: float | None
+    embedding_multiplier: float
+    residual_multiplier: float  # of what a layer adds
+    logits_divisor: float
     eos_token_ids: tuple[int, ...]
 
     @classmethod
@@ -102,36 +111,63 @@ class ModelConfig:
     def kv_size(self) -> int:
         return self.num_kv_heads * self.head_dim
 
+    @property
+    def embedding_name(self) -> str:
+        return self.prefix + EMBEDDING
+
+    @property
+    def final_norm_name(self) -> str:
+        return self.prefix + FINAL_NORM
+
+    @property
+    def head_name(self) -> str:
+        """The matrix of logits; a tied head reads the embedding's."""
+        return self.prefix + (EMBEDDING if self.tie_word_embeddings else LM_HEAD)
+
+    @property
+    def norm_names(self) -> tuple[str, ...]:
+        """A layer's norms in the order in which a token passes them."""
+        return _NORMS[self.norms]
+
+    @property
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        """Of each layer, what its cost depends on."""
+        return tuple(
+            LayerKind(window=window, experts=experts)
+            for window, experts in zip(self.sliding_windows, self.expert_layers, strict=True)
+        )
+
+    def layer_prefix(self, layer: int) -> str:
+        return f"{self.prefix}model.layers.{layer}."
+
     def layer_tensors(self, layer: int) -> dict[str, Shape]:
         """The tensors of one decoder layer: Hugging Face name and shape."""
-        D, F = self.hidden_size, self.intermediate_size  # noqa: N806
-        weights = {
-            "self_attn.q_proj": ((self.q_size, D), self.qkv_bias),
-            "self_attn.k_proj": ((self.kv_size, D), self.qkv_bias),
-            "self_attn.v_proj": ((self.kv_size, D), self.qkv_bias),
-            "self_attn.o_proj": ((D, self.q_size), self.output_bias),
-            "mlp.gate_proj": ((F, D), self.mlp_bias),
-            "mlp.up_proj": ((F, D), self.mlp_bias),
-            "mlp.down_proj": ((D, F), self.mlp_bias),
-        }
-        prefix = f"model.layers.{layer}."
+        prefix = self.layer_prefix(layer)
         tensors: dict[str, Shape] = {}
-        for name, (shape, bias) in weights.items():
+        for name, shape, bias in self._matrices(layer):
             tensors[f"{prefix}{name}.weight"] = shape
             if bias:
                 tensors[f"{prefix}{name}.bias"] = shape[:1]
-        norms = {"input_layernorm": D, "post_attention_layernorm": D}
-        if self.qk_norm:
-            norms |= {"self_attn.q_norm": self.head_dim, "self_attn.k_norm": self.head_dim}
+        norms = dict.fromkeys(self.norm_names, self.hidden_size)
+        if self.qk_norm == "head":
+            norms |= dict.fromkeys(("self_attn.q_norm", "self_attn.k_norm"), self.head_dim)
+        elif self.qk_norm == "projection":
+            norms |= {"self_attn.q_norm": self.q_size, "self_attn.k_norm": self.kv_size}
         return tensors | {f"{prefix}{name}.weight": (size,) for name, size in norms.items()}
 
+    def layer_bytes(self, layer: int, itemsize: int) -> int:
+        """All the weights of one layer."""
+        return itemsize * sum(math.prod(shape) for shape in self.layer_tensors(layer).values())
+
     def embedding_tensors(self) -> dict[str, Shape]:
-        return {EMBEDDING: (self.vocab_size, self.hidden_size)}
+        return {self.embedding_name: (self.vocab_size, self.hidden_size)}
 
     def head_tensors(self) -> dict[str, Shape]:
-        """Final norm and `lm_head`; a tied head reads the embedding's matrix."""
-        matrix = EMBEDDING if self.tie_word_embeddings else LM_HEAD
-        return {FINAL_NORM: (self.hidden_size,), matrix: (self.vocab_size, self.hidden_size)}
+        """Final norm and `lm_head`."""
+        return {
+            self.final_norm_name: (self.hidden_size,),
+            self.head_name: (self.vocab_size, self.hidden_size),
+        }
 
     def stage_tensors(
         self, layers: Iterable[int], *, embedding: bool, head: bool
@@ -145,6 +181,37 @@ class ModelConfig:
     def kv_bytes_per_token(self, itemsize: int) -> int:
         """Keys and values of one token in one layer."""
         return 2 * self.kv_size * itemsize
+
+    def _matrices(self, layer: int) -> Iterator[tuple[str, Shape, bool]]:
+        """Name, shape, and whether it has a bias."""
+        D = self.hidden_size  # noqa: N806
+        if self.fused:
+            yield "self_attn.qkv_proj", (self.q_size + 2 * self.kv_size, D), self.qkv_bias
+        else:
+            yield "self_attn.q_proj", (self.q_size, D), self.qkv_bias
+            yield "self_attn.k_proj", (self.kv_size, D), self.qkv_bias
+            yield "self_attn.v_proj", (self.kv_size, D), self.qkv_bias
+        yield "self_attn.o_proj", (D, self.q_size), self.output_bias
+        if self.experts is not None and self.expert_layers[layer]:
+            yield from _expert_matrices(self.experts, D)
+            return
+        F = self.intermediate_size  # noqa: N806
+        if self.fused:
+            yield "mlp.gate_up_proj", (2 * F, D), self.mlp_bias
+        else:
+            yield "mlp.gate_proj", (F, D), self.mlp_bias
+            yield "mlp.up_proj", (F, D), self.mlp_bias
+        yield "mlp.down_proj", (D, F), self.mlp_bias
+
+
+def _expert_matrices(experts: Experts, hidden: int) -> Iterator[tuple[str, Shape, bool]]:
+    facts, size = experts.facts, experts.intermediate_size
+    yield f"{facts.block}.gate", (experts.count, hidden), False
+    for expert in range(experts.count):
+        name = f"{facts.block}.experts.{expert}."
+        yield name + facts.gate, (size, hidden), False
+        yield name + facts.up, (size, hidden), False
+        yield name + facts.down, (hidden, size), False
 
 
 def _architecture(fields: Fields) -> str:
@@ -163,134 +230,113 @@ def _architecture(fields: Fields) -> str:
     )
 
 
-def _read(fields: Fields, architecture: str, family: Family) -> ModelConfig:
-    if "quantization_config" in fields:
-        raise invalid(
-            "quantization_config",
-            fields.value("quantization_config"),
-            "must be absent: models"
-            " that are already quantised cannot be read yet, take the original one",
-        )
-    if (activation := fields.text("hidden_act", "silu")) != "silu":
-        raise invalid("hidden_act", activation, "must be silu")
+def _read(whole: Fields, architecture: str, family: Family) -> ModelConfig:
+    fields = whole
+    if family.text_config:
+        fields = whole.fields("text_config")
+        if "eos_token_id" in whole:
+            fields = fields.having({"eos_token_id": whole.value("eos_token_id")})
+    for name, requirement in _ABSENT.items():
+        if value := whole.value(name) or fields.value(name):
+            raise invalid(name, value, requirement)
+    fields = fields.over(family.defaults)
     hidden = fields.integer("hidden_size", 1, MAX_HIDDEN)
     heads = fields.integer("num_attention_heads", 1, MAX_HEADS)
     layers = fields.integer("num_hidden_layers", 1, MAX_LAYERS)
-    max_position = fields.integer(
-        "max_position_embeddings", 1, MAX_POSITION, family.default_max_position
-    )
+    max_position = fields.integer("max_position_embeddings", 1, MAX_POSITION, 32768)
+    head_dim = _head_dim(fields, hidden, heads)
+    windows = read_windows(fields, family, layers)
+    experts = read_experts(fields, family)
     return ModelConfig(
         architecture=architecture,
+        prefix="language_model." if family.text_config else "",
         vocab_size=fields.integer("vocab_size", 1, MAX_VOCAB),
         hidden_size=hidden,
         intermediate_size=fields.integer("intermediate_size", 1, MAX_INTERMEDIATE),
         num_layers=layers,
         num_heads=heads,
-        num_kv_heads=_kv_heads(fields, family, heads),
-        head_dim=_head_dim(fields, family, hidden, heads),
+        num_kv_heads=_kv_heads(fields, heads),
+        head_dim=head_dim,
         max_position=max_position,
         rms_norm_eps=fields.number("rms_norm_eps", 0.0, 1.0, 1e-6),
-        rope=_rope(fields, max_position),
-        sliding_windows=_windows(fields, family, layers),
+        activation=_activation(fields, family),
+        ropes=read_ropes(
+            fields, family, head_dim=head_dim, max_position=max_position, windows=windows
+        ),
+        sliding_windows=windows,
+        experts=experts,
+        expert_layers=read_expert_layers(fields, experts, layers),
         tie_word_embeddings=fields.flag("tie_word_embeddings", False),
         qkv_bias=_fact(fields, family.qkv_bias),
         output_bias=_fact(fields, family.output_bias),
         mlp_bias=_fact(fields, family.mlp_bias),
+        fused=family.fused,
+        norms=family.norms,
+        unit_offset=family.unit_offset,
         qk_norm=family.qk_norm,
+        attention_scale=_attention_scale(fields, family, head_dim),
+        attention_softcap=_softcap(fields, family.attention_softcap),
+        logits_softcap=_softcap(fields, family.logits_softcap),
+        embedding_multiplier=math.sqrt(hidden)
+        if family.root_embedding
+        else _multiplier(fields, family.embedding_multiplier),
+        residual_multiplier=_multiplier(fields, family.residual_multiplier),
+        logits_divisor=_multiplier(fields, family.logits_divisor),
         eos_token_ids=fields.integers("eos_token_id", 0, MAX_VOCAB, MAX_EOS),
     )
+
+
+_ABSENT = {
+    "quantization_config": "must be absent: models that are already quantised cannot be read yet,"
+    " take the original one",
+    "use_bidirectional_attention": "must be absent: a model that looks ahead cannot write text",
+}
 
 
 def _fact(fields: Fields, fact: bool | str) -> bool:
     return fields.flag(fact, False) if isinstance(fact, str) else fact
 
 
-def _kv_heads(fields: Fields, family: Family, heads: int) -> int:
-    default = family.default_kv_heads or heads
-    kv_heads = fields.integer("num_key_value_heads", 1, MAX_HEADS, default)
+def _multiplier(fields: Fields, name: str | None) -> float:
+    return 1.0 if name is None else fields.number(name, 0.0, MAX_MULTIPLIER, 1.0)
+
+
+def _softcap(fields: Fields, name: str | None) -> float | None:
+    if name is None or name not in fields:
+        return None
+    return fields.number(name, 0.0, MAX_MULTIPLIER)
+
+
+def _attention_scale(fields: Fields, family: Family, head_dim: int) -> float:
+    if family.attention_multiplier is not None:
+        return _multiplier(fields, family.attention_multiplier)
+    scalar = float(head_dim)
+    if family.query_scalar is not None:
+        scalar = fields.number(family.query_scalar, 0.0, MAX_MULTIPLIER)
+    return scalar**-0.5
+
+
+def _activation(fields: Fields, family: Family) -> Activation:
+    match fields.text(family.activation, "silu"):
+        case "silu":
+            return "silu"
+        case "gelu_pytorch_tanh":
+            return "gelu_pytorch_tanh"
+        case other:
+            raise invalid(family.activation, other, "must be silu or gelu_pytorch_tanh")
+
+
+def _kv_heads(fields: Fields, heads: int) -> int:
+    kv_heads = fields.integer("num_key_value_heads", 1, MAX_HEADS, heads)
     if heads % kv_heads:
         raise invalid("num_key_value_heads", kv_heads, f"must divide num_attention_heads = {heads}")
     return kv_heads
 
 
-def _head_dim(fields: Fields, family: Family, hidden: int, heads: int) -> int:
-    if "head_dim" not in fields and family.default_head_dim is None and hidden % heads:
+def _head_dim(fields: Fields, hidden: int, heads: int) -> int:
+    if "head_dim" not in fields and hidden % heads:
         raise invalid("hidden_size", hidden, f"must be a multiple of num_attention_heads = {heads}")
-    default = family.default_head_dim or hidden // heads
-    head_dim = fields.integer("head_dim", 1, MAX_HEAD_DIM, default)
+    head_dim = fields.integer("head_dim", 1, MAX_HEAD_DIM, hidden // heads)
     if head_dim % 2:
         raise invalid("head_dim", head_dim, "must be even, since rotary embedding turns pairs")
     return head_dim
-
-
-def _windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, ...]:
-    """Which layers see only so many tokens back, and how many."""
-    if not family.has_window or (
-        family.window_switch is not None and not fields.flag(family.window_switch, False)
-    ):
-        return (None,) * layers
-    # `"sliding_window": null` switches it off; only a missing field takes the default.
-    if fields.is_null("sliding_window"):
-        return (None,) * layers
-    window = fields.integer("sliding_window", 1, MAX_POSITION, family.default_window)
-    if family.window_layers is None:
-        return (window,) * layers
-    if "layer_types" in fields:
-        return tuple(_window_of(kind, window) for kind in _layer_types(fields, layers))
-    first = fields.integer(family.window_layers, 0, MAX_LAYERS, 28)
-    return tuple(window if layer >= first else None for layer in range(layers))
-
-
-def _layer_types(fields: Fields, layers: int) -> list[str]:
-    kinds = list(fields.texts("layer_types"))
-    if len(kinds) != layers:
-        raise invalid("layer_types", len(kinds), f"must have one entry for each of {layers} layers")
-    return kinds
-
-
-def _window_of(kind: str, window: int) -> int | None:
-    match kind:
-        case "sliding_attention":
-            return window
-        case "full_attention":
-            return None
-        case _:
-            raise invalid("layer_types", kind, "must be full_attention or sliding_attention")
-
-
-def _rope(fields: Fields, max_position: int) -> Rope:
-    theta = fields.number("rope_theta", 1.0, MAX_THETA, 10000.0)
-    name = "rope_parameters" if "rope_parameters" in fields else "rope_scaling"
-    if name not in fields:
-        return Rope(theta=theta)
-    parameters = fields.fields(name)
-    theta = parameters.number("rope_theta", 1.0, MAX_THETA, theta)
-    # The first configs with scaling called the field `type`.
-    key = "rope_type" if "rope_type" in parameters else "type"
-    match parameters.text(key, "default"):
-        case "default":
-            return Rope(theta=theta)
-        case "linear":
-            factor = parameters.number("factor", MIN_FACTOR, MAX_FACTOR)
-            return Rope(theta=theta, scaling=LinearScaling(factor=factor))
-        case "llama3":
-            return Rope(theta=theta, scaling=_llama3(parameters, max_position))
-        case kind:
-            raise invalid(parameters.path(key), kind, "must be default, linear or llama3")
-
-
-def _llama3(parameters: Fields, max_position: int) -> Llama3Scaling:
-    low = parameters.number("low_freq_factor", MIN_FACTOR, MAX_FACTOR)
-    high = parameters.number("high_freq_factor", MIN_FACTOR, MAX_FACTOR)
-    if high <= low:
-        raise invalid(
-            parameters.path("high_freq_factor"), high, f"must be above low_freq_factor = {low:g}"
-        )
-    return Llama3Scaling(
-        factor=parameters.number("factor", MIN_FACTOR, MAX_FACTOR),
-        low_freq_factor=low,
-        high_freq_factor=high,
-        original_max_position=parameters.integer(
-            "original_max_position_embeddings", 1, MAX_POSITION, max_position
-        ),
-    )

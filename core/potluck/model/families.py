@@ -1,62 +1,274 @@
 """What each family of decoders does in its own way: the one table of such facts.
 
 A family is a row of values, or of names of `config.json` fields that hold the value; nothing else in
-the code asks which family a model is of. What a field is when it is missing is what `transformers`
-takes (`models/*/configuration_*.py`), since that is what the weights were made with.
+the code asks which family a model is of. `defaults` are what the family's configuration class in
+`transformers` takes for a field that is missing (`models/*/configuration_*.py`), where that is not
+what all take: that is what the weights were made with. A field that is `null` has no default there,
+nor here. Names of tensors are those that the files on the Hub have.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+NormPlacement = Literal["before", "after", "around"]
+"""Where a layer's norms stand: before attention and MLP, after them, or both."""
+
+QkNorm = Literal["head", "projection"]
+"""RMSNorm of queries and keys before rotary: over each head, or over all heads together."""
+
+WindowPattern = Literal["none", "all", "last", "pattern", "without rope"]
+"""Which layers have a sliding window where `layer_types` does not say it.
+
+`last`: from `max_window_layers` on; `pattern`: all but one of each `sliding_window_pattern`;
+`without rope`: those of `no_rope_layers`.
+"""
+
+RopeLayers = Literal["all", "listed", "windowed"]
+"""Which layers have rotary: `listed` by `no_rope_layers`; `windowed`: if any has a window, those."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertFacts:
+    """The names of a mixture of experts, of its tensors and of its fields."""
+
+    block: str  # below the layer; the router is its `gate`
+    gate: str
+    up: str
+    down: str
+    intermediate: str  # the field with the size of one expert
+    normalise: bool | str  # whether the weights of the chosen ones add up to one
+    some_layers: bool = False  # `mlp_only_layers` and `decoder_sparse_step` say which have experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A `str` names the field of `config.json` that says whether; a `bool` is the answer itself."""
+    """A `str` names the field of `config.json` that holds the answer; else it is the answer itself."""
+
+    defaults: Mapping[str, object] = field(default_factory=dict[str, object])
+    text_config: bool = False  # the decoder is a part: of the config, and of the names of tensors
+
+    norms: NormPlacement = "before"
+    unit_offset: bool = False  # norms multiply by 1 + weight
+    qk_norm: QkNorm | None = None
 
     qkv_bias: bool | str = False  # on q_proj, k_proj and v_proj
     output_bias: bool | str = False  # on o_proj
     mlp_bias: bool | str = False  # on gate_proj, up_proj and down_proj
-    qk_norm: bool = False  # RMSNorm over each head's queries and keys, before rotary
+    fused: bool = False  # files have qkv_proj and gate_up_proj
+    activation: str = "hidden_act"
+    experts: ExpertFacts | None = None
+
+    windows: WindowPattern = "none"
+    layer_types: bool = False  # whether the field `layer_types` counts
     window_switch: str | None = None  # the field that must be true for `sliding_window` to count
-    window_layers: str | None = (
-        None  # the field with the first layer that has a window; None: all have
-    )
-    default_window: int | None = None
-    default_kv_heads: int | None = None  # None: as many as query heads
-    default_head_dim: int | None = None  # None: hidden_size / num_attention_heads
-    default_max_position: int = 32768
-    has_window: bool = False
+
+    rope_layers: RopeLayers = "all"
+    local_theta: str | None = None  # the field with the theta of layers with a window, never scaled
+    partial_rotary: bool = False  # `partial_rotary_factor` counts
+    scaling_names: Mapping[str, str] = field(default_factory=dict[str, str])  # as it calls them
+
+    query_scalar: str | None = None  # attention divides by the root of this and not of head_dim
+    attention_multiplier: str | None = None  # what attention multiplies by instead
+    attention_softcap: str | None = None
+    logits_softcap: str | None = None
+    root_embedding: bool = False  # embeddings are multiplied by the root of hidden_size
+    embedding_multiplier: str | None = None
+    residual_multiplier: str | None = None
+    logits_divisor: str | None = None
 
 
-FAMILIES: dict[str, Family] = {
+_MIXTRAL_EXPERTS = ExpertFacts(
+    block="block_sparse_moe",
+    gate="w1",
+    up="w3",
+    down="w2",
+    intermediate="intermediate_size",
+    normalise=True,
+)
+_QWEN_EXPERTS = ExpertFacts(
+    block="mlp",
+    gate="gate_proj",
+    up="up_proj",
+    down="down_proj",
+    intermediate="moe_intermediate_size",
+    normalise="norm_topk_prob",
+    some_layers=True,
+)
+_QWEN_DEFAULTS: Mapping[str, object] = {
+    "num_key_value_heads": 32,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
+_GEMMA_DEFAULTS: Mapping[str, object] = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "tie_word_embeddings": True,
+}
+_GEMMA_3 = Family(
+    defaults=_GEMMA_DEFAULTS
+    | {
+        "vocab_size": 262208,
+        "max_position_embeddings": 131072,
+        "sliding_window_pattern": 6,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+    },
+    norms="around",
+    unit_offset=True,
+    qk_norm="head",
+    qkv_bias="attention_bias",
+    output_bias="attention_bias",
+    activation="hidden_activation",
+    windows="pattern",
+    layer_types=True,
+    local_theta="rope_local_base_freq",
+    query_scalar="query_pre_attn_scalar",
+    logits_softcap="final_logit_softcapping",
+    root_embedding=True,
+)
+
+FAMILIES: Mapping[str, Family] = {
+    # Llama 1 to 3.3, Falcon 3, and all that calls itself so
     "LlamaForCausalLM": Family(
+        defaults={"max_position_embeddings": 2048},
         qkv_bias="attention_bias",
         output_bias="attention_bias",
         mlp_bias="mlp_bias",
-        default_max_position=2048,
     ),
     "MistralForCausalLM": Family(
-        has_window=True,
-        default_window=4096,
-        default_kv_heads=8,
-        default_max_position=131072,
+        defaults={
+            "num_key_value_heads": 8,
+            "sliding_window": 4096,
+            "max_position_embeddings": 131072,
+        },
+        windows="all",
+    ),
+    "MixtralForCausalLM": Family(
+        defaults={
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 1e6,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+        windows="all",
+        experts=_MIXTRAL_EXPERTS,
     ),
     "Qwen2ForCausalLM": Family(
+        defaults=_QWEN_DEFAULTS,
         qkv_bias=True,
-        has_window=True,
+        windows="last",
+        layer_types=True,
         window_switch="use_sliding_window",
-        window_layers="max_window_layers",
-        default_window=4096,
-        default_kv_heads=32,
     ),
     "Qwen3ForCausalLM": Family(
+        defaults=_QWEN_DEFAULTS | {"head_dim": 128},
+        qk_norm="head",
         qkv_bias="attention_bias",
         output_bias="attention_bias",
-        qk_norm=True,
-        has_window=True,
+        windows="last",
+        layer_types=True,
         window_switch="use_sliding_window",
-        window_layers="max_window_layers",
-        default_window=4096,
-        default_kv_heads=32,
-        default_head_dim=128,
+    ),
+    "Qwen3MoeForCausalLM": Family(
+        defaults={
+            "num_key_value_heads": 4,
+            "sliding_window": 4096,
+            "num_local_experts": 128,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768,
+        },
+        qk_norm="head",
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        windows="all",
+        window_switch="use_sliding_window",
+        experts=_QWEN_EXPERTS,
+    ),
+    # Phi-3, 3.5 and 4, the mini and the medium ones
+    "Phi3ForCausalLM": Family(
+        defaults={
+            "max_position_embeddings": 4096,
+            "original_max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-5,
+        },
+        fused=True,
+        windows="all",
+        partial_rotary=True,
+        scaling_names={"su": "longrope", "yarn": "longrope"},
+    ),
+    "Gemma2ForCausalLM": Family(
+        defaults=_GEMMA_DEFAULTS
+        | {
+            "max_position_embeddings": 8192,
+            "sliding_window_pattern": 2,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        },
+        norms="around",
+        unit_offset=True,
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        activation="hidden_activation",
+        windows="pattern",
+        layer_types=True,
+        query_scalar="query_pre_attn_scalar",
+        attention_softcap="attn_logit_softcapping",
+        logits_softcap="final_logit_softcapping",
+        root_embedding=True,
+    ),
+    "Gemma3ForCausalLM": _GEMMA_3,
+    "Gemma3ForConditionalGeneration": replace(_GEMMA_3, text_config=True),  # its text part
+    "Olmo2ForCausalLM": Family(
+        defaults={"max_position_embeddings": 2048, "rms_norm_eps": 1e-5},
+        norms="after",
+        qk_norm="projection",
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+    ),
+    "SmolLM3ForCausalLM": Family(
+        defaults={
+            "num_key_value_heads": 4,
+            "no_rope_layer_interval": 4,
+            "rope_theta": 2e6,
+            "tie_word_embeddings": True,
+        },
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        mlp_bias="mlp_bias",
+        windows="without rope",
+        layer_types=True,
+        window_switch="use_sliding_window",
+        rope_layers="listed",
+    ),
+    "GraniteForCausalLM": Family(
+        defaults={"max_position_embeddings": 2048},
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        mlp_bias="mlp_bias",
+        attention_multiplier="attention_multiplier",
+        embedding_multiplier="embedding_multiplier",
+        residual_multiplier="residual_multiplier",
+        logits_divisor="logits_scaling",
+    ),
+    "Exaone4ForCausalLM": Family(
+        defaults={
+            "num_key_value_heads": 32,
+            "max_position_embeddings": 2048,
+            "rms_norm_eps": 1e-5,
+            "sliding_window": 4096,
+            "sliding_window_pattern": 4,
+        },
+        norms="after",
+        qk_norm="head",
+        windows="pattern",
+        layer_types=True,
+        rope_layers="windowed",
     ),
 }

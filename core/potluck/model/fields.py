@@ -24,9 +24,13 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return self._values.get(name) is not None
 
-    def is_null(self, name: str) -> bool:
-        """Whether the field is there and says nothing."""
-        return name in self._values and self._values[name] is None
+    def over(self, defaults: Mapping[str, object]) -> "Fields":
+        """These fields, and the defaults of those that are not even `null`."""
+        return Fields({**defaults, **self._values}, self._path)
+
+    def having(self, values: Mapping[str, object]) -> "Fields":
+        """These fields, but for those that are given."""
+        return Fields({**self._values, **values}, self._path)
 
     def value(self, name: str) -> object:
         return self._values.get(name)
@@ -53,6 +57,14 @@ class Fields:
         if not low < value <= high:  # False for NaN too; Python compares huge ints without a float
             raise invalid(self.path(name), value, f"must be above {low:g} and at most {high:g}")
         return float(value)
+
+    def numbers(self, name: str, low: float, high: float, count: int) -> tuple[float, ...]:
+        """Exactly so many finite numbers, `low` < number ≤ `high`."""
+        items = self._items(name)
+        if len(items) != count:
+            raise invalid(self.path(name), len(items), f"must have {count} entries")
+        entries = Fields({str(index): item for index, item in enumerate(items)}, self.path(name))
+        return tuple(entries.number(str(index), low, high) for index in range(count))
 
     def flag(self, name: str, default: bool) -> bool:
         value = self._present(name, default)

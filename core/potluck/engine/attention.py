@@ -1,0 +1,176 @@
+"""Attention of one session: a step's queries against what is cached.
+
+One session at a time, so no batch axis: hidden states are (T, D). What one forward pass shares among
+its layers (rotary angles, masks) is made once, in `Step`. Keys and values are never expanded to the
+number of query heads. One token at a time is a path of its own (`_attend_one`): that is where a
+generated kernel or a CUDA graph takes over, and the only place that it needs to know.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from potluck.engine.kvcache import LayerCache
+from potluck.engine.linear import Linear
+from potluck.engine.norms import QkNorm
+from potluck.engine.rotary import Rotary, rotate
+
+_QUERIES = 256  # whose scores are held at a time: 16 heads at 8192 cached tokens need 134 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which cached tokens a step's queries look at, and which of those each query."""
+
+    start: int
+    length: int
+    mask: Tensor | None  # (T, length), True: looks at; None: all, or `is_causal`
+    is_causal: bool
+
+
+class Step:
+    """What the layers of one forward pass have in common."""
+
+    __slots__ = ("_device", "_spans", "angles", "end", "position", "tokens")
+
+    def __init__(
+        self, position: int, tokens: int, rotaries: Sequence[Rotary], device: torch.device
+    ) -> None:
+        self.position, self.tokens, self.end = position, tokens, position + tokens
+        self.angles = [rotary.angles(position, tokens) for rotary in rotaries]
+        self._device = device
+        self._spans: dict[int | None, Span] = {}
+
+    def span(self, window: int | None) -> Span:
+        if (span := self._spans.get(window)) is None:
+            span = self._spans[window] = self._make_span(window)
+        return span
+
+    def _make_span(self, window: int | None) -> Span:
+        start = 0 if window is None else max(0, self.position + 1 - window)
+        length = self.end - start
+        within = window is None or length <= window  # no query reaches past its window
+        if self.tokens == 1 or (self.position == 0 and within):
+            return Span(start, length, None, is_causal=self.tokens > 1)
+        queries = torch.arange(self.position, self.end, device=self._device)[:, None]
+        keys = torch.arange(start, self.end, device=self._device)
+        mask = keys <= queries
+        if window is not None:
+            mask &= keys > queries - window
+        return Span(start, length, mask, is_causal=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """The shape of one layer's attention, and how it looks at what it sees."""
+
+    queries: int
+    keys: int
+    size: int
+    window: int | None  # tokens that it looks back on; None: all
+    scale: float  # of queries times keys
+    rope: int | None  # which of a step's angles turn its heads; None: none do
+    rotary_dim: int  # the first values of a head, which are turned
+
+
+class Attention:
+    """From hidden states to what attention adds to them."""
+
+    __slots__ = (
+        "_partial", "head_dim", "num_heads", "num_kv_heads", "output", "qk_norm", "qkv", "rope",
+        "scale", "window",
+    )  # fmt: skip
+
+    def __init__(self, heads: Heads, qkv: Linear, qk_norm: QkNorm | None, output: Linear) -> None:
+        self.num_heads, self.num_kv_heads = heads.queries, heads.keys
+        self.head_dim, self.window, self.scale = heads.size, heads.window, heads.scale
+        self.rope = heads.rope
+        self._partial = heads.rotary_dim if heads.rotary_dim < heads.size else None
+        self.qkv, self.qk_norm, self.output = qkv, qk_norm, output
+
+    def __call__(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        """Attend with (T, D); the cache gets its keys and values from `step.position` on."""
+        T, H = step.tokens, self.num_heads
+        qkv = self.qkv(x).view(T, H + 2 * self.num_kv_heads, self.head_dim)
+        qk = qkv[:, : H + self.num_kv_heads]  # queries and keys turn together
+        if self.qk_norm is not None:
+            qk.copy_(self.qk_norm(qk))
+        if self.rope is not None:
+            turned = qk if self._partial is None else qk[..., : self._partial]
+            rotate(turned, *step.angles[self.rope])
+        cache.write(step.position, qkv[:, H:])
+        span = step.span(self.window)
+        if T == 1:
+            return self.output(self._attend_one(qkv[:, :H], cache, span))
+        return self.output(self._attend_many(qkv[:, :H], cache, span))
+
+    @property
+    def nbytes(self) -> int:
+        norm = self.qk_norm.nbytes if self.qk_norm else 0
+        return self.qkv.nbytes + norm + self.output.nbytes
+
+    def _attend_one(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
+        """One query per head. The heads that share a key head are its rows of queries.
+
+        Measured against `enable_gqa` on one core, 900 cached tokens, 32 heads on 8: 163 µs instead
+        of 262 in f32, 227 instead of 2551 in bf16; grouped `matmul` takes 172 and 413.
+        """
+        G = self.num_heads // self.num_kv_heads
+        q = q.view(1, self.num_kv_heads, G, self.head_dim)
+        keys, values = cache.read(span.start, span.length)
+        out = F.scaled_dot_product_attention(q, keys, values, scale=self.scale)  # (1, Hkv, G, K)
+        return out.view(1, self.num_heads * self.head_dim)
+
+    def _attend_many(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
+        q = q.transpose(0, 1)[None]  # (1, H, T, K)
+        keys, values = cache.read(span.start, span.length)  # (1, Hkv, length, K)
+        out = F.scaled_dot_product_attention(
+            q,
+            keys,
+            values,
+            attn_mask=span.mask,
+            is_causal=span.is_causal,
+            scale=self.scale,
+            enable_gqa=self.num_heads != self.num_kv_heads,
+        )
+        return out.transpose(1, 2).reshape(-1, self.num_heads * self.head_dim)
+
+
+class SoftCappedAttention(Attention):
+    """Scores are bent to stay below a cap: cap · tanh(score / cap) (Gemma 2)."""
+
+    __slots__ = ("_cap",)
+
+    def __init__(
+        self, heads: Heads, qkv: Linear, qk_norm: QkNorm | None, output: Linear, *, cap: float
+    ) -> None:
+        super().__init__(heads, qkv, qk_norm, output)
+        self._cap = cap
+
+    def _attend_one(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
+        keys, values = cache.read(span.start, span.length)
+        return self._attend(q, keys[0], values[0], None)
+
+    def _attend_many(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
+        T = q.shape[0]
+        keys, values = cache.read(span.start, span.length)
+        mask = span.mask
+        if span.is_causal:
+            mask = torch.ones((T, T), dtype=torch.bool, device=q.device).tril_()
+        assert mask is not None
+        parts = zip(q.split(_QUERIES), mask.split(_QUERIES), strict=True)
+        return torch.cat([self._attend(some, keys[0], values[0], seen) for some, seen in parts])
+
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        T, H, K = q.shape
+        Hkv = self.num_kv_heads
+        rows = q.view(T, Hkv, H // Hkv, K).permute(1, 2, 0, 3).reshape(Hkv, -1, K)  # (Hkv, G·T, K)
+        scores = (rows @ keys.transpose(1, 2)).float()  # (Hkv, G·T, length)
+        scores = scores.mul_(self.scale / self._cap).tanh_().mul_(self._cap)
+        if mask is not None:
+            scores.view(Hkv, -1, T, keys.shape[1]).masked_fill_(~mask, -torch.inf)
+        out = scores.softmax(-1).to(values.dtype) @ values  # (Hkv, G·T, K)
+        return out.view(H, T, K).transpose(0, 1).reshape(T, H * K)

@@ -1,0 +1,83 @@
+"""What a layer has beside attention: one gated MLP, or a mixture of experts that are such MLPs."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from potluck.engine.linear import Linear
+from potluck.model.config import Activation
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+class Mlp:
+    """down(activation(gate x) · (up x)) (https://arxiv.org/abs/2002.05202)."""
+
+    __slots__ = ("activation", "down", "gate_up")
+
+    def __init__(self, gate_up: Linear, down: Linear, activation: Activation) -> None:
+        self.gate_up, self.down = gate_up, down
+        self.activation = ACTIVATIONS[activation]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, -1)
+        return self.down(self.activation(gate).mul_(up))
+
+    @property
+    def nbytes(self) -> int:
+        return self.gate_up.nbytes + self.down.nbytes
+
+
+class Experts:
+    """Each token goes through the few experts that the router scores highest.
+
+    Router, weights and sums are f32, whatever the experts compute in: the choice is a comparison of
+    close numbers. Only experts that were chosen are computed.
+    """
+
+    __slots__ = ("_normalise", "_per_token", "experts", "router")
+
+    def __init__(
+        self, router: Tensor, experts: Sequence[Mlp], *, per_token: int, normalise: bool
+    ) -> None:
+        self.router = router  # (E, D), f32
+        self.experts = tuple(experts)
+        self._per_token, self._normalise = per_token, normalise
+
+    def __call__(self, x: Tensor) -> Tensor:
+        probabilities = F.linear(x.float(), self.router).softmax(-1)  # (T, E)
+        weights, chosen = probabilities.topk(self._per_token, -1)  # (T, k)
+        if self._normalise:
+            weights /= weights.sum(-1, keepdim=True)
+        total = torch.zeros(x.shape, device=x.device)
+        if x.shape[0] == 1:
+            self._add_one(total, x, weights, chosen)
+        else:
+            self._add_many(total, x, weights, chosen)
+        return total.to(x.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        return self.router.nbytes + sum(expert.nbytes for expert in self.experts)
+
+    def _add_one(self, total: Tensor, x: Tensor, weights: Tensor, chosen: Tensor) -> None:
+        # In the order of the experts, as many tokens add them up.
+        for expert, weight in sorted(zip(chosen[0].tolist(), weights[0].tolist(), strict=True)):
+            total.add_(self.experts[expert](x), alpha=weight)
+
+    def _add_many(self, total: Tensor, x: Tensor, weights: Tensor, chosen: Tensor) -> None:
+        """Expert by expert, all the tokens that chose it at once."""
+        flat = chosen.flatten()  # (T·k,)
+        order = flat.argsort(stable=True)
+        counts = flat.bincount(minlength=len(self.experts)).tolist()
+        tokens = (order // self._per_token).split(counts)
+        shares = weights.flatten()[order][:, None].split(counts)
+        for expert, rows, share in zip(self.experts, tokens, shares, strict=True):
+            if len(rows):
+                total.index_add_(0, rows, expert(x[rows]) * share)

@@ -1,0 +1,102 @@
+"""Rotary position embedding: frequencies of every kind of scaling, and the turning itself.
+
+Checked against `transformers/modeling_rope_utils.py`. Two kinds of scaling depend on how long a
+sequence is. `transformers` looks at the tokens so far, and computes the cache anew when the answer
+changes; here the context that a stage was loaded for decides, as in vLLM and llama.cpp: what is cached
+stays right, and a prompt in chunks is the prompt.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from potluck.model.rope import (
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    Rope,
+    YarnScaling,
+)
+
+
+def rotary_frequencies(rope: Rope, context: int) -> tuple[Tensor, float]:
+    """Radians per position of each pair, (dim / 2,), f32, and the factor of cosines and sines."""
+    pairs = torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim
+    frequencies = 1.0 / (rope.theta**pairs)
+    match rope.scaling:
+        case None:
+            return frequencies, 1.0
+        case LinearScaling(factor=factor):
+            return frequencies / factor, 1.0
+        case Llama3Scaling() as scaling:
+            return _llama3(frequencies, scaling), 1.0
+        case DynamicScaling() as scaling:
+            return 1.0 / (_dynamic_theta(rope, scaling, context) ** pairs), 1.0
+        case YarnScaling() as scaling:
+            return _yarn(frequencies, rope, scaling), scaling.attention_factor
+        case LongScaling() as scaling:
+            longer = context > scaling.original_max_position
+            factors = torch.tensor(scaling.long if longer else scaling.short)
+            return 1.0 / (factors * rope.theta**pairs), scaling.attention_factor
+
+
+def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
+    """Divide the frequencies that turn less than `low` times in the original context; keep those
+    that turn more than `high` times; blend between."""  # noqa: D205, D209
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    turns = scaling.original_max_position * frequencies / (2 * math.pi)
+    kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return kept * frequencies + (1 - kept) * frequencies / scaling.factor
+
+
+def _dynamic_theta(rope: Rope, scaling: DynamicScaling, context: int) -> float:
+    longer = max(context, scaling.original_max_position) / scaling.original_max_position
+    stretch = scaling.factor * longer - (scaling.factor - 1)
+    return rope.theta * stretch ** (rope.dim / (rope.dim - 2))
+
+
+def _yarn(frequencies: Tensor, rope: Rope, scaling: YarnScaling) -> Tensor:
+    """Keep the pairs that turn often, divide those that turn seldom, a ramp between."""
+
+    def pair(turns: float) -> float:  # that turns so many times in the original context
+        radians = scaling.original_max_position / (turns * 2 * math.pi)
+        return rope.dim * math.log(radians) / (2 * math.log(rope.theta))
+
+    low, high = pair(scaling.beta_fast), pair(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.dim - 1)
+    width = high - low or 0.001
+    divided = ((torch.arange(rope.dim // 2, dtype=torch.float32) - low) / width).clamp(0.0, 1.0)
+    return frequencies / scaling.factor * divided + frequencies * (1 - divided)
+
+
+class Rotary:
+    """Cosines and sines of all positions so far, grown as sessions grow; one per stage and kind."""
+
+    def __init__(self, rope: Rope, context: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._frequencies, self._factor = rotary_frequencies(rope, context)
+        self._dtype, self._device = dtype, device
+        self._cos = self._sin = torch.empty(0)
+
+    def angles(self, position: int, tokens: int) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines, (T, 1, dim) each, as `rotate` wants them."""
+        end = position + tokens
+        if end > self._cos.shape[0]:
+            self._grow(max(end, 2 * self._cos.shape[0], 512))
+        return self._cos[position:end], self._sin[position:end]
+
+    def _grow(self, positions: int) -> None:
+        # Angles in f32 as the models were trained; f64 would differ by 1e-3 at position 30,000.
+        angles = torch.outer(torch.arange(positions, dtype=torch.float32), self._frequencies)
+        cos, sin = angles.cos().mul_(self._factor), angles.sin().mul_(self._factor)
+        self._cos = torch.cat((cos, cos), -1)[:, None].to(self._device, self._dtype)
+        self._sin = torch.cat((-sin, sin), -1)[:, None].to(self._device, self._dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Turn (T, H, dim) in place: (a, b) → (a·cos - b·sin, b·cos + a·sin) of each head's halves."""
+    swapped = x.roll(x.shape[-1] // 2, -1)  # (b, a)
+    x.mul_(cos).addcmul_(swapped, sin)

@@ -1,0 +1,19 @@
+"""Bounds on what a `config.json` may say, so that nobody multiplies two numbers of a stranger.
+
+The largest known decoders have a hidden size of 18,432 (PaLM), 126 layers and 128 heads (Llama 3.1
+405B), 512 experts (Qwen3-Next), a vocabulary of 262,208 (Gemma 3) and 10 M positions (Llama 4); a few
+times that is no model.
+"""
+
+MAX_HIDDEN = 1 << 16
+MAX_INTERMEDIATE = 1 << 18
+MAX_LAYERS = 1024
+MAX_HEADS = 1024
+MAX_HEAD_DIM = 1024
+MAX_EXPERTS = 1024
+MAX_VOCAB = 1 << 21
+MAX_POSITION = 1 << 24
+MAX_EOS = 64  # Llama 3 has three
+MAX_THETA = 1e12  # 10 M is the largest in use
+MIN_FACTOR, MAX_FACTOR = 1e-3, 1e6  # of rotary scaling: 1 to 64 are in use
+MAX_MULTIPLIER = 1e6  # of activations: Granite has 12 for embeddings and 16 under logits

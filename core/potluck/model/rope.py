@@ -1,0 +1,250 @@
+"""Rotary position embedding: what a config says of it, and which layers have which.
+
+Two forms of the fields are read: `rope_theta` and `rope_scaling`, or since transformers 5
+`rope_parameters`, where a family with local layers has one of them for each kind of layer. Checked
+against `transformers/modeling_rope_utils.py`, which also says what a missing field means.
+"""
+
+import math
+from dataclasses import dataclass
+
+from potluck.model.families import Family
+from potluck.model.fields import Fields, invalid
+from potluck.model.limits import MAX_FACTOR, MAX_LAYERS, MAX_POSITION, MAX_THETA, MIN_FACTOR
+
+_NO_FIELDS = Fields({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearScaling:
+    """Positions divided by a factor (https://arxiv.org/abs/2306.15595)."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Llama3Scaling:
+    """Long wavelengths divided, short ones kept, those between blended (Llama 3.1)."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicScaling:
+    """A larger theta for a context that is longer than what was trained ("dynamic NTK")."""
+
+    factor: float
+    original_max_position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YarnScaling:
+    """Wavelengths blended by how often they turn (https://arxiv.org/abs/2309.00071)."""
+
+    factor: float
+    original_max_position: int
+    beta_fast: float
+    beta_slow: float
+    truncate: bool
+    attention_factor: float  # of cosines and sines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongScaling:
+    """A factor for each pair: one set up to the original length, one beyond
+    (https://arxiv.org/abs/2402.13753)."""  # noqa: D205, D209
+
+    short: tuple[float, ...]
+    long: tuple[float, ...]
+    original_max_position: int
+    attention_factor: float
+
+
+Scaling = LinearScaling | Llama3Scaling | DynamicScaling | YarnScaling | LongScaling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rope:
+    """Rotary position embedding (https://arxiv.org/abs/2104.09864) of a head's first `dim` values."""
+
+    dim: int
+    theta: float = 10000.0
+    scaling: Scaling | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ropes:
+    """The different ones of a model, and for each layer which: an index, or None for no rotary."""
+
+    distinct: tuple[Rope, ...]
+    layers: tuple[int | None, ...]
+
+
+def read_ropes(
+    fields: Fields,
+    family: Family,
+    *,
+    head_dim: int,
+    max_position: int,
+    windows: tuple[int | None, ...],
+) -> Ropes:
+    """The model's rotary embeddings, of all its layers."""
+    parameters = _parameters(fields)
+    if family.local_theta is None:
+        whole = _rope(fields, parameters, family, head_dim, max_position)
+        return Ropes(
+            distinct=(whole,),
+            layers=tuple(0 if has else None for has in _has_rope(fields, family, windows)),
+        )
+    nested = "full_attention" in parameters
+    everywhere = parameters.fields("full_attention") if nested else parameters
+    nearby = parameters.fields("sliding_attention") if "sliding_attention" in parameters else None
+    theta = fields.number(family.local_theta, 1.0, MAX_THETA)
+    local = _rope(
+        Fields({"rope_theta": theta}), nearby or _NO_FIELDS, family, head_dim, max_position
+    )
+    return Ropes(
+        distinct=(_rope(fields, everywhere, family, head_dim, max_position), local),
+        layers=tuple(0 if window is None else 1 for window in windows),
+    )
+
+
+def _parameters(fields: Fields) -> Fields:
+    for name in ("rope_parameters", "rope_scaling"):
+        if name in fields:
+            return fields.fields(name)
+    return _NO_FIELDS
+
+
+def _has_rope(fields: Fields, family: Family, windows: tuple[int | None, ...]) -> list[bool]:
+    match family.rope_layers:
+        case "all":
+            return [True] * len(windows)
+        case "listed":
+            return listed_ropes(fields, len(windows))
+        case "windowed":
+            no_windows = all(window is None for window in windows)
+            return [no_windows or window is not None for window in windows]
+
+
+def listed_ropes(fields: Fields, layers: int) -> list[bool]:
+    """`no_rope_layers`, which is 1 where a layer has rotary; or all but one in each interval."""
+    if "no_rope_layers" in fields:
+        listed = fields.integers("no_rope_layers", 0, 1, MAX_LAYERS)
+        if len(listed) < layers:
+            raise invalid(
+                "no_rope_layers", len(listed), f"must have one entry for each of {layers} layers"
+            )
+        return [bool(has) for has in listed[:layers]]
+    interval = fields.integer("no_rope_layer_interval", 1, MAX_LAYERS)
+    return [bool((layer + 1) % interval) for layer in range(layers)]
+
+
+def _rope(
+    fields: Fields, parameters: Fields, family: Family, head_dim: int, max_position: int
+) -> Rope:
+    theta = fields.number("rope_theta", 1.0, MAX_THETA, 10000.0)
+    theta = parameters.number("rope_theta", 1.0, MAX_THETA, theta)
+    dim = head_dim
+    if family.partial_rotary:
+        factor = fields.number("partial_rotary_factor", 0.0, 1.0, 1.0)
+        factor = parameters.number("partial_rotary_factor", 0.0, 1.0, factor)
+        dim = int(head_dim * factor)
+        if dim < 2 or dim % 2:
+            raise invalid(
+                "partial_rotary_factor", factor, f"must leave an even part of {head_dim} values"
+            )
+    # The first configs with scaling called the field `type`.
+    key = "rope_type" if "rope_type" in parameters else "type"
+    kind = parameters.text(key, "default")
+    kind = family.scaling_names.get(kind, kind)
+    if kind == "default":
+        return Rope(dim=dim, theta=theta)
+    if (read := _SCALINGS.get(kind)) is None:
+        known = ", ".join(("default", *_SCALINGS))
+        raise invalid(parameters.path(key), kind, f"must be one of {known}")
+    # Where both are given, that of the model counts, not that of the scaling.
+    name = "original_max_position_embeddings"
+    if name in fields:
+        parameters = parameters.having({name: fields.value(name)})
+    return Rope(dim=dim, theta=theta, scaling=read(parameters, dim, max_position))
+
+
+def _factor(parameters: Fields, default: float | None = None) -> float:
+    return parameters.number("factor", MIN_FACTOR, MAX_FACTOR, default)
+
+
+def _original(parameters: Fields, max_position: int) -> int:
+    # Two, since its logarithm is divided by.
+    return parameters.integer("original_max_position_embeddings", 2, MAX_POSITION, max_position)
+
+
+def _linear(parameters: Fields, dim: int, max_position: int) -> LinearScaling:
+    return LinearScaling(factor=_factor(parameters))
+
+
+def _llama3(parameters: Fields, dim: int, max_position: int) -> Llama3Scaling:
+    low = parameters.number("low_freq_factor", MIN_FACTOR, MAX_FACTOR)
+    high = parameters.number("high_freq_factor", MIN_FACTOR, MAX_FACTOR)
+    if high <= low:
+        raise invalid(
+            parameters.path("high_freq_factor"), high, f"must be above low_freq_factor = {low:g}"
+        )
+    return Llama3Scaling(
+        factor=_factor(parameters),
+        low_freq_factor=low,
+        high_freq_factor=high,
+        original_max_position=_original(parameters, max_position),
+    )
+
+
+def _dynamic(parameters: Fields, dim: int, max_position: int) -> DynamicScaling:
+    if dim < 4:
+        raise invalid("head_dim", dim, "must be at least 4 for dynamic rotary scaling")
+    return DynamicScaling(factor=_factor(parameters), original_max_position=max_position)
+
+
+def _yarn(parameters: Fields, dim: int, max_position: int) -> YarnScaling:
+    original = _original(parameters, max_position)
+    factor = _factor(parameters, max(max_position / original, MIN_FACTOR))
+    attention = _magnitude(factor, 1.0)
+    if "mscale" in parameters and "mscale_all_dim" in parameters:
+        over = parameters.number("mscale", 0.0, MAX_FACTOR)
+        under = parameters.number("mscale_all_dim", 0.0, MAX_FACTOR)
+        attention = _magnitude(factor, over) / _magnitude(factor, under)
+    return YarnScaling(
+        factor=factor,
+        original_max_position=original,
+        beta_fast=parameters.number("beta_fast", 0.0, MAX_FACTOR, 32.0),
+        beta_slow=parameters.number("beta_slow", 0.0, MAX_FACTOR, 1.0),
+        truncate=parameters.flag("truncate", True),
+        attention_factor=parameters.number("attention_factor", 0.0, MAX_FACTOR, attention),
+    )
+
+
+def _magnitude(factor: float, scale: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
+
+
+def _longrope(parameters: Fields, dim: int, max_position: int) -> LongScaling:
+    original = _original(parameters, max_position)
+    factor = _factor(parameters, max(max_position / original, MIN_FACTOR))
+    attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    return LongScaling(
+        short=parameters.numbers("short_factor", 0.0, MAX_FACTOR, dim // 2),
+        long=parameters.numbers("long_factor", 0.0, MAX_FACTOR, dim // 2),
+        original_max_position=original,
+        attention_factor=parameters.number("attention_factor", 0.0, MAX_FACTOR, attention),
+    )
+
+
+_SCALINGS = {
+    "linear": _linear,
+    "llama3": _llama3,
+    "dynamic": _dynamic,
+    "yarn": _yarn,
+    "longrope": _longrope,
+}
