@@ -1,0 +1,482 @@
+"""Whole nodes in one process, with real TLS and real stage processes; only discovery is without a network."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from air import Air
+from byte_model import LAYERS, make_byte_model
+
+from potluck.api.backend import Finished, GenerationRequest, Piece, SamplingOptions, TextPrompt
+from potluck.api.schema import Computer, PlanRequest, RoleRequest
+from potluck.cluster import node as node_module
+from potluck.cluster.node import Node, device_text, guide_folder
+from potluck.errors import PairingError, PotluckError, UsageError
+from potluck.settings import (
+    AlreadyRunningError,
+    Folders,
+    Settings,
+    exclusive,
+    read_node_file,
+    save_settings,
+)
+from potluck.wire.messages import DeviceInfo
+
+pytestmark = [pytest.mark.slow, pytest.mark.net]
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 4)), context=128)
+QUESTION = GenerationRequest(
+    prompt=TextPrompt("hello"),
+    sampling=SamplingOptions(temperature=0.0),
+    max_tokens=8,
+    ignore_eos=True,
+)
+
+
+def folders_of(base: Path, name: str) -> Folders:
+    folders = Folders.of(base / name)
+    save_settings(folders.settings_file, Settings(name=name))
+    return folders
+
+
+@asynccontextmanager
+async def running(folders: Folders) -> AsyncGenerator[Node, None]:
+    """A node that is up."""
+    node = Node(folders)
+    serving = asyncio.create_task(node.run())
+    try:
+        while read_node_file(folders) is None and not serving.done():
+            await asyncio.wait([serving], timeout=0.01)
+        yield node
+    finally:
+        node.stop()
+        await serving
+
+
+async def eventually(node: Node, condition: Callable[[], object]) -> None:
+    """Wait for what a face of this node would see."""
+    revision = node.activity.revision
+    while not condition():
+        revision = await node.activity.changed(revision)
+
+
+async def chat(node: Node, question: GenerationRequest = QUESTION) -> str:
+    events = [event async for event in node.backend.generate(question)]
+    assert isinstance(events[-1], Finished)
+    return "".join(event.text for event in events if isinstance(event, Piece))
+
+
+async def load(node: Node, request: PlanRequest) -> dict[str, int]:
+    """Load a model; what each computer was sent."""
+    last = [progress async for progress in node.backend.load(request)][-1]
+    assert last.state == "ready"
+    return {transfer.name: transfer.sent for transfer in last.nodes}
+
+
+def seen(node: Node, name: str) -> Computer | None:
+    return next((c for c in node.backend.state().computers if c.name == name), None)
+
+
+def stages(node: Node) -> list[str]:
+    plan = node.backend.state().model.plan
+    return [stage.node for stage in plan.stages] if plan is not None else []
+
+
+def kill_engine(node: Node) -> None:
+    handle = node.engine._handle
+    assert handle is not None
+    assert handle._process is not None
+    handle._process.kill()
+
+
+# --- two nodes for all
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture
+def run(runner: asyncio.Runner) -> Run:
+    def run_within(work: Coroutine[Any, Any, None]) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(60):
+                await work
+
+        runner.run(bounded())
+
+    return run_within
+
+
+@pytest.fixture(scope="module")
+def patched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Nodes that find each other in memory, stay on loopback and have a small guide."""
+    guide = make_byte_model(tmp_path_factory.mktemp("guide"))
+    air = Air()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_module, "Discovery", air.discovery)
+        patch.setattr(node_module, "own_interfaces", frozenset)
+        patch.setattr(node_module, "announced", lambda _: ("127.0.0.1",))
+        patch.setattr(node_module, "guide_folder", lambda: guide)
+        patch.setattr("potluck.cluster.master.SETTLE_S", 0.0)
+        yield guide
+
+
+@pytest.fixture(scope="module")
+def pair(
+    runner: asyncio.Runner, patched: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Node, Node]]:
+    """A desk and a laptop, paired by a token."""
+    base = tmp_path_factory.mktemp("nodes")
+    stack = AsyncExitStack()
+
+    async def start() -> tuple[Node, Node]:
+        async with asyncio.timeout(60):
+            desk = await stack.enter_async_context(running(folders_of(base, "Desk")))
+            laptop = await stack.enter_async_context(running(folders_of(base, "Laptop")))
+            await laptop.backend.set_role(RoleRequest(worker=True))
+            await join(desk, laptop)
+            return desk, laptop
+
+    yield runner.run(start())
+    runner.run(stack.aclose())
+
+
+async def join(desk: Node, laptop: Node) -> None:
+    invite = await desk.backend.invite()
+    joined = await laptop.backend.join(invite.token)
+    assert joined.name == "Desk"
+    await eventually(desk, lambda: len(desk.membership.available()) == 1)
+
+
+@pytest.fixture
+def desk(pair: tuple[Node, Node]) -> Node:
+    return pair[0]
+
+
+@pytest.fixture
+def laptop(pair: tuple[Node, Node]) -> Node:
+    return pair[1]
+
+
+def test_paired_computers_see_each_other(desk: Node, laptop: Node, run: Run) -> None:
+    async def main() -> None:
+        await eventually(desk, lambda: [c.devices for c in desk.membership.connected()] != [()])
+        there = seen(desk, "Laptop")
+        assert there is not None
+        assert (there.paired, there.online, there.state) == (True, True, "ready")
+        assert there.color > 0
+        assert desk.backend.state().node.role == "master"
+        assert laptop.backend.state().node.role == "worker"
+        await eventually(laptop, lambda: "Desk" in laptop.links.master_names())
+        assert any("Desk" in notice.text for notice in laptop.backend.state().notices)
+
+    run(main())
+
+
+def test_a_model_is_streamed_once_and_answers_as_it_does_alone(
+    desk: Node, laptop: Node, run: Run
+) -> None:
+    async def main() -> None:
+        await load(desk, PlanRequest(layers=(("Desk", LAYERS),), context=128))
+        alone = await chat(desk)
+        sent = await load(desk, SPLIT)
+        assert stages(desk) == ["Desk", "Laptop"]
+        assert sent["Laptop"] > 0
+        assert sent["Desk"] == 0
+        assert await chat(desk) == alone
+        assert len(alone) > 0
+
+        await desk.backend.unload()
+        assert laptop.worker.loan is None
+        assert sum((await load(desk, SPLIT)).values()) == 0
+        assert await chat(desk) == alone
+        assert laptop.backend.state().node.lent_to == ("Desk",)
+
+    run(main())
+
+
+def test_what_is_loaded_as_asked_is_ready_at_once(desk: Node, run: Run) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        before = desk.master.deployment
+        assert await load(desk, SPLIT) == {}
+        assert desk.master.deployment is before
+
+    run(main())
+
+
+def test_answers_at_the_same_time_do_not_mix(desk: Node, run: Run) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        questions = [
+            GenerationRequest(
+                prompt=TextPrompt(text),
+                sampling=SamplingOptions(temperature=0.0),
+                max_tokens=6,
+                ignore_eos=True,
+            )
+            for text in ("one", "two", "three")
+        ]
+        one_by_one = [await chat(desk, question) for question in questions]
+        together = await asyncio.gather(*(chat(desk, question) for question in questions))
+        assert list(together) == one_by_one
+
+    run(main())
+
+
+def test_an_answer_nobody_listens_to_stops(desk: Node, run: Run) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        events = desk.backend.generate(QUESTION)
+        await anext(events)
+        await events.aclose()
+        assert not desk.activity.is_held()
+        assert await chat(desk)
+
+    run(main())
+
+
+def test_a_paused_worker_is_done_without_and_used_again_afterwards(
+    desk: Node, laptop: Node, run: Run
+) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        alone = await chat(desk)
+        await laptop.backend.set_role(RoleRequest(worker=True, paused=True))
+        await eventually(desk, lambda: not desk.membership.available())
+        there = seen(desk, "Laptop")
+        assert there is not None
+        assert there.state == "paused"
+        assert any("paused" in notice.text for notice in desk.backend.state().notices)
+        assert await chat(desk) == alone
+        assert stages(desk) == ["Desk"]
+
+        await laptop.backend.set_role(RoleRequest(worker=True, paused=False))
+        await eventually(desk, lambda: desk.membership.available())
+        await load(desk, SPLIT)
+        assert stages(desk) == ["Desk", "Laptop"]
+        assert await chat(desk) == alone
+
+    run(main())
+
+
+@pytest.mark.parametrize("whose", ["Desk", "Laptop"])
+def test_an_engine_that_dies_costs_one_answer_at_most(
+    desk: Node, laptop: Node, run: Run, whose: str
+) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        before = await chat(desk)
+        victim = desk if whose == "Desk" else laptop
+        kill_engine(victim)
+        await eventually(desk, lambda: not desk.master.is_ready)
+
+        assert await chat(desk) == before
+        await eventually(victim, lambda: victim.engine.devices)
+        await eventually(desk, lambda: desk.membership.available())
+        await load(desk, SPLIT)
+        assert stages(desk) == ["Desk", "Laptop"]
+        assert await chat(desk) == before
+
+    run(main())
+
+
+def test_what_a_worker_lends_is_what_its_owner_says(desk: Node, laptop: Node, run: Run) -> None:
+    async def main() -> None:
+        def lent() -> int | None:
+            there = seen(desk, "Laptop")
+            return there.devices[0].memory_free if there and there.devices else None
+
+        await laptop.backend.set_role(RoleRequest(worker=True, memory=123_456))
+        await eventually(desk, lambda: lent() == 123_456)
+        assert laptop.backend.state().node.memory_limit == 123_456
+        await laptop.backend.set_role(RoleRequest(worker=True, memory=0))
+        await eventually(desk, lambda: (lent() or 0) > 123_456)
+
+    run(main())
+
+
+def test_a_token_that_was_used_is_of_no_use(desk: Node, laptop: Node, run: Run) -> None:
+    async def main() -> None:
+        invite = await desk.backend.invite()
+        await laptop.backend.join(invite.token)
+        with pytest.raises(PairingError, match="used already"):
+            await laptop.backend.join(invite.token)
+        await eventually(desk, lambda: desk.membership.available())
+
+    run(main())
+
+
+def test_a_plan_says_who_would_do_what(desk: Node, run: Run) -> None:
+    async def main() -> None:
+        plan = await desk.backend.plan(SPLIT)
+        assert [stage.layers for stage in plan.stages] == [(0, 2), (2, LAYERS)]
+        assert set(plan.alone) == {"Desk", "Laptop"}
+
+    run(main())
+
+
+def test_a_load_that_is_closed_early_is_cancelled(desk: Node, run: Run) -> None:
+    async def main() -> None:
+        await desk.backend.unload()
+        progress = desk.backend.load(SPLIT)
+        await anext(progress)
+        await progress.aclose()
+        await eventually(desk, lambda: desk.master.state.phase is None)
+        assert desk.master.deployment is None
+        await load(desk, SPLIT)
+        assert await chat(desk)
+
+    run(main())
+
+
+def test_a_model_that_is_not_there_is_an_error_and_the_next_load_works(
+    desk: Node, run: Run, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        with pytest.raises(PotluckError):
+            await load(desk, PlanRequest(model=str(tmp_path / "none")))
+        assert desk.backend.state().model.state == "failed"
+        await load(desk, SPLIT)
+
+    run(main())
+
+
+def test_a_computer_that_was_removed_is_out_at_once(desk: Node, laptop: Node, run: Run) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        await desk.backend.forget(laptop.identity.node_id)
+
+        assert not desk.membership.connected()
+        there = seen(desk, "Laptop")
+        assert there is not None
+        assert not there.paired
+        await eventually(laptop, lambda: not laptop.identity.homes)
+        await eventually(laptop, lambda: laptop.worker.loan is None)
+        assert any("removed" in notice.text for notice in laptop.backend.state().notices)
+        assert await chat(desk)
+        assert stages(desk) == ["Desk"]
+        with pytest.raises(UsageError):
+            await desk.backend.forget(laptop.identity.node_id)
+
+        await join(desk, laptop)
+        await load(desk, SPLIT)
+        assert stages(desk) == ["Desk", "Laptop"]
+
+    run(main())
+
+
+def test_two_people_compare_six_digits(desk: Node, laptop: Node, run: Run) -> None:
+    async def main() -> None:
+        await desk.backend.forget(laptop.identity.node_id)
+        await eventually(laptop, lambda: not laptop.identity.homes)
+        asked = await desk.backend.pair("laptop")
+        await eventually(laptop, lambda: any(p.code for p in laptop.backend.state().pairings))
+        there = laptop.backend.state().pairings[-1]
+        assert (asked.role, there.role) == ("master", "worker")
+        assert asked.code == there.code
+        await laptop.backend.decide_pairing(there.id, True)
+        await desk.backend.decide_pairing(asked.id, True)
+        await eventually(desk, lambda: desk.membership.available())
+
+        assert await load(desk, SPLIT)
+        assert stages(desk) == ["Desk", "Laptop"]
+
+    run(main())
+
+
+# --- one node for itself
+
+
+def test_a_fresh_computer_alone_answers_with_the_guide(
+    patched: Path, tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        async with running(folders_of(tmp_path, "Fresh")) as fresh:
+            assert fresh.backend.state().node.role == "idle"
+            assert [model.name for model in fresh.backend.served_models()] == [patched.name]
+            assert await chat(fresh)
+            assert stages(fresh) == ["Fresh"]
+            assert (await fresh.backend.models())[0].current
+        assert read_node_file(folders_of(tmp_path, "Fresh")) is None
+
+    run(main())
+
+
+def test_a_limit_that_is_set_while_the_engine_starts_holds(
+    patched: Path, tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        async with running(folders_of(tmp_path, "Small")) as small:
+            assert not small.engine.devices
+            await small.backend.set_role(RoleRequest(worker=True, memory=54_321))
+            await eventually(
+                small,
+                lambda: small.engine.devices and small.engine.devices[0].memory_free == 54_321,
+            )
+
+    run(main())
+
+
+def test_a_node_that_nobody_needs_ends_by_itself(
+    patched: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_module, "_IDLE_CHECK_S", 0.01)
+    monkeypatch.setattr(node_module, "IDLE_S", 0.0)
+
+    async def main() -> None:
+        folders = folders_of(tmp_path, "Idle")
+        await Node(folders).run()
+        assert read_node_file(folders) is None
+
+    run(main())
+
+
+def test_the_model_is_given_back_before_the_node_ends(
+    patched: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_module, "_IDLE_CHECK_S", 0.01)
+
+    async def main() -> None:
+        folders = folders_of(tmp_path, "Idle")
+        node = Node(folders)
+        serving = asyncio.create_task(node.run())
+        with node.activity.hold("window"):
+            assert await chat(node)
+            monkeypatch.setattr(node_module, "IDLE_S", 0.0)
+            assert node.master.is_ready
+        await serving
+        assert node.master.deployment is None
+
+    run(main())
+
+
+def test_a_shutdown_that_is_asked_for_ends_it(patched: Path, tmp_path: Path, run: Run) -> None:
+    async def main() -> None:
+        folders = folders_of(tmp_path, "Short")
+        async with running(folders) as node:
+            node_file = read_node_file(folders)
+            assert node_file is not None
+            assert node_file.version == node.backend.health().version
+            await node.backend.shutdown()
+
+    run(main())
+
+
+def test_a_user_has_one_node(tmp_path: Path) -> None:
+    folders = folders_of(tmp_path, "One")
+    with exclusive(folders.node_lock), pytest.raises(AlreadyRunningError):
+        node_module.run(folders)
+
+
+def test_a_device_in_a_few_words() -> None:
+    device = DeviceInfo(kind="cuda", name="RTX 3060", memory_total=12_000_000_000, memory_free=1)
+    assert device_text(device) == "RTX 3060, 12 GB"
+    assert guide_folder().name == "guide"
