@@ -1,0 +1,89 @@
+"""What every set of kernels can do, and what all check before they do it."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from potluck.engine.kernels.layout import ROWS
+from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
+from potluck.errors import BrokenModelError
+
+
+class Kernels(ABC):
+    """Pack weights, quantise inputs, multiply."""
+
+    name: str
+
+    def pack(self, weight: Tensor, bits: int) -> PackedWeight:
+        """Pack (rows, width) of f32, bf16 or f16.
+
+        Raises:
+            BrokenModelError: a weight is NaN or infinite.
+        """
+        rows, width = weight.shape
+        packed = PackedWeight.empty(rows, width, bits)
+        self.pack_rows(packed, 0, weight)
+        return packed
+
+    def pack_rows(self, packed: PackedWeight, first: int, weight: Tensor) -> None:
+        """Pack rows from `first` on, a multiple of 16; a last block that is not full ends with zeros.
+
+        Rows packed piece by piece are those packed at once, so a matrix of any size can be packed
+        while it is read. Other threads may pack other rows.
+
+        Raises:
+            BrokenModelError: a weight is NaN or infinite.
+        """
+        rows, width = weight.shape
+        assert first % ROWS == 0
+        assert first + rows <= packed.rows
+        assert width == packed.width
+        assert rows % ROWS == 0 or first + rows == packed.rows, "a block belongs to one call"
+        if rows and width and not self._pack(packed, first, weight):
+            raise BrokenModelError(
+                "A weight of this model is not a number, or infinite: it cannot be computed with."
+                " The files are damaged or the model was saved badly; download it again.",
+            )
+
+    @abstractmethod
+    def quantise(self, x: Tensor) -> QuantisedInput:
+        """Quantise (tokens, width) of f32, bf16 or f16."""
+
+    def multiply(
+        self,
+        packed: PackedWeight,
+        x: QuantisedInput,
+        *,
+        out: Tensor | None = None,
+        addend: Tensor | None = None,
+    ) -> Tensor:
+        """X Wᵀ, (tokens, rows), plus the addend.
+
+        Args:
+            packed: W.
+            x: the input.
+            out: where to write, f32 or bf16; else it is made, in the dtype of the input.
+            addend: a residual of the shape and dtype of `out`, which it may be itself.
+        """
+        assert packed.width == x.width, f"{x.width} inputs, {packed.width} columns"
+        if out is None:
+            dtype = torch.float32 if x.dtype == torch.float16 else x.dtype
+            out = torch.empty((x.tokens, packed.rows), dtype=dtype)
+        assert out.shape == (x.tokens, packed.rows)
+        assert out.is_contiguous()
+        assert out.dtype in (torch.float32, torch.bfloat16), out.dtype
+        if addend is not None:
+            assert addend.shape == out.shape
+            assert addend.dtype == out.dtype
+            addend = addend.contiguous()
+        self._multiply(packed, x, out, addend)
+        return out
+
+    @abstractmethod
+    def _pack(self, packed: PackedWeight, first: int, weight: Tensor) -> bool: ...
+
+    @abstractmethod
+    def _multiply(
+        self, packed: PackedWeight, x: QuantisedInput, out: Tensor, addend: Tensor | None
+    ) -> None: ...

@@ -1,0 +1,199 @@
+"""The dot product of a processor: 16 rows times four inputs, unsigned weights and signed inputs.
+
+A kernel sums the 32 inputs of a group in eight steps, from a start value:
+
+    state = dot.begin(start)                      start: <16 x i32>
+    state = dot.step(state, weights, inputs)      weights: <64 x i8>, four of each row; inputs: an i32
+    total = dot.end(state)                        <16 x i32>
+
+The sum is exact on every processor. `zero_point` is what the kernel's start value has to make up for:
+weights are unsigned, except where the instruction wants signed ones and the step makes them so.
+"""
+
+from typing import Protocol
+
+from potluck.engine.kernels.emit import I1, I8, I16, I32, Emitter, Value, constant, vector
+from potluck.engine.kernels.layout import ROWS, VECTOR, ZERO_POINT
+from potluck.engine.kernels.paths import Path
+
+State = list[Value]
+
+
+class Dot(Protocol):
+    """Sum a group, as the module says."""
+
+    zero_point: int
+
+    def begin(self, e: Emitter, start: Value) -> State: ...
+    def step(self, e: Emitter, state: State, weights: Value, inputs: Value) -> State: ...
+    def end(self, e: Emitter, state: State) -> Value: ...
+
+
+def make_dot(path: Path, bits: int) -> Dot:
+    """The dot product that the path's processors have, for weights of so many bits."""
+    match path.dot:
+        case "vnni512":
+            return Vnni(bits, lanes=16)
+        case "vnni256":
+            return Vnni(bits, lanes=8)
+        case "avx2":
+            return Avx2Nibbles() if bits == 4 else Avx2Bytes()
+        case "usdot":
+            return ArmUnsigned(bits, lanes=4)
+        case "sdot":
+            return ArmSigned(bits, lanes=4)
+        case "plain":
+            return Plain(bits)
+
+
+class _InLanes:
+    """An instruction that adds four products to each 32-bit lane, on vectors of some length."""
+
+    def __init__(self, bits: int, lanes: int) -> None:
+        self.zero_point = ZERO_POINT[bits]
+        self._bits, self._lanes = bits, lanes
+
+    def begin(self, e: Emitter, start: Value) -> State:
+        return e.parts(start, ROWS // self._lanes)
+
+    def step(self, e: Emitter, state: State, weights: Value, inputs: Value) -> State:
+        repeated = e.splat(inputs, self._lanes)
+        parts = zip(state, e.parts(weights, len(state)), strict=True)
+        return [self._add(e, total, weight, repeated) for total, weight in parts]
+
+    def end(self, e: Emitter, state: State) -> Value:
+        return e.join(state)
+
+    def _add(self, e: Emitter, total: Value, weight: Value, inputs: Value) -> Value:
+        raise NotImplementedError
+
+
+class Vnni(_InLanes):
+    """`vpdpbusd` of AVX-512 VNNI (16 lanes) and AVX-VNNI (8)."""
+
+    def _add(self, e: Emitter, total: Value, weight: Value, inputs: Value) -> Value:
+        name = f"llvm.x86.avx512.vpdpbusd.{32 * self._lanes}"
+        return e.intrinsic(name, total.type, [total, e.bitcast(weight, total.type), inputs])
+
+
+class ArmUnsigned(_InLanes):
+    """`usdot` of arm64 with i8mm."""
+
+    def _add(self, e: Emitter, total: Value, weight: Value, inputs: Value) -> Value:
+        name = "llvm.aarch64.neon.usdot.v4i32.v16i8"
+        return e.intrinsic(name, total.type, [total, weight, e.bitcast(inputs, weight.type)])
+
+
+class ArmSigned(_InLanes):
+    """`sdot` of arm64. Four bits are as good as signed; eight are made so."""
+
+    def __init__(self, bits: int, lanes: int) -> None:
+        super().__init__(bits, lanes)
+        if bits == 8:
+            self.zero_point = 0
+
+    def _add(self, e: Emitter, total: Value, weight: Value, inputs: Value) -> Value:
+        if self._bits == 8:
+            weight = _signed(e, weight)
+        name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
+        return e.intrinsic(name, total.type, [total, weight, e.bitcast(inputs, weight.type)])
+
+
+class Avx2Nibbles:
+    """`vpmaddubsw` adds two products into 16 bits, which hold all 32 inputs: 16 x 15 x 127 < 2**15."""
+
+    zero_point = ZERO_POINT[4]
+    _PARTS = 2
+
+    def begin(self, e: Emitter, start: Value) -> State:
+        empty = constant(vector(I16, 16), 0)
+        return [*e.parts(start, self._PARTS), *(empty for _ in range(self._PARTS))]
+
+    def step(self, e: Emitter, state: State, weights: Value, inputs: Value) -> State:
+        repeated = e.splat(inputs, 8)
+        sums = [
+            e.add(sums, _pairs(e, weight, repeated))
+            for sums, weight in zip(
+                state[self._PARTS :], e.parts(weights, self._PARTS), strict=True
+            )
+        ]
+        return [*state[: self._PARTS], *sums]
+
+    def end(self, e: Emitter, state: State) -> Value:
+        starts, sums = state[: self._PARTS], state[self._PARTS :]
+        return e.join([_add_pairs(e, *part) for part in zip(starts, sums, strict=True)])
+
+
+class Avx2Bytes:
+    """`vpmaddubsw` would overflow on 255 x 127 twice, so weights are made signed, and the sign of the
+    input moved to them: |input| x ±weight, at most 2 x 127 x 127 < 2**15."""  # noqa: D205, D209
+
+    zero_point = 0
+    _PARTS = 2
+
+    def begin(self, e: Emitter, start: Value) -> State:
+        return e.parts(start, self._PARTS)
+
+    def step(self, e: Emitter, state: State, weights: Value, inputs: Value) -> State:
+        signs = e.bitcast(e.splat(inputs, 8), vector(I8, 32))
+        false = constant(I1, 0)
+        sizes = e.intrinsic("llvm.abs.v32i8", signs.type, [signs, false])
+        totals = []
+        for total, weight in zip(state, e.parts(weights, self._PARTS), strict=True):
+            signed = e.intrinsic("llvm.x86.avx2.psign.b", weight.type, [_signed(e, weight), signs])
+            totals.append(_add_pairs(e, total, _pairs(e, sizes, signed)))
+        return totals
+
+    def end(self, e: Emitter, state: State) -> Value:
+        return e.join(state)
+
+
+class Plain:
+    """Additions and multiplications of 16 bits, which every processor has; a product fits: 255 x 127."""
+
+    def __init__(self, bits: int) -> None:
+        self.zero_point = ZERO_POINT[bits]
+        self._sums_fit = bits == 4  # 16 x 15 x 127 < 2**15
+
+    def begin(self, e: Emitter, start: Value) -> State:
+        return [start, constant(vector(I16, VECTOR // 2), 0)]
+
+    def step(self, e: Emitter, state: State, weights: Value, inputs: Value) -> State:
+        total, sums = state
+        pairs = vector(I16, VECTOR // 2)
+        eight = constant(pairs, 8)
+        weights = e.bitcast(weights, pairs)
+        inputs = e.bitcast(e.splat(inputs, ROWS), pairs)
+        even = e.mul(e.and_(weights, constant(pairs, 0xFF)), e.ashr(e.shl(inputs, eight), eight))
+        odd = e.mul(e.lshr(weights, eight), e.ashr(inputs, eight))
+        if self._sums_fit:
+            return [total, e.add(sums, e.add(even, odd))]
+        return [e.add(total, e.add(self._widen(e, even), self._widen(e, odd))), sums]
+
+    def end(self, e: Emitter, state: State) -> Value:
+        total, sums = state
+        return e.add(total, self._widen(e, sums)) if self._sums_fit else total
+
+    def _widen(self, e: Emitter, pairs: Value) -> Value:
+        """Both halves of each 32-bit lane, added."""
+        wide = vector(I32, ROWS)
+        both, sixteen = e.bitcast(pairs, wide), constant(wide, 16)
+        return e.add(e.ashr(e.shl(both, sixteen), sixteen), e.ashr(both, sixteen))
+
+
+def _signed(e: Emitter, weight: Value) -> Value:
+    """Eight unsigned bits less 128."""
+    return e.xor(weight, constant(weight.type, 0x80))
+
+
+def _pairs(e: Emitter, unsigned: Value, signed: Value) -> Value:
+    """AVX2: sums of two neighbouring products, in 16 bits."""
+    halves, octets = vector(I16, 16), vector(I8, 32)
+    arguments = [e.bitcast(unsigned, octets), e.bitcast(signed, octets)]
+    return e.intrinsic("llvm.x86.avx2.pmadd.ub.sw", halves, arguments)
+
+
+def _add_pairs(e: Emitter, total: Value, pairs: Value) -> Value:
+    """AVX2: add neighbouring 16-bit sums to the 32-bit lanes."""
+    ones = constant(pairs.type, 1)
+    return e.add(total, e.intrinsic("llvm.x86.avx2.pmadd.wd", total.type, [pairs, ones]))

@@ -1,0 +1,76 @@
+"""The generated kernels of one path, called with tensors."""
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from potluck.engine.kernels.base import Kernels
+from potluck.engine.kernels.emit import KIND_BF16, KIND_F16, KIND_F32
+from potluck.engine.kernels.layout import GROUP, ROWS, blocks_of, group_bytes, groups_of
+from potluck.engine.kernels.library import Library, library
+from potluck.engine.kernels.paths import Path, host_architecture, host_features, usable_paths
+from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
+
+KINDS = {torch.float32: KIND_F32, torch.bfloat16: KIND_BF16, torch.float16: KIND_F16}
+_ROWS_PADDED = 512  # of a matrix of odd size, copied at a time
+
+
+def host_paths() -> list[Path]:
+    """What this processor can run, best first."""
+    return usable_paths(host_architecture(), host_features())
+
+
+class GeneratedKernels(Kernels):
+    """Kernels compiled for a path; one thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self._library: Library = library(path.name)
+
+    def quantise(self, x: Tensor) -> QuantisedInput:
+        tokens, width = x.shape
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        made = QuantisedInput.empty(tokens, width, x.dtype)
+        self._library["quantise"](
+            x.data_ptr(), KINDS[x.dtype], x.stride(0), width, tokens, made.records.data_ptr()
+        )
+        return made
+
+    def _pack(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
+        if packed.width % GROUP == 0 and weight.stride(1) == 1:
+            whole = len(weight) // ROWS * ROWS
+            is_finite = self._pack_blocks(packed, first, weight[:whole])
+            first, weight = first + whole, weight[whole:]
+        else:
+            is_finite = True
+        padding = (0, groups_of(packed.width) * GROUP - packed.width)
+        for rows in weight.split(_ROWS_PADDED) if len(weight) else ():
+            padded = F.pad(rows, (*padding, 0, -len(rows) % ROWS))
+            is_finite &= self._pack_blocks(packed, first, padded)
+            first += _ROWS_PADDED
+        return is_finite
+
+    def _pack_blocks(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
+        groups = groups_of(packed.width)
+        offset = first // ROWS * groups * group_bytes(packed.bits)
+        pack = self._library[f"pack{packed.bits}"]
+        target = packed.data.data_ptr() + offset
+        kind, stride, blocks = KINDS[weight.dtype], weight.stride(0), blocks_of(len(weight))
+        return bool(pack(weight.data_ptr(), kind, stride, groups, blocks, target))
+
+    def _multiply(
+        self, packed: PackedWeight, x: QuantisedInput, out: Tensor, addend: Tensor | None
+    ) -> None:
+        self._library[f"product{packed.bits}"](
+            packed.data.data_ptr(),
+            x.records.data_ptr(),
+            out.data_ptr(),
+            0 if addend is None else addend.data_ptr(),
+            KINDS[out.dtype],
+            groups_of(packed.width),
+            packed.rows,
+            x.tokens,
+            0,
+            blocks_of(packed.rows),
+        )

@@ -1,0 +1,80 @@
+"""How packed weights and quantised inputs lie in memory: what packers write and products read.
+
+A matrix (rows, inputs) is cut into blocks of 16 rows, a block into groups of 32 inputs. Groups follow
+one another, block after block, so that a product reads one straight stream. A group is
+
+    16 scales, f16, one per row          32 bytes
+    the weights as unsigned integers     256 bytes (4 bits) or 512 (8 bits)
+
+and a weight is worth scale x (integer - zero point); the zero point is 8 or 128. The integers stand in
+vectors of 64 bytes: for each of the 16 rows four neighbouring inputs, the four bytes that one lane of a
+dot-product instruction takes. With 8 bits, vector v has inputs 4v to 4v+3. With 4 bits, its low halves
+have inputs 4v to 4v+3 and its high halves 16+4v to 16+4v+3. Rows and inputs beyond the matrix are zero.
+
+An input of a product (tokens, inputs) is cut into tiles of 8 tokens, and what is left into tiles of 4,
+2 and 1, because that many tokens share each weight that a product has unpacked. A tile has, group by
+group and in it token by token, a record:
+
+    scale, f32                           4 bytes
+    minus the sum of the integers, i32   4 bytes
+    32 signed integers, i8               32 bytes
+
+A value is worth scale x integer. With the sum known beforehand, a product starts from
+-zero point x sum, and multiplies unsigned by signed integers, as the instructions want it.
+"""
+
+from collections.abc import Iterator
+
+ROWS = 16  # of a block: the f32 lanes of the widest vectors
+GROUP = 32  # inputs that share a scale
+QUAD = 4  # inputs that one 32-bit lane of a dot product takes
+VECTOR = ROWS * QUAD  # bytes
+
+SCALES_BYTES = 2 * ROWS
+ZERO_POINT = {4: 8, 8: 128}
+LARGEST_SCALE = 65504.0  # of f16; heavier weights are clipped
+NOTHING = 1e-30  # a group without a larger number is zero: quotients and squares stay finite
+LARGEST = 127  # integer of 8 bits; -128 is left out, so that a sign can be moved
+# 4 bits: where the number of largest magnitude may land, in steps of the scale. 8 fills the range; less
+# spends fewer steps on it, more clips it and gives the others a finer scale.
+TRIED_STEPS = (8.0, 7.6, 7.2, 6.9, 8.3, 8.7, 6.6, 9.2)
+
+TILES = (8, 4, 2, 1)  # tokens
+TILE = TILES[0]
+RECORD_BYTES = 4 + 4 + GROUP
+RECORD_SUM = 4  # offsets in a record
+RECORD_VALUES = 8
+
+
+def groups_of(width: int) -> int:
+    """Groups of inputs, the last one perhaps cut off."""
+    return -(-width // GROUP)
+
+
+def blocks_of(rows: int) -> int:
+    """Blocks of rows, the last one perhaps cut off."""
+    return -(-rows // ROWS)
+
+
+def group_bytes(bits: int) -> int:
+    """Bytes of 16 rows x 32 inputs with their scales."""
+    return SCALES_BYTES + ROWS * GROUP * bits // 8
+
+
+def packed_bytes(rows: int, width: int, bits: int) -> int:
+    """Bytes of a packed matrix."""
+    return blocks_of(rows) * groups_of(width) * group_bytes(bits)
+
+
+def input_bytes(tokens: int, width: int) -> int:
+    """Bytes of the records of a quantised input."""
+    return tokens * groups_of(width) * RECORD_BYTES
+
+
+def tiles_of(tokens: int) -> Iterator[tuple[int, int]]:
+    """Each tile's first token and size."""
+    first = 0
+    for size in TILES:
+        while tokens - first >= size:
+            yield first, size
+            first += size

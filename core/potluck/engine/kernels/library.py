@@ -1,0 +1,100 @@
+"""The kernels compiled for one path, and how Python calls them.
+
+Each is compiled when first asked for, once in a process. A call goes through `ctypes`, which
+releases the interpreter's lock while the kernel runs. The kernels check nothing: their callers do.
+"""
+
+import ctypes
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import TypeAlias
+
+from llvmlite import binding, ir
+
+from potluck.engine.kernels.input_kernel import emit_quantise
+from potluck.engine.kernels.packing_kernel import emit_pack
+from potluck.engine.kernels.paths import PATHS, Path
+from potluck.engine.kernels.product_kernel import emit_product
+
+logger = logging.getLogger(__name__)
+
+Kernel: TypeAlias = Callable[..., int]
+
+_C_TYPES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "ptr": ctypes.c_void_p, "void": None}
+
+
+_EMITTERS: Mapping[str, Callable[[ir.Module, str, Path], ir.Function]] = {
+    "quantise": emit_quantise,
+    "product4": partial(emit_product, bits=4),
+    "product8": partial(emit_product, bits=8),
+    "pack4": partial(emit_pack, bits=4),
+    "pack8": partial(emit_pack, bits=8),
+}
+KERNELS = tuple(_EMITTERS)
+
+
+def emit_kernel(name: str, path: Path) -> ir.Module:
+    """One kernel and what it calls, as LLVM IR."""
+    module = ir.Module(name=f"potluck_{path.name}_{name}")
+    _EMITTERS[name](module, name, path)
+    return module
+
+
+def target_machine(path: Path, triple: str) -> binding.TargetMachine:
+    """What turns IR into the code of the path's processors."""
+    target = binding.Target.from_triple(triple)
+    return target.create_target_machine(cpu=path.cpu, features=path.features, opt=3, jit=True)
+
+
+def optimise(module: ir.Module, machine: binding.TargetMachine) -> binding.ModuleRef:
+    """Check the IR, turn variables into registers, and simplify."""
+    module.triple = machine.triple
+    parsed = binding.parse_assembly(str(module))
+    parsed.verify()
+    options = binding.create_pipeline_tuning_options(speed_level=2)
+    # The kernels are written as vectors and unrolled as they should be.
+    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+    builder = binding.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(parsed, builder)
+    return parsed
+
+
+class Library:
+    """Callable kernels of a path; their code lives as long as this does."""
+
+    def __init__(self, path: Path) -> None:
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        self.path = path
+        self._lock = threading.Lock()
+        self._compiled: dict[str, tuple[Kernel, binding.ExecutionEngine]] = {}
+
+    def __getitem__(self, name: str) -> Kernel:
+        """The kernel of this name; compiled if it is the first time."""
+        if (compiled := self._compiled.get(name)) is None:
+            with self._lock:
+                compiled = self._compiled.get(name) or self._compile(name)
+                self._compiled[name] = compiled
+        return compiled[0]
+
+    def _compile(self, name: str) -> tuple[Kernel, binding.ExecutionEngine]:
+        start = time.perf_counter()
+        machine = target_machine(self.path, binding.get_process_triple())
+        module = emit_kernel(name, self.path)
+        engine = binding.create_mcjit_compiler(optimise(module, machine), machine)
+        engine.finalize_object()
+        signature = module.get_global(name).function_type
+        kinds = (signature.return_type, *signature.args)
+        prototype = ctypes.CFUNCTYPE(*(_C_TYPES[str(kind)] for kind in kinds))
+        seconds = time.perf_counter() - start
+        logger.debug("kernel compiled path=%s name=%s s=%.2f", self.path.name, name, seconds)
+        return prototype(engine.get_function_address(name)), engine
+
+
+@cache  # code, not state: what the host's processor can run
+def library(name: str) -> Library:
+    """The kernels of the path of this name."""
+    return Library(next(path for path in PATHS if path.name == name))

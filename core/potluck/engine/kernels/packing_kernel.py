@@ -1,0 +1,196 @@
+"""The kernel that packs weights: finds each group's scale and writes the integers as products read them.
+
+A block of 16 rows x 32 inputs is read row by row and transposed, so that the 16 rows are the lanes of
+vectors and all 16 scales are found at once. With 8 bits the scale is largest / 127. With 4 bits, integers
+from -8 to 7, several scales that map the largest number near -8 are tried; of each one's integers q, the
+scale that fits best is Σ w q / Σ q q, the squared error left is Σ w w - (Σ w q)² / Σ q q, and the
+scale with the least is taken.
+
+All arithmetic is exact IEEE 754 in a fixed order: every processor, and the reference in torch, packs
+the same weights into the same bytes. What is not finite cannot be packed: the kernel says so.
+"""
+
+from llvmlite import ir
+
+from potluck.engine.kernels.emit import (
+    F32,
+    I32,
+    I64,
+    KIND_BF16,
+    KIND_BYTES,
+    KIND_F16,
+    KIND_F32,
+    POINTER,
+    Emitter,
+    Value,
+    constant,
+    vector,
+)
+from potluck.engine.kernels.layout import (
+    GROUP,
+    LARGEST,
+    LARGEST_SCALE,
+    NOTHING,
+    QUAD,
+    ROWS,
+    SCALES_BYTES,
+    TRIED_STEPS,
+    VECTOR,
+    ZERO_POINT,
+    group_bytes,
+)
+from potluck.engine.kernels.paths import Path
+
+# source, its kind, numbers from one row to the next, groups, blocks, packed → 1 if all was finite
+PACK = ir.FunctionType(I32, [POINTER, I32, I64, I64, I64, POINTER])
+
+_WIDE = vector(F32, ROWS)
+_BITS = vector(I32, ROWS)
+
+
+def emit_pack(module: ir.Module, name: str, path: Path, bits: int) -> ir.Function:
+    """Pack whole blocks of 16 rows and whole groups of 32 inputs."""
+    function = ir.Function(module, PACK, name)
+    e = Emitter(function, path)
+    source, kind, stride, groups, blocks, packed = function.args
+    rows, columns = _stack(e, GROUP), _stack(e, GROUP)
+    highest = e.variable(constant(_BITS, 0))  # magnitude of any number, as bits
+    with e.loop(0, blocks) as block:
+        start = e.mul(e.mul(block, constant(I64, ROWS)), stride)
+        with e.loop(0, groups) as group:
+            first = e.add(start, e.mul(group, constant(I64, GROUP)))
+            with e.each_kind(kind, (KIND_F32, KIND_BF16, KIND_F16)) as kinds:
+                for number in kinds:
+                    _read_rows(e, source, first, stride, number, rows)
+            _turn(e, rows, columns)
+            target = e.at(packed, e.add(e.mul(block, groups), group), group_bytes(bits))
+            largest = _pack_group(e, bits, columns, target)
+            more = e.icmp_unsigned(">", largest, highest.value)
+            highest.value = e.select(more, largest, highest.value)
+    infinite = constant(I32, 0x7F800000)
+    is_finite = e.icmp_unsigned("<", e.reduce("umax", highest.value), infinite)
+    e.ret(e.zext(is_finite, I32))
+    return function
+
+
+def _stack(e: Emitter, vectors: int) -> Value:
+    """Room for f32 vectors of 16."""
+    with e.goto_entry_block():
+        slot = e.alloca(_WIDE, size=constant(I32, vectors))
+        slot.align = VECTOR
+        return slot
+
+
+def _column(e: Emitter, columns: Value, index: Value | int) -> Value:
+    return e.fetch(e.at(columns, index, 4 * ROWS), _WIDE)
+
+
+def _read_rows(
+    e: Emitter, source: Value, first: Value, stride: Value, kind: int, rows: Value
+) -> None:
+    """16 rows x 32 inputs as f32: two vectors a row."""
+    with e.loop(0, ROWS) as row:
+        address = e.at(source, e.add(first, e.mul(row, stride)), KIND_BYTES[kind])
+        for half in range(GROUP // ROWS):
+            here = e.at(address, half * ROWS * KIND_BYTES[kind])
+            number = e.add(e.mul(row, constant(I64, 2)), constant(I64, half))
+            e.put(e.fetch_numbers(here, kind, ROWS), e.at(rows, number, 4 * ROWS))
+
+
+def _turn(e: Emitter, rows: Value, columns: Value) -> None:
+    """Two vectors a row become 32 vectors of 16 rows."""
+    for half in range(GROUP // ROWS):
+        square = [_column(e, rows, 2 * row + half) for row in range(ROWS)]
+        for number, column in enumerate(e.transpose(square)):
+            e.put(column, e.at(columns, half * ROWS + number, 4 * ROWS))
+
+
+def _pack_group(e: Emitter, bits: int, columns: Value, target: Value) -> Value:
+    """Write 16 scales and the integers; returns the largest magnitudes, as bits."""
+    signed, largest = _largest(e, columns)
+    is_nothing = e.fcmp_ordered("<", e.bitcast(largest, _WIDE), constant(_WIDE, NOTHING))
+    zero = constant(_WIDE, 0.0)
+    if bits == 8:
+        scale = e.fdiv(e.bitcast(largest, _WIDE), constant(_WIDE, float(LARGEST)))
+    else:
+        scale = _best_scale(e, columns, signed)
+    scale = e.limit(e.select(is_nothing, zero, scale), -LARGEST_SCALE, LARGEST_SCALE)
+    half = e.to_half(scale)
+    e.put(half, target)
+    scale = e.from_half(e.bitcast(half, vector(ir.HalfType(), ROWS)))
+    is_zero = e.fcmp_ordered("==", scale, zero)
+    inverse = e.select(is_zero, zero, e.fdiv(constant(_WIDE, 1.0), scale))
+    _write_integers(e, bits, columns, inverse, e.at(target, SCALES_BYTES))
+    return largest
+
+
+def _largest(e: Emitter, columns: Value) -> tuple[Value, Value]:
+    """The number of largest magnitude in each row, the first of equals, and the magnitude's bits."""
+    signed, largest = e.variable(constant(_WIDE, 0.0)), e.variable(constant(_BITS, 0))
+    for index in range(GROUP):
+        number = _column(e, columns, index)
+        size = e.magnitude_bits(number)
+        is_larger = e.icmp_unsigned(">", size, largest.value)
+        signed.value = e.select(is_larger, number, signed.value)
+        largest.value = e.select(is_larger, size, largest.value)
+    return signed.value, largest.value
+
+
+def _best_scale(e: Emitter, columns: Value, signed: Value) -> Value:
+    """4 bits: try scales; of the one whose integers fit best, what fits them best."""
+    zero = constant(_WIDE, 0.0)
+    best_scale, best_gain = e.variable(zero), e.variable(constant(_WIDE, -1.0))
+    inverse_of_one = e.fdiv(constant(_WIDE, -1.0), signed)  # the largest maps to -1
+    steps = e.table("steps", TRIED_STEPS)
+    with e.loop(0, constant(I64, len(TRIED_STEPS))) as index:
+        step = e.splat(e.fetch(e.at(steps, index, 4), F32), ROWS)
+        fit, norm = _fit(e, columns, e.fmul(inverse_of_one, step))
+        has_any = e.fcmp_ordered(">", norm, zero)
+        scale = e.fdiv(fit, norm)
+        gain = e.fmul(fit, scale)
+        is_better = e.and_(has_any, e.fcmp_ordered(">", gain, best_gain.value))
+        best_scale.value = e.select(is_better, scale, best_scale.value)
+        best_gain.value = e.select(is_better, gain, best_gain.value)
+    return best_scale.value
+
+
+def _fit(e: Emitter, columns: Value, inverse: Value) -> tuple[Value, Value]:
+    """Σ w q and Σ q q of the integers q that this inverse scale gives."""
+    zero = constant(_WIDE, 0.0)
+    fit, norm = e.variable(zero), e.variable(zero)
+    for index in range(GROUP):
+        number = _column(e, columns, index)
+        integer = _integer(e, 4, number, inverse)
+        fit.value = e.fadd(fit.value, e.fmul(number, integer))
+        norm.value = e.fadd(norm.value, e.fmul(integer, integer))
+    return fit.value, norm.value
+
+
+def _integer(e: Emitter, bits: int, number: Value, inverse: Value) -> Value:
+    """The nearest integer, as f32. 8 bits leave -128 out, so that a sign can be moved."""
+    least, most = (-8, 7) if bits == 4 else (-LARGEST, LARGEST)
+    return e.rounded(e.limit(e.fmul(number, inverse), least, most))
+
+
+def _write_integers(e: Emitter, bits: int, columns: Value, inverse: Value, payload: Value) -> None:
+    """The integers plus their zero point, four inputs to each 32 bits of a row."""
+
+    def quad(number: int) -> Value:
+        packed = constant(_BITS, 0)
+        for place in range(QUAD):
+            integer = _integer(e, bits, _column(e, columns, QUAD * number + place), inverse)
+            unsigned = e.fptosi(e.fadd(integer, constant(_WIDE, ZERO_POINT[bits])), _BITS)
+            packed = e.or_(packed, e.shl(unsigned, constant(_BITS, 8 * place)))
+        return packed
+
+    quads = GROUP // QUAD
+    if bits == 8:
+        vectors = [quad(number) for number in range(quads)]
+    else:
+        half = quads // 2
+        vectors = [
+            e.or_(quad(number), e.shl(quad(half + number), constant(_BITS, 4)))
+            for number in range(half)
+        ]
+    for index, packed in enumerate(vectors):
+        e.put(packed, e.at(payload, index, VECTOR))

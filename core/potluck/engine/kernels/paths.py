@@ -1,0 +1,116 @@
+"""Which instructions the kernels may use: one path for each kind of processor.
+
+A path is compiled for a named level of processors, not for the host's every feature, so that what was
+tested is what runs.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from llvmlite import binding
+
+_X86_64_V3 = frozenset({"avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt"})
+_X86_64_V4 = _X86_64_V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_ARM_ALIASES = {"asimddp": "dotprod"}
+# LLVM names a Mac's processor where it does not list its features.
+_APPLE = {"apple-m1": {"dotprod"}, "apple-m": {"dotprod", "i8mm"}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Path:
+    """How to compile for processors that have these features."""
+
+    name: str
+    architecture: str  # "" for any
+    needs: frozenset[str]  # as LLVM names them
+    cpu: str
+    features: str
+    dot: Literal["vnni512", "vnni256", "avx2", "usdot", "sdot", "plain"]  # see `dots`
+    tokens: int  # whose sums the registers hold at once
+    half_in_hardware: bool  # conversions of f16
+
+
+# Best first.
+PATHS = (
+    Path(
+        name="avx512vnni",
+        architecture="x86_64",
+        needs=_X86_64_V4 | {"avx512vnni"},
+        cpu="x86-64-v4",
+        features="+avx512vnni,-prefer-256-bit",
+        dot="vnni512",
+        tokens=8,
+        half_in_hardware=True,
+    ),
+    Path(
+        name="avxvnni",
+        architecture="x86_64",
+        needs=_X86_64_V3 | {"avxvnni"},
+        cpu="x86-64-v3",
+        features="+avxvnni",
+        dot="vnni256",
+        tokens=4,
+        half_in_hardware=True,
+    ),
+    Path(
+        name="avx2",
+        architecture="x86_64",
+        needs=_X86_64_V3,
+        cpu="x86-64-v3",
+        features="",
+        dot="avx2",
+        tokens=4,
+        half_in_hardware=True,
+    ),
+    Path(
+        name="i8mm",
+        architecture="aarch64",
+        needs=frozenset({"dotprod", "i8mm"}),
+        cpu="generic",
+        features="+dotprod,+i8mm",
+        dot="usdot",
+        tokens=4,
+        half_in_hardware=True,
+    ),
+    Path(
+        name="dotprod",
+        architecture="aarch64",
+        needs=frozenset({"dotprod"}),
+        cpu="generic",
+        features="+dotprod",
+        dot="sdot",
+        tokens=4,
+        half_in_hardware=True,
+    ),
+    Path(
+        name="generic",
+        architecture="",
+        needs=frozenset(),
+        cpu="",
+        features="",
+        dot="plain",
+        tokens=1,
+        half_in_hardware=False,
+    ),
+)
+
+
+def host_features() -> frozenset[str]:
+    """What the processor can do, in LLVM's names."""
+    features = {name for name, has in binding.get_host_cpu_features().items() if has}
+    cpu = binding.get_host_cpu_name()
+    features |= next((more for name, more in _APPLE.items() if cpu.startswith(name)), set())
+    return frozenset(_ARM_ALIASES.get(str(name), str(name)) for name in features)
+
+
+def host_architecture() -> str:
+    """As LLVM names it: x86_64, aarch64."""
+    name = binding.get_process_triple().split("-")[0]
+    return {"arm64": "aarch64", "amd64": "x86_64"}.get(name, name)
+
+
+def usable_paths(architecture: str, features: Iterable[str]) -> list[Path]:
+    """The paths that such a processor can run, best first; the last runs anywhere."""
+    has = frozenset(features)
+    return [path for path in PATHS if path.architecture in ("", architecture) and path.needs <= has]

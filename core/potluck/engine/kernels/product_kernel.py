@@ -1,0 +1,194 @@
+"""The kernel of products: x Wᵀ of a quantised input and packed weights, for some blocks of rows.
+
+For each block of 16 rows and tile of tokens: for each group of 32 inputs, unpack the weights once, sum
+weight x input as integers for each token, and add sum x scale of the weights x scale of the input to
+the token's 16 f32 totals. One token reads the weights as fast as memory gives them; with many, a
+block stays in the processor's first cache while a panel of tokens passes by.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from potluck.engine.kernels.dots import Dot, State, make_dot
+from potluck.engine.kernels.emit import (
+    F16,
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    KIND_BF16,
+    KIND_BYTES,
+    KIND_F32,
+    POINTER,
+    VOID,
+    Emitter,
+    Value,
+    constant,
+    internal,
+    vector,
+)
+from potluck.engine.kernels.layout import (
+    GROUP,
+    QUAD,
+    RECORD_BYTES,
+    RECORD_SUM,
+    RECORD_VALUES,
+    ROWS,
+    SCALES_BYTES,
+    TILES,
+    VECTOR,
+    group_bytes,
+)
+from potluck.engine.kernels.paths import Path
+
+PREFETCH_BYTES = 2048  # ahead: nearer comes too late, further is thrown out of the cache again
+PANEL = 64  # tokens: their inputs fit the second cache, and reading weights again costs little
+_CACHE_LINE = 64
+
+# weights, inputs, out, addend or null, kind of out and addend, groups, rows, tokens, first and last block
+PRODUCT = ir.FunctionType(VOID, [POINTER] * 4 + [I32] + [I64] * 5)
+
+
+def emit_product(module: ir.Module, name: str, path: Path, bits: int) -> ir.Function:
+    """out[t, n] = Σ x[t, k] W[n, k] + addend[t, n], for the rows n of blocks first to last."""
+    finish = _emit_finish(module, f"{name}_finish", path)
+    function = ir.Function(module, PRODUCT, name)
+    e = Emitter(function, path)
+    weights, inputs, out, addend, kind, groups, rows, tokens, first, last = function.args
+
+    def store(total: Value, block: Value, token: Value) -> None:
+        e.call(finish, [total, out, addend, kind, rows, block, token])
+
+    kernel = _Kernel(
+        e=e, dot=make_dot(path, bits), bits=bits, weights=weights, inputs=inputs, groups=groups,
+        store=store,
+    )  # fmt: skip
+    with e.loop(0, tokens, PANEL) as start:
+        end = e.add(start, constant(I64, PANEL))
+        end = e.select(e.icmp_signed("<", end, tokens), end, tokens)
+        with e.loop(first, last) as block:
+            _emit_tiles(kernel, block, start, end)
+    e.ret_void()
+    return function
+
+
+def _emit_finish(module: ir.Module, name: str, path: Path) -> ir.Function:
+    """Add the addend, if any, and write 16 rows of a token; fewer at the end of the matrix."""
+    arguments = [vector(F32, ROWS), POINTER, POINTER, I32, I64, I64, I64]
+    function = internal(ir.Function(module, ir.FunctionType(VOID, arguments), name))
+    total, out, addend, kind, rows, block, token = function.args
+    e = Emitter(function, path)
+    row = e.mul(block, constant(I64, ROWS))
+    offset = e.add(e.mul(token, rows), row)
+    left = e.sub(rows, row)
+    has_addend = e.icmp_unsigned("!=", e.ptrtoint(addend, I64), constant(I64, 0))
+
+    def write(kind: int, mask: Value | None) -> None:
+        result = e.variable(total)
+        with e.if_then(has_addend):
+            more = e.fetch_numbers(e.at(addend, offset, KIND_BYTES[kind]), kind, ROWS, mask)
+            result.value = e.fadd(total, more)
+        e.put_numbers(result.value, e.at(out, offset, KIND_BYTES[kind]), kind, mask)
+
+    with e.each_kind(kind, (KIND_F32, KIND_BF16)) as kinds:
+        for number in kinds:
+            with e.if_else(e.icmp_signed(">=", left, constant(I64, ROWS))) as (whole, partly):
+                with whole:
+                    write(number, None)
+                with partly:
+                    write(number, e.first_lanes(left, ROWS))
+    e.ret_void()
+    return function
+
+
+def _emit_tiles(kernel: "_Kernel", block: Value, start: Value, end: Value) -> None:
+    """Tiles of 8 tokens, then at most one each of 4, 2 and 1."""
+    e, largest = kernel.e, TILES[0]
+    left = e.and_(e.sub(end, start), constant(I64, largest - 1))
+    whole = e.sub(end, left)
+    with e.loop(start, whole, largest) as token:
+        kernel.tile(block, token, largest)
+    token = whole
+    for size in TILES[1:]:
+        part = e.and_(left, constant(I64, size))
+        with e.if_then(e.icmp_signed("!=", part, constant(I64, 0))):
+            kernel.tile(block, token, size)
+        token = e.add(token, part)
+
+
+@dataclass(kw_only=True)
+class _Kernel:
+    """The arguments of the kernel that is being written."""
+
+    e: Emitter
+    dot: Dot
+    bits: int
+    weights: Value
+    inputs: Value
+    groups: Value
+    store: Callable[[Value, Value, Value], None]  # 16 totals, their block and token
+
+    def tile(self, block: Value, token: Value, size: int) -> None:
+        """One block of rows times one tile; as many tokens at once as the registers hold."""
+        count = min(size, self.e.path.tokens)
+        for first in range(0, size, count):
+            self._rows_by_tokens(block, token, size, range(first, first + count))
+
+    def _rows_by_tokens(self, block: Value, token: Value, tile: int, members: range) -> None:
+        e = self.e
+        zero = constant(vector(F32, ROWS), 0.0)
+        totals = [e.variable(zero) for _ in members]
+        block_start = e.mul(block, self.groups)
+        weights = e.at(self.weights, block_start, group_bytes(self.bits))
+        records = e.at(self.inputs, e.mul(token, self.groups), RECORD_BYTES)
+        with e.loop(0, self.groups) as group:
+            here = e.at(weights, group, group_bytes(self.bits))
+            record = e.at(records, group, tile * RECORD_BYTES)
+            if tile == 1:
+                self._prefetch_group(here)
+            scales = e.from_half(e.bitcast(e.fetch(here, vector(I16, ROWS)), vector(F16, ROWS)))
+            tokens = [e.at(record, member * RECORD_BYTES) for member in members]
+            sums = self._sums(here, tokens)
+            for total, address, sum_ in zip(totals, tokens, sums, strict=True):
+                scale = e.fmul(scales, e.splat(e.fetch(address, F32), ROWS))
+                value = e.sitofp(sum_, vector(F32, ROWS))
+                total.value = e.multiply_add(value, scale, total.value)
+        for member, total in zip(members, totals, strict=True):
+            self.store(total.value, block, e.add(token, constant(I64, member)))
+
+    def _sums(self, here: Value, tokens: list[Value]) -> list[Value]:
+        """Σ weight x input of a group, as integers, for each token's record."""
+        e, dot = self.e, self.dot
+        states: list[State] = []
+        for address in tokens:
+            start = constant(I32, 0)
+            if dot.zero_point:  # the record has minus the sum of the inputs
+                start = e.fetch(e.at(address, RECORD_SUM), I32)
+                start = e.mul(start, constant(I32, dot.zero_point))
+            states.append(dot.begin(e, e.splat(start, ROWS)))
+        for quad, weights in self._unpacked(e.at(here, SCALES_BYTES)):
+            for index, address in enumerate(tokens):
+                inputs = e.fetch(e.at(address, RECORD_VALUES + QUAD * quad), I32)
+                states[index] = dot.step(e, states[index], weights, inputs)
+        return [dot.end(e, state) for state in states]
+
+    def _unpacked(self, payload: Value) -> Iterator[tuple[int, Value]]:
+        """A group's vectors of weights, each with the number of its four inputs."""
+        e, bytes_ = self.e, vector(I8, VECTOR)
+        if self.bits == 8:
+            for quad in range(GROUP // QUAD):
+                yield quad, e.fetch(e.at(payload, VECTOR * quad), bytes_)
+            return
+        half = GROUP // QUAD // 2
+        for quad in range(half):
+            both = e.fetch(e.at(payload, VECTOR * quad), bytes_)
+            yield quad, e.and_(both, constant(bytes_, 15))
+            yield half + quad, e.lshr(both, constant(bytes_, 4))
+
+    def _prefetch_group(self, here: Value) -> None:
+        e = self.e
+        for offset in range(0, group_bytes(self.bits), _CACHE_LINE):
+            e.prefetch(e.at(here, PREFETCH_BYTES + offset))

@@ -1,0 +1,117 @@
+"""The same in plain torch: runs anywhere, and says what the generated kernels have to compute.
+
+Packs into the same bytes, quantises into the same records, and multiplies to within the rounding of f32.
+"""
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from potluck.engine.kernels.base import Kernels
+from potluck.engine.kernels.layout import (
+    GROUP,
+    LARGEST,
+    LARGEST_SCALE,
+    NOTHING,
+    QUAD,
+    RECORD_SUM,
+    RECORD_VALUES,
+    ROWS,
+    SCALES_BYTES,
+    TRIED_STEPS,
+    VECTOR,
+    ZERO_POINT,
+    blocks_of,
+    groups_of,
+)
+from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
+
+_ROWS_AT_ONCE = 1024  # of weights dequantised for a product: 8 MB at a width of 2048
+
+
+class ReferenceKernels(Kernels):
+    """Kernels of torch's own operators."""
+
+    name = "reference"
+
+    def quantise(self, x: Tensor) -> QuantisedInput:
+        tokens, width = x.shape
+        groups = groups_of(width)
+        made = QuantisedInput.empty(tokens, width, x.dtype)
+        numbers = F.pad(x.float(), (0, groups * GROUP - width)).view(tokens, groups, GROUP)
+        largest = numbers.abs().amax(-1)
+        is_nothing = largest < NOTHING
+        # A quotient; what torch makes of `127 / tensor` is 127 times a reciprocal.
+        inverse = torch.where(is_nothing, 0.0, torch.full_like(largest, LARGEST) / largest)
+        scale = torch.where(is_nothing, 0.0, largest / LARGEST)
+        scaled = (numbers * inverse[..., None]).nan_to_num(-LARGEST).clamp(-LARGEST, LARGEST)
+        integers = scaled.round().to(torch.int8)
+        sums = -integers.sum(-1, dtype=torch.int32)
+        for which, records in made.tiles():
+            records[..., :RECORD_SUM] = scale[which, :, None].view(torch.uint8)
+            records[..., RECORD_SUM:RECORD_VALUES] = sums[which, :, None].view(torch.uint8)
+            records[..., RECORD_VALUES:] = integers[which].view(torch.uint8)
+        return made
+
+    def _pack(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
+        blocks, groups = blocks_of(len(weight)), groups_of(packed.width)
+        padded = torch.zeros(blocks * ROWS, groups * GROUP)
+        padded[: len(weight), : packed.width] = weight
+        numbers = padded.view(blocks, ROWS, groups, GROUP)
+        signed = _largest(numbers)  # (B, 16, G)
+        scale = signed.abs() / LARGEST if packed.bits == 8 else _best_scale(numbers, signed)
+        scale = torch.where(signed.abs() < NOTHING, 0.0, scale).clamp(-LARGEST_SCALE, LARGEST_SCALE)
+        half = scale.half()
+        inverse = torch.where(half == 0, 0.0, 1 / half.float())
+        integers = _integers(numbers, inverse, packed.bits) + ZERO_POINT[packed.bits]
+        target = packed.groups[first // ROWS :][:blocks]
+        target[..., :SCALES_BYTES] = half.transpose(1, 2).contiguous().view(torch.uint8)
+        target[..., SCALES_BYTES:] = _lay_out(integers.to(torch.uint8), packed.bits)
+        return bool(padded.isfinite().all())
+
+    def _multiply(
+        self, packed: PackedWeight, x: QuantisedInput, out: Tensor, addend: Tensor | None
+    ) -> None:
+        values = x.dequantise()
+        for first in range(0, packed.rows, _ROWS_AT_ONCE):
+            rows = slice(first, min(first + _ROWS_AT_ONCE, packed.rows))
+            product = F.linear(values, packed.dequantise(rows.start, rows.stop))
+            out[:, rows] = product if addend is None else product + addend[:, rows].float()
+
+
+def _largest(numbers: Tensor) -> Tensor:
+    """Of each group the number of largest magnitude, the first of equals."""
+    largest = numbers[..., 0]
+    for number in numbers.unbind(-1)[1:]:
+        largest = torch.where(number.abs() > largest.abs(), number, largest)
+    return largest
+
+
+def _best_scale(numbers: Tensor, signed: Tensor) -> Tensor:
+    best_scale, best_gain = torch.zeros_like(signed), torch.full_like(signed, -1.0)
+    for steps in TRIED_STEPS:
+        integers = _integers(numbers, (-1 / signed) * steps, 4)
+        fit, norm = torch.zeros_like(signed), torch.zeros_like(signed)
+        for number, integer in zip(numbers.unbind(-1), integers.unbind(-1), strict=True):
+            fit, norm = fit + number * integer, norm + integer * integer  # in the kernel's order
+        scale = fit / norm
+        is_better = (norm > 0) & (fit * scale > best_gain)
+        best_scale = torch.where(is_better, scale, best_scale)
+        best_gain = torch.where(is_better, fit * scale, best_gain)
+    return best_scale
+
+
+def _integers(numbers: Tensor, inverse: Tensor, bits: int) -> Tensor:
+    least, most = (-8, 7) if bits == 4 else (-LARGEST, LARGEST)
+    return (numbers * inverse[..., None]).nan_to_num(0).clamp(least, most).round()
+
+
+def _lay_out(integers: Tensor, bits: int) -> Tensor:
+    """(B, 16, G, 32) → (B, G, payload)."""
+    blocks, _, groups, _ = integers.shape
+    quads = integers.unflatten(-1, (GROUP // QUAD, QUAD)).permute(0, 2, 3, 1, 4)  # (B, G, 8, 16, 4)
+    vectors = quads.reshape(blocks, groups, -1, VECTOR)
+    if bits == 4:
+        low, high = vectors.chunk(2, 2)
+        vectors = low | high << 4
+    return vectors.flatten(2)

@@ -1,0 +1,122 @@
+"""Packed weights and quantised inputs as values, and what their numbers are worth."""
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from potluck.engine.kernels.layout import (
+    GROUP,
+    QUAD,
+    RECORD_BYTES,
+    RECORD_VALUES,
+    ROWS,
+    SCALES_BYTES,
+    VECTOR,
+    ZERO_POINT,
+    blocks_of,
+    group_bytes,
+    groups_of,
+    input_bytes,
+    packed_bytes,
+    tiles_of,
+)
+
+_HUGE_PAGE = 1 << 21
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """A matrix of (rows, width) in 4 or 8 bits, as `layout` says it lies in memory."""
+
+    data: Tensor  # uint8, `packed_bytes` of them
+    rows: int
+    width: int
+    bits: int
+
+    def __post_init__(self) -> None:
+        assert self.bits in ZERO_POINT, f"{self.bits} bits"
+        assert self.data.dtype == torch.uint8
+        assert self.data.is_contiguous()
+        assert self.data.numel() == packed_bytes(self.rows, self.width, self.bits)
+
+    @classmethod
+    def empty(cls, rows: int, width: int, bits: int) -> "PackedWeight":
+        """Memory for such a matrix, to be filled by `Kernels.pack_rows`."""
+        return cls(_allocate(packed_bytes(rows, width, bits)), rows, width, bits)
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+    @property
+    def groups(self) -> Tensor:
+        """The same bytes, (blocks, groups, bytes of a group)."""
+        shape = (blocks_of(self.rows), groups_of(self.width), group_bytes(self.bits))
+        return self.data.view(shape)
+
+    def dequantise(self, first: int = 0, last: int | None = None) -> Tensor:
+        """What the rows from first to last are worth, (rows, width), f32."""
+        last = self.rows if last is None else last
+        groups = self.groups[first // ROWS : blocks_of(last)]  # (B, G, bytes)
+        scales = groups[..., :SCALES_BYTES].contiguous().view(torch.float16).float()  # (B, G, 16)
+        payload = groups[..., SCALES_BYTES:].unflatten(-1, (-1, VECTOR))  # (B, G, V, 64)
+        if self.bits == 4:
+            payload = torch.cat((payload & 15, payload >> 4), 2)  # (B, G, 8, 64)
+        integers = payload.to(torch.int32) - ZERO_POINT[self.bits]
+        quads = integers.unflatten(-1, (ROWS, QUAD))  # (B, G, 8, 16, 4)
+        blocks, groups_, *_ = quads.shape
+        by_row = quads.permute(0, 3, 1, 2, 4).reshape(blocks, ROWS, groups_, GROUP)
+        values = by_row.float() * scales.transpose(1, 2)[..., None]  # (B, 16, G, 32)
+        start = first % ROWS
+        return values.reshape(blocks * ROWS, -1)[start : start + last - first, : self.width]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisedInput:
+    """Tokens (tokens, width) in 8 bits: made once, read by all matrices that have this input."""
+
+    records: Tensor  # uint8, `input_bytes` of them
+    tokens: int
+    width: int
+    dtype: torch.dtype  # of the numbers it was made of, and of the products
+
+    def __post_init__(self) -> None:
+        assert self.records.dtype == torch.uint8
+        assert self.records.is_contiguous()
+        assert self.records.numel() == input_bytes(self.tokens, self.width)
+
+    @classmethod
+    def empty(cls, tokens: int, width: int, dtype: torch.dtype) -> "QuantisedInput":
+        records = torch.empty(input_bytes(tokens, width), dtype=torch.uint8)
+        return cls(records, tokens, width, dtype)
+
+    def tiles(self) -> Iterator[tuple[slice, Tensor]]:
+        """Which tokens, and their records, (tokens, groups, bytes of a record)."""
+        groups = groups_of(self.width)
+        for first, size in tiles_of(self.tokens):
+            part = self.records[first * groups * RECORD_BYTES :][: size * groups * RECORD_BYTES]
+            records = part.view(groups, size, RECORD_BYTES).transpose(0, 1)
+            yield slice(first, first + size), records
+
+    def dequantise(self) -> Tensor:
+        """What the integers are worth, (tokens, width), f32."""
+        values = torch.empty(self.tokens, groups_of(self.width) * GROUP)
+        for tokens, records in self.tiles():
+            scales = records[..., :4].contiguous().view(torch.float32)  # (T, G, 1)
+            integers = records[..., RECORD_VALUES:].contiguous().view(torch.int8)  # (T, G, 32)
+            values[tokens] = (integers * scales).flatten(1)
+        return values[:, : self.width]
+
+
+def _allocate(nbytes: int) -> Tensor:
+    """Bytes in huge pages where there are any: a product reads a tenth faster, as few pages as it takes."""
+    if nbytes < _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(nbytes, dtype=torch.uint8)
+    memory = mmap.mmap(-1, nbytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    whole = torch.frombuffer(memory, dtype=torch.uint8)
+    start = -whole.data_ptr() % _HUGE_PAGE
+    return whole[start : start + nbytes]

@@ -1,0 +1,129 @@
+"""Packers and quantisers: the same bytes on every path, and as close to the numbers as can be."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from potluck.engine.kernels import Kernels, PackedWeight, ReferenceKernels
+from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.errors import BrokenModelError
+
+KERNELS: dict[str, Kernels] = {path.name: GeneratedKernels(path) for path in host_paths()}
+REFERENCE = ReferenceKernels()
+
+every_path = pytest.mark.parametrize("kernels", KERNELS.values(), ids=KERNELS)
+every_bits = pytest.mark.parametrize("bits", [4, 8])
+dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    """Numbers of many sizes, some zero."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = torch.exp2(torch.randint(-20, 6, shape, generator=generator).float())
+    return torch.randn(shape, generator=generator) * sizes
+
+
+@every_path
+@every_bits
+@settings(deadline=None, max_examples=30)
+@given(rows=st.integers(1, 50), width=st.integers(1, 100), dtype=dtypes, seed=st.integers(0, 2**32))
+def test_every_processor_packs_the_same_bytes(
+    kernels: Kernels, bits: int, rows: int, width: int, dtype: torch.dtype, seed: int
+) -> None:
+    weight = random(rows, width, seed=seed).to(dtype)
+
+    packed = kernels.pack(weight, bits)
+
+    assert torch.equal(packed.data, REFERENCE.pack(weight, bits).data)
+
+
+@every_path
+@settings(deadline=None, max_examples=30)
+@given(
+    tokens=st.integers(1, 20), width=st.integers(1, 100), dtype=dtypes, seed=st.integers(0, 2**32)
+)
+def test_every_processor_quantises_into_the_same_records(
+    kernels: Kernels, tokens: int, width: int, dtype: torch.dtype, seed: int
+) -> None:
+    x = random(tokens, width, seed=seed).to(dtype)
+
+    quantised = kernels.quantise(x)
+
+    assert torch.equal(quantised.records, REFERENCE.quantise(x).records)
+
+
+@every_path
+@every_bits
+def test_pieces_and_strides_pack_as_the_whole(kernels: Kernels, bits: int) -> None:
+    weight = random(83, 96)
+    packed, spread = PackedWeight.empty(83, 96, bits), torch.zeros(83, 200)
+    spread[:, 50:146] = weight
+
+    kernels.pack_rows(packed, 64, weight[64:])
+    kernels.pack_rows(packed, 0, weight[:16])
+    kernels.pack_rows(packed, 16, weight[16:64])
+
+    whole = kernels.pack(weight, bits)
+    assert torch.equal(packed.data, whole.data)
+    assert torch.equal(kernels.pack(spread[:, 50:146], bits).data, whole.data)
+    assert torch.equal(kernels.pack(weight.T.contiguous().T, bits).data, whole.data)
+
+
+@every_path
+@every_bits
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("where", [(0, 0), (40, 69), (16, 31)])
+def test_weights_that_are_not_finite_are_refused(
+    kernels: Kernels, bits: int, bad: float, where: tuple[int, int]
+) -> None:
+    weight = random(41, 70)
+    weight[where] = bad
+
+    with pytest.raises(BrokenModelError, match="not a number, or infinite"):
+        kernels.pack(weight, bits)
+    with pytest.raises(BrokenModelError):
+        REFERENCE.pack(weight, bits)
+
+
+@every_bits
+def test_no_weight_is_further_than_half_a_step(bits: int) -> None:
+    weight = torch.randn(64, 256, generator=torch.Generator().manual_seed(1))
+    groups = weight.view(64, 8, 32)
+
+    error = (REFERENCE.pack(weight, bits).dequantise() - weight).view(64, 8, 32).abs()
+
+    steps = {4: 6.6, 8: 127.0}[bits]  # at least that many from zero to the largest
+    step = groups.abs().amax(-1, keepdim=True) / steps
+    limit = 0.5 if bits == 8 else 1.5  # the largest itself may be clipped where that helps the rest
+    assert (error <= limit * 1.001 * step).all()
+
+
+def test_the_search_is_better_than_no_search() -> None:
+    weight = torch.randn(64, 256, generator=torch.Generator().manual_seed(1))
+    groups = weight.view(64, 8, 32)
+    largest = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
+    scale = largest / -8
+    plain = (groups / scale).round().clamp(-8, 7) * scale
+
+    searched = REFERENCE.pack(weight, 4).dequantise().view(64, 8, 32)
+
+    assert (searched - groups).norm() < 0.96 * (plain - groups).norm()
+
+
+@every_bits
+def test_what_is_stored_can_be_read_row_by_row(bits: int) -> None:
+    packed = REFERENCE.pack(random(50, 70), bits)
+    whole = packed.dequantise()
+
+    assert whole.shape == (50, 70)
+    for first, last in ((0, 1), (15, 17), (16, 32), (49, 50), (3, 50)):
+        assert torch.equal(packed.dequantise(first, last), whole[first:last])
+
+
+@every_bits
+def test_the_bytes_are_those_announced(bits: int) -> None:
+    packed = REFERENCE.pack(random(2048, 256), bits)
+
+    assert packed.nbytes == 2048 * 256 * bits // 8 + 2048 * 256 // 32 * 2

@@ -1,0 +1,154 @@
+"""Every path's products against float64, on shapes of all kinds; paths that this processor has run."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from potluck.engine.kernels import Kernels, ReferenceKernels
+from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+
+KERNELS: dict[str, Kernels] = {path.name: GeneratedKernels(path) for path in host_paths()}
+REFERENCE = ReferenceKernels()
+EVERY: dict[str, Kernels] = {**KERNELS, "reference": REFERENCE}
+F32_ROUNDING = 2.0**-23
+
+every_path = pytest.mark.parametrize("name", EVERY)
+every_bits = pytest.mark.parametrize("bits", [4, 8])
+shapes = st.tuples(st.integers(1, 21), st.integers(1, 70), st.integers(1, 200))
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def exact(kernels: Kernels, x: Tensor, weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """The product of what is stored in float64, and how far rounding of f32 may take it."""
+    values = kernels.quantise(x).dequantise().double()
+    weights = kernels.pack(weight, bits).dequantise().double()
+    additions = 4 + x.shape[1] / 32
+    return values @ weights.T, additions * F32_ROUNDING * (values.abs() @ weights.T.abs())
+
+
+@every_path
+@every_bits
+@settings(deadline=None, max_examples=25)
+@given(shape=shapes, seed=st.integers(0, 2**32))
+def test_a_product_is_that_of_the_stored_numbers(
+    name: str, bits: int, shape: tuple[int, int, int], seed: int
+) -> None:
+    kernels = EVERY[name]
+    tokens, rows, width = shape
+    x, weight = random(tokens, width, seed=seed), random(rows, width, seed=seed + 1)
+
+    y = kernels.multiply(kernels.pack(weight, bits), kernels.quantise(x))
+
+    product, rounding = exact(kernels, x, weight, bits)
+    assert y.shape == (tokens, rows)
+    assert ((y.double() - product).abs() <= rounding).all()
+
+
+@every_path
+@pytest.mark.parametrize(("bits", "error"), [(4, 0.095), (8, 0.01)])
+def test_a_product_is_close_to_that_of_the_weights(name: str, bits: int, error: float) -> None:
+    kernels = EVERY[name]
+    x, weight = random(9, 512), random(100, 512, seed=1)
+
+    y = kernels.multiply(kernels.pack(weight, bits), kernels.quantise(x))
+
+    product = x.double() @ weight.double().T
+    assert (y - product).norm() / product.norm() < error
+
+
+@every_path
+@every_bits
+@pytest.mark.parametrize("tokens", [1, 7, 8, 64, 65, 139])
+def test_tokens_do_not_depend_on_their_company(name: str, bits: int, tokens: int) -> None:
+    kernels = EVERY[name]
+    x, packed = random(tokens, 96), kernels.pack(random(33, 96, seed=1), bits)
+
+    together = kernels.multiply(packed, kernels.quantise(x))
+
+    alone = [kernels.multiply(packed, kernels.quantise(row[None])) for row in x]
+    # torch adds in an order of its own, which depends on the shape.
+    tolerance = 1e-5 if name == "reference" else 0
+    torch.testing.assert_close(together, torch.cat(alone), rtol=tolerance, atol=tolerance)
+
+
+@every_path
+@every_bits
+def test_products_can_be_bf16_and_added_to_a_residual(name: str, bits: int) -> None:
+    kernels = EVERY[name]
+    x, weight = random(3, 64).bfloat16(), random(20, 64, seed=1).bfloat16()
+    residual = random(3, 20, seed=2).bfloat16()
+    packed, quantised = kernels.pack(weight, bits), kernels.quantise(x)
+
+    y = kernels.multiply(packed, quantised)
+    added = kernels.multiply(packed, quantised, out=residual.clone(), addend=residual)
+
+    product, _ = exact(kernels, x, weight, bits)
+    torch.testing.assert_close(y, product.bfloat16(), rtol=2**-7, atol=1e-5)
+    torch.testing.assert_close(added, (product + residual).bfloat16(), rtol=2**-7, atol=1e-5)
+
+
+@every_path
+@every_bits
+def test_a_product_writes_nothing_beyond_its_output(name: str, bits: int) -> None:
+    kernels = EVERY[name]
+    memory = torch.full((5 * 17 + 40,), 7.0)
+    out = memory[20:-20].view(5, 17)
+
+    kernels.multiply(kernels.pack(random(17, 40), bits), kernels.quantise(random(5, 40)), out=out)
+
+    assert (memory[:20] == 7).all()
+    assert (memory[-20:] == 7).all()
+    assert (out != 7).all()
+
+
+@every_path
+@every_bits
+def test_the_largest_integers_do_not_overflow(name: str, bits: int) -> None:
+    kernels = EVERY[name]
+    signs = torch.ones(64)
+    signs[::2] = -1
+
+    for x, weight in ((torch.ones(64), torch.ones(64)), (signs, signs), (-signs, signs)):
+        x, weight = 3.0 * x.repeat(9, 1), 5.0 * weight.repeat(16, 1)
+        y = kernels.multiply(kernels.pack(weight, bits), kernels.quantise(x))
+
+        torch.testing.assert_close(y, x @ weight.T, rtol=2e-3, atol=0)
+
+
+@every_path
+@every_bits
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_an_input_that_is_not_finite_shows_in_its_token_alone(
+    name: str, bits: int, bad: float
+) -> None:
+    kernels = EVERY[name]
+    x = random(10, 70)
+    x[3, 50] = bad
+
+    y = kernels.multiply(kernels.pack(random(20, 70, seed=1), bits), kernels.quantise(x))
+
+    assert not y[3].isfinite().any()
+    y[3] = 0
+    assert y.isfinite().all()
+
+
+@every_path
+@every_bits
+def test_zeros_and_outliers(name: str, bits: int) -> None:
+    kernels = EVERY[name]
+    x, weight = random(4, 128), random(20, 128, seed=1)
+    x[0], x[1, 32:64], x[2, 5] = 0, 0, 1e6
+    weight[0], weight[1, :32], weight[2, 7], weight[3] = 0, 0, 1e4, 1e-37
+
+    y = kernels.multiply(kernels.pack(weight, bits), kernels.quantise(x))
+
+    product, rounding = exact(kernels, x, weight, bits)
+    assert ((y.double() - product).abs() <= rounding).all()
+    assert (y[0] == 0).all()
+    assert (y[:, [0, 3]] == 0).all()
+    assert abs(y[3, 2] - product[3, 2]) < 1e-3 * abs(product[3, 2])
