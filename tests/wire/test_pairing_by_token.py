@@ -51,7 +51,9 @@ def master_of(main: Computer, invites: Invites, now: float = NOW) -> MasterByTok
 
 
 def worker_of(computer: Computer, token: PairingToken, shown: Computer) -> WorkerByToken:
-    return WorkerByToken(computer.me(), token=token, peer_certificate=shown.certificate, now=NOW)
+    return WorkerByToken(
+        computer.me(), port=4000, token=token, peer_certificate=shown.certificate, now=NOW
+    )
 
 
 def kind(machine: Pairing) -> object:
@@ -65,7 +67,8 @@ def test_the_worker_with_the_token_gets_its_certificate(
     master, worker = master_of(main, invites), worker_of(headless, token, main)
     exchange(worker, master, worker.start())
 
-    assert master.outcome == Admitted(node_id=proofs.node_id(headless.certificate), name="Headless")
+    node_id = proofs.node_id(headless.certificate)
+    assert master.outcome == Admitted(node_id=node_id, name="Headless", port=4000)
     assert isinstance(worker.outcome, Member)
     assert worker.outcome.membership.authority == main.authority
     assert worker.outcome.master == proofs.node_id(main.certificate)
@@ -245,6 +248,7 @@ def replaced(message: Message, **changes: object) -> Message:
 ALTERATIONS: dict[str, tuple[type[Message], Callable[[Message], Message]]] = {
     "the worker's name": (PairJoin, lambda m: replaced(m, name="H")),
     "the worker's nonce": (PairJoin, lambda m: replaced(m, nonce=b"n" * 32)),
+    "the worker's port": (PairJoin, lambda m: replaced(m, port=4001)),
     "the offered versions": (PairJoin, lambda m: replaced(m, versions=(1, 0))),
     "the master's name": (PairOffer, lambda m: replaced(m, name="M")),
     "the master's nonce": (PairOffer, lambda m: replaced(m, nonce=b"n" * 32)),
@@ -308,7 +312,7 @@ def test_versions_without_a_common_one_are_a_sentence(
     main: Computer, headless: Computer, invites: Invites, token: PairingToken
 ) -> None:
     worker = WorkerByToken(
-        headless.me((7,)), token=token, peer_certificate=main.certificate, now=NOW
+        headless.me((7,)), port=4000, token=token, peer_certificate=main.certificate, now=NOW
     )
     master = master_of(main, invites)
     exchange(worker, master, worker.start())

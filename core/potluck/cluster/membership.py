@@ -23,6 +23,7 @@ from potluck.net.identity import Identity
 from potluck.net.link import ControlLink, Link
 from potluck.net.transport import dial
 from potluck.wire.messages import (
+    Address,
     Message,
     NodeInfo,
     Revoked,
@@ -126,14 +127,15 @@ class Membership:
 
     # --- members come and go
 
-    def admit(self, node_id: NodeId, name: str) -> None:
-        """A computer was paired: remember it and connect."""
+    def admit(self, node_id: NodeId, name: str, address: Address) -> None:
+        """A computer was paired: remember it and where it is, and connect."""
         taken = {record.color for record in self._records.values()}
         color = next((c for c in range(1, COLORS) if c not in taken), len(taken) % COLORS)
         known = self._records.get(node_id)
         color = known.color if known is not None else color
         self._records[node_id] = MemberRecord(node_id=node_id, name=name, color=color)
         self._save()
+        self._discovery.meet(node_id, name, address)
         self.look()
 
     async def forget(self, node_id: NodeId) -> bool:

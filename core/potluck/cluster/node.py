@@ -105,6 +105,7 @@ class Node:
         self.desk = PairingDesk(
             self.identity,
             name=lambda: self._settings.shown_name,
+            port=lambda: self.listener.port,
             may_join=lambda: self.worker.is_lending,
             admitted=self._admitted,
             joined=self._joined,
@@ -283,9 +284,9 @@ class Node:
         self.activity.touch()
         self.membership.look()
 
-    def _admitted(self, admitted: Admitted) -> None:
+    def _admitted(self, admitted: Admitted, address: Address) -> None:
         self.engine.trust_changed()
-        self.membership.admit(admitted.node_id, admitted.name)
+        self.membership.admit(admitted.node_id, admitted.name, address)
         self._changed()
 
     def _joined(self, member: Member) -> None:

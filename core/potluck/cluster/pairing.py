@@ -86,8 +86,9 @@ class PairingDesk:
 
     Args:
         name: of this computer.
+        port: where other computers reach this one.
         may_join: whether this computer offers itself as a worker now.
-        admitted: told who is a worker of the own home now.
+        admitted: told who is a worker of the own home now, and where it listens.
         joined: told when this computer has become a member of a home.
         changed: told when a face should look again.
     """
@@ -97,13 +98,15 @@ class PairingDesk:
         identity: Identity,
         *,
         name: Callable[[], str],
+        port: Callable[[], int],
         may_join: Callable[[], bool],
-        admitted: Callable[[Admitted], None],
+        admitted: Callable[[Admitted, Address], None],
         joined: Callable[[Member], None],
         changed: Callable[[], None],
     ) -> None:
         self._identity = identity
         self._name = name
+        self._port = port
         self._may_join = may_join
         self._admitted = admitted
         self._joined = joined
@@ -217,7 +220,11 @@ class PairingDesk:
         try:
             assert link.peer_certificate is not None
             machine = WorkerByToken(
-                self._me(), token=token, peer_certificate=link.peer_certificate, now=_now()
+                self._me(),
+                port=self._port(),
+                token=token,
+                peer_certificate=link.peer_certificate,
+                now=_now(),
             )
             await self._drive(machine, link, machine.start())
         finally:
@@ -263,7 +270,7 @@ class PairingDesk:
     ) -> None:
         try:
             while True:
-                self._settle(machine)
+                self._settle(machine, link.remote)
                 await _send(link, messages)
                 if attempt is not None and (machine.code or machine.outcome):
                     attempt.compared.set()
@@ -279,7 +286,7 @@ class PairingDesk:
             logger.info("pairing ended: %s", error)
             machine.lost()
 
-    def _settle(self, machine: Pairing) -> None:
+    def _settle(self, machine: Pairing, remote: Address) -> None:
         """Store what was agreed, before the last message says so."""
         match machine.outcome:
             case Member() as member:
@@ -293,7 +300,9 @@ class PairingDesk:
                 self._joined(member)
             case Admitted() as admitted:
                 logger.info("admitted a computer node=%s", short(admitted.node_id))
-                self._admitted(admitted)
+                self._admitted(
+                    admitted, Address(host=remote.host, port=admitted.port or remote.port)
+                )
             case _:
                 pass
 

@@ -121,6 +121,12 @@ class AddressBook:
             self._book.peers = dict([*others.items(), (node_id, peer)][-MAX_ENTRIES:])
             self._write()
 
+    def meet(self, node_id: NodeId, name: str, address: Address) -> None:
+        """Keep where a node has just been paired with: it answers there, without being asked."""
+        self.remember(node_id, name, (address,))
+        self._misses.pop(address, None)
+        self._answering[address] = Identified(node_id=node_id, name=name)
+
     def drop(self, node_id: NodeId) -> None:
         """Forget where a node was, and what a person typed for it."""
         there = {a for a, who in self._answering.items() if who.node_id == node_id}

@@ -139,6 +139,11 @@ class Discovery:
         """Keep the addresses of a paired node for when multicast does not find it."""
         self._book.remember(node_id, name, addresses)
 
+    def meet(self, node_id: NodeId, name: str, address: Address) -> None:
+        """A node was paired with at this address: it is found, also where multicast is silent."""
+        self._book.meet(node_id, name, address)
+        self._on_change()
+
     def drop(self, node_id: NodeId) -> None:
         """Keep them no longer."""
         self._book.drop(node_id)

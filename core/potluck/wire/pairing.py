@@ -85,6 +85,7 @@ class Admitted:
 
     node_id: NodeId
     name: str
+    port: int | None = None  # where it listens; None where the master dialled it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Pairing by token: for computers without a screen. The worker dials the master.
 
     worker                                               master
-      pair_join(name of the token, nonce) ───────────────▶
+      pair_join(name of the token, nonce, port) ─────────▶
       ◀── pair_offer(authority, certificate, nonce, proof)      knows the secret, is of the home
       pair_claim(proof, signature) ──────────────────────▶      knows the secret too: token used up
       ◀──────────────────────────────── joined(certificate)
@@ -10,6 +10,8 @@
 The worker trusts a master whose certificate the token's home has issued, for the key that TLS
 showed, and who proves to know the secret. Nobody is asked: whoever pasted the token has agreed.
 """
+
+from collections.abc import Sequence
 
 from potluck.errors import PairingError
 from potluck.wire import proofs
@@ -39,8 +41,11 @@ class WorkerByToken(Pairing):
         PairingState.AGREED: {Joined: PairingState.PAIRED},
     }
 
-    def __init__(self, me: Me, *, token: PairingToken, peer_certificate: bytes, now: float) -> None:
+    def __init__(
+        self, me: Me, *, port: int, token: PairingToken, peer_certificate: bytes, now: float
+    ) -> None:
         super().__init__(me, now=now)
+        self._port = port
         self._token = token
         self._peer = peer_certificate
 
@@ -53,6 +58,7 @@ class WorkerByToken(Pairing):
                 certificate=self.me.certificate,
                 invite=self._token.invite,
                 nonce=self._nonce,
+                port=self._port,
             )
         ]
 
@@ -75,8 +81,8 @@ class WorkerByToken(Pairing):
         proofs.check_master(offer.authority, offer.certificate, self._peer)
         self.peer_name = offer.name
         master = Seen(name=offer.name, certificate=self._peer, nonce=offer.nonce)
-        self._seen = proofs.transcript(
-            "token", self.me.versions, offer.version, master, self._side(), offer.authority
+        self._seen = _transcript(
+            self.me.versions, offer.version, master, self._side(), offer.authority, self._port
         )
         proofs.check_secret(self._token.secret, "master", self._seen, offer.proof)
         proof = proofs.secret_proof(self._token.secret, "worker", self._seen)
@@ -115,6 +121,7 @@ class MasterByToken(Pairing):
         self._invite = b""
         self._secret = b""
         self._worker = b""  # its certificate
+        self._port: int | None = None
 
     def _handle(self, message: Message, now: float) -> list[Message]:
         match message:
@@ -123,7 +130,9 @@ class MasterByToken(Pairing):
             case PairClaim():
                 return self._take_claim(message, now)
             case PairDone():
-                self.outcome = Admitted(node_id=proofs.node_id(self._worker), name=self.peer_name)
+                self.outcome = Admitted(
+                    node_id=proofs.node_id(self._worker), name=self.peer_name, port=self._port
+                )
                 return []
             case _:
                 return []
@@ -135,12 +144,10 @@ class MasterByToken(Pairing):
         if secret is None:
             raise Refused("token")
         self._invite, self._secret, self._worker = join.invite, secret, join.certificate
-        self.peer_name = join.name
+        self.peer_name, self._port = join.name, join.port
         worker = Seen(name=join.name, certificate=join.certificate, nonce=join.nonce)
         authority = self._home.authority
-        self._seen = proofs.transcript(
-            "token", join.versions, version, self._side(), worker, authority
-        )
+        self._seen = _transcript(join.versions, version, self._side(), worker, authority, join.port)
         return [
             PairOffer(
                 version=version,
@@ -158,3 +165,11 @@ class MasterByToken(Pairing):
         if not self._invites.use(self._invite, now=now):
             raise Refused("token")  # somebody else was faster
         return [joined(self._issue(self._worker))]
+
+
+def _transcript(
+    offered: Sequence[int], version: int, master: Seen, worker: Seen, authority: bytes, port: int
+) -> bytes:
+    return proofs.transcript(
+        "token", offered, version, master, worker, authority, str(port).encode()
+    )

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from potluck.wire.messages import Count, Message, Name
+from potluck.wire.messages import Count, Message, Name, Port
 from potluck.wire.operations import Table, table
 
 MAX_PAIRING_HEADER: Final = 16 << 10  # bytes: two certificates and a name
@@ -70,6 +70,7 @@ class PairJoin(Message, frozen=True, tag="pair_join"):
     certificate: Certificate  # self-signed, DER
     invite: InviteId
     nonce: Nonce
+    port: Port  # where the worker listens: the master dials it from now on
 
 
 class PairOffer(Message, frozen=True, tag="pair_offer"):

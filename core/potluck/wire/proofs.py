@@ -44,9 +44,9 @@ def commit(nonce: bytes) -> bytes:
 
 
 def transcript(
-    method: str, offered: Sequence[int], version: int, master: Seen, worker: Seen, extra: bytes
+    method: str, offered: Sequence[int], version: int, master: Seen, worker: Seen, *extra: bytes
 ) -> bytes:
-    """The hash of all that was said. `extra`: the commitment, or the home's authority."""
+    """The hash of all that was said. `extra`: what one of the two ways has besides."""
     return _hash(
         method.encode(),
         ",".join(map(str, offered)).encode(),
@@ -55,7 +55,7 @@ def transcript(
         *(master.name.encode(), master.certificate, master.nonce),
         b"worker",
         *(worker.name.encode(), worker.certificate, worker.nonce),
-        extra,
+        *extra,
     )
 
 

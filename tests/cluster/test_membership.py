@@ -1,0 +1,176 @@
+"""Homes of real identities, TLS and control connections on loopback; no multicast."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import cast
+
+import pytest
+from fake_cluster import run, until
+
+from potluck.cluster.computers import LocalComputer
+from potluck.cluster.membership import Membership, MembershipEvents
+from potluck.cluster.pairing import PairingDesk
+from potluck.errors import PeerLostError
+from potluck.ids import NodeId
+from potluck.net.advert import Advert
+from potluck.net.discovery import Discovery
+from potluck.net.identity import Identity
+from potluck.net.transport import ControlLink, Link, Listener, identify
+from potluck.wire.messages import Address, Message, NodeInfo, Revoked
+from potluck.wire.token import PairingToken
+
+pytestmark = pytest.mark.net
+
+
+class Node:
+    """A computer that pairs, is found by its address alone, and keeps its home's computers connected."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.identity = Identity.load_or_create(folder / name, name)
+        self.received: list[Message] = []
+        self.served: list[Link] = []
+        self.lost: list[NodeId] = []
+        self.discovery = Discovery(
+            on_change=self._found,
+            remembered=folder / f"{name}.addresses.json",
+            probe=lambda address: identify(address, self.identity),
+            interfaces=frozenset,
+        )
+        self.membership = Membership(
+            identity=self.identity,
+            discovery=self.discovery,
+            local=cast("LocalComputer", None),  # membership only hands it on
+            me=self.me,
+            record_file=folder / f"{name}.computers.json",
+            events=MembershipEvents(
+                changed=lambda: None,
+                lost=lambda node_id, _, __: self.lost.append(node_id),
+                step_failed=lambda *_: None,
+                unloaded=lambda *_: None,
+            ),
+        )
+        self.desk = PairingDesk(
+            self.identity,
+            name=lambda: name,
+            port=lambda: self.listener.port,
+            may_join=lambda: True,
+            admitted=lambda a, address: self.membership.admit(a.node_id, a.name, address),
+            joined=lambda _: None,
+            changed=lambda: None,
+        )
+        self.listener = Listener(
+            self.identity,
+            me=self.me,
+            on_link=self._serve,
+            on_pairing=self.desk.serve,
+            host="127.0.0.1",
+        )
+
+    def me(self) -> NodeInfo:
+        return NodeInfo(
+            node_id=self.identity.node_id, name=self.name, version="0", os="Linux", arch="x"
+        )
+
+    @property
+    def node_id(self) -> NodeId:
+        return self.identity.node_id
+
+    @property
+    def address(self) -> Address:
+        return Address(host="127.0.0.1", port=self.listener.port)
+
+    def _found(self) -> None:
+        self.membership.look()
+
+    async def _serve(self, link: Link) -> None:
+        """As `WorkerLinks` does, as far as trust goes."""
+        self.served.append(link)
+        with suppress(PeerLostError):
+            await ControlLink(link).run(lambda message, _: self._handle(link, message))
+
+    async def _handle(self, link: Link, message: Message) -> None:
+        self.received.append(message)
+        if isinstance(message, Revoked):
+            if self.node_id in message.node_ids:
+                self.identity.remove_home(link.home)
+            else:
+                self.identity.set_revoked(link.home, map(NodeId, message.node_ids))
+
+    @asynccontextmanager
+    async def up(self) -> AsyncGenerator["Node", None]:
+        async with self.listener:
+            advert = Advert(
+                node_id=self.node_id,
+                name=self.name,
+                role="idle",
+                port=self.address.port,
+                protocol=1,
+            )
+            await self.discovery.start(advert)
+            try:
+                yield self
+            finally:
+                await self.membership.stop()
+                await self.discovery.stop()
+
+    def connected(self) -> list[str]:
+        return sorted(computer.name for computer in self.membership.connected())
+
+    def revoked(self) -> frozenset[NodeId]:
+        """As this computer knows it, of the first home it belongs to."""
+        return next(iter(self.identity.homes.values())).revoked
+
+
+@asynccontextmanager
+async def all_up(nodes: Sequence[Node]) -> AsyncGenerator[None, None]:
+    async with AsyncExitStack() as stack:
+        for node in nodes:
+            await stack.enter_async_context(node.up())
+        yield
+
+
+async def pair_by_sight(master: Node, worker: Node) -> None:
+    asked = await master.desk.ask([worker.address])
+    await until(lambda: worker.desk.under_way(master.node_id))
+    attempt = worker.desk.under_way(master.node_id)
+    assert attempt is not None
+    await master.desk.decide(asked.id, True)
+    await worker.desk.decide(attempt.id, True)
+
+
+async def pair_by_token(master: Node, worker: Node) -> None:
+    token, _ = master.desk.invite([master.address])
+    await worker.desk.join(PairingToken.parse(token), [])
+
+
+@pytest.mark.parametrize("pair", [pair_by_sight, pair_by_token])
+def test_who_is_paired_is_connected_without_multicast(tmp_path: Path, pair) -> None:
+    async def main() -> None:
+        desk, laptop = Node("Desk", tmp_path), Node("Laptop", tmp_path)
+        async with all_up([desk, laptop]):
+            assert desk.discovery.peers() == []
+            await pair(desk, laptop)
+            await until(desk.connected)
+
+            assert desk.connected() == ["Laptop"]
+            assert desk.membership.connected()[0].addresses == (laptop.address,)
+
+    run(main())
+
+
+@pytest.mark.parametrize("pair", [pair_by_sight, pair_by_token])
+def test_who_was_paired_is_found_again_after_a_restart(tmp_path: Path, pair) -> None:
+    async def main() -> None:
+        desk, laptop = Node("Desk", tmp_path), Node("Laptop", tmp_path)
+        async with laptop.up():
+            async with desk.up():
+                await pair(desk, laptop)
+                await until(desk.connected)
+            again = Node("Desk", tmp_path)
+            async with again.up():
+                await again.discovery.probe()
+                await until(again.connected)
+
+    run(main())
