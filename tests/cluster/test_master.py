@@ -139,11 +139,11 @@ def test_what_was_asked_during_a_load_runs_after_it(model: LocalModel) -> None:
         home.laptop.gates["load"] = asyncio.Event()
         loading = asyncio.create_task(home.master.load(SPLIT))
         await until(lambda: "load" in home.laptop.calls)
-        asking = asyncio.create_task(home.master.generator(PlanRequest()))
+        asking = asyncio.create_task(home.master.ready(PlanRequest()))
         home.laptop.gates["load"].set()
 
         deployment = await loading
-        assert (await asking).pipeline is deployment.pipeline
+        assert (await asking)[0] is deployment
         assert home.opened == [Path("guide")]
 
     run(main())
@@ -234,7 +234,7 @@ def test_an_answer_under_way_ends_when_the_model_is_unloaded(model: LocalModel) 
     async def main() -> None:
         home = Home(model)
         await home.master.load(PlanRequest(layers=(("Desk", 4),), context=64))
-        generator = await home.master.generator(PlanRequest())
+        _, generator = await home.master.ready(PlanRequest())
         home.desk.chains[0].is_silent = True
         stream = generator.tokens([1, 2], Sampling(), limit=2, usage=Usage())
         answering = asyncio.ensure_future(anext(stream))
@@ -355,7 +355,7 @@ def test_the_next_prompt_runs_on_who_is_left(model: LocalModel) -> None:
         home = Home(model)
         await home.master.load(SPLIT)
         home.lose_laptop()
-        generator = await home.master.generator(PlanRequest())
+        _, generator = await home.master.ready(PlanRequest())
 
         assert home.stages == ["Desk"]
         assert generator.pipeline.broken is None
@@ -369,7 +369,7 @@ def test_a_computer_that_is_back_is_used_by_the_next_load(model: LocalModel) -> 
         home = Home(model)
         await home.master.load(SPLIT)
         home.lose_laptop()
-        await home.master.generator(PlanRequest())
+        await home.master.ready(PlanRequest())
         without = home.master.deployment
         assert await home.master.load(SPLIT) is without
         await home.computers.come(home.laptop)
@@ -390,7 +390,7 @@ def test_a_computer_that_is_back_before_the_next_prompt_gets_its_layers_again(
         await home.master.load(SPLIT)
         home.lose_laptop()
         await home.computers.come(home.laptop)
-        await home.master.generator(PlanRequest())
+        await home.master.ready(PlanRequest())
 
         assert home.stages == ["Desk", "Laptop"]
 
@@ -402,7 +402,7 @@ def test_an_engine_that_died_here_gets_its_layers_again(model: LocalModel) -> No
         home = Home(model)
         await home.master.load(SPLIT)
         assert home.master.lost(home.desk.node_id, "Desk", "lost its engine")
-        await home.master.generator(PlanRequest())
+        await home.master.ready(PlanRequest())
 
         assert home.stages == ["Desk", "Laptop"]
 
@@ -419,11 +419,11 @@ def test_when_who_is_left_is_not_enough_no_other_model_answers_instead(model: Lo
         home.lose_laptop()
         for _ in range(2):
             with pytest.raises(NotEnoughMemoryError):
-                await home.master.generator(PlanRequest())
+                await home.master.ready(PlanRequest())
 
         assert set(home.opened) == {Path("big")}
         await home.computers.come(home.laptop)
-        await home.master.generator(PlanRequest())
+        await home.master.ready(PlanRequest())
         assert "Laptop" in home.stages
 
     run(main())
@@ -485,25 +485,26 @@ def test_a_step_that_a_stage_could_not_do_reaches_who_waits_for_it(model: LocalM
         failure = StepFailed(
             epoch=1, session="s", step=1, kind="out_of_memory", message="Laptop has no memory."
         )
-        home.master.step_failed(failure)  # nothing is loaded: nobody waits
+        home.master.step_failed(home.laptop.node_id, failure)  # nothing is loaded: nobody waits
         deployment = await home.master.load(SPLIT)
         pipeline = deployment.pipeline
         assert pipeline is not None
         home.desk.chains[0].is_silent = True
-        session = (await home.master.generator(PlanRequest())).tokens(
+        session = (await home.master.ready(PlanRequest()))[1].tokens(
             [1, 2], Sampling(), limit=1, usage=Usage()
         )
         answering = asyncio.ensure_future(anext(session))
         await until(lambda: home.desk.chains[0].forwards)
         forward = home.desk.chains[0].forwards[0]
         home.master.step_failed(
+            home.laptop.node_id,
             StepFailed(
                 epoch=deployment.epoch,
                 session=forward.session,
                 step=forward.step,
                 kind="out_of_memory",
                 message="Laptop has no memory.",
-            )
+            ),
         )
 
         with pytest.raises(PotluckError, match="no memory"):

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from fake_chain import FakeChain
 
+from potluck.cluster.deployment import Neighbours
 from potluck.cluster.survey import LinkQuality, Surveyed
 from potluck.errors import PotluckError
 from potluck.ids import NodeId
@@ -57,6 +58,7 @@ class FakeComputer:
         self.gates: dict[str, asyncio.Event] = {}
         self.assigned: list[Assign] = []
         self.next_hops: list[Hop | None] = []
+        self.previous: list[NodeId | None] = []
         self.chains: list[FakeChain] = []
         self.is_loaded = False
         self._ms = ms
@@ -98,12 +100,13 @@ class FakeComputer:
         self,
         assign: Assign,
         model: LocalModel,
-        next_hop: Hop | None,
+        neighbours: Neighbours,
         progress: Callable[[float], None],
     ) -> None:
         progress(0.5)
         await self._do("load")
-        self.next_hops.append(next_hop)
+        self.next_hops.append(neighbours.next_hop)
+        self.previous.append(neighbours.previous)
         self.is_loaded = True
 
     async def unload(self, epoch: int) -> None:

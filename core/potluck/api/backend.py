@@ -81,6 +81,7 @@ class GenerationRequest:
     """One prompt, and how to answer it."""
 
     prompt: Prompt
+    model: str | None = None  # its name, where one was asked for; None: whichever is loaded
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     max_tokens: int | None = None  # None: what the context leaves
     stop: tuple[str, ...] = ()  # the answer ends before the first of these

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import assert_never
 
 import msgspec
@@ -106,10 +107,13 @@ class Completions:
         generation: GenerationRequest,
         form: type[Format],
     ) -> Response:
+        model = self._find(asked.model)
+        if asked.model and asked.model != ALIAS:
+            generation = replace(generation, model=model.name)
         answer = Answer(
             id=f"{form.prefix}-{secrets.token_hex(12)}",
             created=int(self._clock()),
-            model=self._find(asked.model).name,
+            model=model.name,
             token_ids=bool(asked.return_token_ids),
             logprobs=generation.sampling.logprobs,
         )

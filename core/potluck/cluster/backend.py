@@ -4,11 +4,9 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
-
-import msgspec
 
 from potluck import __version__
 from potluck.api import schema
@@ -27,12 +25,12 @@ from potluck.cluster.deployment import Deployment
 from potluck.cluster.master import Master
 from potluck.cluster.membership import Membership
 from potluck.cluster.pairing import PairingDesk
-from potluck.cluster.views import ComputerViews, load_progress, model_state, plan_view
+from potluck.cluster.views import ComputerViews, load_progress, loaded, model_state, plan_view
 from potluck.cluster.worker import Worker
 from potluck.errors import NotFoundError, UsageError
 from potluck.ids import NodeId
 from potluck.model.chat import ChatFormat
-from potluck.model.defaults import load_defaults
+from potluck.model.defaults import GenerationDefaults, load_defaults
 from potluck.net.advert import Found, parse_address
 from potluck.net.discovery import Discovery
 from potluck.net.listener import DEFAULT_PORT
@@ -82,7 +80,7 @@ class NodeBackend:
         self._listeners: dict[int, tuple[str, HttpServer]] = {}
         self._notices: list[schema.Notice] = []
         self._tokens_per_s: float | None = None
-        self._speaker: tuple[Deployment, Speaker] | None = None
+        self._read: tuple[Path, ChatFormat, GenerationDefaults] | None = None
 
     # --- state
 
@@ -214,13 +212,11 @@ class NodeBackend:
                 change.cancel()
                 revision = activity.revision
             deployment = await loading
-            await self._speaker_of(deployment)  # a broken tokenizer is an error of the load
+            await self._words(deployment)  # a broken tokenizer is an error of the load
             if request.model is not None:
                 self._parts.recent.add(deployment.planned.model.folder)
-            done = load_progress(master)
-            if deployment is before:  # it was there: nothing was sent for this
-                done = msgspec.structs.replace(done, nodes=())
-            yield done
+            # Of this deployment: the master may be at the next one already.
+            yield loaded(deployment, was_there=deployment is before)
         finally:
             loading.cancel()
 
@@ -254,7 +250,7 @@ class NodeBackend:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         activity = self._parts.activity
         with activity.hold("request"):
-            speaker = await self._ready_speaker()
+            speaker = await self._ready_speaker(request.model)
             async with aclosing(complete(speaker, request)) as events:
                 async for event in events:
                     if isinstance(event, Finished):
@@ -263,28 +259,32 @@ class NodeBackend:
                         activity.touch()
                     yield event
 
-    async def _ready_speaker(self) -> Speaker:
-        master = self._parts.master
-        generator = await master.generator(PlanRequest())
-        assert master.deployment is not None
-        speaker = await self._speaker_of(master.deployment)
-        return replace(speaker, generator=generator)
+    async def _ready_speaker(self, model: str | None) -> Speaker:
+        """The loaded model.
 
-    async def _speaker_of(self, deployment: Deployment) -> Speaker:
-        if self._speaker is not None and self._speaker[0] is deployment:
-            return self._speaker[1]
-        model = deployment.planned.model
-        chat = await asyncio.to_thread(ChatFormat.load, model.folder)
-        defaults = await asyncio.to_thread(load_defaults, model.folder)
-        speaker = Speaker(
+        Raises:
+            NotFoundError: another model than the one asked for was loaded meanwhile.
+        """
+        deployment, generator = await self._parts.master.ready(PlanRequest())
+        planned = deployment.planned
+        if model is not None and model != planned.model.name:
+            raise NotFoundError(f"{model} is not loaded any more; {planned.model.name} is.")
+        chat, defaults = await self._words(deployment)
+        return Speaker(
             chat=chat,
             defaults=defaults,
-            generator=await self._parts.master.generator(PlanRequest()),
-            stage_names=tuple(stage.name for stage in deployment.planned.plan.stages),
-            vocab_size=model.config.vocab_size,
+            generator=generator,
+            stage_names=tuple(stage.name for stage in planned.plan.stages),
+            vocab_size=planned.model.config.vocab_size,
         )
-        self._speaker = (deployment, speaker)
-        return speaker
+
+    async def _words(self, deployment: Deployment) -> tuple[ChatFormat, GenerationDefaults]:
+        """Tokenizer, template and recommendations of a model, read once."""
+        folder = deployment.planned.model.folder
+        if self._read is None or self._read[0] != folder:
+            chat = await asyncio.to_thread(ChatFormat.load, folder)
+            self._read = (folder, chat, await asyncio.to_thread(load_defaults, folder))
+        return self._read[1:]
 
     # --- listeners
 
@@ -313,5 +313,8 @@ class NodeBackend:
 
 
 def _served(name: str, folder: Path, aliases: tuple[str, ...]) -> ServedModel:
-    created = int((folder / "config.json").stat().st_mtime)
+    try:
+        created = int((folder / "config.json").stat().st_mtime)
+    except OSError:  # its disk was unplugged; the model is loaded all the same
+        created = 0
     return ServedModel(name=name, created=created, aliases=(*aliases, str(folder)))

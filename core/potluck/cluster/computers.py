@@ -8,11 +8,12 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
+from potluck.cluster.deployment import Neighbours
 from potluck.cluster.engine_supervisor import EngineSupervisor
 from potluck.cluster.stage_messages import LoadProgress as StageProgress
 from potluck.cluster.stage_messages import LoadStage, TensorFile
 from potluck.cluster.survey import LinkQuality
-from potluck.errors import PeerTimeoutError, RemoteProtocolError
+from potluck.errors import BusyError, PeerTimeoutError, RemoteProtocolError
 from potluck.ids import Digest, HomeId, NodeId
 from potluck.net.identity import Identity
 from potluck.net.link import Link
@@ -25,7 +26,6 @@ from potluck.wire.messages import (
     Address,
     Assign,
     DeviceInfo,
-    Hop,
     LinkMeasured,
     Load,
     Loaded,
@@ -72,12 +72,23 @@ class LocalComputer:
         me: Callable[[], NodeInfo],
         engine: EngineSupervisor,
         addresses: Callable[[], tuple[Address, ...]],
+        lent_to: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """Make this computer known to its own master.
+
+        Args:
+            identity: of this node.
+            me: what this node says of itself.
+            engine: its stage process.
+            addresses: where other computers reach this one.
+            lent_to: the name of another home's master that has the stage process now.
+        """
         self.node_id = identity.node_id
         self._identity = identity
         self._me = me
         self._engine = engine
         self._addresses = addresses
+        self._lent_to = lent_to
 
     @property
     def name(self) -> str:
@@ -137,7 +148,15 @@ class LocalComputer:
         )
 
     async def assign(self, assign: Assign) -> Need:
-        """Nothing is missing: the stage reads the model's own files."""
+        """Nothing is missing: the stage reads the model's own files.
+
+        Raises:
+            BusyError: another home has the stage process; first come, first served.
+        """
+        if (master := self._lent_to()) is not None:
+            raise BusyError(
+                f"{self.name} helps {master} just now. Pause sharing to use it yourself, or wait."
+            )
         stage = await self._engine.handle()
         return Need(epoch=assign.epoch, tensors=(), activation_port=stage.activation_port)
 
@@ -150,7 +169,7 @@ class LocalComputer:
         self,
         assign: Assign,
         model: LocalModel,
-        next_hop: Hop | None,
+        neighbours: Neighbours,
         progress: Callable[[float], None],
     ) -> None:
         def loaded(report: StageProgress) -> None:
@@ -167,12 +186,15 @@ class LocalComputer:
             head=assign.head,
             context=assign.context,
             tensors=tuple(_files(assign, model)),
-            next_hop=next_hop,
+            next_hop=neighbours.next_hop,
+            previous=neighbours.previous,
         )
         handle = await self._engine.handle()
         await handle.load(stage, loaded)
 
     async def unload(self, epoch: int) -> None:
+        if self._lent_to() is not None:
+            return  # what is loaded there is not ours
         stage = await self._engine.handle()
         await stage.unload()
 
@@ -246,12 +268,14 @@ class RemoteComputer:
         self,
         assign: Assign,
         model: LocalModel,
-        next_hop: Hop | None,
+        neighbours: Neighbours,
         progress: Callable[[float], None],
     ) -> None:
         """Have the stage loaded. As long as it says that it is warming up, it is waited for."""
         loop = asyncio.get_running_loop()
-        message = Load(epoch=assign.epoch, next_hop=next_hop)
+        message = Load(
+            epoch=assign.epoch, next_hop=neighbours.next_hop, previous=neighbours.previous
+        )
         try:
             async with asyncio.timeout(LOAD_SILENCE_S) as deadline:
 

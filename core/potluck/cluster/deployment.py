@@ -13,7 +13,13 @@ from typing import Literal, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from potluck.cluster.pipeline import ActivationLink, Pipeline
-from potluck.errors import IntegrityError, PeerLostError, PotluckError, RemoteError
+from potluck.errors import (
+    IntegrityError,
+    PeerLostError,
+    PotluckError,
+    RemoteError,
+    RemoteProtocolError,
+)
 from potluck.ids import NodeId
 from potluck.model.manifest import TensorEntry
 from potluck.plan.placement import Plan, Stage
@@ -29,6 +35,14 @@ _STREAM_SHARE = 0.8  # of the progress bar; loading is the rest
 
 _T = TypeVar("_T")
 Phase: TypeAlias = Literal["streaming", "loading"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """Between whom a stage stands: None is the driver."""
+
+    previous: NodeId | None
+    next_hop: Hop | None
 
 
 class Member(Protocol):
@@ -48,7 +62,7 @@ class Member(Protocol):
         self,
         assign: Assign,
         model: LocalModel,
-        next_hop: Hop | None,
+        neighbours: Neighbours,
         progress: Callable[[float], None],
     ) -> None: ...
     async def unload(self, epoch: int) -> None: ...
@@ -108,6 +122,7 @@ class Deployment:
         self.pipeline: Pipeline | None = None
         self._changed = changed
         self._running: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[object] | None = None
         self._failure: PotluckError | None = None
 
     def _task(self, stage: Stage, member: Member) -> Task:
@@ -153,21 +168,39 @@ class Deployment:
         Raises:
             PotluckError: the first thing that went wrong; the name of the computer is in it.
         """
+        task = self._starting = asyncio.current_task()
+        assert task is not None
+        try:
+            return await self._start()
+        except asyncio.CancelledError:
+            if self._failure is None or task.uncancel() > 0:
+                raise  # somebody else cancelled us
+            raise self._failure from None
+        finally:
+            self._starting = None
+
+    async def _start(self) -> Pipeline:
         ports = await _together(_named(task, self._give(task)) for task in self.tasks)
         self.phase = "loading"
         self._changed()
-        hops = [
-            Hop(node_id=task.member.node_id, addresses=_at_port(task.member.addresses, port))
-            for task, port in zip(self.tasks[1:], ports[1:], strict=True)
-        ]
         await _together(
-            _named(task, self._load(task, next_hop))
-            for task, next_hop in zip(self.tasks, [*hops, None], strict=True)
+            _named(task, self._load(task, self._neighbours(index, ports)))
+            for index, task in enumerate(self.tasks)
         )
         first, last = await self._connect(ports)
         self.pipeline = Pipeline(epoch=self.epoch, first=first, last=last, stages=len(self.tasks))
         self._running = asyncio.create_task(self.pipeline.run(), name="pipeline")
         return self.pipeline
+
+    def _neighbours(self, index: int, ports: Sequence[int]) -> Neighbours:
+        previous = self.tasks[index - 1].member.node_id if index else None
+        if index + 1 == len(self.tasks):
+            return Neighbours(previous=previous, next_hop=None)
+        member = self.tasks[index + 1].member
+        addresses = _at_port(member.addresses, ports[index + 1])
+        return Neighbours(
+            previous=previous, next_hop=Hop(node_id=member.node_id, addresses=addresses)
+        )
 
     async def _connect(self, ports: Sequence[int]) -> tuple[ActivationLink, ActivationLink]:
         """The driver's links to the first stage and to the last; one where these are the same."""
@@ -189,6 +222,8 @@ class Deployment:
         self._failure = self._failure or error
         if self.pipeline is not None:
             self.pipeline.fail(error)
+        elif self._starting is not None:
+            self._starting.cancel()
 
     async def _give(self, task: Task) -> int:
         """Assign a stage and send what is missing; the port where it listens.
@@ -200,9 +235,7 @@ class Deployment:
             before = task.progress.sent
             task.progress.is_assigned = True
             if need.tensors:
-                sizes = {info.digest: info.nbytes for info in task.assign.tensors}
-                missing = sum(sizes[need.digest] - need.offset for need in need.tensors)
-                task.progress.total = before + missing
+                task.progress.total = before + _missing(task.assign, need)
             self._changed()
 
             def sent(progress: TransferProgress, before: int = before) -> None:
@@ -223,19 +256,19 @@ class Deployment:
                 return need.activation_port
         raise AssertionError("the loop ends by returning or raising")
 
-    async def _load(self, task: Task, next_hop: Hop | None) -> None:
+    async def _load(self, task: Task, neighbours: Neighbours) -> None:
         def loaded(fraction: float) -> None:
             task.progress.loaded = fraction
             self._changed()
 
         try:
-            await task.member.load(task.assign, self.planned.model, next_hop, loaded)
+            await task.member.load(task.assign, self.planned.model, neighbours, loaded)
         except (IntegrityError, RemoteError) as error:
             if error.code != "integrity" and error.data.get("kind") != "integrity":
                 raise
             # A file in its store was damaged: it threw it away, and gets it again.
             await self._give(task)
-            await task.member.load(task.assign, self.planned.model, next_hop, loaded)
+            await task.member.load(task.assign, self.planned.model, neighbours, loaded)
         loaded(1.0)
 
     async def stop(self, *, unload: bool = True) -> None:
@@ -253,6 +286,18 @@ class Deployment:
                     logger.info("unload of %s: %s", task.progress.name, result)
                 elif isinstance(result, BaseException):
                     raise result
+
+
+def _missing(assign: Assign, need: Need) -> int:
+    """The bytes that a computer says it lacks of what it was assigned.
+
+    Raises:
+        RemoteProtocolError: it asks for what is not its.
+    """
+    sizes = {info.digest: info.nbytes for info in assign.tensors}
+    if any(tensor.offset > sizes.get(tensor.digest, -1) for tensor in need.tensors):
+        raise RemoteProtocolError("It asks for weights that it was not assigned.")
+    return sum(sizes[tensor.digest] - tensor.offset for tensor in need.tensors)
 
 
 async def _named(task: Task, step: Coroutine[None, None, _T]) -> _T:

@@ -8,7 +8,7 @@ computer comes back that the plan had to do without, the next load uses it again
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +95,7 @@ class Master:
         self._epoch = secrets.randbelow(1 << 30)  # no two masters' plans are mistaken for another
         self._missing: set[NodeId] = set()  # lost from the plan asked for
         self._turn = asyncio.Lock()
+        self._loading: asyncio.Task[Deployment] | None = None
 
     @property
     def survey(self) -> Survey:
@@ -122,7 +123,7 @@ class Master:
         return await self._plan(request, model)
 
     async def _open(self, request: PlanRequest) -> LocalModel:
-        folder = self._resolve(request.model)
+        folder = await asyncio.to_thread(self._resolve, request.model)
         self._enter("hashing", f"Reading {folder.name}")
 
         def hashed(done: int, total: int) -> None:
@@ -193,17 +194,17 @@ class Master:
         """Have this model loaded as asked, unless it is already.
 
         Raises:
-            PotluckError: why not; nothing is loaded then.
+            PotluckError: why not. What was loaded before still is, if nothing had to make room yet.
         """
         async with self._turn:
             if self.is_ready and request == self.request and not self._can_improve():
                 assert self.deployment is not None
                 return self.deployment
             self._missing.clear()
-            return await self._load(request)
+            return await self._run(self._load(request))
 
-    async def generator(self, default: PlanRequest) -> Generator:
-        """What generates on the loaded model; loads it again when its pipeline broke."""
+    async def ready(self, default: PlanRequest) -> tuple[Deployment, Generator]:
+        """The loaded model and what generates on it; loaded again when its pipeline broke."""
         async with self._turn:
             if not self.is_ready:
                 wanted = self.request
@@ -212,38 +213,62 @@ class Master:
                 if not self._missing <= here:
                     request = without_constraints(request)
                 try:
-                    await self._load(request)
+                    await self._run(self._load(request))
                 finally:
                     # What was asked for, once everyone is back; and never another model instead.
                     self.request = wanted or self.request
+            assert self.deployment is not None
             assert self._generator is not None
-            return self._generator
+            return self.deployment, self._generator
+
+    async def _run(self, load: Coroutine[None, None, Deployment]) -> Deployment:
+        """Load in a task of its own, which `unload` can end without ending who waits for it."""
+        task = self._loading = asyncio.create_task(load, name="load")
+        try:
+            await asyncio.wait([task])
+        finally:
+            self._loading = None
+            if not task.done():  # who waits was cancelled, and nobody else wants the model
+                task.cancel()
+                await asyncio.wait([task])
+        if task.cancelled():
+            raise UsageError("The model was unloaded before it was ready.")
+        return task.result()
 
     def _can_improve(self) -> bool:
         """Whether a computer is back that the plan in force had to do without."""
         return any(c.node_id in self._missing for c in self._computers.available())
 
     async def _load(self, request: PlanRequest) -> Deployment:
-        self.request = request
         try:
             model = await self._open(request)
             self._enter("waiting", "Looking for your computers")
             await self._wait_for_workers(request)
             self._enter("planning", "Measuring the computers")
             planned = await self._plan(request, model)
-            await self._retire()
+        except BaseException as error:
+            if self.is_ready:
+                self._enter("ready", "Ready")  # the model before is still loaded
+            else:
+                self._failed(error)
+            raise
+        await self._retire()
+        self.request = request
+        try:
             return await self._deploy(planned)
-        except PotluckError as error:
+        except BaseException as error:
             await self._retire()
-            self.request = None
+            self._failed(error)
+            raise
+
+    def _failed(self, error: BaseException) -> None:
+        """Say why nothing is loaded; of a cancelled load, or a fault of ours, say nothing."""
+        self.state = LoadState()
+        if isinstance(error, PotluckError):
             self.state = LoadState(phase="failed", message=error.message, error=error)
-            self._changed()
-            raise
-        except BaseException:  # cancelled, or a fault of ours: say nothing that is not so
-            await self._retire()
-            self.request, self.state = None, LoadState()
-            self._changed()
-            raise
+        else:
+            self.request = None
+        self._changed()
 
     async def _deploy(self, planned: Planned) -> Deployment:
         self._epoch += 1
@@ -275,7 +300,9 @@ class Master:
             await deployment.stop()
 
     async def unload(self) -> None:
-        """Free every computer's memory."""
+        """Free every computer's memory. A load that is under way ends."""
+        if self._loading is not None:
+            self._loading.cancel()
         async with self._turn:
             await self._retire()
             self.request, self.state = None, LoadState()

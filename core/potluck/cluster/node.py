@@ -85,7 +85,12 @@ class Node:
             died=self._engine_died,
             changed=self._changed,
         )
-        self.worker = Worker(stage=self.engine.handle, store=self.store, changed=self._changed)
+        self.worker = Worker(
+            stage=self.engine.handle,
+            store=self.store,
+            changed=self._changed,
+            in_own_use=lambda: self.master.uses_this_computer,
+        )
         self.worker.is_lending = self._settings.worker
         self.worker.is_paused = self._settings.paused
         self.links = WorkerLinks(
@@ -119,7 +124,11 @@ class Node:
             preferred_port=DEFAULT_PORT,
         )
         local = LocalComputer(
-            identity=self.identity, me=self.me, engine=self.engine, addresses=self.addresses
+            identity=self.identity,
+            me=self.me,
+            engine=self.engine,
+            addresses=self.addresses,
+            lent_to=lambda: self.worker.loan.master_name if self.worker.loan else None,
         )
         self.membership = Membership(
             identity=self.identity,

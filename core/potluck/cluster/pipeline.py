@@ -108,8 +108,8 @@ class Pipeline:
 
     async def run(self) -> None:
         """Hand results to who waits for them, until a connection ends; then fail the rest."""
-        self._last.send_nowait(Attach(epoch=self.epoch))
         try:
+            self._last.send_nowait(Attach(epoch=self.epoch))
             async with asyncio.TaskGroup() as tasks:
                 for link in {self._first, self._last}:
                     tasks.create_task(self._read(link))
@@ -213,7 +213,11 @@ class Pipeline:
             async with asyncio.timeout(STEP_TIMEOUT_S):
                 return await future
         except TimeoutError:
-            raise PeerTimeoutError(
-                f"No computer answered this step within {STEP_TIMEOUT_S:.0f} seconds."
-                " The answer was stopped; try again."
-            ) from None
+            self.fail(
+                PeerTimeoutError(
+                    f"No computer answered this step within {STEP_TIMEOUT_S:.0f} seconds."
+                    " The answer was stopped; try again."
+                )
+            )
+            assert self._broken is not None
+            raise self._broken from None

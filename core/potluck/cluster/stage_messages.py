@@ -68,6 +68,7 @@ class LoadStage(StageMessage, frozen=True, tag="load_stage"):
     context: int
     tensors: tuple[TensorFile, ...]
     next_hop: Hop | None
+    previous: str | None = None  # node id of the stage before; None: the driver
 
 
 class UnloadStage(StageMessage, frozen=True, tag="unload_stage"):

@@ -10,6 +10,7 @@ so is this process.
 
 import asyncio
 import logging
+import math
 import os
 import sys
 import threading
@@ -18,9 +19,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO
 
-import msgspec
 import torch
 
 from potluck.cluster.compute_thread import ComputeThread
@@ -46,14 +46,21 @@ from potluck.cluster.stage_messages import (
     encode,
     read_frame,
 )
+from potluck.cluster.stage_steps import SessionMessage, apply
 from potluck.engine.device import compute_dtype, find_device, find_devices, set_threads
 from potluck.engine.memory import release
-from potluck.engine.payload import from_payload, to_payload
 from potluck.engine.profile import LayerProfile, profile_layers
-from potluck.engine.stage import Output, Stage
+from potluck.engine.stage import Stage
 from potluck.engine.weights import StoredTensor, load_weights
-from potluck.errors import EngineError, NeedReplayError, PeerLostError, PotluckError
-from potluck.ids import Digest, HomeId, NodeId, SessionId
+from potluck.errors import (
+    EngineError,
+    NeedReplayError,
+    OutOfMemoryError,
+    PeerLostError,
+    PotluckError,
+    format_bytes,
+)
+from potluck.ids import Digest, HomeId, NodeId
 from potluck.model.config import ModelConfig
 from potluck.net.identity import Identity
 from potluck.net.transport import Link, Listener, dial
@@ -66,7 +73,6 @@ from potluck.wire.messages import (
     OpenSession,
     Result,
     StepFailed,
-    TokenLogprob,
     TrimSession,
 )
 
@@ -79,8 +85,6 @@ PROGRESS_INTERVAL_S = 0.1
 HELD_RESULTS = 64  # that came before their driver; one prompt's chunks under way are fewer
 CACHE_SHARE = 0.9  # of what is free after loading; the rest is for activations
 
-SessionMessage: TypeAlias = OpenSession | Forward | TrimSession | CloseSession
-
 
 @dataclass(slots=True, eq=False)
 class LoadedStage:
@@ -88,10 +92,19 @@ class LoadedStage:
 
     home: HomeId
     epoch: int
+    previous: NodeId | None  # whose hidden states it takes; None: the first stage
     stage: Stage
     next_link: Link | None  # None: the last stage, which answers the driver
     driver: Link | None = None
     held: "deque[Result]" = field(default_factory=lambda: deque(maxlen=HELD_RESULTS))
+
+    def takes_steps_of(self, link: Link) -> bool:
+        """Whether the peer is the one before this stage: another computer, or the driver itself."""
+        if link.home != self.home:
+            return False
+        if self.previous is None:
+            return link.peer_role == "master"
+        return link.peer.node_id == self.previous
 
     @property
     def output(self) -> Link | None:
@@ -204,6 +217,7 @@ class StageServer:
         started = time.perf_counter()
         await self._drop()
         self._check_wanted(message)
+        self._check_room(message)
         home = HomeId(message.home)
         next_link: Link | None = None
         if (hop := message.next_hop) is not None:
@@ -222,7 +236,9 @@ class StageServer:
             if next_link is not None:
                 next_link.close()
             raise
-        loaded = self._loaded = LoadedStage(home, message.epoch, stage, next_link)
+        previous = NodeId(message.previous) if message.previous is not None else None
+        loaded = LoadedStage(home, message.epoch, previous, stage, next_link)
+        self._loaded = loaded
         if next_link is not None:
             self._spawn(self._watch(loaded, next_link))
         seconds = time.perf_counter() - started
@@ -261,6 +277,23 @@ class StageServer:
     def _check_wanted(self, message: LoadStage) -> None:
         if self._wanted != message.request:
             raise EngineError("This load was given up.")
+
+    def _check_room(self, message: LoadStage) -> None:
+        """Refuse what would not fit, before anything is allocated: a planner may be wrong or lie."""
+        config = ModelConfig.from_dict(message.config)
+        item = compute_dtype(message.scheme, self._device.torch_device).itemsize
+        tensors = config.stage_tensors(
+            range(*message.layers), embedding=message.embedding, head=message.head
+        )
+        needed = item * sum(math.prod(shape) for shape in tensors.values())
+        free = self._lent().memory_free
+        if needed > free:
+            raise OutOfMemoryError(
+                f"{self._me.name} lends {format_bytes(free)}, and these layers need"
+                f" {format_bytes(needed)}. Free memory there, or load the model anew.",
+                needed=needed,
+                available=free,
+            )
 
     async def _unload(self, message: UnloadStage) -> StageUnloaded:
         async with self._turn:
@@ -330,17 +363,19 @@ class StageServer:
                     while loaded.held:
                         self._send_on(loaded, loaded.held.popleft(), memoryview(b""))
             case OpenSession() | Forward() | TrimSession() | CloseSession():
-                if loaded is None or link.home != loaded.home:
-                    self._fail(message, EngineError("No stage of this plan is loaded here."))
-                else:
+                if loaded is None:
+                    self._fail(message, computer_lost(self._me.name, "gave its part back"))
+                elif loaded.takes_steps_of(link):
                     self._compute.submit(lambda: self._step(loaded, message, payload))
+                else:
+                    logger.warning("steps of %s are not for this stage", link.peer.name)
             case _:
                 logger.debug("activation link ignores op=%s", type(message).__name__)
 
     def _step(self, loaded: LoadedStage, message: SessionMessage, payload: memoryview) -> None:
         """On the computing thread: do it, and hand on what follows from it."""
         try:
-            sent, data = _apply(loaded.stage, message, payload)
+            sent, data = apply(loaded.stage, message, payload)
         except PotluckError as error:
             self._loop.call_soon_threadsafe(self._fail, message, error)
         except Exception as error:  # the boundary to torch: one step failed, the stage lives on
@@ -385,60 +420,16 @@ class StageServer:
         except PeerLostError:
             if self._loaded is loaded:
                 logger.warning("next stage is lost peer=%s", link.peer.name)
-
-
-def _apply(
-    stage: Stage, message: SessionMessage, payload: memoryview
-) -> tuple[Message, memoryview]:
-    """Do what a message says; what the next stage or the driver gets to see of it."""
-    session = SessionId(message.session)
-    match message:
-        case OpenSession():
-            stage.open(session, epoch=message.epoch)
-        case CloseSession():
-            stage.close(session, epoch=message.epoch)
-        case TrimSession():
-            # A stage that holds less says so at the next step, and must not keep the others from it.
-            if stage.position(session) > message.position:
-                stage.trim(session, message.position, epoch=message.epoch)
-        case Forward():
-            return _forward(stage, message, payload)
-    return message, payload
-
-
-def _forward(stage: Stage, message: Forward, payload: memoryview) -> tuple[Message, memoryview]:
-    started = time.perf_counter()
-    output = stage.forward(
-        SessionId(message.session),
-        from_payload(message.tensor, payload),
-        epoch=message.epoch,
-        step=message.step,
-        position=message.position,
-        sampling=message.sampling,
-    )
-    if output.hidden is None:
-        return _result(message, output, _compute_ms(message, started)), memoryview(b"")
-    header, data = to_payload(output.hidden)
-    compute_ms = _compute_ms(message, started)
-    return msgspec.structs.replace(message, tensor=header, compute_ms=compute_ms), data
-
-
-def _compute_ms(message: Forward, started: float) -> tuple[float, ...]:
-    return (*message.compute_ms, 1000 * (time.perf_counter() - started))
-
-
-def _result(message: Forward, output: Output, compute_ms: tuple[float, ...]) -> Result:
-    choice = output.choice
-    return Result(
-        epoch=message.epoch,
-        session=message.session,
-        step=message.step,
-        position=output.position,
-        token_id=choice.token_id if choice else None,
-        logprob=choice.logprob if choice else None,
-        top=tuple(TokenLogprob(token_id=t, logprob=p) for t, p in choice.top) if choice else (),
-        compute_ms=compute_ms,
-    )
+                lost = computer_lost(link.peer.name)
+                self._tell(
+                    StepFailed(
+                        epoch=loaded.epoch,
+                        session="-",
+                        step=0,
+                        kind=lost.code,
+                        message=lost.message,
+                    )
+                )
 
 
 def _stored(file: TensorFile) -> StoredTensor:

@@ -9,7 +9,7 @@ from potluck.cluster.deployment import Deployment, Planned
 from potluck.cluster.master import LoadState, Master
 from potluck.cluster.membership import Membership
 from potluck.cluster.pairing import PairingDesk
-from potluck.cluster.worker import Worker
+from potluck.cluster.worker import Loan, Worker
 from potluck.errors import PotluckError, VersionMismatchError
 from potluck.ids import NodeId
 from potluck.net.advert import Found
@@ -107,6 +107,17 @@ def load_progress(master: Master) -> LoadProgress:
     )
 
 
+def loaded(deployment: Deployment, *, was_there: bool) -> LoadProgress:
+    """The last event of a load. What was there already was not sent for it."""
+    return LoadProgress(
+        state="ready",
+        fraction=1.0,
+        message="Ready",
+        nodes=() if was_there else transfers(deployment),
+        plan=deployment_plan(deployment),
+    )
+
+
 def model_state(master: Master, tokens_per_s: float | None) -> schema.ModelState:
     """The model that is loaded, or on its way."""
     state, deployment = master.state, master.deployment
@@ -165,8 +176,7 @@ class ComputerViews:
             state = "paused"
         elif (loan := worker.loan) is not None and layers is None:
             layers = loan.assign.layers
-            state = "running" if loan.is_loaded else "receiving"
-            progress = loan.progress
+            state, progress = _borrowed(loan)
         return schema.Computer(
             node_id=local.node_id,
             name=local.name,
@@ -240,6 +250,16 @@ class ComputerViews:
                 return "loading", progress.loaded, layers
             return "running", None, layers
         return "ready", None, None
+
+
+def _borrowed(loan: Loan) -> tuple[ComputerState, float | None]:
+    """How far a loan is, as this computer's own screen shows it."""
+    if loan.is_loaded:
+        return "running", None
+    if loan.awaits_weights:
+        transfer = loan.transfer
+        return "receiving", transfer.sent / max(transfer.total, 1) if transfer else 0.0
+    return "loading", loan.progress
 
 
 def _absent(found: Found | None, problem: PotluckError | None) -> tuple[ComputerState, str | None]:

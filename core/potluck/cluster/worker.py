@@ -94,13 +94,23 @@ class Worker:
         stage: Callable[[], Awaitable[StageHandle]],
         store: ChunkStore,
         changed: Callable[[], None],
+        in_own_use: Callable[[], bool] = lambda: False,
     ) -> None:
+        """Make a worker that does not lend yet.
+
+        Args:
+            stage: the running stage process; waits while it starts.
+            store: where the weights of other computers' models are kept.
+            changed: told when a face should look again.
+            in_own_use: whether this computer's own user has a model in the stage process.
+        """
         self.is_lending = False
         self.is_paused = False
         self.loan: Loan | None = None
         self._stage = stage
         self._store = store
         self._changed = changed
+        self._in_own_use = in_own_use
         self._turn = asyncio.Lock()  # one change of the loan at a time
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -125,11 +135,12 @@ class Worker:
                     return await self._assign(link, message)
             case Load():
                 async with self._turn:
+                    self._check_free(link)
                     return await self._load(link, message)
-            case Unload():
-                async with self._turn:
-                    if self.loan is not None and self.loan.home == link.home:
-                        await self.release()
+            case Unload():  # not in turn: it ends a load that is under way
+                loan = self.loan
+                if loan and (loan.home, loan.assign.epoch) == (link.home, message.epoch):
+                    await self.release()
                 return Unloaded(epoch=message.epoch)
             case _:
                 raise RemoteProtocolError(f"{type(message).__name__} is no request to a worker.")
@@ -139,6 +150,8 @@ class Worker:
             raise BusyError("This computer does not lend itself just now.")
         if self.is_paused:
             raise BusyError("This computer is paused by its owner.")
+        if self._in_own_use():
+            raise BusyError("This computer runs a model of its own just now.")
         loan = self.loan
         if loan is not None and loan.home != link.home and loan.link is not None:
             raise BusyError(f"This computer is lent to {loan.master_name}.")
@@ -209,6 +222,7 @@ class Worker:
             context=assign.context,
             tensors=files,
             next_hop=message.next_hop,
+            previous=message.previous,
         )
 
         def warming_up(progress: LoadProgress) -> None:

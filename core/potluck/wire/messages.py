@@ -223,6 +223,7 @@ class Load(Message, frozen=True, tag="load"):
 
     epoch: Count
     next_hop: Hop | None  # None: the last stage, which answers the driver
+    previous: Hex | None = None  # the stage before; None: the first, which the driver feeds
 
 
 class WarmingUp(Message, frozen=True, tag="warming_up"):
