@@ -85,6 +85,10 @@ class FakeChain:
             )
         )
 
+    def say(self, message: Message) -> None:
+        """Let this come out."""
+        self._results.put_nowait(message)
+
     def break_off(self, error: PeerLostError) -> None:
         self._results.put_nowait(error)
 

@@ -1,0 +1,173 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from fake_chain import FakeChain
+from fake_cluster import run, until
+
+from potluck.cluster import pipeline as pipeline_module
+from potluck.cluster.pipeline import Pipeline, computer_lost, token_payload
+from potluck.errors import (
+    EngineError,
+    NeedReplayError,
+    OutOfMemoryError,
+    PeerLostError,
+    PeerTimeoutError,
+    UnknownSessionError,
+)
+from potluck.ids import SessionId
+from potluck.wire.messages import Error, Result, Sampling, StepFailed, TrimSession
+
+CHAT = SessionId("chat")
+
+
+def on_two_links(scenario: Callable[[Pipeline, FakeChain, FakeChain], Awaitable[None]]) -> None:
+    """A pipeline whose first and last stage are two silent links."""
+
+    async def main() -> None:
+        first, last = FakeChain(), FakeChain()
+        first.is_silent = True
+        pipeline = Pipeline(epoch=3, first=first, last=last, stages=2)
+        running = asyncio.create_task(pipeline.run())
+        await until(lambda: last.attached)
+        await scenario(pipeline, first, last)
+        pipeline.shut()
+        running.cancel()
+        await asyncio.wait([running])
+        assert first.is_closed
+        assert last.is_closed
+
+    run(main())
+
+
+def start(pipeline: Pipeline, step: int = 1) -> "asyncio.Future[Result]":
+    return pipeline.start_step(CHAT, step=step, position=0, tokens=[1, 2], sampling=Sampling())
+
+
+def failure(kind: str, *, step: int = 1, epoch: int = 3) -> StepFailed:
+    return StepFailed(
+        epoch=epoch, session=CHAT, step=step, kind=kind, message="A sentence.", position=5
+    )
+
+
+def result(*, step: int = 1, epoch: int = 3) -> Result:
+    return Result(epoch=epoch, session=CHAT, step=step, position=2, token_id=7)
+
+
+def test_tokens_are_little_endian_and_of_four_bytes() -> None:
+    assert token_payload([1, 256]) == b"\x01\0\0\0\0\x01\0\0"
+
+
+def test_steps_enter_at_the_first_stage_and_come_out_at_the_last() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        assert last.attached == 3
+        future = start(pipeline)
+        assert len(first.forwards) == 1
+        assert not last.forwards
+        last.say(result())
+        assert (await pipeline.finish_step(future)).token_id == 7
+
+    on_two_links(scenario)
+
+
+def test_results_of_other_plans_and_steps_are_passed_over() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        future = start(pipeline, step=2)
+        last.say(result(step=1))
+        last.say(result(step=2, epoch=2))
+        last.say(TrimSession(epoch=3, session=CHAT, position=0))
+        last.say(result(step=2))
+        last.say(result(step=2))
+        assert (await pipeline.finish_step(future)).epoch == 3
+
+    on_two_links(scenario)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("need_replay", NeedReplayError),
+        ("unknown_session", UnknownSessionError),
+        ("out_of_memory", OutOfMemoryError),
+    ],
+)
+def test_what_ends_one_step_leaves_the_pipeline(kind: str, error: type[Exception]) -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        one, two = start(pipeline, 1), start(pipeline, 2)
+        pipeline.step_failed(failure(kind, step=1))
+        with pytest.raises(error) as caught:
+            await one
+        assert getattr(caught.value, "data")["position"] == 5  # noqa: B009
+        assert pipeline.broken is None
+        last.say(result(step=2))
+        await pipeline.finish_step(two)
+
+    on_two_links(scenario)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("peer_lost", PeerLostError), ("engine", EngineError), ("toaster", EngineError)],
+)
+def test_what_does_not_pass_by_itself_breaks_the_pipeline(
+    kind: str, error: type[Exception]
+) -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        one, two = start(pipeline, 1), start(pipeline, 2)
+        pipeline.step_failed(failure(kind, step=1))
+        for future in (one, two):
+            with pytest.raises(error):
+                await future
+        with pytest.raises(error):
+            start(pipeline, 3)
+        pipeline.open(CHAT)  # says nothing, and harms nothing
+
+    on_two_links(scenario)
+
+
+def test_a_failure_of_another_plan_is_not_ours() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        future = start(pipeline)
+        pipeline.step_failed(failure("engine", epoch=2))
+        pipeline.step_failed(failure("need_replay", step=9))
+        last.say(result())
+        await pipeline.finish_step(future)
+
+    on_two_links(scenario)
+
+
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_the_end_of_either_connection_names_the_computer(which: str) -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        future = start(pipeline)
+        (first if which == "first" else last).break_off(PeerLostError("reset"))
+        with pytest.raises(PeerLostError, match="held a part of the model"):
+            await future
+
+    on_two_links(scenario)
+
+
+def test_an_error_on_the_way_is_the_pipelines() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        future = start(pipeline)
+        last.say(Error(kind="engine", message="It burns."))
+        with pytest.raises(EngineError, match="burns"):
+            await future
+
+    on_two_links(scenario)
+
+
+def test_a_step_that_nobody_answers_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pipeline_module, "STEP_TIMEOUT_S", 0.01)
+
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        with pytest.raises(PeerTimeoutError):
+            await pipeline.finish_step(start(pipeline))
+
+    on_two_links(scenario)
+
+
+def test_a_lost_computer_is_said_by_name_and_with_what_happens_now() -> None:
+    assert str(computer_lost("Laptop", "was unplugged")).startswith("Laptop was unplugged")
