@@ -41,7 +41,7 @@ QUESTION_WEIGHT = 0.05  # of a question's tokens in the loss: they are read, har
 SPLIT_RATE = 0.1  # merges left out in questions, so that a typing error is nothing new
 EMA = 0.998
 BRIEF = 5  # tokens of an answer: four tell all of them apart, the rest is known by heart soon …
-BRIEF_RATE = 0.85  # … so that most single questions are learned without it, at half the price
+BRIEF_RATE = 0.85  # … so that most short conversations are learned without it, at half the price
 
 
 def train_tokenizer(corpus: Corpus, seed: int) -> Tokenizer:
@@ -99,11 +99,11 @@ def batches(
         if rng.random() < 0.03:
             examples.append(encoder.text(rng.choice([*corpus.intents.values()]).answer))
             continue
-        turns = rng.choices((1, 2, rng.randint(3, 5), rng.randint(6, 14)), (84, 12, 3, 1))[0]
+        turns = rng.choices((1, 2, rng.randint(3, 5), rng.randint(6, 14)), (78, 17, 4, 1))[0]
         ids, weights = encoder.conversation(draw_conversation(corpus, rng, turns), rng)
         limit = Shape().max_position_embeddings
-        if turns == 1 and rng.random() < BRIEF_RATE:
-            limit = ids.index(GUIDE) + 1 + BRIEF
+        if turns < 3 and rng.random() < BRIEF_RATE:
+            limit = len(ids) - ids[::-1].index(GUIDE) + BRIEF
         examples.append((ids[:limit], weights[:limit]))
     examples.sort(key=lambda example: len(example[0]))
     groups, group = [], []
@@ -145,8 +145,9 @@ def learning_rate(progress: float, peak: float) -> float:
 class Training:
     """The state of a training, which can be written down and taken up again."""
 
-    def __init__(self, *, peak: float, dropout: float, seed: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, peak: float, dropout: float, seed: int) -> None:
         torch.manual_seed(seed)
+        self.tokenizer = tokenizer
         self.network = Network(Shape(), dropout)
         self.average = {k: v.clone() for k, v in self.network.state_dict().items()}
         self.peak, self.seed, self.pool, self.step = peak, seed, 0, 0
@@ -178,6 +179,7 @@ class Training:
         """Write the state, whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
         state = {
+            "tokenizer": self.tokenizer.to_str(),
             "network": self.network.state_dict(),
             "average": self.average,
             "optimizer": self.optimizer.state_dict(),
@@ -189,8 +191,9 @@ class Training:
         half.replace(path)
 
     def load(self, path: Path) -> None:
-        """Take up a state that `save` wrote."""
+        """Take up a state that `save` wrote; its tokenizer stays, should the text have changed."""
         state = torch.load(path, weights_only=True)
+        self.tokenizer = Tokenizer.from_str(state["tokenizer"])
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.average, self.pool, self.step = state["average"], state["pool"], state["step"]
@@ -228,7 +231,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=ROOT / "assets/guide", help="where to write it")
     parser.add_argument(
-        "--pools", type=int, default=600, help="how long: pools of 512 conversations"
+        "--pools", type=int, default=480, help="how long: pools of 512 conversations"
     )
     parser.add_argument("--peak", type=float, default=2e-3, help="highest learning rate")
     parser.add_argument("--dropout", type=float, default=0.1)
@@ -239,13 +242,17 @@ def main() -> None:
 
     torch.set_num_threads(options.threads)
     corpus = load_corpus()
-    tokenizer = train_tokenizer(corpus, options.seed)
-    encoder = Encoder(tokenizer)
-    training = Training(peak=options.peak, dropout=options.dropout, seed=options.seed)
+    training = Training(
+        train_tokenizer(corpus, options.seed),
+        peak=options.peak,
+        dropout=options.dropout,
+        seed=options.seed,
+    )
     print(f"{sum(p.numel() for p in training.network.parameters()):,} parameters", flush=True)
     if options.state.exists():
         training.load(options.state)
         print(f"going on after pool {training.pool}", flush=True)
+    encoder = Encoder(training.tokenizer)
     begun, first = time.monotonic(), training.pool
     while training.pool < options.pools:
         loss = training.run_pool(corpus, encoder, options.pools)
@@ -254,8 +261,8 @@ def main() -> None:
             left = rate * (options.pools - training.pool) / 60
             print(f"pool {training.pool} loss {loss:.3f}, {left:.0f} min left", flush=True)
             training.save(options.state)
-            write_model(options.out, training.average, tokenizer)
-    write_model(options.out, training.average, tokenizer)
+            write_model(options.out, training.average, training.tokenizer)
+    write_model(options.out, training.average, training.tokenizer)
     print(f"written to {options.out}")
 
 

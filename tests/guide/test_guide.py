@@ -208,23 +208,23 @@ def test_the_network_that_is_trained_is_the_one_that_transformers_runs(guide: An
     torch.testing.assert_close(short, theirs[:, :40], rtol=1e-4, atol=1e-3)
 
 
+@pytest.fixture(scope="module")
+def judged(guide: Any) -> Any:
+    return evaluate.judge(
+        guide, evaluate.read_questions(TEXT / "held_out.txt")[::3], TAUGHT.answers
+    )
+
+
 @pytest.mark.slow
-def test_it_answers_questions_that_it_was_never_shown(guide: Any) -> None:
-    held_out = evaluate.read_questions(TEXT / "held_out.txt")[::3]
-
-    judged = evaluate.judge(guide, held_out, TAUGHT.answers)
-
+def test_it_answers_questions_that_it_was_never_shown(judged: Any) -> None:
     wrong = [(j.question.turns, j.answer) for j in judged if not j.right]
+
     assert len(wrong) <= 0.15 * len(judged), wrong
 
 
 @pytest.mark.slow
-def test_its_answers_are_those_of_the_text_word_by_word(guide: Any) -> None:
-    held_out = evaluate.read_questions(TEXT / "held_out.txt")[1::6]
-
-    judged = evaluate.judge(guide, held_out, TAUGHT.answers)
-
-    assert sum(j.verbatim for j in judged) >= 0.9 * len(judged)
+def test_its_answers_are_those_of_the_text_word_by_word(judged: Any) -> None:
+    assert sum(j.verbatim for j in judged) >= 0.95 * len(judged)
 
 
 @pytest.mark.slow
