@@ -2,7 +2,7 @@ import pytest
 from fake_cluster import FakeComputer, failing, run
 from model_folders import CONFIG
 
-from potluck.cluster.survey import LINK_AGE_S, Survey, device_label, shape_of
+from potluck.cluster.survey import FAILED_AGE_S, LINK_AGE_S, Survey, device_label, shape_of
 from potluck.errors import EngineError, PeerLostError
 from potluck.model.config import ModelConfig
 from potluck.plan.cost import Seat
@@ -109,10 +109,15 @@ def test_every_pair_is_measured_and_again_when_it_is_old() -> None:
 
 def test_a_way_that_cannot_be_measured_is_left_out_and_tried_again() -> None:
     async def main() -> None:
-        survey, desk, laptop = Survey(), FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
+        now = 1000.0
+        survey = Survey(clock=lambda: now)
+        desk, laptop = FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
         desk.errors["measure_link_to"] = failing(PeerLostError("gone"))
 
         assert await survey.links(desk, [laptop]) == {}
+        assert await survey.links(desk, [laptop]) == {}
+        assert desk.calls.count("measure_link_to") == 1  # it cost seconds, and would again
+        now += FAILED_AGE_S
         assert len(await survey.links(desk, [laptop])) == 1
 
     run(main())

@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 RESTARTS = 5  # within the span below; more often it is broken, not unlucky
 SPAN_S = 120.0
 PAUSE_S = 0.5
+PATIENCE_S = 100.0  # one start that takes as long as it may, and a little
 
 
 class EngineSupervisor:
@@ -62,7 +63,9 @@ class EngineSupervisor:
         Raises:
             EngineError: it does not start on this computer.
         """
-        await self._up.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await self._up.wait()
         if self._handle is None:
             raise self._problem or EngineError("The engine of this computer is not running.")
         return self._handle

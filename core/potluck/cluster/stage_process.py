@@ -83,6 +83,9 @@ MEMORY_INTERVAL_S = 2.0
 MEMORY_STEP = 0.02  # of the total: a smaller change of what is free is not worth a message
 PROGRESS_INTERVAL_S = 0.1
 HELD_RESULTS = 64  # that came before their driver; one prompt's chunks under way are fewer
+SMALL_LAYER = (
+    2_000_000  # parameters: computed sooner than a second thread is woken, on a busy computer
+)
 CACHE_SHARE = 0.9  # of what is free after loading; the rest is for activations
 
 
@@ -120,7 +123,7 @@ class StageServer:
         self._identity = Identity.load(Path(start.identity_folder))
         self._device = find_devices()[0]  # the best one
         self._memory_limit = start.memory_limit
-        set_threads(start.threads)
+        self._threads = start.threads
         self._compute = ComputeThread()
         self._loaded: LoadedStage | None = None
         self._turn = asyncio.Lock()  # one load or unload at a time
@@ -190,6 +193,7 @@ class StageServer:
         device = self._device.torch_device
 
         def measure() -> LayerProfile:
+            self._choose_threads(config)
             return profile_layers(
                 config,
                 device,
@@ -249,6 +253,7 @@ class StageServer:
         """On the computing thread: read, check and convert the weights."""
         config = ModelConfig.from_dict(message.config)
         device = self._device.torch_device
+        self._choose_threads(config)
         last_report = 0.0
 
         def progress(done: int, total: int) -> None:
@@ -273,6 +278,11 @@ class StageServer:
         room = self._info(in_use=weights.nbytes).memory_free - weights.nbytes
         budget = max(0, int(CACHE_SHARE * room))
         return Stage(weights, context=message.context, cache_budget=budget, epoch=message.epoch)
+
+    def _choose_threads(self, config: ModelConfig) -> None:
+        """On the computing thread, whose own setting it is."""
+        parameters = sum(math.prod(shape) for shape in config.layer_tensors(0).values())
+        set_threads(1 if parameters < SMALL_LAYER else self._threads)
 
     def _check_wanted(self, message: LoadStage) -> None:
         if self._wanted != message.request:

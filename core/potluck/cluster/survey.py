@@ -23,6 +23,7 @@ from potluck.wire.messages import Address, DeviceInfo, Profiled, Scheme
 logger = logging.getLogger(__name__)
 
 PROFILE_TOKENS = 128  # of the prefill chunk that is timed
+FAILED_AGE_S = 60.0  # a pair that cannot be measured is not tried again before
 LINK_AGE_S = 900.0  # a laptop moves to another room
 _MIN_RATIO, _MAX_RATIO = 0.1, 10.0  # what is beyond was not the computer's speed
 ITEM_BYTES: Mapping[Scheme, int] = {"f32": 4, "bf16": 2}
@@ -79,6 +80,7 @@ class Survey:
         self._clock = clock
         self._profiles: dict[tuple[NodeId, str, str, Scheme], Profiled] = {}
         self._links: dict[tuple[NodeId, NodeId], tuple[float, LinkCost]] = {}
+        self._failed: dict[tuple[NodeId, NodeId], float] = {}  # when
 
     async def seats(
         self,
@@ -141,10 +143,14 @@ class Survey:
             known = self._links.get(key)
             if known is not None and self._clock() - known[0] < LINK_AGE_S:
                 continue
+            failed = self._failed.get(key)
+            if failed is not None and self._clock() - failed < FAILED_AGE_S:
+                continue
             try:
                 quality = await source.measure_link_to(target)
             except PotluckError as error:
                 logger.warning("no way from %s to %s: %s", source.name, target.name, error)
+                self._failed[key] = self._clock()
                 continue
             cost = LinkCost(rtt_ms=quality.rtt_ms, bytes_per_s=quality.bytes_per_s)
             self._links[key] = (self._clock(), cost)
@@ -158,8 +164,8 @@ class Survey:
 
     def forget(self, node_id: NodeId) -> None:
         """The computer left: when it comes back, it may have moved or changed."""
-        for key in [key for key in self._links if node_id in key]:
-            del self._links[key]
+        self._links = {key: link for key, link in self._links.items() if node_id not in key}
+        self._failed = {key: when for key, when in self._failed.items() if node_id not in key}
 
 
 def _pairs(master: Surveyed, workers: Sequence[Surveyed]) -> Iterable[tuple[Surveyed, Surveyed]]:

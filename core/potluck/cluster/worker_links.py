@@ -137,7 +137,8 @@ class WorkerLinks:
 
     async def _serve_weights(self, link: Link) -> None:
         loan = self._worker.loan
-        if link.peer_role == "master" and loan is not None and loan.awaits_weights:
+        is_lender = loan is not None and loan.home == link.home and loan.awaits_weights
+        if link.peer_role == "master" and is_lender:
             await self._worker.receive_weights(link.home, link)
         await link.receive()  # a link answers measurements by itself, until its end
 
