@@ -174,3 +174,40 @@ def test_who_was_paired_is_found_again_after_a_restart(tmp_path: Path, pair) -> 
                 await until(again.connected)
 
     run(main())
+
+
+@pytest.mark.parametrize("pair", [pair_by_sight, pair_by_token])
+def test_who_was_removed_and_paired_again_is_trusted_by_the_others(tmp_path: Path, pair) -> None:
+    async def main() -> None:
+        desk, laptop, mac = (Node(name, tmp_path) for name in ("Desk", "Laptop", "Mac"))
+        async with all_up([desk, laptop, mac]):
+            await pair_by_token(desk, mac)
+            await pair_by_token(desk, laptop)
+            await until(lambda: desk.connected() == ["Laptop", "Mac"])
+            await desk.membership.forget(laptop.node_id)
+            await until(lambda: mac.revoked() == {laptop.node_id})
+            await pair(desk, laptop)
+            await until(lambda: desk.connected() == ["Laptop", "Mac"])
+
+            await until(lambda: not mac.revoked())
+
+    run(main())
+
+
+def test_who_was_away_while_another_was_forgiven_hears_of_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        desk, laptop, mac = (Node(name, tmp_path) for name in ("Desk", "Laptop", "Mac"))
+        async with all_up([desk, laptop]):
+            async with mac.up():
+                await pair_by_token(desk, mac)
+                await until(lambda: desk.connected() == ["Mac"])
+            mac.identity.set_revoked(next(iter(mac.identity.homes)), [laptop.node_id])
+            await until(lambda: not desk.discovery.peers())
+            again = Node("Mac", tmp_path)
+            async with again.up():
+                desk.membership.admit(again.node_id, "Mac", again.address)
+                await until(lambda: desk.connected() == ["Mac"])
+
+                await until(lambda: not again.revoked())
+
+    run(main())

@@ -135,6 +135,7 @@ class Membership:
         color = known.color if known is not None else color
         self._records[node_id] = MemberRecord(node_id=node_id, name=name, color=color)
         self._save()
+        self._tell_all_revoked()
         self._discovery.meet(node_id, name, address)
         self.look()
 
@@ -156,14 +157,17 @@ class Membership:
                     computer.link.close("removed")
                     await computer.link.wait_closed()
         self._identity.revoke(node_id)
-        for other in self._connected.values():
-            self._own(self._tell_revoked(other.link))
+        self._tell_all_revoked()
         self._notify()
         return True
 
+    def _tell_all_revoked(self) -> None:
+        for computer in self._connected.values():
+            self._own(self._tell_revoked(computer.link))
+
     async def _tell_revoked(self, link: Link) -> None:
-        home = self._identity.own_home
-        if home is not None and home.revoked:
+        """The whole list, also an empty one: what was lifted has to be heard of as well."""
+        if (home := self._identity.own_home) is not None:
             with suppress(PotluckError):
                 await link.send(Revoked(node_ids=tuple(sorted(home.revoked))))
 
