@@ -1,13 +1,14 @@
 """The connections that other computers of a home make to this one: control, weights, measuring."""
 
 import asyncio
+import ipaddress
 import logging
 from collections.abc import Callable
 from contextlib import suppress
 
 from potluck.cluster.worker import Worker
-from potluck.errors import NotAllowedError, PeerLostError, PotluckError
-from potluck.ids import HomeId, NodeId
+from potluck.errors import NotAllowedError, PeerLostError, PotluckError, UnreachableError
+from potluck.ids import HomeId, NodeId, short
 from potluck.net.identity import Identity
 from potluck.net.link import ControlLink, Link
 from potluck.net.measure import measure
@@ -114,10 +115,25 @@ class WorkerLinks:
         self._trust_changed()
 
     async def _measure(self, link: Link, message: MeasureLink) -> LinkMeasured:
+        """Measure the way to another member. What fails, fails with one sentence for all reasons.
+
+        A master may have its workers dial each other, not look around in their networks.
+        """
+        if link.peer_role != "master" or not self._worker.is_lending:
+            raise NotAllowedError("This computer measures for a master that it lends itself to.")
+        try:
+            return await self._measure_to(link.home, message)
+        except (PotluckError, TimeoutError, ValueError) as error:
+            logger.info("no way to %s: %s", short(message.node_id), error)
+            raise UnreachableError("That computer cannot be reached from here.") from None
+
+    async def _measure_to(self, home: HomeId, message: MeasureLink) -> LinkMeasured:
+        for address in message.addresses:
+            ipaddress.ip_address(address.host.partition("%")[0])  # no names: ValueError
         other = await dial(
             message.addresses,
             self._identity,
-            home=link.home,
+            home=home,
             peer=NodeId(message.node_id),
             purpose="weights",
             me=self._me(),
