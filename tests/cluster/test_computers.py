@@ -1,0 +1,240 @@
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from fake_cluster import run, until
+from worker_rig import DEVICE, Engine, Party, Rig, assign, join
+
+from potluck.cluster import computers
+from potluck.cluster.computers import LocalComputer, RemoteComputer
+from potluck.cluster.deployment import Neighbours
+from potluck.errors import (
+    BusyError,
+    PeerTimeoutError,
+    RemoteError,
+    RemoteProtocolError,
+    UnreachableError,
+)
+from potluck.ids import Digest
+from potluck.store.registry import LocalModel
+from potluck.wire.messages import Message, Unloaded, WarmingUp
+
+pytestmark = pytest.mark.net
+
+ALONE = Neighbours(previous=None, next_hop=None)
+
+
+# --- another computer
+
+
+def test_a_worker_takes_its_stage_all_the_way(tmp_path: Path, model: LocalModel) -> None:
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            laptop = (await rig.control()).computer
+            assert (await laptop.profile(model.manifest.config, "f32", 8)).device == DEVICE
+
+            message = assign(model)
+            need = await laptop.assign(message)
+            sent: list[int] = []
+            await laptop.send_weights(need, model, lambda progress: sent.append(progress.sent))
+            await laptop.load(message, model, ALONE, lambda _: None)
+
+            assert sent[-1] == model.manifest.nbytes
+            assert rig.engine.loaded is not None
+            assert not (await laptop.assign(assign(model, epoch=2))).tensors
+            await laptop.unload(2)
+            assert rig.engine.loaded is None
+
+    run(main())
+
+
+def test_the_way_is_measured_from_both_ends(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            laptop = (await rig.control()).computer
+            there = await local(rig).measure_link_to(laptop)
+            back = await laptop.measure_link_to(rig.desk)
+
+            for quality in (there, back):
+                assert quality.rtt_ms > 0
+                assert quality.bytes_per_s > 0
+
+    run(main())
+
+
+def test_a_computer_that_the_worker_cannot_reach_is_an_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            laptop = (await rig.control()).computer
+            away = Party("Away", tmp_path)
+            join(rig.desk, away)
+            away.port = 1
+            with pytest.raises(RemoteError):
+                await laptop.measure_link_to(away)
+
+    run(main())
+
+
+def test_a_worker_that_says_nothing_of_its_loading_is_given_up(
+    tmp_path: Path, model: LocalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(computers, "LOAD_SILENCE_S", 0.2)
+
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            control = await rig.control()
+            laptop, message = control.computer, assign(model)
+            await laptop.send_weights(await laptop.assign(message), model, lambda _: None)
+            rig.engine.gate = asyncio.Event()
+            with pytest.raises(PeerTimeoutError, match="Laptop"):
+                await laptop.load(message, model, ALONE, lambda _: None)
+            laptop.warming_up(WarmingUp(epoch=1, progress=0.9))  # too late, and harmless
+            rig.engine.gate.set()
+
+    run(main())
+
+
+def test_progress_of_another_plan_is_not_this_ones(tmp_path: Path, model: LocalModel) -> None:
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            laptop, message = (await rig.control()).computer, assign(model)
+            await laptop.send_weights(await laptop.assign(message), model, lambda _: None)
+            rig.engine.gate = asyncio.Event()
+            seen: list[float] = []
+            loading = asyncio.create_task(laptop.load(message, model, ALONE, seen.append))
+            await until(lambda: seen)
+            laptop.warming_up(WarmingUp(epoch=9, progress=0.9))
+            rig.engine.gate.set()
+            await loading
+            assert seen == [0.5]
+
+    run(main())
+
+
+def test_an_answer_of_the_wrong_kind_is_an_error(tmp_path: Path) -> None:
+    class Confused:
+        peer = Party("Laptop", tmp_path).me()
+
+        async def request(self, message: Message, *, timeout_s: float) -> Message:
+            return Unloaded(epoch=1)
+
+    async def main() -> None:
+        party = Party("Desk", tmp_path)
+        laptop = RemoteComputer(
+            cast("Any", Confused()), identity=party.identity, me=party.me, addresses=()
+        )
+        with pytest.raises(RemoteProtocolError, match="Laptop answered with Unloaded"):
+            await laptop.profile({}, "f32", 8)
+
+    run(main())
+
+
+def test_a_stage_that_does_not_listen_cannot_be_connected(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            laptop = (await rig.control()).computer
+            with pytest.raises(UnreachableError):
+                await laptop.connect(1)
+
+    run(main())
+
+
+# --- this computer
+
+
+class Supervisor:
+    """An engine that is always up."""
+
+    devices = (DEVICE,)
+
+    def __init__(self) -> None:
+        self.engine = Engine()
+        self.trust_changes = 0
+
+    async def handle(self) -> Engine:
+        return self.engine
+
+    def trust_changed(self) -> None:
+        self.trust_changes += 1
+
+
+def local(rig: Rig) -> LocalComputer:
+    return LocalComputer(
+        identity=rig.desk.identity,
+        me=rig.desk.me,
+        engine=cast("Any", Supervisor()),
+        addresses=lambda: rig.desk.addresses,
+    )
+
+
+def test_this_computer_reads_the_models_own_files(tmp_path: Path, model: LocalModel) -> None:
+    party, supervisor = Party("Desk", tmp_path), Supervisor()
+    desk = LocalComputer(
+        identity=party.identity,
+        me=party.me,
+        engine=cast("Any", supervisor),
+        addresses=lambda: party.addresses,
+    )
+
+    async def main() -> None:
+        message = assign(model)
+        assert not (await desk.assign(message)).tensors
+        loaded: list[float] = []
+        await desk.load(message, model, ALONE, loaded.append)
+
+        stage = supervisor.engine.loaded
+        assert stage is not None
+        assert loaded == [0.5]
+        for file in stage.tensors:
+            source = model.sources[Digest(file.info.digest)]
+            assert (file.path, file.offset) == (str(source.path), source.offset)
+        await desk.unload(1)
+        assert supervisor.engine.loaded is None
+        assert desk.name == "Desk"
+        assert desk.devices == (DEVICE,)
+        assert (await desk.profile({}, "f32", 8)).device == DEVICE
+
+    run(main())
+
+
+def test_a_computer_that_works_alone_makes_a_home_for_its_own_connections(
+    tmp_path: Path, model: LocalModel
+) -> None:
+    party, supervisor = Party("Desk", tmp_path), Supervisor()
+    desk = LocalComputer(
+        identity=party.identity,
+        me=party.me,
+        engine=cast("Any", supervisor),
+        addresses=lambda: party.addresses,
+    )
+
+    async def main() -> None:
+        await desk.load(assign(model), model, ALONE, lambda _: None)
+        home = party.identity.own_home
+        assert home is not None
+        assert supervisor.engine.loaded is not None
+        assert supervisor.engine.loaded.home == home.home_id
+        assert supervisor.trust_changes == 1
+
+    run(main())
+
+
+def test_a_computer_that_is_lent_is_not_its_own_masters(tmp_path: Path, model: LocalModel) -> None:
+    party, supervisor = Party("Desk", tmp_path), Supervisor()
+    desk = LocalComputer(
+        identity=party.identity,
+        me=party.me,
+        engine=cast("Any", supervisor),
+        addresses=lambda: party.addresses,
+        lent_to=lambda: "Ana's Mac",
+    )
+
+    async def main() -> None:
+        with pytest.raises(BusyError, match="Ana's Mac"):
+            await desk.assign(assign(model))
+        supervisor.engine.loaded = cast("Any", "what Ana loaded")
+        await desk.unload(1)
+        assert supervisor.engine.loaded == "what Ana loaded"
+
+    run(main())

@@ -1,0 +1,218 @@
+"""A master and a worker of its home over real TLS on loopback; only the worker's engine is fake."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from potluck.cluster.computers import RemoteComputer
+from potluck.cluster.deployment import tensor_info
+from potluck.cluster.stage_messages import LayerProfiled, LoadProgress, LoadStage, StageLoaded
+from potluck.cluster.worker import Worker
+from potluck.cluster.worker_links import WorkerLinks
+from potluck.errors import PeerLostError
+from potluck.ids import HomeId
+from potluck.net.identity import Identity
+from potluck.net.link import ControlLink, Link
+from potluck.net.transport import Listener, dial
+from potluck.store.chunks import ChunkStore
+from potluck.store.registry import LocalModel
+from potluck.wire.messages import (
+    Address,
+    Assign,
+    DeviceInfo,
+    Message,
+    NodeInfo,
+    Purpose,
+    Status,
+    WarmingUp,
+)
+
+DEVICE = DeviceInfo(kind="cpu", memory_total=10, memory_free=5)
+
+
+class Engine:
+    """A stage process that computes nothing. `gate` holds a load up."""
+
+    activation_port = 4711
+
+    def __init__(self) -> None:
+        self.loaded: LoadStage | None = None
+        self.gate: asyncio.Event | None = None
+
+    async def profile(self, config: object, scheme: str, tokens: int) -> LayerProfiled:
+        return LayerProfiled(request=1, device=DEVICE, decode_ms=1.0, prefill_ms=2.0, head_ms=3.0)
+
+    async def load(
+        self, stage: LoadStage, on_progress: Callable[[LoadProgress], None]
+    ) -> StageLoaded:
+        on_progress(LoadProgress(epoch=stage.epoch, done=1, total=2))
+        if self.gate is not None:
+            await self.gate.wait()
+        self.loaded = stage
+        return StageLoaded(request=1, seconds=0.5, memory_bytes=99)
+
+    async def unload(self) -> None:
+        self.loaded = None
+
+
+class Party:
+    """One computer: an identity and a listener."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.folder = folder / name
+        self.identity = Identity.load_or_create(self.folder / "identity", name)
+        self.port = 0
+
+    def me(self) -> NodeInfo:
+        return NodeInfo(
+            node_id=self.identity.node_id, name=self.name, version="0", os="Linux", arch="x"
+        )
+
+    @property
+    def node_id(self) -> Any:
+        return self.identity.node_id
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        return (Address(host="127.0.0.1", port=self.port),)
+
+    async def listen(self, stack: AsyncExitStack, on_link: Callable[[Link], Any]) -> None:
+        async def no_pairing(link: object) -> None:
+            raise AssertionError("everybody is paired here")
+
+        listener = Listener(
+            self.identity, me=self.me, on_link=on_link, on_pairing=no_pairing, host="127.0.0.1"
+        )
+        await stack.enter_async_context(listener)
+        self.port = listener.port
+
+    async def dial(self, other: "Party", home: HomeId, purpose: Purpose = "control") -> Link:
+        return await dial(
+            other.addresses,
+            self.identity,
+            home=home,
+            peer=other.identity.node_id,
+            purpose=purpose,
+            me=self.me(),
+        )
+
+
+def assign(model: LocalModel, *, epoch: int = 1) -> Assign:
+    """The whole model."""
+    names = model.config.stage_tensors(range(4), embedding=True, head=True)
+    return Assign(
+        epoch=epoch,
+        model_id=model.manifest.model_id,
+        config=dict(model.manifest.config),
+        scheme="f32",
+        layers=(0, 4),
+        embedding=True,
+        head=True,
+        context=64,
+        tensors=tuple(map(tensor_info, model.manifest.stage(names))),
+    )
+
+
+def join(master: Party, worker: Party) -> HomeId:
+    home = master.identity.create_home(f"{master.name}'s home")
+    worker.identity.add_home(
+        ca_pem=home.ca_pem,
+        certificate_pem=master.identity.issue(worker.identity.certificate_der),
+        name=home.name,
+        master=master.identity.node_id,
+    )
+    return home.home_id
+
+
+class Control:
+    """A master's end of a control connection."""
+
+    def __init__(self, link: Link, computer: RemoteComputer) -> None:
+        self.link = link
+        self.computer = computer
+        self.said: list[Message] = []
+        self.task = asyncio.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        with suppress(PeerLostError):
+            await ControlLink(self.link).run(self._handle)
+
+    async def _handle(self, message: Message, _: memoryview) -> None:
+        self.said.append(message)
+        if isinstance(message, WarmingUp):
+            self.computer.warming_up(message)
+
+    @property
+    def statuses(self) -> list[Status]:
+        return [message for message in self.said if isinstance(message, Status)]
+
+
+class Rig:
+    """The worker that everything is about, and masters that dial it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = AsyncExitStack()
+        self.laptop, self.desk = Party("Laptop", folder), Party("Desk", folder)
+        self.home = join(self.desk, self.laptop)
+        self.engine = Engine()
+        self.store = ChunkStore(self.laptop.folder / "tensors", reserve=0)
+        self.devices: tuple[DeviceInfo, ...] = (DEVICE,)
+        self.removed: list[HomeId] = []
+        self.trust_changes = 0
+        self.worker = Worker(
+            stage=self._engine, store=self.store, changed=lambda: self.links.announce()
+        )
+        self.worker.is_lending = True
+        self.links = WorkerLinks(
+            worker=self.worker,
+            identity=self.laptop.identity,
+            me=self.laptop.me,
+            devices=lambda: self.devices,
+            removed=self.removed.append,
+            trust_changed=self._trust_changed,
+            changed=lambda: self.links.announce(),
+        )
+
+    async def _engine(self) -> Any:
+        return self.engine
+
+    def _trust_changed(self) -> None:
+        self.trust_changes += 1
+
+    async def __aenter__(self) -> "Rig":
+        await self.laptop.listen(self._stack, self.links.serve)
+        await self.desk.listen(self._stack, _until_its_end)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+        self.store.close()
+
+    async def control(self, master: Party | None = None, home: HomeId | None = None) -> Control:
+        """Dial the worker as its master does, and serve the connection."""
+        party = master or self.desk
+        link = await party.dial(self.laptop, home or self.home)
+        computer = RemoteComputer(
+            link, identity=party.identity, me=party.me, addresses=self.laptop.addresses
+        )
+        control = Control(link, computer)
+
+        async def end() -> None:
+            link.close()
+            await control.task
+
+        self._stack.push_async_callback(end)
+        return control
+
+    async def another_home(self, name: str = "Ana's Mac") -> Control:
+        party = Party(name, self._folder)
+        return await self.control(party, join(party, self.laptop))
+
+
+async def _until_its_end(link: Link) -> None:
+    with suppress(PeerLostError):
+        await link.receive()
