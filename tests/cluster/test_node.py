@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from air import Air
@@ -14,7 +15,9 @@ from potluck.api.backend import Finished, GenerationRequest, Piece, SamplingOpti
 from potluck.api.schema import Computer, PlanRequest, RoleRequest
 from potluck.cluster import node as node_module
 from potluck.cluster.node import Node, device_text, guide_folder
+from potluck.cluster.stage_handle import StageHandle
 from potluck.errors import PairingError, PotluckError, UsageError
+from potluck.ids import NodeId
 from potluck.settings import (
     AlreadyRunningError,
     Folders,
@@ -466,6 +469,27 @@ def test_a_shutdown_that_is_asked_for_ends_it(patched: Path, tmp_path: Path, run
             assert node_file is not None
             assert node_file.version == node.backend.health().version
             await node.backend.shutdown()
+
+    run(main())
+
+
+def test_the_engine_hears_of_whatever_changes_in_whom_this_computer_trusts(
+    tmp_path: Path, run: Run
+) -> None:
+    """A stage process that went on trusting a removed computer would go on working with it."""
+
+    async def main() -> None:
+        node = Node(folders_of(tmp_path, "Desk"))
+        told: list[str] = []
+        handle = SimpleNamespace(
+            devices=(), lend=lambda _: None, trust_changed=lambda: told.append("trust")
+        )
+        node.engine._handle = cast("StageHandle", handle)
+
+        node.identity.create_home("Desk")
+        assert len(told) == 1
+        node.identity.revoke(NodeId("1a" * 32))
+        assert len(told) == 2
 
     run(main())
 

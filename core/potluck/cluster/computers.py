@@ -131,7 +131,6 @@ class LocalComputer:
         home = self._identity.own_home
         if home is None:
             home = self._identity.create_home(self.name)
-            self._engine.trust_changed()
         return home.home_id
 
     async def _dial(

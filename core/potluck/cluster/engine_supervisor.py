@@ -76,7 +76,7 @@ class EngineSupervisor:
         self._tell()
 
     def trust_changed(self) -> None:
-        """The identity's folder changed."""
+        """The identity's folder changed. Called by the identity that this is a watcher of."""
         self._tell()
 
     def _tell(self) -> None:

@@ -85,6 +85,7 @@ class Node:
             died=self._engine_died,
             changed=self._changed,
         )
+        self.identity.watch(self.engine)
         self.worker = Worker(
             stage=self.engine.handle,
             store=self.store,
@@ -99,7 +100,6 @@ class Node:
             me=self.me,
             devices=lambda: self.engine.devices,
             removed=self._removed,
-            trust_changed=self.engine.trust_changed,
             changed=self._changed,
         )
         self.discovery = Discovery(
@@ -294,12 +294,10 @@ class Node:
         self.membership.look()
 
     def _admitted(self, admitted: Admitted, address: Address) -> None:
-        self.engine.trust_changed()
         self.membership.admit(admitted.node_id, admitted.name, address)
         self._changed()
 
     def _joined(self, member: Member) -> None:
-        self.engine.trust_changed()
         self.backend.notice("info", f"This computer helps {member.master_name} now.")
         self._changed()
 
@@ -308,7 +306,6 @@ class Node:
         if self.worker.loan is not None and self.worker.loan.home == home:
             self._own(self.worker.release())
         self.identity.remove_home(home)
-        self.engine.trust_changed()
         self.backend.notice("info", f"{name} has removed this computer.")
         self._changed()
 

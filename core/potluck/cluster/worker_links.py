@@ -35,7 +35,6 @@ class WorkerLinks:
 
     Args:
         removed: told when a home's master removed this computer.
-        trust_changed: told when others were removed.
         changed: told when a face should look again; it comes back as `announce`.
     """
 
@@ -47,7 +46,6 @@ class WorkerLinks:
         me: Callable[[], NodeInfo],
         devices: Callable[[], tuple[DeviceInfo, ...]],
         removed: Callable[[HomeId], None],
-        trust_changed: Callable[[], None],
         changed: Callable[[], None],
     ) -> None:
         self._worker = worker
@@ -55,7 +53,6 @@ class WorkerLinks:
         self._me = me
         self._devices = devices
         self._removed = removed
-        self._trust_changed = trust_changed
         self._changed = changed
         self._masters: dict[Link, Status | None] = {}  # what each was told last
         self._status_due: asyncio.TimerHandle | None = None
@@ -112,7 +109,6 @@ class WorkerLinks:
             self._removed(link.home)
             return
         self._identity.set_revoked(link.home, map(NodeId, message.node_ids))
-        self._trust_changed()
 
     async def _measure(self, link: Link, message: MeasureLink) -> LinkMeasured:
         """Measure the way to another member. What fails, fails with one sentence for all reasons.
