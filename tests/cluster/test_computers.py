@@ -150,13 +150,9 @@ class Supervisor:
 
     def __init__(self) -> None:
         self.engine = Engine()
-        self.trust_changes = 0
 
     async def handle(self) -> Engine:
         return self.engine
-
-    def trust_changed(self) -> None:
-        self.trust_changes += 1
 
 
 def local(rig: Rig) -> LocalComputer:
@@ -215,7 +211,6 @@ def test_a_computer_that_works_alone_makes_a_home_for_its_own_connections(
         assert home is not None
         assert supervisor.engine.loaded is not None
         assert supervisor.engine.loaded.home == home.home_id
-        assert supervisor.trust_changes == 1
 
     run(main())
 

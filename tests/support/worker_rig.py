@@ -162,7 +162,6 @@ class Rig:
         self.store = ChunkStore(self.laptop.folder / "tensors", reserve=0)
         self.devices: tuple[DeviceInfo, ...] = (DEVICE,)
         self.removed: list[HomeId] = []
-        self.trust_changes = 0
         self.worker = Worker(
             stage=self._engine, store=self.store, changed=lambda: self.links.announce()
         )
@@ -173,15 +172,11 @@ class Rig:
             me=self.laptop.me,
             devices=lambda: self.devices,
             removed=self.removed.append,
-            trust_changed=self._trust_changed,
             changed=lambda: self.links.announce(),
         )
 
     async def _engine(self) -> Any:
         return self.engine
-
-    def _trust_changed(self) -> None:
-        self.trust_changes += 1
 
     async def __aenter__(self) -> "Rig":
         await self.laptop.listen(self._stack, self.links.serve)
