@@ -18,6 +18,7 @@ from potluck.errors import PotluckError, UsageError
 
 REQUEST_S = 30.0  # a plan may have to measure first; everything else answers at once
 SILENCE_S = 35.0  # three missed heartbeats of an event stream
+PAIRING_S = 90.0  # four exchanges of two programs, each of which has its own deadline
 PREFILL_S = 600.0  # the first token of a very long prompt on slow computers
 
 Holder = Literal["window", "worker", "serve"]
@@ -62,7 +63,8 @@ class Client:
     # --- computers
 
     def pair(self, target: str) -> schema.Pairing:
-        return self._post("/cluster/pairings", schema.PairingRequest(target=target), schema.Pairing)
+        request = schema.PairingRequest(target=target)
+        return self._post("/cluster/pairings", request, schema.Pairing, timeout_s=PAIRING_S)
 
     def decide_pairing(self, pairing_id: str, *, accept: bool) -> schema.Pairing:
         decision = schema.PairingDecision(accept=accept)
@@ -72,7 +74,8 @@ class Client:
         return self._post("/cluster/invites", None, schema.Invite)
 
     def join(self, token: str) -> schema.Joined:
-        return self._post("/cluster/join", schema.JoinRequest(token=token), schema.Joined)
+        request = schema.JoinRequest(token=token)
+        return self._post("/cluster/join", request, schema.Joined, timeout_s=PAIRING_S)
 
     def connect(self, address: str) -> None:
         self._request("POST", "/cluster/connect", schema.ConnectRequest(address=address))
@@ -141,8 +144,8 @@ class Client:
     def _get(self, path: str, kind: type[_T], *, timeout_s: float = REQUEST_S) -> _T:
         return _decode(self._request("GET", path, timeout_s=timeout_s), kind)
 
-    def _post(self, path: str, body: object, kind: type[_T]) -> _T:
-        return _decode(self._request("POST", path, body), kind)
+    def _post(self, path: str, body: object, kind: type[_T], *, timeout_s: float = REQUEST_S) -> _T:
+        return _decode(self._request("POST", path, body, timeout_s=timeout_s), kind)
 
     def _request(
         self, method: str, path: str, body: object = None, *, timeout_s: float = REQUEST_S

@@ -40,7 +40,7 @@ class Side:
         self.desk = PairingDesk(
             self.identity,
             name=lambda: self.name,
-            port=lambda: self.port,
+            port=lambda: self.port or 4000,
             may_join=lambda: self.joinable,
             admitted=self._on_admitted,
             joined=self._on_joined,
@@ -285,7 +285,7 @@ def test_one_who_says_nothing_leaves_nothing_behind(sides: Sides) -> None:
 
     async def main() -> None:
         async with laptop.listening():
-            link = await dial_pairing(laptop.address, sides[0].identity)
+            link = await dial_pairing([laptop.address], sides[0].identity)
             link.close()
             await link.wait_closed()
             assert laptop.desk.views() == ()
@@ -298,7 +298,7 @@ def test_one_who_begins_with_something_else_is_refused(sides: Sides) -> None:
 
     async def main() -> None:
         async with laptop.listening():
-            link = await dial_pairing(laptop.address, desk.identity)
+            link = await dial_pairing([laptop.address], desk.identity)
             await link.send(PairAccept())
             assert isinstance(await link.receive(10), PairRefuse)
             link.close()

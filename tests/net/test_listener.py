@@ -93,7 +93,7 @@ def test_a_pairing_connection_that_says_nothing_is_dropped(house, run) -> None:
     async def main() -> None:
         master, worker, _ = house.pair()
         async with worker.listening(handshake_timeout_s=0.3):
-            link = await dial_pairing(worker.address, master.identity)
+            link = await dial_pairing([worker.address], master.identity)
             with pytest.raises(PairingError):
                 await link.receive(timeout_s=5)
             await close(link)
@@ -155,11 +155,11 @@ def test_pairings_are_limited_and_the_refusal_is_said(house, run) -> None:
         master, worker, _ = house.pair()
         async with worker.listening(pairings_per_minute=2):
             for _ in range(2):
-                link = await dial_pairing(worker.address, master.identity)
+                link = await dial_pairing([worker.address], master.identity)
                 await link.send(PairAccept())
                 await worker.pairings.get()
                 await close(link)
-            link = await dial_pairing(worker.address, master.identity)
+            link = await dial_pairing([worker.address], master.identity)
             await link.send(PairAccept())
             assert await link.receive(timeout_s=5) == PairRefuse(kind="busy")
             await close(link)
@@ -172,7 +172,7 @@ def test_a_listener_without_pairing_refuses_it(house, run) -> None:
     async def main() -> None:
         master, worker, _ = house.pair()
         async with worker.listening(on_pairing=None):
-            link = await dial_pairing(worker.address, master.identity)
+            link = await dial_pairing([worker.address], master.identity)
             await link.send(PairAccept())
             assert await link.receive(timeout_s=5) == PairRefuse(kind="busy")
             await close(link)
@@ -186,7 +186,7 @@ def test_an_unpaired_computer_understands_nothing_but_pairing(house, run) -> Non
     async def main() -> None:
         master, worker, _ = house.pair()
         async with worker.listening():
-            link = await dial_pairing(worker.address, master.identity)
+            link = await dial_pairing([worker.address], master.identity)
             link._stream.write(encode(Ping(id=1)))
             with pytest.raises(PairingError):
                 await link.receive(timeout_s=5)

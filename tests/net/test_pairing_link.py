@@ -22,7 +22,7 @@ def test_certificates_and_nonces_travel_unchanged(house, run) -> None:
         )
         answer = PairNonce(version=1, name="worker", nonce=bytes(range(32, 64)))
         async with worker.listening():
-            ours = await dial_pairing(worker.address, master.identity)
+            ours = await dial_pairing([worker.address], master.identity)
             await ours.send(begin)
             theirs = await worker.pairings.get()
             assert await theirs.receive(timeout_s=5) == begin
@@ -38,7 +38,7 @@ def test_silence_ends_at_the_deadline_and_the_link_lives(house, run) -> None:
     async def main() -> None:
         master, worker, _ = house.pair()
         async with worker.listening():
-            ours = await dial_pairing(worker.address, master.identity)
+            ours = await dial_pairing([worker.address], master.identity)
             await ours.send(PairAccept())
             theirs = await worker.pairings.get()
             with pytest.raises(PeerTimeoutError, match="has not answered"):
@@ -55,7 +55,7 @@ def test_the_other_sides_end_is_said(house, run) -> None:
     async def main() -> None:
         master, worker, _ = house.pair()
         async with worker.listening():
-            ours = await dial_pairing(worker.address, master.identity)
+            ours = await dial_pairing([worker.address], master.identity)
             await ours.send(PairAccept())
             theirs = await worker.pairings.get()
             await theirs.send(PairAccept())
@@ -89,7 +89,7 @@ def test_what_is_no_pairing_ends_it(house, run, said: bytes) -> None:
     async def main() -> None:
         master, worker, _ = house.pair()
         async with worker.listening():
-            ours = await dial_pairing(worker.address, master.identity)
+            ours = await dial_pairing([worker.address], master.identity)
             await ours.send(PairAccept())
             theirs = await worker.pairings.get()
             ours._stream.write([said])

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from contextlib import ExitStack
 
 import pytest
 
@@ -102,8 +103,29 @@ def test_dialling_somebody_silent_ends_at_the_deadline(house, run) -> None:
         with silent_socket() as worker.port:
             with pytest.raises(UnreachableError, match="no answer"):
                 await master.dial(worker, home, timeout_s=0.05)
-            with pytest.raises(UnreachableError, match="has not answered"):
-                await dial_pairing(worker.address, master.identity, timeout_s=0.05)
+            with pytest.raises(UnreachableError, match="no answer"):
+                await dial_pairing([worker.address], master.identity, timeout_s=0.05)
+
+    run(main())
+
+
+def test_pairing_does_not_wait_for_addresses_where_nobody_answers(house, run) -> None:
+    """Sixteen of them, one after the other, would take minutes; all have one deadline."""
+
+    async def main() -> None:
+        master, worker, _ = house.pair()
+        with ExitStack() as silent:
+            ports = [silent.enter_context(silent_socket()) for _ in range(15)]
+            nobody = [Address(host="127.0.0.1", port=port) for port in ports]
+            async with worker.listening():
+                link = await dial_pairing([*nobody, worker.address], master.identity)
+                assert link.remote == worker.address
+                link.close()
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            with pytest.raises(UnreachableError, match="no answer"):
+                await dial_pairing(nobody, master.identity, timeout_s=0.5)
+            assert loop.time() - began < 5
 
     run(main())
 
@@ -124,7 +146,7 @@ def test_what_speaks_no_tls_is_unreachable(house, run) -> None:
             with pytest.raises(UnreachableError):
                 await master.dial(worker, home)
             with pytest.raises(UnreachableError):
-                await dial_pairing(worker.address, master.identity)
+                await dial_pairing([worker.address], master.identity)
 
     run(main())
 
@@ -203,7 +225,7 @@ def test_pairing_sees_the_listeners_certificate_and_carries_messages(house, run)
     async def main() -> None:
         master, worker, _ = house.pair()
         async with worker.listening():
-            link = await dial_pairing(worker.address, master.identity)
+            link = await dial_pairing([worker.address], master.identity)
             await link.send(PairAccept())
             other = await worker.pairings.get()
             await other.send(PairDone())

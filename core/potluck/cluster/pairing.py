@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from potluck.api.schema import Pairing as PairingView
 from potluck.api.schema import PairingState as ViewState
-from potluck.errors import NotFoundError, PairingError, PeerTimeoutError, UnreachableError
+from potluck.errors import NotFoundError, PairingError, PeerTimeoutError
 from potluck.ids import NodeId, short
 from potluck.net.identity import Identity
 from potluck.net.pairing_link import PairingLink
@@ -134,7 +134,7 @@ class PairingDesk:
         Raises:
             UnreachableError: none of the addresses answers.
         """
-        link = await self._dial(addresses)
+        link = await dial_pairing(addresses, self._identity)
         assert link.peer_certificate is not None
         node_id = proofs.node_id(link.peer_certificate)
         if (known := self.under_way(node_id)) is not None:
@@ -216,7 +216,7 @@ class PairingDesk:
             UnreachableError: its main computer does not answer.
             PairingError: why it did not come about.
         """
-        link = await self._dial([*addresses, *token.addresses])
+        link = await dial_pairing([*addresses, *token.addresses], self._identity)
         try:
             assert link.peer_certificate is not None
             machine = WorkerByToken(
@@ -305,15 +305,6 @@ class PairingDesk:
                 )
             case _:
                 pass
-
-    async def _dial(self, addresses: Sequence[Address]) -> PairingLink:
-        error = UnreachableError("No address of that computer is known.")
-        for address in addresses:
-            try:
-                return await dial_pairing(address, self._identity)
-            except UnreachableError as unreachable:
-                error = unreachable
-        raise error
 
     def _me(self) -> Me:
         return Me(

@@ -8,6 +8,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Generic, TypeVar
 
 from potluck.errors import (
     PairingError,
@@ -18,7 +19,7 @@ from potluck.errors import (
     UntrustedPeerError,
     VersionMismatchError,
 )
-from potluck.ids import HomeId, NodeId, short
+from potluck.ids import HomeId, NodeId
 from potluck.net import certificates
 from potluck.net.addresses import Identified
 from potluck.net.certificates import PAIRING_NAME, tls_name
@@ -68,35 +69,24 @@ async def dial(
         VersionMismatchError: the two programs are too far apart.
         RemoteError: the peer refused for another reason.
     """
-    if not addresses:
-        raise UnreachableError(f"No address of the computer {short(peer)} is known.")
-    race = _Race(lambda address: _dial_one(address, identity, home, peer, purpose, me))
-    try:
-        async with asyncio.timeout(timeout_s):
-            winner = await race.run(addresses)
-    except TimeoutError:
-        winner = None
-        race.errors.append(UnreachableError(f"no answer within {timeout_s:g} seconds"))
-    if winner is None:
-        raise _most_telling(race.errors, addresses, peer)
-    return winner
+    return await _race(
+        lambda address: _dial_one(address, identity, home, peer, purpose, me), addresses, timeout_s
+    )
 
 
 async def dial_pairing(
-    address: Address, identity: Identity, *, timeout_s: float = DIAL_TIMEOUT_S
+    addresses: Sequence[Address], identity: Identity, *, timeout_s: float = DIAL_TIMEOUT_S
 ) -> PairingLink:
-    """Connect with a computer in order to pair with it.
+    """Connect with a computer in order to pair with it, at the first address that answers.
 
     Raises:
         UnreachableError: nothing answers there, or something else than Potluck.
     """
-    try:
-        async with asyncio.timeout(timeout_s):
-            stream = await _connect(address, identity.pairing_client_context(), PAIRING_NAME)
-    except TimeoutError as error:
-        raise UnreachableError(
-            f"{show(address)} has not answered within {timeout_s:g} seconds."
-        ) from error
+    return await _race(lambda address: _open_pairing(address, identity), addresses, timeout_s)
+
+
+async def _open_pairing(address: Address, identity: Identity) -> PairingLink:
+    stream = await _connect(address, identity.pairing_client_context(), PAIRING_NAME)
     certificate = stream.tls.getpeercert(binary_form=True)
     if certificate is None:
         stream.abort()
@@ -112,7 +102,7 @@ async def identify(
     Raises:
         UnreachableError: nothing answers there, or something else than Potluck.
     """
-    link = await dial_pairing(address, identity, timeout_s=timeout_s)
+    link = await dial_pairing([address], identity, timeout_s=timeout_s)
     link.close()
     assert link.peer_certificate is not None
     try:
@@ -133,16 +123,37 @@ class _HungUpError(UnreachableError):
     """Somebody was there, and ended the TLS handshake."""
 
 
-class _Race:
+_L = TypeVar("_L", Link, PairingLink)
+
+
+async def _race(
+    attempt: Callable[[Address], Awaitable[_L]], addresses: Sequence[Address], timeout_s: float
+) -> _L:
+    """What the first address gives at which the attempt succeeds; all of them have one deadline."""
+    if not addresses:
+        raise UnreachableError("No address of that computer is known.")
+    race = _Race(attempt)
+    try:
+        async with asyncio.timeout(timeout_s):
+            winner = await race.run(addresses)
+    except TimeoutError:
+        winner = None
+        race.errors.append(UnreachableError(f"no answer within {timeout_s:g} seconds"))
+    if winner is None:
+        raise _most_telling(race.errors, addresses)
+    return winner
+
+
+class _Race(Generic[_L]):
     """Attempts side by side, each begun when the one before failed or is slow; one wins."""
 
-    def __init__(self, attempt: Callable[[Address], Awaitable[Link]]) -> None:
+    def __init__(self, attempt: Callable[[Address], Awaitable[_L]]) -> None:
         self.errors: list[PotluckError] = []
         self._attempt = attempt
-        self._winner: Link | None = None
+        self._winner: _L | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def run(self, addresses: Sequence[Address]) -> Link | None:
+    async def run(self, addresses: Sequence[Address]) -> _L | None:
         failed = [asyncio.Event() for _ in addresses]
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -270,9 +281,7 @@ async def _connect(address: Address, context: ssl.SSLContext, name: str) -> Stre
 _TELLING = (UntrustedPeerError, VersionMismatchError, RemoteError)
 
 
-def _most_telling(
-    errors: Sequence[PotluckError], addresses: Sequence[Address], peer: NodeId
-) -> PotluckError:
+def _most_telling(errors: Sequence[PotluckError], addresses: Sequence[Address]) -> PotluckError:
     """The error that helps most: a refusal says more than an address where nobody is."""
     for kind in _TELLING:
         for error in errors:
@@ -282,6 +291,5 @@ def _most_telling(
     reasons = "; ".join(dict.fromkeys(error.message.rstrip(".") for error in errors))
     return UnreachableError(
         f"The computer cannot be reached at {tried}: {reasons}. Is it switched on, in the same"
-        " network, and does its firewall let Potluck in?",
-        node_id=peer,
+        " network, and does its firewall let Potluck in?"
     )
