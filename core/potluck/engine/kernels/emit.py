@@ -118,6 +118,22 @@ class Emitter(_Builder):
         self.branch(head)
         self.position_at_end(done)
 
+    @contextmanager
+    def forever(self) -> Iterator[Callable[[Value], None]]:
+        """Again and again, until `leave(condition)`, which is what the loop is given, is true."""
+        again, done = self.append_basic_block("again"), self.append_basic_block("done")
+        self.branch(again)
+        self.position_at_end(again)
+
+        def leave(condition: Value) -> None:
+            stay = self.append_basic_block("stay")
+            self.cbranch(condition, done, stay)
+            self.position_at_end(stay)
+
+        yield leave
+        self.branch(again)
+        self.position_at_end(done)
+
     def intrinsic(self, name: str, result: ir.Type, arguments: Sequence[Value]) -> Value:
         """Call an intrinsic by its full name."""
         declared = self.module.globals.get(name)

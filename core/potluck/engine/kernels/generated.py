@@ -1,5 +1,7 @@
 """The generated kernels of one path, called with tensors."""
 
+import ctypes
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
@@ -9,10 +11,12 @@ from potluck.engine.kernels.emit import KIND_BF16, KIND_F16, KIND_F32
 from potluck.engine.kernels.layout import GROUP, ROWS, blocks_of, group_bytes, groups_of
 from potluck.engine.kernels.library import Library, library
 from potluck.engine.kernels.paths import Path, host_architecture, host_features, usable_paths
+from potluck.engine.kernels.pool import Pool
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 
 KINDS = {torch.float32: KIND_F32, torch.bfloat16: KIND_BF16, torch.float16: KIND_F16}
 _ROWS_PADDED = 512  # of a matrix of odd size, copied at a time
+_SHARES = 4  # of a product for each thread: the last to finish is late by a quarter at most
 
 
 def host_paths() -> list[Path]:
@@ -21,11 +25,21 @@ def host_paths() -> list[Path]:
 
 
 class GeneratedKernels(Kernels):
-    """Kernels compiled for a path; one thread."""
+    """Kernels compiled for a path. Of several threads, products are what they share."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, threads: int = 1) -> None:
         self.name = path.name
         self._library: Library = library(path.name)
+        self._pool = Pool(self._library, threads) if threads > 1 else None
+
+    def read(self, memory: Tensor) -> int:
+        """Read these bytes and do nothing with them: what a product could take at best."""
+        return self._library["read"](memory.data_ptr(), memory.nbytes)
+
+    def close(self) -> None:
+        """Let the threads end."""
+        if self._pool is not None:
+            self._pool.close()
 
     def quantise(self, x: Tensor) -> QuantisedInput:
         tokens, width = x.shape
@@ -62,7 +76,7 @@ class GeneratedKernels(Kernels):
     def _multiply(
         self, packed: PackedWeight, x: QuantisedInput, out: Tensor, addend: Tensor | None
     ) -> None:
-        self._library[f"product{packed.bits}"](
+        arguments = (
             packed.data.data_ptr(),
             x.records.data_ptr(),
             out.data_ptr(),
@@ -71,6 +85,13 @@ class GeneratedKernels(Kernels):
             groups_of(packed.width),
             packed.rows,
             x.tokens,
-            0,
-            blocks_of(packed.rows),
         )
+        blocks = blocks_of(packed.rows)
+        if self._pool is None:
+            self._library[f"product{packed.bits}"](*arguments, 0, blocks)
+            return
+        piece = self._library.address(f"piece{packed.bits}")
+        step = max(1, blocks // (self._pool.threads * _SHARES))
+        # Small: the job has them in memory for as long as the call lasts.
+        memory = (ctypes.c_int64 * len(arguments))(*arguments)
+        self._pool.run(piece, ctypes.addressof(memory), blocks, step)

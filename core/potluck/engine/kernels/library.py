@@ -17,7 +17,9 @@ from llvmlite import binding, ir
 from potluck.engine.kernels.input_kernel import emit_quantise
 from potluck.engine.kernels.packing_kernel import emit_pack
 from potluck.engine.kernels.paths import PATHS, Path
-from potluck.engine.kernels.product_kernel import emit_product
+from potluck.engine.kernels.pool_kernel import emit_run, emit_serve
+from potluck.engine.kernels.product_kernel import emit_product, emit_product_piece
+from potluck.engine.kernels.stream_kernel import emit_read
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,11 @@ _EMITTERS: Mapping[str, Callable[[ir.Module, str, Path], ir.Function]] = {
     "product8": partial(emit_product, bits=8),
     "pack4": partial(emit_pack, bits=4),
     "pack8": partial(emit_pack, bits=8),
+    "piece4": partial(emit_product_piece, bits=4),
+    "piece8": partial(emit_product_piece, bits=8),
+    "serve": emit_serve,
+    "run": emit_run,
+    "read": emit_read,
 }
 KERNELS = tuple(_EMITTERS)
 
@@ -79,6 +86,11 @@ class Library:
                 compiled = self._compiled.get(name) or self._compile(name)
                 self._compiled[name] = compiled
         return compiled[0]
+
+    def address(self, name: str) -> int:
+        """Where the kernel of this name begins."""
+        self[name]
+        return self._compiled[name][1].get_function_address(name)
 
     def _compile(self, name: str) -> tuple[Kernel, binding.ExecutionEngine]:
         start = time.perf_counter()

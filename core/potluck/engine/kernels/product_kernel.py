@@ -43,6 +43,7 @@ from potluck.engine.kernels.layout import (
     group_bytes,
 )
 from potluck.engine.kernels.paths import Path
+from potluck.engine.kernels.pool_kernel import PIECE
 
 PREFETCH_BYTES = 2048  # ahead: nearer comes too late, further is thrown out of the cache again
 PANEL = 64  # tokens: their inputs fit the second cache, and reading weights again costs little
@@ -71,6 +72,20 @@ def emit_product(module: ir.Module, name: str, path: Path, bits: int) -> ir.Func
         end = e.select(e.icmp_signed("<", end, tokens), end, tokens)
         with e.loop(first, last) as block:
             _emit_tiles(kernel, block, start, end)
+    e.ret_void()
+    return function
+
+
+def emit_product_piece(module: ir.Module, name: str, path: Path, bits: int) -> ir.Function:
+    """The product as a job of the pool: its first eight arguments in memory, 8 bytes each."""
+    product = emit_product(module, f"{name}_product", path, bits)
+    function = ir.Function(module, PIECE, name)
+    arguments, first, last = function.args
+    e = Emitter(function, path)
+    before = [
+        e.fetch(e.at(arguments, 8 * index), kind) for index, kind in enumerate(PRODUCT.args[:-2])
+    ]
+    e.call(product, [*before, first, last])
     e.ret_void()
     return function
 

@@ -1,0 +1,78 @@
+"""A thread pool for the kernels: threads that spin for a moment after each job, then sleep.
+
+Within a token one product follows another in microseconds, which is faster than a sleeping thread is
+woken; between tokens other stages compute, and may want the core. torch has a pool of its own, and both
+together fight for the cores: where this one has more than one thread, torch's has to be set to one.
+"""
+
+import ctypes
+import threading
+import weakref
+from ctypes import addressof
+
+from potluck.engine.kernels.library import Library
+from potluck.engine.kernels.pool_kernel import JOB_BYTES, STOPPING
+
+PATIENCE = 4000  # looks: 100 to 200 µs
+_LINE = 128  # bytes that processors fetch together
+
+
+class Pool:
+    """Some threads beside the caller's. One job at a time."""
+
+    def __init__(self, library: Library, threads: int) -> None:
+        self.threads = threads
+        self._job = _Job(library)
+        self._run = library["run"]
+        for number in range(1, threads):
+            name = f"kernels-{number}"
+            threading.Thread(target=_serve, args=(self._job,), name=name, daemon=True).start()
+        # A pool that is forgotten stops too: its threads know the job alone.
+        self._stop = weakref.finalize(self, self._job.stop)
+
+    def run(self, piece: int, arguments: int, blocks: int, step: int) -> None:
+        """Call the function at `piece` for all blocks, `step` of them at a time."""
+        self._job.wake()
+        self._run(self._job.address, piece, arguments, blocks, step)
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._stop()
+
+
+class _Job:
+    """What caller and threads share."""
+
+    def __init__(self, library: Library) -> None:
+        self._memory = ctypes.create_string_buffer(JOB_BYTES + _LINE)
+        self.address = -(-addressof(self._memory) // _LINE) * _LINE
+        self.serve = library["serve"]
+        self._turn = threading.Condition()
+        self._asleep = 0
+
+    def wake(self) -> None:
+        # Whoever falls asleep just now is not missed: the caller does the work.
+        if self._asleep:
+            with self._turn:
+                self._turn.notify_all()
+
+    def sleep(self) -> None:
+        with self._turn:
+            if self._is_stopping():
+                return
+            self._asleep += 1
+            self._turn.wait()
+            self._asleep -= 1
+
+    def stop(self) -> None:
+        with self._turn:
+            ctypes.c_int64.from_address(self.address + STOPPING).value = 1
+            self._turn.notify_all()
+
+    def _is_stopping(self) -> bool:
+        return bool(ctypes.c_int64.from_address(self.address + STOPPING).value)
+
+
+def _serve(job: _Job) -> None:
+    while not job.serve(job.address, PATIENCE):
+        job.sleep()

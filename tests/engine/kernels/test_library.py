@@ -1,0 +1,88 @@
+"""Every kernel of every path compiles, for processors that are not this one too."""
+
+import struct
+
+import pytest
+from llvmlite import binding
+
+from potluck.engine.kernels.library import KERNELS, emit_kernel, optimise, target_machine
+from potluck.engine.kernels.paths import PATHS, Path, usable_paths
+
+TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
+INSTRUCTION = {
+    "avx512vnni": "vpdpbusd",
+    "avxvnni": "vpdpbusd",
+    "avx2": "vpmaddubsw",
+    "i8mm": "usdot",
+    "dotprod": "sdot",
+}
+CASES = [
+    pytest.param(path, triple, id=f"{path.name}-{architecture}")
+    for path in PATHS
+    for architecture, triple in TRIPLES.items()
+    if path.architecture in ("", architecture)
+]
+
+
+def compiled(name: str, path: Path, triple: str) -> tuple[binding.TargetMachine, binding.ModuleRef]:
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    machine = target_machine(path, triple)
+    return machine, optimise(emit_kernel(name, path), machine)
+
+
+def undefined_symbols(elf: bytes) -> set[str]:
+    """Names that an ELF object wants from elsewhere (elf(5): Elf64_Ehdr, Elf64_Shdr, Elf64_Sym)."""
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count = struct.unpack_from("<HH", elf, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", elf, table + size * i) for i in range(count)]
+    symbols = next(section for section in sections if section[1] == 2)  # SHT_SYMTAB
+    names = sections[symbols[6]][4]
+    undefined: set[str] = set()
+    for offset in range(symbols[4] + 24, symbols[4] + symbols[5], 24):
+        name, _, _, section = struct.unpack_from("<IBBH", elf, offset)
+        if section == 0:
+            undefined.add(elf[names + name : elf.index(b"\0", names + name)].decode())
+    return undefined
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("path", "triple"), CASES)
+def test_every_kernel_compiles_and_needs_no_library(path: Path, triple: str) -> None:
+    """What a C library has here may be missing on another computer."""
+    for kernel in KERNELS:
+        machine, module = compiled(kernel, path, triple)
+
+        assert undefined_symbols(machine.emit_object(module)) == set(), kernel
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(
+    ("path", "triple"),
+    [case for case in CASES if case.id not in ("generic-x86_64", "generic-aarch64")],
+)
+def test_products_use_the_instruction_of_their_path(path: Path, triple: str, bits: int) -> None:
+    machine, module = compiled(f"product{bits}", path, triple)
+
+    code = machine.emit_assembly(module)
+
+    assert code.count(f"\t{INSTRUCTION[path.name]}") >= 64
+    assert ("zmm" in code) == (path.name == "avx512vnni")
+
+
+def test_the_path_is_chosen_by_features() -> None:
+    v3 = {"avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt"}
+    v4 = v3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+
+    def best(architecture: str, *features: str) -> str:
+        return usable_paths(architecture, features)[0].name
+
+    assert best("x86_64", *v4, "avx512vnni", "avxvnni") == "avx512vnni"
+    assert best("x86_64", *v4) == "avx2"
+    assert best("x86_64", *v3, "avxvnni") == "avxvnni"
+    assert best("x86_64", *v3) == "avx2"
+    assert best("x86_64", *(v3 - {"f16c"})) == "generic"
+    assert best("aarch64", "neon", "dotprod", "i8mm") == "i8mm"
+    assert best("aarch64", "neon", "dotprod") == "dotprod"
+    assert best("aarch64", "neon") == "generic"
+    assert best("riscv64", *v4, "avx512vnni") == "generic"

@@ -1,0 +1,79 @@
+"""Threads share out a product, give what one gives, sleep, wake up, and end."""
+
+import gc
+import threading
+import time
+
+import pytest
+import torch
+
+from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+
+PATHS = host_paths()
+BEST = PATHS[0]
+DEADLINE_S = 30
+
+
+def threads_of_pools() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("kernels-")]
+
+
+def wait_for_end_of(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("rows", [1, 16, 17, 300])
+def test_threads_give_what_one_thread_gives(threads: int, bits: int, rows: int) -> None:
+    one, many = GeneratedKernels(BEST), GeneratedKernels(BEST, threads)
+    packed, x = one.pack(torch.randn(rows, 64), bits), one.quantise(torch.randn(3, 64))
+    alone = one.multiply(packed, x)
+
+    for _ in range(200):  # of which some find the threads spinning, some half asleep
+        assert torch.equal(many.multiply(packed, x), alone)
+
+    many.close()
+
+
+def test_one_thread_is_the_callers() -> None:
+    before = threads_of_pools()
+
+    GeneratedKernels(BEST, 1)
+
+    assert threads_of_pools() == before
+
+
+def test_sleeping_threads_are_woken() -> None:
+    kernels = GeneratedKernels(BEST, 2)
+    packed = kernels.pack(torch.randn(2048, 512), 4)
+    x = kernels.quantise(torch.randn(16, 512))
+    expected = GeneratedKernels(BEST).multiply(packed, x)
+    assert kernels._pool is not None  # pyright: ignore[reportPrivateUsage]
+    job = kernels._pool._job  # pyright: ignore[reportPrivateUsage]
+    deadline = time.monotonic() + DEADLINE_S
+    for _ in range(3):
+        while not job._asleep:  # pyright: ignore[reportPrivateUsage]
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.001)
+
+        while job._asleep:  # pyright: ignore[reportPrivateUsage]
+            assert time.monotonic() < deadline
+            assert torch.equal(kernels.multiply(packed, x), expected)
+
+    kernels.close()
+
+
+def test_threads_end_when_closed_or_forgotten() -> None:
+    before = threads_of_pools()
+    closed, forgotten = GeneratedKernels(BEST, 3), GeneratedKernels(BEST, 2)
+    started = [thread for thread in threads_of_pools() if thread not in before]
+    assert len(started) == 3
+
+    closed.close()
+    del forgotten
+    gc.collect()
+
+    wait_for_end_of(started)
