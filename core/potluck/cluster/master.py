@@ -252,9 +252,9 @@ class Master:
             else:
                 self._failed(error)
             raise
-        await self._retire()
-        self.request = request
         try:
+            await self._retire()
+            self.request = request
             return await self._deploy(planned)
         except BaseException as error:
             await self._retire()
