@@ -170,6 +170,26 @@ def test_a_load_that_is_cancelled_leaves_nothing_loaded(model: LocalModel) -> No
     run(main())
 
 
+def test_a_load_that_is_cancelled_while_the_one_before_is_unloaded_leaves_nothing(
+    model: LocalModel,
+) -> None:
+    async def main() -> None:
+        home = Home(model)
+        await home.master.load(SPLIT)
+        home.laptop.gates["unload"] = asyncio.Event()
+        loading = asyncio.create_task(home.master.load(PlanRequest(layers=(("Desk", 4),))))
+        await until(lambda: "unload" in home.laptop.calls)
+        loading.cancel()
+        home.laptop.gates.clear()
+        await asyncio.wait([loading])
+
+        assert home.master.deployment is None
+        assert home.master.state.phase is None
+        assert home.master.request is None
+
+    run(main())
+
+
 @pytest.mark.parametrize("call", ["assign", "send_weights", "load", "connect"])
 def test_a_load_that_fails_leaves_nothing_loaded_and_says_why(model: LocalModel, call: str) -> None:
     async def main() -> None:
