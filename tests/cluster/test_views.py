@@ -1,0 +1,215 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from fake_cluster import FakeComputer, FakeComputers, failing, run, until
+
+from potluck.api.schema import Computer, PlanRequest
+from potluck.cluster.master import Master
+from potluck.cluster.membership import MemberRecord
+from potluck.cluster.views import ComputerViews, load_progress, loaded, model_state
+from potluck.errors import EngineError, PotluckError, UntrustedPeerError, VersionMismatchError
+from potluck.ids import NodeId
+from potluck.net.advert import Found
+from potluck.store.registry import LocalModel
+from potluck.wire.messages import Address
+
+SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 2)), context=64)
+
+
+class Home:
+    """A master with fake computers; its membership and its desk are what a test says."""
+
+    def __init__(self, model: LocalModel) -> None:
+        self.desk, self.laptop = FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
+        self.desk.stores_weights = True
+        self.computers = FakeComputers(self.desk, self.laptop)
+
+        async def open_model(folder: Path, progress: Callable[[int, int], None]) -> LocalModel:
+            progress(1, 2)
+            self.seen.append(load_progress(self.master).fraction)
+            return model
+
+        self.seen: list[float] = []
+        self.master = Master(
+            computers=self.computers,
+            open_model=open_model,
+            resolve=lambda words: Path(words or "guide"),
+            changed=lambda: self.seen.append(load_progress(self.master).fraction),
+        )
+        self.records = {
+            self.laptop.node_id: MemberRecord(node_id=self.laptop.node_id, name="Laptop", color=3)
+        }
+        self.connected: list[Any] = [self.laptop]
+        self.problems: dict[NodeId, PotluckError] = {}
+        self.attempt: Any = None
+        self.found: list[Found] = []
+        self.worker = cast("Any", SimpleNamespace(is_paused=False, loan=None))
+        for attribute, value in (("is_paused", False), ("lent_to", None)):
+            setattr(self.laptop, attribute, value)
+        cast("Any", self.laptop).link = SimpleNamespace(rtt_s=None)
+
+    def view(self, name: str) -> Computer:
+        membership = SimpleNamespace(
+            records=self.records, connected=lambda: self.connected, problem=self.problems.get
+        )
+        views = ComputerViews(
+            local=cast("Any", self.desk),
+            membership=cast("Any", membership),
+            master=self.master,
+            desk=cast("Any", SimpleNamespace(under_way=lambda _: self.attempt)),
+        )
+        return next(c for c in views.all(self.found, self.worker) if c.name == name)
+
+
+def at_home(model: LocalModel, scenario: Callable[[Home], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await scenario(Home(model))
+
+    run(main())
+
+
+def found(name: str, number: int) -> Found:
+    return Found(
+        node_id=NodeId(f"{number:064x}"),
+        name=name,
+        role="worker",
+        addresses=(Address(host="127.0.0.1", port=9),),
+        home=None,
+        joinable=True,
+        devices="",
+        protocol=1,
+    )
+
+
+def test_a_load_goes_from_nothing_to_ready_and_never_back(model: LocalModel) -> None:
+    async def scenario(home: Home) -> None:
+        assert model_state(home.master, None).state == "none"
+        deployment = await home.master.load(SPLIT)
+
+        assert home.seen == sorted(home.seen)
+        done = load_progress(home.master)
+        assert (done.state, done.fraction) == ("ready", 1.0)
+        assert done.plan is not None
+        assert [stage.layers for stage in done.plan.stages] == [(0, 2), (2, 4)]
+        assert done.plan.epoch == deployment.epoch
+        assert [t.name for t in loaded(deployment, was_there=False).nodes] == ["Desk", "Laptop"]
+        assert loaded(deployment, was_there=True).nodes == ()
+        state = model_state(home.master, 12.5)
+        assert (state.state, state.tokens_per_s, state.context) == ("ready", 12.5, 64)
+
+    at_home(model, scenario)
+
+
+def test_a_computer_shows_what_it_is_doing(model: LocalModel) -> None:
+    async def scenario(home: Home) -> None:
+        assert home.view("Laptop").state == "ready"
+        gates = home.laptop.gates
+        gates["send_weights"], gates["load"] = asyncio.Event(), asyncio.Event()
+        loading = asyncio.create_task(home.master.load(SPLIT))
+        await until(lambda: "send_weights" in home.laptop.calls)
+        assert home.view("Laptop").state == "receiving"
+        assert home.view("Laptop").progress == 0.0
+        gates["send_weights"].set()
+        await until(lambda: "load" in home.laptop.calls)
+        assert (home.view("Laptop").state, home.view("Laptop").progress) == ("loading", 0.5)
+        gates["load"].set()
+        await loading
+        there, here = home.view("Laptop"), home.view("Desk")
+        assert (there.state, there.layers, there.color) == ("running", (2, 4), 3)
+        assert (here.state, here.layers, here.is_self) == ("running", (0, 2), True)
+        assert there.rtt_ms == pytest.approx(0.2)  # as it was measured for the plan
+
+    at_home(model, scenario)
+
+
+def test_a_lost_computer_makes_the_model_one_that_is_to_be_planned_anew(model: LocalModel) -> None:
+    async def scenario(home: Home) -> None:
+        await home.master.load(SPLIT)
+        home.master.lost(home.laptop.node_id, "Laptop", "stopped answering")
+        state = model_state(home.master, None)
+        assert state.state == "failed"
+        assert "plans anew" in (state.message or "")
+
+    at_home(model, scenario)
+
+
+def test_a_load_that_failed_says_why(model: LocalModel) -> None:
+    async def scenario(home: Home) -> None:
+        home.laptop.errors["load"] = failing(EngineError("It burns."))
+        with pytest.raises(EngineError):
+            await home.master.load(SPLIT)
+        state = model_state(home.master, None)
+        assert state.state == "failed"
+        assert "burns" in (state.message or "")
+
+    at_home(model, scenario)
+
+
+def test_why_a_paired_computer_is_not_there(model: LocalModel) -> None:
+    async def scenario(home: Home) -> None:
+        home.connected = []
+        node_id = home.laptop.node_id
+        assert home.view("Laptop").state == "lost"
+        home.found = [found("Laptop", 2)]
+        assert home.view("Laptop").state == "asking"
+        assert home.view("Laptop").address == "127.0.0.1:9"
+        home.problems[node_id] = UntrustedPeerError("Pair it again.")
+        assert (home.view("Laptop").state, home.view("Laptop").detail) == (
+            "blocked",
+            "Pair it again.",
+        )
+        home.problems[node_id] = VersionMismatchError("Update it.")
+        assert home.view("Laptop").state == "version_differs"
+
+    at_home(model, scenario)
+
+
+def test_why_a_connected_computer_does_not_help(model: LocalModel) -> None:
+    async def scenario(home: Home) -> None:
+        laptop = cast("Any", home.laptop)
+        laptop.lent_to = "Ana's Mac"
+        assert home.view("Laptop").detail == "It helps Ana's Mac."
+        laptop.is_paused = True
+        assert (home.view("Laptop").state, home.view("Laptop").online) == ("paused", True)
+
+    at_home(model, scenario)
+
+
+def test_strangers_are_found_asked_and_paired_with(model: LocalModel) -> None:
+    async def scenario(home: Home) -> None:
+        home.found = [found("Mac", 7)]
+        assert (home.view("Mac").state, home.view("Mac").joinable) == ("found", True)
+        home.attempt = SimpleNamespace(machine=SimpleNamespace(code=None))
+        assert home.view("Mac").state == "asking"
+        home.attempt = SimpleNamespace(machine=SimpleNamespace(code="123 456"))
+        assert home.view("Mac").state == "pairing"
+
+    at_home(model, scenario)
+
+
+@pytest.mark.parametrize(
+    ("loan", "state", "progress"),
+    [
+        ({"is_loaded": True}, "running", None),
+        ({"awaits_weights": True, "transfer": None}, "receiving", 0.0),
+        ({"awaits_weights": True, "transfer": SimpleNamespace(sent=1, total=4)}, "receiving", 0.25),
+        ({"progress": 0.5}, "loading", 0.5),
+    ],
+)
+def test_a_computer_that_helps_shows_how_far_it_is(
+    model: LocalModel, loan: dict[str, Any], state: str, progress: float | None
+) -> None:
+    async def scenario(home: Home) -> None:
+        fields = {"is_loaded": False, "awaits_weights": False, "transfer": None, "progress": None}
+        assign = SimpleNamespace(layers=(4, 8))
+        home.worker.loan = SimpleNamespace(assign=assign, **(fields | loan))
+        here = home.view("Desk")
+        assert (here.state, here.progress, here.layers) == (state, progress, (4, 8))
+        home.worker.is_paused = True
+        assert home.view("Desk").state == "paused"
+
+    at_home(model, scenario)
