@@ -4,13 +4,21 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_cluster import run, until
 
 from potluck.cluster import pairing as pairing_module
 from potluck.cluster.pairing import PairingDesk
-from potluck.errors import NotFoundError, PairingError, PotluckError, UnreachableError
+from potluck.errors import (
+    IdentityError,
+    NotFoundError,
+    PairingError,
+    PotluckError,
+    UnreachableError,
+)
+from potluck.net.homes import Home
 from potluck.net.identity import Identity
 from potluck.net.pairing_link import PairingLink
 from potluck.net.transport import Listener, dial_pairing
@@ -449,9 +457,89 @@ def test_what_cannot_be_stored_is_not_said_to_have_succeeded(
 
     async def main() -> None:
         async with desk.listening():
-            with pytest.raises(OSError, match="No space"):
+            with pytest.raises(PairingError, match="No space"):
                 await laptop.desk.join(token_of(desk), [])
+            home = desk.identity.own_home
+            assert home is not None
+            await until(lambda: laptop.identity.node_id in desk.identity.revoked(home.home_id))
             assert not laptop.joined
             assert not laptop.identity.homes
+            assert not desk.admitted
+
+    run(main())
+
+
+def test_both_people_read_that_it_could_not_be_stored(
+    sides: Sides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, laptop = sides
+
+    def broken(*_: object, **__: object) -> None:
+        raise IdentityError("The key is damaged.")
+
+    monkeypatch.setattr(laptop.identity, "add_home", broken)
+
+    async def main() -> None:
+        async with laptop.listening():
+            asked = await desk.desk.ask([laptop.address])
+            await until(lambda: laptop.desk.views())
+            await desk.desk.decide(asked.id, True)
+            await laptop.desk.decide(asked.id, True)
+            await until(lambda: desk.state == laptop.state == "failed")
+
+            assert "The key is damaged." in (laptop.desk.views()[0].message or "")
+            assert not desk.admitted
+            assert not laptop.joined
+
+    run(main())
+
+
+def test_a_master_that_cannot_issue_says_so(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, laptop = sides
+
+    def full(_: bytes) -> bytes:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(desk.identity, "issue", full)
+
+    async def main() -> None:
+        async with desk.listening():
+            with pytest.raises(PairingError):
+                await laptop.desk.join(token_of(desk), [])
+        async with laptop.listening():
+            asked = await desk.desk.ask([laptop.address])
+            await until(lambda: laptop.desk.views())
+            await desk.desk.decide(asked.id, True)
+            await laptop.desk.decide(asked.id, True)
+            await until(lambda: desk.state == laptop.state == "failed")
+            assert "No space" in (desk.desk.views()[0].message or "")
+
+    run(main())
+
+
+def test_one_who_may_have_stored_it_is_listed(
+    sides: Sides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection ends after the certificate and before the thanks."""
+    desk, laptop = sides
+    store = laptop.identity.add_home
+
+    def store_and_vanish(**what: Any) -> Home:
+        home = store(**what)
+        for link in laptop.links:
+            link.close()
+        return home
+
+    monkeypatch.setattr(laptop.identity, "add_home", store_and_vanish)
+
+    async def main() -> None:
+        async with laptop.listening():
+            asked = await desk.desk.ask([laptop.address])
+            await until(lambda: laptop.desk.views())
+            await desk.desk.decide(asked.id, True)
+            await laptop.desk.decide(asked.id, True)
+            await until(lambda: desk.state == laptop.state == "paired")
+
+            assert [a.node_id for a in desk.admitted] == [laptop.identity.node_id]
 
     run(main())

@@ -197,6 +197,54 @@ def test_programs_have_seconds_and_people_have_minutes(
     assert kind(master) == kind(worker) == "timed_out"
 
 
+def issue_to(worker: WorkerBySight, master: MasterBySight) -> None:
+    """Up to where the certificate is on its way, and no word came back."""
+    meet(master, worker)
+    worker.receive(master.accept(NOW)[0], NOW)
+    master.receive(worker.accept(NOW)[0], NOW)
+    assert master.state is PairingState.ISSUED
+
+
+@pytest.mark.parametrize("silence", ["connection lost", "no answer"])
+def test_a_worker_that_may_have_its_certificate_is_admitted(
+    silence: str, master: MasterBySight, worker: WorkerBySight, laptop: Computer
+) -> None:
+    issue_to(worker, master)
+
+    if silence == "connection lost":
+        master.lost()
+    else:
+        assert master.tick(master.deadline) == []
+
+    assert master.outcome == Admitted(node_id=proofs.node_id(laptop.certificate), name="Laptop")
+    assert master.state is PairingState.PAIRED
+
+
+def test_a_worker_that_refuses_its_certificate_is_not_admitted(
+    master: MasterBySight, worker: WorkerBySight, laptop: Computer
+) -> None:
+    issue_to(worker, master)
+    master.receive(PairRefuse(kind="failed"), NOW)
+
+    assert kind(master) == "failed"
+    assert master.issued is not None  # for whoever has to revoke it
+    assert master.issued.node_id == proofs.node_id(laptop.certificate)
+
+
+def test_what_cannot_be_kept_did_not_come_about(
+    master: MasterBySight, worker: WorkerBySight
+) -> None:
+    meet(master, worker)
+    exchange(worker, master, worker.accept(NOW))
+    exchange(master, worker, master.accept(NOW))
+    assert isinstance(worker.outcome, Member)
+    messages = worker.fail(PairingError("The disk is full.", kind="failed"))
+
+    assert messages == [PairRefuse(kind="failed")]
+    assert "The disk is full." in str(worker.outcome)
+    assert worker.state is PairingState.FAILED
+
+
 def test_a_connection_that_ends_is_an_outcome(worker: WorkerBySight) -> None:
     worker.lost()
 

@@ -10,11 +10,18 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from potluck.api.schema import Pairing as PairingView
 from potluck.api.schema import PairingState as ViewState
-from potluck.errors import NotFoundError, PairingError, PeerTimeoutError
+from potluck.errors import (
+    IdentityError,
+    NotFoundError,
+    PairingError,
+    PeerTimeoutError,
+    PotluckError,
+)
 from potluck.ids import NodeId, short
 from potluck.net.identity import Identity
 from potluck.net.pairing_link import PairingLink
@@ -268,26 +275,32 @@ class PairingDesk:
         messages: list[Message],
         attempt: Attempt | None = None,
     ) -> None:
-        try:
-            while True:
-                self._settle(machine, link.remote)
+        """Carry messages until there is an outcome, store it, and say the last words."""
+        while machine.outcome is None:
+            try:
                 await _send(link, messages)
-                if attempt is not None and (machine.code or machine.outcome):
+                if attempt is not None and machine.code:
                     attempt.compared.set()
                 self._changed()
-                if machine.outcome is not None:
-                    return
-                try:
-                    message = await link.receive(max(0.0, machine.deadline - _now()))
-                    messages = machine.receive(message, _now())
-                except PeerTimeoutError:
-                    messages = machine.tick(_now())
-        except PairingError as error:  # the connection ended
-            logger.info("pairing ended: %s", error)
-            machine.lost()
+                message = await link.receive(max(0.0, machine.deadline - _now()))
+                messages = machine.receive(message, _now())
+            except PeerTimeoutError:
+                messages = machine.tick(_now())
+            except PairingError as error:
+                logger.info("the connection of a pairing ended: %s", error)
+                machine.lost()
+                messages = []
+        try:
+            self._settle(machine, link.remote)
+        except (PotluckError, OSError) as error:
+            logger.exception("a pairing could not be stored")
+            messages = machine.fail(_not_stored(error))
+        with suppress(PairingError):  # who hung up does not hear them
+            await _send(link, messages)
+        self._changed()
 
     def _settle(self, machine: Pairing, remote: Address) -> None:
-        """Store what was agreed, before the last message says so."""
+        """Store how it ended, before the last message says so."""
         match machine.outcome:
             case Member() as member:
                 self._identity.add_home(
@@ -303,6 +316,8 @@ class PairingDesk:
                 self._admitted(
                     admitted, Address(host=remote.host, port=admitted.port or remote.port)
                 )
+            case _ if machine.issued is not None:  # refused after all: what it got is worth nothing
+                self._identity.revoke(machine.issued.node_id)
             case _:
                 pass
 
@@ -315,12 +330,12 @@ class PairingDesk:
         )
 
     def _issue(self, certificate: bytes) -> Membership:
-        home = self._identity.create_home(self._name())
-        return Membership(
-            home_name=home.name,
-            authority=home.ca_pem,
-            certificate=self._identity.issue(certificate),
-        )
+        try:
+            home = self._identity.create_home(self._name())
+            issued = self._identity.issue(certificate)
+        except (IdentityError, OSError) as error:
+            raise _not_stored(error) from error
+        return Membership(home_name=home.name, authority=home.ca_pem, certificate=issued)
 
     def _own(self, work: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.create_task(work)
@@ -331,6 +346,16 @@ class PairingDesk:
 async def _send(link: PairingLink, messages: Sequence[Message]) -> None:
     for message in messages:
         await link.send(message)
+
+
+def _not_stored(error: PotluckError | OSError) -> PairingError:
+    """Why what was agreed is void."""
+    if isinstance(error, PairingError):
+        return error
+    why = error.message if isinstance(error, PotluckError) else f"{error.strerror or error}."
+    return PairingError(
+        f"This computer cannot store the pairing. {why} Nothing was paired.", kind="failed"
+    )
 
 
 def _now() -> float:

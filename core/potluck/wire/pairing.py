@@ -4,7 +4,8 @@ The ways themselves are `pairing_by_sight.py` and `pairing_by_token.py`.
 
 Rules of the file:
 - A machine never raises for what a peer sends: it ends, with a PairingError as its outcome.
-- The master issues nothing before the person at the master has accepted.
+- The master issues nothing before the person at the master has accepted. Once it has, silence means
+  that the other may be a member, and counts as such; a refusal by either means that it is none.
 - A person reads our sentences, never a text of a peer that is not yet paired.
 """
 
@@ -138,6 +139,7 @@ class Pairing(ABC):
         self.peer_name = ""
         self.code: str | None = None  # `427 918`, from COMPARING on
         self.outcome: Outcome | None = None
+        self.issued: Admitted | None = None  # at the master, once a certificate is on its way
         self.deadline = now + EXCHANGE_TIMEOUT_S
         self._nonce = me.random(NONCE_BYTES)
         self._seen = b""  # the transcript's hash, once complete
@@ -186,12 +188,21 @@ class Pairing(ABC):
         """The person here says no, or that the digits differ. Whatever came before is void."""
         return self._abort("refused", PairingError("You refused the pairing.", kind="refused"))
 
+    def fail(self, error: PairingError) -> list[Message]:
+        """What was agreed cannot be kept here: it did not come about after all."""
+        self.outcome = None
+        return self._abort("failed", error)
+
     def tick(self, now: float) -> list[Message]:
         """End the attempt if its time is up."""
-        return self._abort("timed_out") if now >= self.deadline else []
+        if now < self.deadline:
+            return []
+        return self._admit() if self.issued is not None else self._abort("timed_out")
 
     def lost(self) -> None:
         """The connection ended."""
+        if self.issued is not None and self.outcome is None:
+            self._admit()
         self._abort(
             "failed",
             PairingError(
@@ -214,6 +225,11 @@ class Pairing(ABC):
 
     def _agreed(self) -> list[Message]:
         """What this side sends when both have agreed."""
+        return []
+
+    def _admit(self) -> list[Message]:
+        """The end of a pairing that succeeded, at the master."""
+        self.state, self.outcome = PairingState.PAIRED, self.issued
         return []
 
     def _enter(self, state: PairingState, now: float) -> None:

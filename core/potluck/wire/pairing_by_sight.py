@@ -95,13 +95,15 @@ class MasterBySight(Pairing):
             case PairAccept() if self.state is PairingState.ACCEPTED_HERE:
                 return self._agreed()
             case PairDone():
-                self.outcome = Admitted(node_id=proofs.node_id(self._peer), name=self.peer_name)
+                return self._admit()
             case _:  # pair_accept while the person here still compares
                 pass
         return []
 
     def _agreed(self) -> list[Message]:
-        return [joined(self._issue(self._peer))]
+        membership = self._issue(self._peer)
+        self.issued = Admitted(node_id=proofs.node_id(self._peer), name=self.peer_name)
+        return [joined(membership)]
 
 
 class WorkerBySight(Pairing):

@@ -130,10 +130,7 @@ class MasterByToken(Pairing):
             case PairClaim():
                 return self._take_claim(message, now)
             case PairDone():
-                self.outcome = Admitted(
-                    node_id=proofs.node_id(self._worker), name=self.peer_name, port=self._port
-                )
-                return []
+                return self._admit()
             case _:
                 return []
 
@@ -164,7 +161,11 @@ class MasterByToken(Pairing):
         proofs.check_signature(self._worker, "worker", self._seen, claim.signature)
         if not self._invites.use(self._invite, now=now):
             raise Refused("token")  # somebody else was faster
-        return [joined(self._issue(self._worker))]
+        membership = self._issue(self._worker)
+        self.issued = Admitted(
+            node_id=proofs.node_id(self._worker), name=self.peer_name, port=self._port
+        )
+        return [joined(membership)]
 
 
 def _transcript(
