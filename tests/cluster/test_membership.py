@@ -1,5 +1,6 @@
 """Homes of real identities, TLS and control connections on loopback; no multicast."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import cast
 import pytest
 from fake_cluster import run, until
 
+from potluck.cluster import membership as membership_module
 from potluck.cluster.computers import LocalComputer
 from potluck.cluster.membership import Membership, MembershipEvents
 from potluck.cluster.pairing import PairingDesk
@@ -32,6 +34,7 @@ class Node:
         self.received: list[Message] = []
         self.served: list[Link] = []
         self.lost: list[NodeId] = []
+        self.hangs_up = False  # as soon as somebody is connected
         self.discovery = Discovery(
             on_change=self._found,
             remembered=folder / f"{name}.addresses.json",
@@ -87,6 +90,8 @@ class Node:
     async def _serve(self, link: Link) -> None:
         """As `WorkerLinks` does, as far as trust goes."""
         self.served.append(link)
+        if self.hangs_up:
+            return
         with suppress(PeerLostError):
             await ControlLink(link).run(lambda message, _: self._handle(link, message))
 
@@ -209,5 +214,48 @@ def test_who_was_away_while_another_was_forgiven_hears_of_it(tmp_path: Path) -> 
                 await until(lambda: desk.connected() == ["Mac"])
 
                 await until(lambda: not again.revoked())
+
+    run(main())
+
+
+def test_who_hangs_up_again_and_again_is_dialled_ever_more_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership_module, "RETRY_S", (0.0, 0.1, 0.2))
+
+    async def main() -> None:
+        desk, laptop = Node("Desk", tmp_path), Node("Laptop", tmp_path)
+        laptop.hangs_up = True
+        async with all_up([desk, laptop]):
+            began = asyncio.get_running_loop().time()
+            await pair_by_token(desk, laptop)
+            await until(lambda: len(laptop.served) == 4)
+
+            assert asyncio.get_running_loop().time() - began > 0.1 + 0.2 + 0.2
+
+    run(main())
+
+
+def test_a_list_that_cannot_be_written_ends_no_connecting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership_module, "RETRY_S", (0.0,))
+    write, failures = membership_module.write_atomically, [OSError(28, "No space left on device")]
+
+    async def main() -> None:
+        desk, laptop = Node("Desk", tmp_path), Node("Laptop", tmp_path)
+
+        def full_once(path: Path, data: bytes) -> None:
+            if failures and desk.connected():
+                raise failures.pop()
+            write(path, data)
+
+        monkeypatch.setattr(membership_module, "write_atomically", full_once)
+        async with all_up([desk, laptop]):
+            await pair_by_token(desk, laptop)
+            laptop.name = "Renamed"
+            for link in laptop.served:
+                link.close()
+            await until(lambda: not failures and desk.connected() == ["Renamed"])
 
     run(main())

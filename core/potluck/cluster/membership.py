@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from potluck.cluster.computers import LocalComputer, RemoteComputer
+from potluck.cluster.tasks import TaskSet
 from potluck.errors import PeerLostError, PotluckError, UnreachableError, UntrustedPeerError
 from potluck.ids import HomeId, NodeId, short
 from potluck.net.advert import Found
@@ -36,6 +37,7 @@ from potluck.wire.messages import (
 logger = logging.getLogger(__name__)
 
 RETRY_S = (0.5, 1.0, 2.0, 5.0)  # between attempts to connect; the last one for ever
+STEADY_S = 10.0  # a connection that lasted so long was a good one: the next attempt is the first
 DISCOVERY_S = 4.0  # mDNS has found by then whoever is there
 COLORS = 6
 _REVOKED_TIMEOUT_S = 2.0
@@ -83,7 +85,7 @@ class Membership:
         self._connected: dict[NodeId, RemoteComputer] = {}
         self._problems: dict[NodeId, PotluckError] = {}
         self._dialling: dict[NodeId, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._started = asyncio.get_running_loop().time()
 
     # --- who is there
@@ -163,7 +165,7 @@ class Membership:
 
     def _tell_all_revoked(self) -> None:
         for computer in self._connected.values():
-            self._own(self._tell_revoked(computer.link))
+            self._tasks.spawn(self._tell_revoked(computer.link))
 
     async def _tell_revoked(self, link: Link) -> None:
         """The whole list, also an empty one: what was lifted has to be heard of as well."""
@@ -178,31 +180,35 @@ class Membership:
         for found in self._discovery.peers():
             node_id = found.node_id
             if node_id in self._records and node_id not in self._dialling:
-                task = asyncio.create_task(self._keep_connected(node_id), name="member")
+                task = self._tasks.spawn(self._keep_connected(node_id), name="member")
                 self._dialling[node_id] = task
-                task.add_done_callback(lambda _, n=node_id: self._dialling.pop(n, None))
+                task.add_done_callback(lambda task, n=node_id: self._dialled(n, task))
         self._notify()
+
+    def _dialled(self, node_id: NodeId, task: asyncio.Task[None]) -> None:
+        if self._dialling.get(node_id) is task:
+            del self._dialling[node_id]
 
     def _found(self, node_id: NodeId) -> Found | None:
         return next((f for f in self._discovery.peers() if f.node_id == node_id), None)
 
     async def _keep_connected(self, node_id: NodeId) -> None:
         """Connect and serve, again and again, as long as the computer is found."""
-        attempt = 0
+        attempt, now = 0, asyncio.get_running_loop().time
         while node_id in self._records and (found := self._found(node_id)) is not None:
+            began = now()
             try:
-                link = await self._dial(found)
+                await self._serve(await self._dial(found), found)
             except PotluckError as error:
                 logger.info("cannot connect node=%s: %s", short(node_id), error)
                 self._problems[node_id] = error
                 if isinstance(error, UnreachableError):
                     self._discovery.forget(node_id)
                 self._notify()
-                await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
-                attempt += 1
-            else:
-                attempt = 0
-                await self._serve(link, found)
+            except OSError:  # of this computer: the disk is full
+                logger.exception("cannot hold a connection node=%s", short(node_id))
+            attempt = 0 if now() - began > STEADY_S else attempt + 1
+            await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
         self._problems.pop(node_id, None)
 
     async def _dial(self, found: Found) -> Link:
@@ -227,11 +233,11 @@ class Membership:
         )
         self._connected[computer.node_id] = computer
         self._problems.pop(computer.node_id, None)
-        self._remember_name(computer)
-        self._discovery.remember(computer.node_id, computer.name, computer.addresses)
         logger.info("connected node=%s name=%s", short(computer.node_id), computer.name)
         self._notify()
         try:
+            self._remember_name(computer)
+            self._discovery.remember(computer.node_id, computer.name, computer.addresses)
             await self._tell_revoked(link)
             await ControlLink(link).run(lambda message, payload: self._handle(computer, message))
         except PeerLostError as error:
@@ -272,26 +278,17 @@ class Membership:
 
     def _notify(self) -> None:
         self._events.changed()
-        self._own(self._wake())
+        self._tasks.spawn(self._wake())
 
     async def _wake(self) -> None:
         async with self.changed:
             self.changed.notify_all()
 
-    def _own(self, work: "asyncio._CoroutineLike[None]") -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def stop(self) -> None:
         """Say goodbye to everyone."""
-        tasks = list(self._dialling.values())
-        for task in tasks:
-            task.cancel()
         for computer in self.connected():
             computer.link.close("The main computer was closed.")
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._tasks.stop()
 
     def _save(self) -> None:
         records = [msgspec.to_builtins(r) for r in self._records.values()]

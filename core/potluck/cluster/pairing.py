@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from potluck.api.schema import Pairing as PairingView
 from potluck.api.schema import PairingState as ViewState
+from potluck.cluster.tasks import TaskSet
 from potluck.errors import (
     IdentityError,
     NotFoundError,
@@ -121,7 +122,7 @@ class PairingDesk:
         self._invites = Invites(os.urandom)
         self._attempts: dict[str, Attempt] = {}
         self._ids = itertools.count(1)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def views(self) -> tuple[PairingView, ...]:
         return tuple(attempt.view() for attempt in self._attempts.values())
@@ -152,7 +153,7 @@ class PairingDesk:
             self._me(), peer_certificate=link.peer_certificate, issue=self._issue, now=_now()
         )
         attempt = self._enter(machine, node_id, f"{addresses[0].host}", link)
-        self._own(self._run(attempt, machine.start()))
+        self._tasks.spawn(self._run(attempt, machine.start()), name="pairing")
         await self._await_code(attempt)
         return attempt.view()
 
@@ -336,11 +337,6 @@ class PairingDesk:
         except (IdentityError, OSError) as error:
             raise _not_stored(error) from error
         return Membership(home_name=home.name, authority=home.ca_pem, certificate=issued)
-
-    def _own(self, work: "asyncio._CoroutineLike[None]") -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 async def _send(link: PairingLink, messages: Sequence[Message]) -> None:
