@@ -8,7 +8,14 @@ from tiny_models import Reference, make_model
 
 torch.set_num_threads(1)  # suites that fight over the cores are slow
 
+
 MakeReference = Callable[..., Reference]
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:  # pyright: ignore[reportUnusedFunction]
+    """Random numbers are the same in every run of a test."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from tiny_models import CPU, Reference
 from potluck.engine.profile import profile_layers
 from potluck.errors import OutOfMemoryError
 from potluck.model.config import ModelConfig
+from potluck.model.layers import LayerKind
 
 
 def test_every_figure_is_measured_and_a_chunk_costs_more_than_a_token(llama: Reference) -> None:
@@ -40,6 +41,33 @@ def test_a_bigger_layer_takes_longer() -> None:
         ).decode_ms
 
     assert decode_ms(1024) > 2 * decode_ms(64)  # 256 times the weights
+
+
+def test_every_kind_of_layer_is_measured_by_itself() -> None:
+    config = ModelConfig.from_dict(
+        {
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "vocab_size": 100,
+            "hidden_size": 64,
+            "head_dim": 16,
+            "num_attention_heads": 4,
+            "intermediate_size": 16384,
+            "num_hidden_layers": 4,
+            "mlp_only_layers": [0],
+            "num_experts": 4,
+            "num_experts_per_tok": 1,
+            "moe_intermediate_size": 8,
+        }
+    )
+
+    profile = profile_layers(config, CPU, torch.float32, chunk=8, memory=1 << 28, budget_s=0.05)
+
+    dense, mixture = (LayerKind(window=None, experts=experts) for experts in (False, True))
+    assert profile.layers == (dense, mixture, mixture, mixture)
+    # 12 MB of weights, against the few kilobytes of one small expert.
+    assert profile.kinds[dense].decode_ms > 2 * profile.kinds[mixture].decode_ms
+    mean = (profile.kinds[dense].decode_ms + 3 * profile.kinds[mixture].decode_ms) / 4
+    assert profile.decode_ms == pytest.approx(mean)
 
 
 def test_a_profile_takes_about_the_time_it_was_given(llama: Reference) -> None:

@@ -67,6 +67,15 @@ MULTIPLIERS = {
     "attention_multiplier": 0.21,
     "logits_scaling": 5.0,
 }
+PICTURES = "Gemma3 with pictures"
+TINY_EYE = {
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
 QWEN_MOE = {
     "num_experts": 7,
     "num_experts_per_tok": 3,
@@ -151,6 +160,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
                 "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
             },
         },
+    ),
+    "gemma 3, text of a model with pictures": (
+        PICTURES,
+        {**GEMMA, "layer_types": ["sliding_attention", "full_attention"] * 2},
     ),
     "olmo 2": ("Olmo2", {}),
     "olmo 2, no shared key heads, bias": (
@@ -258,12 +271,7 @@ def make_model(
     variant: str, folder: Path, *, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> Reference:
     """Write a random model of this variant into the folder, as the Hub has them."""
-    family, changes = VARIANTS[variant]
-    kind = "Gemma3TextConfig" if family == "Gemma3" else f"{family}Config"
-    config = getattr(transformers, kind)(**SHAPE | {"pad_token_id": None} | deepcopy(changes))
-    # The plain way of attention, which is the one that caps scores.
-    config._attn_implementation = "eager"
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    model = _random_model(*VARIANTS[variant])
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -276,6 +284,21 @@ def make_model(
     model.to(torch.float32)
     read = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return Reference(model, ModelConfig.from_dict(read), stored_tensors(folder))
+
+
+def _random_model(family: str, changes: dict[str, Any]) -> Any:
+    shape = SHAPE | {"pad_token_id": None} | deepcopy(changes)
+    kind = "Gemma3TextConfig" if family.startswith("Gemma3") else f"{family}Config"
+    config = getattr(transformers, kind)(**shape)
+    name = f"{family}ForCausalLM"
+    if family == PICTURES:
+        name = "Gemma3ForConditionalGeneration"
+        config = transformers.Gemma3Config(
+            text_config=config.to_dict(), vision_config=TINY_EYE, image_token_index=10**6
+        )
+    # The plain way of attention, which is the one that caps scores.
+    config._attn_implementation = "eager"
+    return getattr(transformers, name)(config).eval()
 
 
 def stored_tensors(folder: Path) -> tuple[StoredTensor, ...]:

@@ -86,7 +86,9 @@ class Attention:
 
     def __init__(self, heads: Heads, qkv: Linear, qk_norm: QkNorm | None, output: Linear) -> None:
         self.num_heads, self.num_kv_heads = heads.queries, heads.keys
-        self.head_dim, self.window, self.scale = heads.size, heads.window, heads.scale
+        self.head_dim, self.window = heads.size, heads.window
+        # None is torch's own, and saves it a conversion for each token.
+        self.scale = None if heads.scale == heads.size**-0.5 else heads.scale
         self.rope = heads.rope
         self._partial = heads.rotary_dim if heads.rotary_dim < heads.size else None
         self.qkv, self.qk_norm, self.output = qkv, qk_norm, output
@@ -99,8 +101,8 @@ class Attention:
         if self.qk_norm is not None:
             qk.copy_(self.qk_norm(qk))
         if self.rope is not None:
-            turned = qk if self._partial is None else qk[..., : self._partial]
-            rotate(turned, *step.angles[self.rope])
+            cos, sin = step.angles[self.rope]
+            rotate(qk if self._partial is None else qk[..., : self._partial], cos, sin)
         cache.write(step.position, qkv[:, H:])
         span = step.span(self.window)
         if T == 1:
@@ -142,13 +144,13 @@ class Attention:
 class SoftCappedAttention(Attention):
     """Scores are bent to stay below a cap: cap · tanh(score / cap) (Gemma 2)."""
 
-    __slots__ = ("_cap",)
+    __slots__ = ("_cap", "_scale_to_cap")
 
     def __init__(
         self, heads: Heads, qkv: Linear, qk_norm: QkNorm | None, output: Linear, *, cap: float
     ) -> None:
         super().__init__(heads, qkv, qk_norm, output)
-        self._cap = cap
+        self._cap, self._scale_to_cap = cap, heads.scale / cap
 
     def _attend_one(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
         keys, values = cache.read(span.start, span.length)
@@ -169,7 +171,7 @@ class SoftCappedAttention(Attention):
         Hkv = self.num_kv_heads
         rows = q.view(T, Hkv, H // Hkv, K).permute(1, 2, 0, 3).reshape(Hkv, -1, K)  # (Hkv, G·T, K)
         scores = (rows @ keys.transpose(1, 2)).float()  # (Hkv, G·T, length)
-        scores = scores.mul_(self.scale / self._cap).tanh_().mul_(self._cap)
+        scores = scores.mul_(self._scale_to_cap).tanh_().mul_(self._cap)
         if mask is not None:
             scores.view(Hkv, -1, T, keys.shape[1]).masked_fill_(~mask, -torch.inf)
         out = scores.softmax(-1).to(values.dtype) @ values  # (Hkv, G·T, K)

@@ -1,0 +1,89 @@
+"""What a query looks at, and how its scores are bent."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from potluck.engine import attention as attention_module
+from potluck.engine.attention import Attention, Heads, SoftCappedAttention, Step
+from potluck.engine.kvcache import LayerCache
+from potluck.engine.linear import Linear
+from potluck.engine.products import Products
+from potluck.engine.rotary import Rotary
+from potluck.model.rope import Rope
+
+CPU = torch.device("cpu")
+D, H, HKV, K = 12, 4, 2, 8
+
+
+def looks_at(position: int, tokens: int, window: int | None) -> Tensor:
+    """Of each of these queries, whether it looks at each of the cached tokens."""
+    span = Step(position, tokens, [], CPU).span(window)
+    seen = torch.zeros((tokens, position + tokens), dtype=torch.bool)
+    inside = torch.ones((tokens, span.length), dtype=torch.bool)
+    if span.mask is not None:
+        inside = span.mask
+    elif span.is_causal:
+        inside = inside.tril()
+    seen[:, span.start : span.start + span.length] = inside
+    return seen
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 7, 100])
+@pytest.mark.parametrize("tokens", [1, 2, 6])
+@pytest.mark.parametrize("position", [0, 1, 5, 12])
+def test_a_query_looks_at_what_is_before_it_and_in_its_window(
+    position: int, tokens: int, window: int | None
+) -> None:
+    seen = looks_at(position, tokens, window)
+
+    for query in range(tokens):
+        here = position + query
+        first = 0 if window is None else max(0, here - window + 1)
+        expected = [first <= key <= here for key in range(position + tokens)]
+        assert seen[query].tolist() == expected
+
+
+def linear(rows: int, width: int) -> Linear:
+    return Linear(torch.randn(rows, width), None, Products())
+
+
+def pieces(window: int | None) -> tuple[Heads, Linear, None, Linear]:
+    heads = Heads(queries=H, keys=HKV, size=K, window=window, scale=0.3, rope=0, rotary_dim=K)
+    return heads, linear((H + 2 * HKV) * K, D), None, linear(D, H * K)
+
+
+def run(layer: Attention, x: Tensor, sizes: list[int]) -> Tensor:
+    cache = LayerCache(HKV, K, torch.float32, CPU)
+    cache.resize(len(x), 0)
+    rotary = Rotary(Rope(dim=K), len(x), torch.float32, CPU)
+    outputs: list[Tensor] = []
+    position = 0
+    for piece in x.split(sizes):
+        outputs.append(layer(piece, cache, Step(position, len(piece), [rotary], CPU)))
+        position += len(piece)
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_a_cap_that_is_never_reached_bends_nothing(window: int | None) -> None:
+    parts = pieces(window)
+    x = torch.randn(20, D) * 0.1
+
+    plain = run(Attention(*parts), x, [12, 1, 7])
+    capped = run(SoftCappedAttention(*parts, cap=1e4), x, [12, 1, 7])
+
+    torch.testing.assert_close(capped, plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [[20], [12, 1, 7]], ids=str)
+def test_many_queries_are_capped_in_parts(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int]
+) -> None:
+    layer = SoftCappedAttention(*pieces(5), cap=2.0)
+    x = torch.randn(20, D)
+    whole = run(layer, x, [20])
+
+    monkeypatch.setattr(attention_module, "_QUERIES", 3)
+
+    torch.testing.assert_close(run(layer, x, sizes), whole, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,113 @@
+"""A token goes through the experts that its router chose, and through no others."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from potluck.engine.linear import Linear
+from potluck.engine.mlp import Experts, Mlp
+from potluck.engine.products import Products
+from potluck.model.config import Activation
+
+D, SIZE, COUNT = 6, 4, 5
+
+
+class CountingMlp(Mlp):
+    """Remembers how many tokens it was given."""
+
+    __slots__ = ("tokens",)
+
+    def __init__(self, generator: torch.Generator) -> None:
+        gate_up = torch.randn(2 * SIZE, D, generator=generator).bfloat16().float()
+        down = torch.randn(D, SIZE, generator=generator).bfloat16().float()
+        super().__init__(Linear(gate_up, None, Products()), Linear(down, None, Products()), "silu")
+        self.tokens = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.tokens += len(x)
+        return super().__call__(x)
+
+
+def mixture(*, per_token: int = 2, normalise: bool = True) -> tuple[Experts, list[CountingMlp]]:
+    generator = torch.Generator().manual_seed(1)
+    experts = [CountingMlp(generator) for _ in range(COUNT)]
+    router = torch.randn(COUNT, D, generator=generator)
+    return Experts(router, experts, per_token=per_token, normalise=normalise), experts
+
+
+def by_definition(mix: Experts, x: Tensor, per_token: int, normalise: bool) -> Tensor:
+    """All experts, of which those that were not chosen weigh nothing."""
+    probabilities = (x @ mix.router.T).softmax(-1)
+    threshold = probabilities.sort(-1, descending=True).values[:, per_token - 1 : per_token]
+    weights = torch.where(probabilities >= threshold, probabilities, 0.0)
+    if normalise:
+        weights = weights / weights.sum(-1, keepdim=True)
+    outputs = torch.stack([Mlp.__call__(expert, x) for expert in mix.experts], 1)  # (T, E, D)
+    return (weights[..., None] * outputs).sum(1)
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("per_token", [1, 2, COUNT])
+@pytest.mark.parametrize("tokens", [1, 2, 9])
+def test_a_mixture_is_the_weighted_sum_of_the_chosen(
+    tokens: int, per_token: int, normalise: bool
+) -> None:
+    mix, _ = mixture(per_token=per_token, normalise=normalise)
+    x = torch.randn(tokens, D)
+
+    torch.testing.assert_close(mix(x), by_definition(mix, x, per_token, normalise))
+
+
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_only_chosen_experts_are_computed(tokens: int) -> None:
+    mix, experts = mixture()
+    x = torch.randn(1, D).expand(tokens, D)  # all choose the same two
+
+    mix(x)
+
+    assert sorted(expert.tokens for expert in experts) == [0, 0, 0, tokens, tokens]
+
+
+def test_the_input_is_not_changed() -> None:
+    mix, _ = mixture()
+    for tokens in (1, 5):
+        x = torch.randn(tokens, D)
+        before = x.clone()
+
+        mix(x)
+
+        assert torch.equal(x, before)
+
+
+def test_16_bits_are_routed_and_added_up_in_32() -> None:
+    mix, experts = mixture()
+    x = torch.randn(4, D).bfloat16()
+    expected = mix(x.float())
+    for expert in experts:
+        for linear in (expert.gate_up, expert.down):
+            linear.weight = linear.weight.bfloat16()
+
+    y = mix(x)
+
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), expected, rtol=0.05, atol=0.05)
+
+
+def test_a_gated_mlp_uses_its_activation() -> None:
+    up = torch.eye(1).repeat(2, 1)
+    x = torch.tensor([[2.0]])
+
+    functions: dict[Activation, Callable[[Tensor], Tensor]] = {
+        "silu": F.silu,
+        "gelu_pytorch_tanh": _gelu,
+    }
+    for name, function in functions.items():
+        mlp = Mlp(Linear(up, None, Products()), Linear(torch.eye(1), None, Products()), name)
+        assert mlp(x).item() == pytest.approx(function(x).item() * 2)
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")

@@ -1,0 +1,162 @@
+"""What a family takes for a missing field is what `transformers` takes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import transformers
+
+from potluck.errors import InvalidConfigError
+from potluck.model.config import ModelConfig
+from potluck.model.families import FAMILIES
+
+SIZES: Mapping[str, Any] = {
+    "vocab_size": 300,
+    "hidden_size": 256,
+    "intermediate_size": 64,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 32,
+}
+WITH_PICTURES = "Gemma3ForConditionalGeneration"
+
+
+def config_class(architecture: str) -> Any:
+    name = architecture.removesuffix("ForCausalLM")
+    return getattr(transformers, "Gemma3TextConfig" if name == "Gemma3" else f"{name}Config")
+
+
+@pytest.mark.parametrize("architecture", sorted(set(FAMILIES) - {WITH_PICTURES}))
+def test_missing_fields_are_what_transformers_takes_for_them(architecture: str) -> None:
+    named = {"architectures": [architecture]}
+    whole = config_class(architecture)(**SIZES, eos_token_id=2).to_dict()
+
+    ours = ModelConfig.from_dict({**SIZES, **named, "eos_token_id": 2})
+
+    assert ours == ModelConfig.from_dict(whole | named)
+
+
+def test_the_text_part_of_gemma_3_is_read_as_published() -> None:
+    """`google/gemma-3-4b-it` says little of its text: the rest is what the family takes."""
+    published = {
+        "architectures": [WITH_PICTURES],
+        "eos_token_id": [1, 106],
+        "text_config": {
+            "hidden_size": 2560,
+            "intermediate_size": 10240,
+            "model_type": "gemma3_text",
+            "num_hidden_layers": 34,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 1024,
+        },
+        "vision_config": {"hidden_size": 1152},
+    }
+
+    config = ModelConfig.from_dict(published)
+
+    assert (config.num_heads, config.num_kv_heads, config.head_dim) == (8, 4, 256)
+    assert config.eos_token_ids == (1, 106)
+    assert config.tie_word_embeddings
+    assert set(config.head_tensors()) == {
+        "language_model.model.norm.weight",
+        "language_model.model.embed_tokens.weight",
+    }
+    assert "language_model.model.layers.33.self_attn.q_norm.weight" in config.layer_tensors(33)
+
+
+PUBLISHED: dict[str, tuple[int, Mapping[str, Any]]] = {
+    "Mixtral 8x7B": (
+        46_702_792_704,
+        {
+            "architectures": ["MixtralForCausalLM"],
+            "vocab_size": 32000,
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "num_local_experts": 8,
+        },
+    ),
+    "Qwen3 30B A3B": (
+        30_532_122_624,
+        {
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "vocab_size": 151936,
+            "hidden_size": 2048,
+            "head_dim": 128,
+            "intermediate_size": 6144,
+            "moe_intermediate_size": 768,
+            "num_experts": 128,
+            "num_hidden_layers": 48,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+        },
+    ),
+    "Phi-3 mini": (
+        3_821_079_552,
+        {
+            "architectures": ["Phi3ForCausalLM"],
+            "vocab_size": 32064,
+            "hidden_size": 3072,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+        },
+    ),
+    "Gemma 2 2B": (
+        2_614_341_888,
+        {
+            "architectures": ["Gemma2ForCausalLM"],
+            "vocab_size": 256000,
+            "hidden_size": 2304,
+            "intermediate_size": 9216,
+            "num_hidden_layers": 26,
+        },
+    ),
+    "Gemma 3 1B": (
+        999_885_952,
+        {
+            "architectures": ["Gemma3ForCausalLM"],
+            "vocab_size": 262144,
+            "hidden_size": 1152,
+            "intermediate_size": 6912,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+        },
+    ),
+    "SmolLM3 3B": (
+        3_075_098_624,
+        {
+            "architectures": ["SmolLM3ForCausalLM"],
+            "vocab_size": 128256,
+            "hidden_size": 2048,
+            "intermediate_size": 11008,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 16,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_tensors_of_published_models_have_their_known_number_of_parameters(name: str) -> None:
+    parameters, published = PUBLISHED[name]
+    config = ModelConfig.from_dict(published)
+    ends = config.embedding_tensors() | config.head_tensors()
+    rows = sum(shape[0] * (shape[1] if len(shape) > 1 else 1) for shape in ends.values())
+
+    layers = sum(config.layer_bytes(layer, 1) for layer in range(config.num_layers))
+
+    assert rows + layers == parameters
+
+
+@pytest.mark.parametrize("field", ["quantization_config", "use_bidirectional_attention"])
+def test_what_would_be_computed_wrongly_is_refused(field: str) -> None:
+    for config in (
+        {**SIZES, "architectures": ["Gemma3ForCausalLM"], field: {"some": "value"}},
+        {"architectures": [WITH_PICTURES], "text_config": {**SIZES, field: True}},
+    ):
+        with pytest.raises(InvalidConfigError, match=field):
+            ModelConfig.from_dict(config)

@@ -1,0 +1,105 @@
+"""Layers of one model that differ are told apart, and those of equal cost are not."""
+
+import pytest
+
+from potluck.errors import InvalidConfigError
+from potluck.model.config import ModelConfig
+from potluck.model.layers import LayerKind
+
+SIZES: dict[str, object] = {
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+}
+
+
+def read(architecture: str, **changes: object) -> ModelConfig:
+    return ModelConfig.from_dict(SIZES | {"architectures": [architecture]} | changes)
+
+
+def test_windows_repeat_by_their_pattern() -> None:
+    assert read("Gemma2ForCausalLM").sliding_windows == (4096, None, 4096, None)
+    gemma = read("Gemma3ForCausalLM", sliding_window=9, num_hidden_layers=8)
+    assert gemma.sliding_windows == (9, 9, 9, 9, 9, None, 9, 9)
+    exaone = read("Exaone4ForCausalLM", sliding_window=9, sliding_window_pattern="LG")
+    assert exaone.sliding_windows == (9, None, 9, None)
+    # The last layer sees all, whatever the letters say.
+    exaone = read("Exaone4ForCausalLM", sliding_window=9, sliding_window_pattern="LLL")
+    assert exaone.sliding_windows == (9, 9, 9, None)
+
+
+def test_layer_types_say_more_than_a_pattern() -> None:
+    types = ["full_attention", "sliding_attention", "full_attention", "full_attention"]
+    for name in ("Gemma2ForCausalLM", "Gemma3ForCausalLM", "Exaone4ForCausalLM"):
+        assert read(name, layer_types=types).sliding_windows == (None, 4096, None, None)
+    # These have one kind of layer, and transformers does not look.
+    assert read("MixtralForCausalLM", layer_types=types).sliding_windows == (None,) * 4
+
+
+def test_smollm_3_gives_windows_to_layers_without_rotary() -> None:
+    switched = {"use_sliding_window": True, "sliding_window": 9}
+
+    assert read("SmolLM3ForCausalLM", **switched).sliding_windows == (None, None, None, 9)
+    assert read("SmolLM3ForCausalLM", sliding_window=9).sliding_windows == (None,) * 4
+
+
+def test_some_layers_of_qwen_3_moe_have_no_experts() -> None:
+    assert read("Qwen3MoeForCausalLM").expert_layers == (True,) * 4
+    every_second = read("Qwen3MoeForCausalLM", decoder_sparse_step=2, mlp_only_layers=[1])
+    assert every_second.expert_layers == (False, False, False, True)
+
+
+def test_layers_of_equal_cost_are_of_one_kind() -> None:
+    assert len(set(read("LlamaForCausalLM").layer_kinds)) == 1
+    assert len(set(read("SmolLM3ForCausalLM").layer_kinds)) == 1  # rotary costs next to nothing
+    assert read("Gemma2ForCausalLM").layer_kinds[:2] == (
+        LayerKind(window=4096, experts=False),
+        LayerKind(window=None, experts=False),
+    )
+    mixed = read("Qwen3MoeForCausalLM", mlp_only_layers=[0])
+    assert [kind.experts for kind in mixed.layer_kinds] == [False, True, True, True]
+
+
+def test_the_bytes_of_a_layer_are_those_of_its_tensors() -> None:
+    config = read(
+        "Qwen3MoeForCausalLM",
+        num_experts=3,
+        num_experts_per_tok=2,
+        moe_intermediate_size=8,
+        mlp_only_layers=[0],
+    )
+    attention = 2 * 64 * 64 + 2 * 64 * 32 + 2 * 64 + 2 * 16
+
+    assert config.layer_bytes(0, 2) == 2 * (attention + 3 * 64 * 32)
+    assert config.layer_bytes(1, 2) == 2 * (attention + 3 * 64 + 3 * 3 * 64 * 8)
+
+
+def test_experts_are_counted_under_both_of_their_names() -> None:
+    for name in ("num_experts", "num_local_experts"):
+        experts = read("Qwen3MoeForCausalLM", **{name: 9}).experts
+        assert experts is not None
+        assert (experts.count, experts.per_token, experts.normalise) == (9, 8, False)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "words"),
+    [
+        ("MixtralForCausalLM", {"num_experts_per_tok": 9}, "num_experts_per_tok"),
+        ("MixtralForCausalLM", {"num_local_experts": 10**6}, "num_local_experts"),
+        ("Qwen3MoeForCausalLM", {"decoder_sparse_step": 0}, "decoder_sparse_step"),
+        ("Qwen3MoeForCausalLM", {"norm_topk_prob": 1}, "norm_topk_prob"),
+        ("Exaone4ForCausalLM", {"sliding_window_pattern": "LXG"}, "letters L and G"),
+        ("Gemma3ForCausalLM", {"sliding_window_pattern": 0}, "sliding_window_pattern"),
+        ("Gemma2ForCausalLM", {"layer_types": ["full_attention"]}, "each of 4 layers"),
+        ("Gemma2ForCausalLM", {"layer_types": ["chunked_attention"] * 4}, "chunked"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_field(
+    architecture: str, changes: dict[str, object], words: str
+) -> None:
+    with pytest.raises(InvalidConfigError, match=words):
+        read(architecture, **changes)
