@@ -214,7 +214,7 @@ def mistype(text: str, rng: random.Random) -> str:
 
 def draw_turn(corpus: Corpus, rng: random.Random) -> tuple[str, Turn]:
     """One question with its answer, and the intent of both."""
-    if rng.random() < 0.22:
+    if rng.random() < 0.26:
         intent = corpus.intents[UNRELATED]
     else:
         names, weights = zip(

@@ -79,9 +79,11 @@ def draw(pattern: str, macros: Macros, rng: random.Random) -> str:
 
 
 def draw_macro(name: str, macros: Macros, rng: random.Random) -> str:
-    """One of the words of a macro; `<noise>` is an invented word."""
+    """One of the words of a macro; `<noise>` is an invented word, `<digits>` a number."""
     if name == "noise":
         return noise(rng)
+    if name == "digits":
+        return str(rng.randrange(10 ** rng.randint(1, 4)))
     return draw(rng.choice(macros[name]), macros, rng)
 
 
@@ -111,6 +113,8 @@ def expression(pattern: str, macros: Macros) -> str:
     for part in re.split(r"(<\w+>)", pattern):
         if part == "<noise>":
             parts.append("(?!)")
+        elif part == "<digits>":
+            parts.append(r"[0-9]+\s*")
         elif part.startswith("<") and part.endswith(">"):
             words = sorted(set(macros[part[1:-1]]))
             parts.append(f"(?:{'|'.join(expression(word, macros) for word in words)})")
