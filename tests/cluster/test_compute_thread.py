@@ -1,3 +1,4 @@
+import asyncio
 import threading
 
 import pytest
@@ -34,3 +35,49 @@ def test_what_a_function_raises_is_raised_where_it_is_awaited() -> None:
         assert await thread.call(lambda: 3) == 3
 
     run(main())
+
+
+def test_what_is_cancelled_before_its_turn_is_not_run_and_the_next_one_is() -> None:
+    async def main() -> None:
+        thread = ComputeThread()
+        thread.start()
+        is_busy, may_go_on = threading.Event(), threading.Event()
+        ran: list[str] = []
+
+        def busy() -> None:
+            is_busy.set()
+            may_go_on.wait()
+
+        first = asyncio.create_task(thread.call(busy))
+        second = asyncio.create_task(thread.call(lambda: ran.append("cancelled")))
+        await asyncio.to_thread(is_busy.wait)
+        second.cancel()
+        await asyncio.wait([second])
+        may_go_on.set()
+        await first
+        await thread.call(lambda: ran.append("next"))
+
+        assert ran == ["next"]
+
+    run(main(), timeout_s=10)
+
+
+def test_what_is_cancelled_while_it_runs_leaves_the_thread_alive() -> None:
+    async def main() -> None:
+        thread = ComputeThread()
+        thread.start()
+        is_busy, may_go_on = threading.Event(), threading.Event()
+
+        def busy() -> None:
+            is_busy.set()
+            may_go_on.wait()
+
+        running = asyncio.create_task(thread.call(busy))
+        await asyncio.to_thread(is_busy.wait)
+        running.cancel()
+        await asyncio.wait([running])
+        may_go_on.set()
+
+        assert await thread.call(lambda: 3) == 3
+
+    run(main(), timeout_s=10)

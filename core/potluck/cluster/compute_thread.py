@@ -30,6 +30,8 @@ class ComputeThread(threading.Thread):
         future: Future[_T] = Future()
 
         def job() -> None:
+            if not future.set_running_or_notify_cancel():
+                return  # nobody waits for it any more
             try:
                 future.set_result(function())
             except BaseException as error:  # noqa: BLE001 - it is raised where it is awaited
