@@ -570,3 +570,23 @@ def test_a_small_model_keeps_its_precision(model: LocalModel) -> None:
 def test_without_constraints_the_model_stays_the_same() -> None:
     request = PlanRequest(model="m", scheme="bf16", layers=(("a", 1),), workers=2, context=9)
     assert without_constraints(request) == PlanRequest(model="m", scheme="bf16", context=9)
+
+
+def test_after_a_failed_load_no_other_model_answers_in_its_place(model: LocalModel) -> None:
+    async def main() -> None:
+        home = Home(model)
+        for _ in range(2):
+            home.desk.errors["profile"] = failing(EngineError("The engine is not running."))
+            with pytest.raises(EngineError):
+                await (
+                    home.master.load(SPLIT)
+                    if home.master.request is None
+                    else home.master.ready(PlanRequest())
+                )
+            assert home.master.request == SPLIT
+
+        await home.master.unload()
+        await home.master.ready(PlanRequest())
+        assert home.master.request == PlanRequest()
+
+    run(main())

@@ -250,6 +250,7 @@ class Master:
             if self.is_ready:
                 self._enter("ready", "Ready")  # the model before is still loaded
             else:
+                self.request = request  # no other model answers in its place
                 self._failed(error)
             raise
         try:
