@@ -428,6 +428,26 @@ def test_who_was_removed_from_the_home_is_cut_off_at_once(
     run(main())
 
 
+def test_a_damaged_home_leaves_the_old_trust_in_force(
+    desk: StageNode, laptop: StageNode, run: Run
+) -> None:
+    async def main() -> None:
+        file = desk.identity.folder / "homes" / desk.home / "ca.pem"
+        whole = file.read_bytes()
+        file.write_bytes(b"not a certificate")
+        desk.handle.trust_changed()
+        try:
+            link = await laptop.connect(desk)
+            link.close()
+        finally:
+            file.write_bytes(whole)
+            desk.handle.trust_changed()
+
+        assert not desk.exits
+
+    run(main())
+
+
 def test_a_stage_port_takes_activations_and_nothing_else(
     desk: StageNode, laptop: StageNode, run: Run
 ) -> None:

@@ -54,6 +54,7 @@ from potluck.engine.stage import Stage
 from potluck.engine.weights import StoredTensor, load_weights
 from potluck.errors import (
     EngineError,
+    IdentityError,
     NeedReplayError,
     OutOfMemoryError,
     PeerLostError,
@@ -152,7 +153,7 @@ class StageServer:
                 self._memory_limit = message.memory_limit
                 self._tell(Memory(devices=(self._lent(),)))
             case TrustChanged():
-                self._identity.reload()
+                self._trust_changed()
             case ProfileLayer():
                 self._spawn(self._answer(message.request, self._profile(message)))
             case LoadStage():
@@ -163,6 +164,12 @@ class StageServer:
                 self._spawn(self._answer(message.request, self._unload(message)))
             case Start():
                 logger.warning("a second start is ignored")
+
+    def _trust_changed(self) -> None:
+        try:
+            self._identity.reload()
+        except (IdentityError, OSError):  # what was known before stays in force
+            logger.exception("the homes of this computer cannot be read again")
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
