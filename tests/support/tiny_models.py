@@ -96,6 +96,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Llama",
         {"rope_parameters": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 3.0}},
     ),
+    "llama, dynamic scaling": (
+        "Llama",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1000.0, "factor": 4.0}},
+    ),
     "mistral, window": ("Mistral", {"sliding_window": 9}),
     "mistral, no window": ("Mistral", {"sliding_window": None, "head_dim": 20}),
     "mixtral": ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
@@ -240,11 +244,12 @@ class Pipeline:
         cuts: Sequence[int] = (),
         dtype: torch.dtype = torch.float32,
         device: torch.device = CPU,
+        context: int = CONTEXT,
     ) -> None:
         layers = reference.config.num_layers
         bounds = [0, *cuts, layers]
         self.stages = [
-            reference.stage(start, stop, head=False, dtype=dtype, device=device)
+            reference.stage(start, stop, head=False, dtype=dtype, device=device, context=context)
             for start, stop in pairwise(bounds)
         ]
         self._head = reference.stage(layers, layers, embedding=False, dtype=dtype, device=device)

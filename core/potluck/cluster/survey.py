@@ -16,7 +16,7 @@ import msgspec
 
 from potluck.errors import PotluckError
 from potluck.ids import NodeId, short
-from potluck.model.config import EMBEDDING, ModelConfig
+from potluck.model.config import ModelConfig
 from potluck.plan.cost import LinkCost, ModelShape, Seat
 from potluck.wire.messages import Address, DeviceInfo, Profiled, Scheme
 
@@ -69,7 +69,7 @@ def shape_of(config: ModelConfig, scheme: Scheme, *, context: int) -> ModelShape
         head_bytes=nbytes(config.head_tensors()),
         hidden_bytes=config.hidden_size * item,
         context=context,
-        tied=EMBEDDING in config.head_tensors(),
+        tied=config.tie_word_embeddings,
     )
 
 
