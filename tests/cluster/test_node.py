@@ -23,6 +23,7 @@ from potluck.settings import (
     Folders,
     Settings,
     exclusive,
+    load_settings,
     read_node_file,
     save_settings,
 )
@@ -302,6 +303,45 @@ def test_what_a_worker_lends_is_what_its_owner_says(desk: Node, laptop: Node, ru
         assert laptop.backend.state().node.memory_limit == 123_456
         await laptop.backend.set_role(RoleRequest(worker=True, memory=0))
         await eventually(desk, lambda: (lent() or 0) > 123_456)
+
+    run(main())
+
+
+def test_a_loan_that_somebody_holds_ends_when_they_are_gone(tmp_path: Path, run: Run) -> None:
+    """Also when the command was killed, or the computer was switched off."""
+
+    async def main() -> None:
+        folders = folders_of(tmp_path, "Laptop")
+        node = Node(folders)
+        loan = RoleRequest(worker=True, memory=5, while_held=True)
+
+        with pytest.raises(UsageError):
+            await node.backend.set_role(loan)
+        with node.activity.hold("worker"), node.activity.hold("window"):
+            await node.backend.set_role(loan)
+            lent = node.backend.state().node
+            assert (lent.role, lent.memory_limit) == ("worker", 5)
+            assert load_settings(folders.settings_file) == Settings(name="Laptop")
+
+        after = node.backend.state().node
+        assert (after.role, after.memory_limit) == ("idle", None)
+
+    run(main())
+
+
+def test_what_is_set_for_good_during_a_loan_stays(tmp_path: Path, run: Run) -> None:
+    async def main() -> None:
+        folders = folders_of(tmp_path, "Laptop")
+        node = Node(folders)
+
+        with node.activity.hold("worker"):
+            await node.backend.set_role(RoleRequest(worker=True, memory=5, while_held=True))
+            await node.backend.set_role(RoleRequest(worker=True, paused=True))
+
+        assert node.backend.state().node.role == "worker"
+        assert load_settings(folders.settings_file) == Settings(
+            name="Laptop", worker=True, paused=True
+        )
 
     run(main())
 

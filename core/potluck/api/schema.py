@@ -244,6 +244,7 @@ class RoleRequest(Struct, frozen=True, kw_only=True):
     worker: bool
     memory: Size | None = None  # bytes that this computer lends at most; 0 lifts the limit
     paused: bool | None = None
+    while_held: bool = False  # until the last event stream with `holder=worker` ends; not kept
 
 
 # --- models

@@ -72,23 +72,18 @@ def worker(options: argparse.Namespace) -> int:
     if options.join is not None:
         joined = client.join(options.join)
         say(f"Joined the home of {joined.name}.")
-    undo = RoleRequest(
-        worker=before.node.role == "worker",
-        memory=before.node.memory_limit or 0,
-        paused=before.node.paused,
-    )
+    loan = RoleRequest(worker=True, memory=options.memory, paused=False, while_held=True)
     try:
-        client.set_role(RoleRequest(worker=True, memory=options.memory, paused=False))
-        say(f"{before.node.name} lends itself. Ctrl-C ends it.")
         with closing(client.states("worker")) as states:
+            next(states)  # the node knows now who holds the loan, and ends it when we are gone
+            client.set_role(loan)
+            say(f"{before.node.name} lends itself. Ctrl-C ends it.")
             _follow(client, states)
     except KeyboardInterrupt:
         pass
-    finally:
-        client.set_role(undo)
     say(
         "This computer lends itself as before."
-        if undo.worker
+        if before.node.role == "worker"
         else "This computer is not lent any more."
     )
     return 0

@@ -14,8 +14,15 @@ IDLE_S = 600.0  # ten minutes that nobody needs the node, or the model
 class Activity:
     """Holders keep the node alive; `touch` wakes everyone who shows its state."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        let_go: Callable[[Holder], None] = lambda _: None,
+    ) -> None:
+        """`let_go` is told when the last holder of a kind is gone."""
         self._clock = clock
+        self._let_go = let_go
         self._holders: Counter[Holder] = Counter()
         self._last_use = clock()
         self._revision = 0
@@ -32,9 +39,12 @@ class Activity:
         finally:
             self._holders[holder] -= 1
             self._last_use = self._clock()
+            if not self._holders[holder]:
+                self._let_go(holder)
 
-    def is_held(self) -> bool:
-        return self._holders.total() > 0
+    def is_held(self, by: Holder | None = None) -> bool:
+        """Whether anybody needs the node, or anybody of this kind."""
+        return self._holders[by] > 0 if by is not None else self._holders.total() > 0
 
     def idle_s(self) -> float:
         """For how long nobody has needed the node; 0 while somebody does."""

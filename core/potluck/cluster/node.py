@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 import potluck
+from potluck.api.backend import Holder
 from potluck.api.schema import RoleRequest
 from potluck.api.server import HttpServer, local_app
 from potluck.cluster.activity import IDLE_S, Activity
@@ -31,7 +32,7 @@ from potluck.cluster.membership import Membership, MembershipEvents
 from potluck.cluster.pairing import PairingDesk
 from potluck.cluster.worker import Worker
 from potluck.cluster.worker_links import WorkerLinks
-from potluck.errors import PotluckError
+from potluck.errors import PotluckError, UsageError
 from potluck.ids import HomeId, NodeId, short
 from potluck.net.advert import Advert
 from potluck.net.discovery import Discovery
@@ -41,6 +42,7 @@ from potluck.net.transport import DEFAULT_PORT, Listener, identify
 from potluck.settings import (
     Folders,
     NodeFile,
+    Settings,
     exclusive,
     load_settings,
     remove_node_file,
@@ -66,10 +68,11 @@ class Node:
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
         folders.config.mkdir(parents=True, exist_ok=True)
-        self._settings = load_settings(folders.settings_file)
+        self._saved = load_settings(folders.settings_file)
+        self._settings = self._saved  # in force now: a loan that somebody holds is not saved
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.activity = Activity()
+        self.activity = Activity(let_go=self._let_go)
         identity_folder = folders.data / "identity"
         self.identity = Identity.load_or_create(identity_folder, self._settings.shown_name)
         folders.cache.mkdir(parents=True, exist_ok=True)
@@ -267,16 +270,30 @@ class Node:
         return any(home.role == "worker" for home in self.identity.homes.values())
 
     def _set_role(self, request: RoleRequest) -> None:
-        limit = self._settings.memory_limit if request.memory is None else request.memory or None
-        paused = self._settings.paused if request.paused is None else request.paused
-        self._settings = msgspec.structs.replace(
-            self._settings, worker=request.worker, memory_limit=limit, paused=paused
+        before = self._settings if request.while_held else self._saved
+        limit = before.memory_limit if request.memory is None else request.memory or None
+        paused = before.paused if request.paused is None else request.paused
+        settings = msgspec.structs.replace(
+            before, worker=request.worker, memory_limit=limit, paused=paused
         )
-        save_settings(self._folders.settings_file, self._settings)
-        self.worker.is_lending = request.worker
-        self.worker.is_paused = paused
-        self.engine.lend(limit)
-        if paused or not request.worker:
+        if not request.while_held:
+            save_settings(self._folders.settings_file, settings)
+            self._saved = settings
+        elif not self.activity.is_held("worker"):
+            raise UsageError("Nobody holds this loan: there is no event stream with holder=worker.")
+        self._lend(settings)
+
+    def _let_go(self, holder: Holder) -> None:
+        """Whoever lent this computer for as long as it holds the node is gone."""
+        if holder == "worker" and self._settings is not self._saved:
+            self._lend(self._saved)
+
+    def _lend(self, settings: Settings) -> None:
+        self._settings = settings
+        self.worker.is_lending = settings.worker
+        self.worker.is_paused = settings.paused
+        self.engine.lend(settings.memory_limit)
+        if settings.paused or not settings.worker:
             self._own(self.worker.release())
         self.activity.use()
         self._changed()
