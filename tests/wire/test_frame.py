@@ -567,3 +567,19 @@ def test_honest_frames_survive_every_split(cuts: list[int]) -> None:
         start, index = stop, index + 1
 
     assert values(events) == EXAMPLES
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"op": "error", "kind": "k", "message": "\x1b]0;owned\x07no\nspace \u202eleft\x9b2J"},
+        {"op": "rejected", "digest": "0" * 64, "kind": "k", "message": "\x1b[2Jno\nspace"},
+        {"op": "goodbye", "reason": "\x1b[2Jno\nspace"},
+    ],
+)
+def test_a_sentence_of_a_peer_moves_no_cursor(header: dict[str, object]) -> None:
+    ((message, _),) = values(decoded(raw_frame(header)))
+    text = str(getattr(message, "reason", None) or getattr(message, "message", None))
+
+    assert "no\nspace" in text
+    assert all(character.isprintable() or character == "\n" for character in text)

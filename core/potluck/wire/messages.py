@@ -5,19 +5,23 @@ same number under `re`. Decoding validates every field (`msgspec.convert`) and n
 Pure values: what they mean in sequence is in `core/PROTOCOL.md`.
 """
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import force_setattr
 
 # Limits, each with its reason. They bound what a hostile header can make us build.
 # A name is shown in a list, on one line: no control characters, no marks that reverse the text.
 _UNPRINTABLE = "\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
-Name = Annotated[str, Meta(max_length=128, pattern=rf"\A[^{_UNPRINTABLE}]*\Z")]
+_LINE = rf"\A[^{_UNPRINTABLE}]*\Z"
+Name = Annotated[str, Meta(max_length=128, pattern=_LINE)]
 Hex = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # SHA-256; `$` would let a line end pass
 SessionName = Annotated[str, Meta(min_length=1, max_length=64)]
 MAX_TEXT = 4096
-Text = Annotated[str, Meta(max_length=MAX_TEXT)]  # a sentence for a person
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]  # for a person; what is unprintable is replaced
+_NOT_TEXT = re.compile(rf"(?!\n)[{_UNPRINTABLE}]")
 Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Size = Annotated[int, Meta(ge=0, lt=1 << 50)]  # bytes; a petabyte is nobody's home
 Port = Annotated[int, Meta(ge=1, le=65535)]
@@ -37,7 +41,7 @@ MAX_HISTORY = 1 << 17  # tokens a repetition penalty looks back over; as I32, ha
 class Address(msgspec.Struct, frozen=True, kw_only=True):
     """Where a listener can be dialled: a literal IP address (with its zone, if any) or a name."""
 
-    host: Annotated[str, Meta(min_length=1, max_length=255)]
+    host: Annotated[str, Meta(min_length=1, max_length=255, pattern=_LINE)]
     port: Port
 
 
@@ -59,9 +63,9 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     node_id: Hex
     name: Name
-    version: Annotated[str, Meta(max_length=32)]  # of the program
-    os: Annotated[str, Meta(max_length=64)]
-    arch: Annotated[str, Meta(max_length=32)]
+    version: Annotated[str, Meta(max_length=32, pattern=_LINE)]  # of the program
+    os: Annotated[str, Meta(max_length=64, pattern=_LINE)]
+    arch: Annotated[str, Meta(max_length=32, pattern=_LINE)]
     devices: Annotated[tuple[DeviceInfo, ...], Meta(max_length=16)] = ()
 
 
@@ -87,6 +91,23 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", omit_de
 
     id: Count | None = None
     re: Count | None = None
+
+
+def _as_text(text: str) -> str:
+    """A sentence that may come from anybody, for a terminal: it moves no cursor, sets no title.
+
+    Replaced and not refused: a message that says what went wrong must not end the connection.
+    """
+    return _NOT_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+class _Told(Message, frozen=True):
+    """What went wrong, as a sentence."""
+
+    message: Text
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "message", _as_text(self.message))
 
 
 # --- every connection
@@ -120,12 +141,14 @@ class Goodbye(Message, frozen=True, tag="goodbye"):
 
     reason: Text = ""
 
+    def __post_init__(self) -> None:
+        force_setattr(self, "reason", _as_text(self.reason))
 
-class Error(Message, frozen=True, tag="error"):
+
+class Error(_Told, frozen=True, tag="error"):
     """Something asked for was not done. With `re`: what was asked."""
 
     kind: Annotated[str, Meta(max_length=64)]  # a `code` of potluck.errors, or "unknown_op"
-    message: Text
     data: dict[str, str | int | float | bool | None] = {}
 
 
@@ -254,14 +277,13 @@ class Unloaded(Message, frozen=True, tag="unloaded"):
     epoch: Count
 
 
-class StepFailed(Message, frozen=True, tag="step_failed"):
+class StepFailed(_Told, frozen=True, tag="step_failed"):
     """A stage could not do a step; travels over control, since the chain may be what broke."""
 
     epoch: Count
     session: SessionName
     step: Count
     kind: Annotated[str, Meta(max_length=64)]
-    message: Text
     position: Count | None = None  # need_replay: where the stage's cache ends
 
 
@@ -282,12 +304,11 @@ class Stored(Message, frozen=True, tag="stored"):
     digest: Hex
 
 
-class Rejected(Message, frozen=True, tag="rejected"):
+class Rejected(_Told, frozen=True, tag="rejected"):
     """The tensor was not stored; sending it again from 0 may help unless `final`."""
 
     digest: Hex
     kind: Annotated[str, Meta(max_length=64)]
-    message: Text
     final: bool = False
 
 
