@@ -28,8 +28,11 @@ class LayerCache:
     def write(self, position: int, kv: Tensor) -> None:
         """Store (T, 2·Hkv, K), a token's keys before its values, from `position` on."""
         T, _, K = kv.shape
-        target = self._both[:, :, position : position + T]  # (2, Hkv, T, K)
-        target.copy_(kv.view(T, 2, -1, K).permute(1, 2, 0, 3))
+        target = self._both.narrow(2, position, T)  # (2, Hkv, T, K)
+        if T == 1:  # the order of axes is then the same, and a permutation takes 1 µs
+            target.copy_(kv.view(2, -1, 1, K))
+        else:
+            target.copy_(kv.view(T, 2, -1, K).permute(1, 2, 0, 3))
 
     def read(self, start: int, length: int) -> tuple[Tensor, Tensor]:
         """Views of keys and values, (1, Hkv, length, K) each."""
