@@ -15,16 +15,14 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 import torch
 
 from potluck.cluster.compute_thread import ComputeThread
-from potluck.cluster.pipeline import computer_lost
+from potluck.cluster.stage_chain import LoadedStage, StageChain
 from potluck.cluster.stage_messages import (
     FromStage,
     LayerProfiled,
@@ -46,7 +44,6 @@ from potluck.cluster.stage_messages import (
     encode,
     read_frame,
 )
-from potluck.cluster.stage_steps import SessionMessage, apply
 from potluck.engine.device import compute_dtype, find_device, find_devices, set_threads
 from potluck.engine.memory import release
 from potluck.engine.profile import LayerProfile, profile_layers
@@ -55,9 +52,7 @@ from potluck.engine.weights import StoredTensor, load_weights
 from potluck.errors import (
     EngineError,
     IdentityError,
-    NeedReplayError,
     OutOfMemoryError,
-    PeerLostError,
     PotluckError,
     format_bytes,
 )
@@ -66,15 +61,7 @@ from potluck.model.config import ModelConfig
 from potluck.net.identity import Identity
 from potluck.net.transport import Link, Listener, dial
 from potluck.wire.messages import (
-    Attach,
-    CloseSession,
     DeviceInfo,
-    Forward,
-    Message,
-    OpenSession,
-    Result,
-    StepFailed,
-    TrimSession,
 )
 
 logger = logging.getLogger(__name__)
@@ -83,36 +70,8 @@ DIAL_TIMEOUT_S = 10.0
 MEMORY_INTERVAL_S = 2.0
 MEMORY_STEP = 0.02  # of the total: a smaller change of what is free is not worth a message
 PROGRESS_INTERVAL_S = 0.1
-HELD_RESULTS = 64  # that came before their driver; one prompt's chunks under way are fewer
-SMALL_LAYER = (
-    2_000_000  # parameters: computed sooner than a second thread is woken, on a busy computer
-)
+SMALL_LAYER = 2_000_000  # parameters: computed before a second thread is awake
 CACHE_SHARE = 0.9  # of what is free after loading; the rest is for activations
-
-
-@dataclass(slots=True, eq=False)
-class LoadedStage:
-    """The stage in force, and where what it computes goes."""
-
-    home: HomeId
-    epoch: int
-    previous: NodeId | None  # whose hidden states it takes; None: the first stage
-    stage: Stage
-    next_link: Link | None  # None: the last stage, which answers the driver
-    driver: Link | None = None
-    held: "deque[Result]" = field(default_factory=lambda: deque(maxlen=HELD_RESULTS))
-
-    def takes_steps_of(self, link: Link) -> bool:
-        """Whether the peer is the one before this stage: another computer, or the driver itself."""
-        if link.home != self.home:
-            return False
-        if self.previous is None:
-            return link.peer_role == "master"
-        return link.peer.node_id == self.previous
-
-    @property
-    def output(self) -> Link | None:
-        return self.driver if self.next_link is None else self.next_link
 
 
 class StageServer:
@@ -126,7 +85,7 @@ class StageServer:
         self._memory_limit = start.memory_limit
         self._threads = start.threads
         self._compute = ComputeThread()
-        self._loaded: LoadedStage | None = None
+        self._chain = StageChain(start.me.name, self._compute, self._tell)
         self._turn = asyncio.Lock()  # one load or unload at a time
         self._wanted = 0  # the last request to load or unload; those before it are given up
         self._tasks: set[asyncio.Task[None]] = set()
@@ -138,7 +97,7 @@ class StageServer:
         self._loop = asyncio.get_running_loop()
         self._compute.start()
         async with Listener(
-            self._identity, me=lambda: self._me, on_link=self._serve_link
+            self._identity, me=lambda: self._me, on_link=self._chain.serve_link
         ) as listener:
             self._tell(Ready(devices=(self._lent(),), activation_port=listener.port))
             self._spawn(self._report_memory())
@@ -249,9 +208,9 @@ class StageServer:
             raise
         previous = NodeId(message.previous) if message.previous is not None else None
         loaded = LoadedStage(home, message.epoch, previous, stage, next_link)
-        self._loaded = loaded
+        self._chain.loaded = loaded
         if next_link is not None:
-            self._spawn(self._watch(loaded, next_link))
+            self._spawn(self._chain.watch(loaded, next_link))
         seconds = time.perf_counter() - started
         self._tell(Memory(devices=(self._lent(),)))
         return StageLoaded(request=message.request, seconds=seconds, memory_bytes=stage.nbytes)
@@ -319,7 +278,7 @@ class StageServer:
         return StageUnloaded(request=message.request)
 
     async def _drop(self) -> None:
-        loaded, self._loaded = self._loaded, None
+        loaded, self._chain.loaded = self._chain.loaded, None
         if loaded is None:
             return
         if loaded.next_link is not None:
@@ -330,7 +289,9 @@ class StageServer:
 
     def _lent(self) -> DeviceInfo:
         """What a plan may count on: what is free, and what the loaded stage would give back."""
-        return self._info(in_use=self._loaded.stage.nbytes if self._loaded is not None else 0)
+        return self._info(
+            in_use=self._chain.loaded.stage.nbytes if self._chain.loaded is not None else 0
+        )
 
     def _info(self, *, in_use: int) -> DeviceInfo:
         now = find_device(self._device.kind, self._device.index)
@@ -350,103 +311,6 @@ class StageServer:
             if abs(now.memory_free - last.memory_free) > MEMORY_STEP * now.memory_total:
                 last = now
                 self._tell(Memory(devices=(now,)))
-
-    # --- activations
-
-    async def _serve_link(self, link: Link) -> None:
-        """Take steps from the stage before, or from the driver, until the connection ends."""
-        if link.purpose != "activations":
-            return
-        link.deliver_to(lambda message, payload: self._receive(link, message, payload))
-        try:
-            await link.receive()  # all is delivered: what comes here is the end
-        except PeerLostError as error:
-            logger.info("activation link ended peer=%s: %s", link.peer.name, error)
-        finally:
-            if self._loaded is not None and self._loaded.driver is link:
-                self._loaded.driver = None
-
-    def _receive(self, link: Link, message: Message, payload: memoryview) -> None:
-        loaded = self._loaded
-        match message:
-            case Attach():
-                is_master = link.peer_role == "master"
-                if (
-                    loaded
-                    and is_master
-                    and (link.home, message.epoch) == (loaded.home, loaded.epoch)
-                ):
-                    loaded.driver = link
-                    while loaded.held:
-                        self._send_on(loaded, loaded.held.popleft(), memoryview(b""))
-            case OpenSession() | Forward() | TrimSession() | CloseSession():
-                if loaded is None:
-                    self._fail(message, computer_lost(self._me.name, "gave its part back"))
-                elif loaded.takes_steps_of(link):
-                    self._compute.submit(lambda: self._step(loaded, message, payload))
-                else:
-                    logger.warning("steps of %s are not for this stage", link.peer.name)
-            case _:
-                logger.debug("activation link ignores op=%s", type(message).__name__)
-
-    def _step(self, loaded: LoadedStage, message: SessionMessage, payload: memoryview) -> None:
-        """On the computing thread: do it, and hand on what follows from it."""
-        try:
-            sent, data = apply(loaded.stage, message, payload)
-        except PotluckError as error:
-            self._loop.call_soon_threadsafe(self._fail, message, error)
-        except Exception as error:  # the boundary to torch: one step failed, the stage lives on
-            logger.exception("step failed")
-            failure = EngineError(f"{self._me.name} failed in a step: {error}")
-            self._loop.call_soon_threadsafe(self._fail, message, failure)
-        else:
-            self._loop.call_soon_threadsafe(self._send_on, loaded, sent, data)
-
-    def _send_on(self, loaded: LoadedStage, message: Message, payload: memoryview) -> None:
-        link = loaded.output
-        if isinstance(message, SessionMessage) and loaded.next_link is None:
-            return  # the chain ends here
-        if link is None:  # the driver's connection to here may be slower than its first step
-            assert isinstance(message, Result)
-            loaded.held.append(message)
-            return
-        try:
-            link.send_nowait(message, payload)
-        except PeerLostError:
-            self._fail(message, computer_lost(link.peer.name))
-
-    def _fail(self, message: Message, error: PotluckError) -> None:
-        if not isinstance(message, Forward | Result):
-            return
-        position = error.data.get("position") if isinstance(error, NeedReplayError) else None
-        self._tell(
-            StepFailed(
-                epoch=message.epoch,
-                session=message.session,
-                step=message.step,
-                kind=error.code,
-                message=error.message,
-                position=position if isinstance(position, int) else None,
-            )
-        )
-
-    async def _watch(self, loaded: LoadedStage, link: Link) -> None:
-        """The next stage sends nothing back; reading is how the end of the link is noticed."""
-        try:
-            await link.receive()
-        except PeerLostError:
-            if self._loaded is loaded:
-                logger.warning("next stage is lost peer=%s", link.peer.name)
-                lost = computer_lost(link.peer.name)
-                self._tell(
-                    StepFailed(
-                        epoch=loaded.epoch,
-                        session="-",
-                        step=0,
-                        kind=lost.code,
-                        message=lost.message,
-                    )
-                )
 
 
 def _stored(file: TensorFile) -> StoredTensor:

@@ -1,0 +1,171 @@
+"""The connections that steps come and go by: from the stage before, to the next one or the driver.
+
+Whatever concerns a session goes through the computing thread's queue in the order in which it came,
+and leaves in that order.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from potluck.cluster.compute_thread import ComputeThread
+from potluck.cluster.pipeline import computer_lost
+from potluck.cluster.stage_steps import SessionMessage, apply
+from potluck.engine.stage import Stage
+from potluck.errors import EngineError, NeedReplayError, PeerLostError, PotluckError
+from potluck.ids import HomeId, NodeId
+from potluck.net.link import Link
+from potluck.wire.messages import (
+    Attach,
+    CloseSession,
+    Forward,
+    Message,
+    OpenSession,
+    Result,
+    StepFailed,
+    TrimSession,
+)
+
+logger = logging.getLogger(__name__)
+
+HELD_RESULTS = 64  # that came before their driver; one prompt's chunks under way are fewer
+
+
+@dataclass(slots=True, eq=False)
+class LoadedStage:
+    """The stage in force, and where what it computes goes."""
+
+    home: HomeId
+    epoch: int
+    previous: NodeId | None  # whose hidden states it takes; None: the first stage
+    stage: Stage
+    next_link: Link | None  # None: the last stage, which answers the driver
+    driver: Link | None = None
+    held: "deque[Result]" = field(default_factory=lambda: deque(maxlen=HELD_RESULTS))
+
+    def takes_steps_of(self, link: Link) -> bool:
+        """Whether the peer is the one before this stage: another computer, or the driver itself."""
+        if link.home != self.home:
+            return False
+        if self.previous is None:
+            return link.peer_role == "master"
+        return link.peer.node_id == self.previous
+
+    @property
+    def output(self) -> Link | None:
+        return self.driver if self.next_link is None else self.next_link
+
+
+class StageChain:
+    """The stage in force between its neighbours.
+
+    Args:
+        name: of this computer.
+        tell: says to the node that a step could not be done.
+    """
+
+    def __init__(
+        self, name: str, compute: ComputeThread, tell: Callable[[StepFailed], None]
+    ) -> None:
+        self.loaded: LoadedStage | None = None
+        self._name = name
+        self._compute = compute
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+
+    async def serve_link(self, link: Link) -> None:
+        """Take steps from the stage before, or from the driver, until the connection ends."""
+        if link.purpose != "activations":
+            return
+        link.deliver_to(lambda message, payload: self._receive(link, message, payload))
+        try:
+            await link.receive()  # all is delivered: what comes here is the end
+        except PeerLostError as error:
+            logger.info("activation link ended peer=%s: %s", link.peer.name, error)
+        finally:
+            if self.loaded is not None and self.loaded.driver is link:
+                self.loaded.driver = None
+
+    def _receive(self, link: Link, message: Message, payload: memoryview) -> None:
+        loaded = self.loaded
+        match message:
+            case Attach():
+                is_master = link.peer_role == "master"
+                if (
+                    loaded
+                    and is_master
+                    and (link.home, message.epoch) == (loaded.home, loaded.epoch)
+                ):
+                    loaded.driver = link
+                    while loaded.held:
+                        self._send_on(loaded, loaded.held.popleft(), memoryview(b""))
+            case OpenSession() | Forward() | TrimSession() | CloseSession():
+                if loaded is None:
+                    self._fail(message, computer_lost(self._name, "gave its part back"))
+                elif loaded.takes_steps_of(link):
+                    self._compute.submit(lambda: self._step(loaded, message, payload))
+                else:
+                    logger.warning("steps of %s are not for this stage", link.peer.name)
+            case _:
+                logger.debug("activation link ignores op=%s", type(message).__name__)
+
+    def _step(self, loaded: LoadedStage, message: SessionMessage, payload: memoryview) -> None:
+        """On the computing thread: do it, and hand on what follows from it."""
+        try:
+            sent, data = apply(loaded.stage, message, payload)
+        except PotluckError as error:
+            self._loop.call_soon_threadsafe(self._fail, message, error)
+        except Exception as error:  # the boundary to torch: one step failed, the stage lives on
+            logger.exception("step failed")
+            failure = EngineError(f"{self._name} failed in a step: {error}")
+            self._loop.call_soon_threadsafe(self._fail, message, failure)
+        else:
+            self._loop.call_soon_threadsafe(self._send_on, loaded, sent, data)
+
+    def _send_on(self, loaded: LoadedStage, message: Message, payload: memoryview) -> None:
+        link = loaded.output
+        if isinstance(message, SessionMessage) and loaded.next_link is None:
+            return  # the chain ends here
+        if link is None:  # the driver's connection to here may be slower than its first step
+            assert isinstance(message, Result)
+            loaded.held.append(message)
+            return
+        try:
+            link.send_nowait(message, payload)
+        except PeerLostError:
+            self._fail(message, computer_lost(link.peer.name))
+
+    def _fail(self, message: Message, error: PotluckError) -> None:
+        if not isinstance(message, Forward | Result):
+            return
+        position = error.data.get("position") if isinstance(error, NeedReplayError) else None
+        self._tell(
+            StepFailed(
+                epoch=message.epoch,
+                session=message.session,
+                step=message.step,
+                kind=error.code,
+                message=error.message,
+                position=position if isinstance(position, int) else None,
+            )
+        )
+
+    async def watch(self, loaded: LoadedStage, link: Link) -> None:
+        """The next stage sends nothing back; reading is how the end of the link is noticed."""
+        try:
+            await link.receive()
+        except PeerLostError:
+            if self.loaded is loaded:
+                logger.warning("next stage is lost peer=%s", link.peer.name)
+                lost = computer_lost(link.peer.name)
+                self._tell(
+                    StepFailed(
+                        epoch=loaded.epoch,
+                        session="-",
+                        step=0,
+                        kind=lost.code,
+                        message=lost.message,
+                    )
+                )
