@@ -50,6 +50,14 @@ class Kernels(ABC):
     def quantise(self, x: Tensor) -> QuantisedInput:
         """Quantise (tokens, width) of f32, bf16 or f16."""
 
+    @abstractmethod
+    def quantise_normed(self, x: Tensor, weight: Tensor, epsilon: float) -> QuantisedInput:
+        """Quantise the root mean square norm of each token, times an f32 weight."""
+
+    @abstractmethod
+    def quantise_gated(self, gate_up: Tensor) -> QuantisedInput:
+        """Quantise silu(gate) x up of (tokens, 2 width): gates before ups."""
+
     def multiply(
         self,
         packed: PackedWeight,

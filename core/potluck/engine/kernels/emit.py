@@ -152,6 +152,14 @@ class Emitter(_Builder):
 
     # Memory
 
+    def stack(self, typ: ir.Type, count: int) -> Value:
+        """Room for so many, until the kernel returns, at the start of a cache line."""
+        with self.goto_entry_block():
+            room = self.alloca(typ, size=constant(I64, count))
+        room.align = 64
+        room.type = POINTER  # llvmlite insists on the type that was asked for
+        return room
+
     def at(self, pointer: Value, offset: Value | int, scale: Value | int = 1) -> Value:
         """The address `offset * scale` bytes further."""
         offset = self.mul(_index(offset), _index(scale)) if scale != 1 else _index(offset)
@@ -226,17 +234,30 @@ class Emitter(_Builder):
             value = self.fadd(low, high)
         return self.extract_element(value, constant(I32, 0))
 
+    def total_of_each(self, vectors: Sequence[Value]) -> Value:
+        """One vector with the sums of as many vectors as it has lanes."""
+        vectors = list(vectors)
+        while (half := len(vectors) // 2) > 0:
+            masks = self._swap_masks(vectors[0].type.count, half)
+            pairs = zip(vectors[:half], vectors[half:], strict=True)
+            vectors = [
+                self.fadd(*(self.shuffle_vector(*pair, mask) for mask in masks)) for pair in pairs
+            ]
+        return vectors[0]
+
+    def highest(self, value: Value) -> Value:
+        """The largest of an f32 vector's lanes."""
+        while value.type.count > 1:
+            low, high = self.parts(value, 2)
+            value = self.select(self.fcmp_ordered(">", low, high), low, high)
+        return self.extract_element(value, constant(I32, 0))
+
     def transpose(self, rows: Sequence[Value]) -> list[Value]:
         """Columns of a square of vectors, in log2(n) rounds of swapped quarters."""
         count = len(rows)
         rows, half = list(rows), count // 2
         while half:
-            stay, move = [], []
-            for lane in range(count):
-                upper = bool(lane & half)
-                stay.append(count + lane - half if upper else lane)
-                move.append(count + lane if upper else lane + half)
-            masks = [constant(vector(I32, count), mask) for mask in (stay, move)]
+            masks = self._swap_masks(count, half)
             for index in range(count):
                 if not index & half:
                     pair = rows[index], rows[index + half]
@@ -245,6 +266,28 @@ class Emitter(_Builder):
                     )
             half //= 2
         return rows
+
+    def vectors(
+        self, count: Value, lanes: int, body: Callable[[Value, Value | None], None]
+    ) -> None:
+        """`body(index, mask)` for each whole vector of `count` numbers, without a mask, and for what
+        is left, with one."""  # noqa: D205, D209
+        left = self.srem(count, constant(I64, lanes))
+        whole = self.sub(count, left)
+        with self.loop(0, whole, lanes) as index:
+            body(index, None)
+        with self.if_then(self.icmp_signed(">", left, constant(I64, 0))):
+            body(whole, self.first_lanes(left, lanes))
+
+    def _swap_masks(self, count: int, half: int) -> tuple[Value, Value]:
+        """Of two vectors: what each has in the half it keeps, and what moves to it from the other."""
+        stay, move = [], []
+        for lane in range(count):
+            upper = bool(lane & half)
+            stay.append(count + lane - half if upper else lane)
+            move.append(count + lane if upper else lane + half)
+        typ = vector(I32, count)
+        return constant(typ, stay), constant(typ, move)
 
     # Numbers
 

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.emit import KIND_BF16, KIND_F16, KIND_F32
+from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import GROUP, ROWS, blocks_of, group_bytes, groups_of
-from potluck.engine.kernels.library import Library, library
+from potluck.engine.kernels.library import Kernel, Library, library
 from potluck.engine.kernels.paths import Path, host_architecture, host_features, usable_paths
 from potluck.engine.kernels.pool import Pool
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
@@ -36,19 +37,50 @@ class GeneratedKernels(Kernels):
         """Read these bytes and do nothing with them: what a product could take at best."""
         return self._library["read"](memory.data_ptr(), memory.nbytes)
 
+    def decode_kernel(self, shape: LayerShape) -> Kernel:
+        """See `Decoder`, which checks what this does not."""
+        return self._library.decode(shape)
+
+    @property
+    def job(self) -> int:
+        """Where the pool's job stands, for kernels that share out their work; 0: there is no pool."""
+        return 0 if self._pool is None else self._pool.job
+
+    def wake(self) -> None:
+        """Have the pool's threads ready, before such a kernel is called."""
+        if self._pool is not None:
+            self._pool.wake()
+
+    @property
+    def shares(self) -> int:
+        """Into how many parts to cut what the pool's threads share."""
+        return 1 if self._pool is None else self._pool.threads * _SHARES
+
     def close(self) -> None:
         """Let the threads end."""
         if self._pool is not None:
             self._pool.close()
 
     def quantise(self, x: Tensor) -> QuantisedInput:
-        tokens, width = x.shape
+        return self._quantise("quantise", x, x.shape[1])
+
+    def quantise_normed(self, x: Tensor, weight: Tensor, epsilon: float) -> QuantisedInput:
+        assert weight.dtype == torch.float32
+        assert weight.is_contiguous()
+        assert weight.shape == x.shape[1:]
+        return self._quantise("norm_quantise", x, x.shape[1], weight.data_ptr(), epsilon)
+
+    def quantise_gated(self, gate_up: Tensor) -> QuantisedInput:
+        assert gate_up.shape[1] % 2 == 0
+        return self._quantise("gated_quantise", gate_up, gate_up.shape[1] // 2)
+
+    def _quantise(self, kernel: str, x: Tensor, width: int, *more: float) -> QuantisedInput:
         if x.stride(1) != 1:
             x = x.contiguous()
+        tokens, stride, kind = len(x), x.stride(0), KINDS[x.dtype]
         made = QuantisedInput.empty(tokens, width, x.dtype)
-        self._library["quantise"](
-            x.data_ptr(), KINDS[x.dtype], x.stride(0), width, tokens, made.records.data_ptr()
-        )
+        records = made.records.data_ptr()
+        self._library[kernel](x.data_ptr(), kind, stride, width, tokens, records, *more)
         return made
 
     def _pack(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
@@ -91,7 +123,7 @@ class GeneratedKernels(Kernels):
             self._library[f"product{packed.bits}"](*arguments, 0, blocks)
             return
         piece = self._library.address(f"piece{packed.bits}")
-        step = max(1, blocks // (self._pool.threads * _SHARES))
+        step = max(1, blocks // self.shares)
         # Small: the job has them in memory for as long as the call lasts.
         memory = (ctypes.c_int64 * len(arguments))(*arguments)
         self._pool.run(piece, ctypes.addressof(memory), blocks, step)

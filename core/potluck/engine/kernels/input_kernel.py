@@ -1,10 +1,13 @@
-"""The kernel that quantises a product's input: int8 in groups of 32, each with its scale and sum.
+"""The kernels that quantise a product's input: int8 in groups of 32, each with its scale and sum.
+
+What is quantised are numbers as they are, or normed, or gated, without the detour through memory.
 
 scale = largest / 127; a group without a value above 1e-30 is zero. A NaN or an infinity in a group
 makes its scale one, and so everything that is computed from that token: it shows.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from llvmlite import ir
 
@@ -25,6 +28,7 @@ from potluck.engine.kernels.emit import (
     internal,
     vector,
 )
+from potluck.engine.kernels.functions import emit_silu
 from potluck.engine.kernels.layout import (
     GROUP,
     LARGEST,
@@ -39,71 +43,104 @@ from potluck.engine.kernels.paths import Path
 
 # source, its kind, numbers from one token to the next, width, tokens, records
 QUANTISE = ir.FunctionType(VOID, [POINTER, I32, I64, I64, I64, POINTER])
+# the same, and f32 weights of the norm and its epsilon
+NORM_QUANTISE = ir.FunctionType(VOID, [*QUANTISE.args, POINTER, F32])
 
 Values = Callable[[Value, Value | None], Value]
 """The 32 numbers from this index on, f32; with a mask, those, and else zeros."""
 
-WriteRecord = Callable[[Value, Value], None]
-"""Quantise 32 numbers and write their record to this address."""
+RowValues = Callable[[Emitter, Value, int], Values]
+"""The numbers to quantise, of the row at this address, which are of this kind."""
 
 
 def emit_quantise(module: ir.Module, name: str, path: Path) -> ir.Function:
-    """Records of each token's numbers, as `layout` says they lie."""
-    record_function = emit_record(module, f"{name}_record", path)
+    """Numbers as they are."""
+
+    def values_of(e: Emitter, row: Value, kind: int) -> Values:
+        return lambda index, mask: _fetch(e, row, index, kind, mask)
+
+    return _emit_rows(ir.Function(module, QUANTISE, name), path, values_of)
+
+
+def emit_gated_quantise(module: ir.Module, name: str, path: Path) -> ir.Function:
+    """silu(gate) x up; a row has first all gates, then all ups, and `width` is of one of them."""
     function = ir.Function(module, QUANTISE, name)
+    width = function.args[3]
+
+    def values_of(e: Emitter, row: Value, kind: int) -> Values:
+        ups = e.at(row, width, KIND_BYTES[kind])
+
+        def values(index: Value, mask: Value | None) -> Value:
+            gate = emit_silu(e, _fetch(e, row, index, kind, mask))
+            return e.fmul(gate, _fetch(e, ups, index, kind, mask))
+
+        return values
+
+    return _emit_rows(function, path, values_of)
+
+
+def emit_norm_quantise(module: ir.Module, name: str, path: Path) -> ir.Function:
+    """Root mean square norm: x / sqrt(mean(x x) + epsilon) x weight."""
+    function = ir.Function(module, NORM_QUANTISE, name)
+    width, weight, epsilon = function.args[3], *function.args[-2:]
+
+    def values_of(e: Emitter, row: Value, kind: int) -> Values:
+        squares = e.variable(constant(vector(F32, GROUP), 0.0))
+
+        def add_square(index: Value, mask: Value | None) -> None:
+            numbers = _fetch(e, row, index, kind, mask)
+            squares.value = e.multiply_add(numbers, numbers, squares.value)
+
+        e.vectors(width, GROUP, add_square)
+        mean = e.fdiv(e.total(squares.value), e.sitofp(width, F32))
+        root = e.intrinsic("llvm.sqrt.f32", F32, [e.fadd(mean, epsilon)])
+        inverse = e.splat(e.fdiv(constant(F32, 1.0), root), GROUP)
+
+        def values(index: Value, mask: Value | None) -> Value:
+            normed = e.fmul(_fetch(e, row, index, kind, mask), inverse)
+            return e.fmul(normed, _fetch(e, weight, index, KIND_F32, mask))
+
+        return values
+
+    return _emit_rows(function, path, values_of)
+
+
+def _fetch(e: Emitter, row: Value, index: Value, kind: int, mask: Value | None) -> Value:
+    return e.fetch_numbers(e.at(row, index, KIND_BYTES[kind]), kind, GROUP, mask)
+
+
+def _emit_rows(function: ir.Function, path: Path, values_of: RowValues) -> ir.Function:
+    """Records of each token's numbers, as `layout` says they lie."""
+    write = _emit_record(function.module, f"{function.name}_record", path)
     e = Emitter(function, path)
-    source, kind, stride, width, tokens, records = function.args
+    source, kind, stride, width, tokens, records = function.args[:6]
     groups = e.sdiv(e.add(width, constant(I64, GROUP - 1)), constant(I64, GROUP))
 
-    def write(numbers: Value, record: Value) -> None:
-        e.call(record_function, [numbers, record])
-
     def one_token(token: Value, record: Value, step: Value) -> None:
+        def write_group(values: Values, index: Value, mask: Value | None) -> None:
+            group = e.sdiv(index, constant(I64, GROUP))
+            e.call(write, [values(index, mask), e.at(record, group, step)])
+
         with e.each_kind(kind, (KIND_F32, KIND_BF16, KIND_F16)) as kinds:
             for number in kinds:
                 row = e.at(source, e.mul(token, stride), KIND_BYTES[number])
-                emit_groups(e, _numbers_of(e, row, number), width, record, step, write)
+                e.vectors(width, GROUP, partial(write_group, values_of(e, row, number)))
 
     token = e.variable(constant(I64, 0))
     with e.loop(0, len(TILES)) as index:
         size = e.lshr(constant(I64, TILE), index)
         end = e.add(e.sub(tokens, size), constant(I64, 1))
+        step = e.mul(size, constant(I64, RECORD_BYTES))
         with e.loop(token.value, end, size) as first:
             tile = e.at(records, e.mul(first, groups), RECORD_BYTES)
             with e.loop(0, size) as member:
-                record = e.at(tile, member, RECORD_BYTES)
-                one_token(e.add(first, member), record, e.mul(size, constant(I64, RECORD_BYTES)))
+                one_token(e.add(first, member), e.at(tile, member, RECORD_BYTES), step)
             token.value = e.add(first, size)
     e.ret_void()
     return function
 
 
-def _numbers_of(e: Emitter, row: Value, kind: int) -> Values:
-    def values(index: Value, mask: Value | None) -> Value:
-        return e.fetch_numbers(e.at(row, index, KIND_BYTES[kind]), kind, GROUP, mask)
-
-    return values
-
-
-def emit_groups(
-    e: Emitter,
-    values: Values,
-    width: Value,
-    record: Value,
-    step: Value,
-    write: WriteRecord,
-) -> None:
-    """Write the records of one token, `step` bytes apart; the last group may be cut off."""
-    whole = e.sdiv(width, constant(I64, GROUP))
-    with e.loop(0, whole) as group:
-        write(values(e.mul(group, constant(I64, GROUP)), None), e.at(record, group, step))
-    left = e.srem(width, constant(I64, GROUP))
-    with e.if_then(e.icmp_signed(">", left, constant(I64, 0))):
-        numbers = values(e.mul(whole, constant(I64, GROUP)), e.first_lanes(left, GROUP))
-        write(numbers, e.at(record, whole, step))
-
-
-def emit_record(module: ir.Module, name: str, path: Path) -> ir.Function:
+def _emit_record(module: ir.Module, name: str, path: Path) -> ir.Function:
     """Quantise 32 numbers into a record."""
     kind = ir.FunctionType(VOID, [vector(F32, GROUP), POINTER])
     function = internal(ir.Function(module, kind, name))

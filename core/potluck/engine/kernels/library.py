@@ -5,6 +5,7 @@ releases the interpreter's lock while the kernel runs. The kernels check nothing
 """
 
 import ctypes
+import hashlib
 import logging
 import threading
 import time
@@ -14,7 +15,13 @@ from typing import TypeAlias
 
 from llvmlite import binding, ir
 
-from potluck.engine.kernels.input_kernel import emit_quantise
+from potluck.engine.kernels.attention_kernel import Heads, emit_attend, emit_rotate
+from potluck.engine.kernels.input_kernel import (
+    emit_gated_quantise,
+    emit_norm_quantise,
+    emit_quantise,
+)
+from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
 from potluck.engine.kernels.packing_kernel import emit_pack
 from potluck.engine.kernels.paths import PATHS, Path
 from potluck.engine.kernels.pool_kernel import emit_run, emit_serve
@@ -24,12 +31,21 @@ from potluck.engine.kernels.stream_kernel import emit_read
 logger = logging.getLogger(__name__)
 
 Kernel: TypeAlias = Callable[..., int]
+Emit: TypeAlias = Callable[[ir.Module, str, Path], ir.Function]
 
-_C_TYPES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "ptr": ctypes.c_void_p, "void": None}
+_C_TYPES = {
+    "float": ctypes.c_float,
+    "i32": ctypes.c_int32,
+    "i64": ctypes.c_int64,
+    "ptr": ctypes.c_void_p,
+    "void": None,
+}
 
 
-_EMITTERS: Mapping[str, Callable[[ir.Module, str, Path], ir.Function]] = {
+_EMITTERS: Mapping[str, Emit] = {
     "quantise": emit_quantise,
+    "gated_quantise": emit_gated_quantise,
+    "norm_quantise": emit_norm_quantise,
     "product4": partial(emit_product, bits=4),
     "product8": partial(emit_product, bits=8),
     "pack4": partial(emit_pack, bits=4),
@@ -81,9 +97,25 @@ class Library:
 
     def __getitem__(self, name: str) -> Kernel:
         """The kernel of this name; compiled if it is the first time."""
+        return self._get(name, _EMITTERS.get(name))
+
+    def attend(self, shape: Heads) -> Kernel:
+        """Attention of one token, for heads of this shape."""
+        return self._get(f"attend_{_digest(shape)}", partial(emit_attend, shape=shape))
+
+    def rotate(self, shape: Heads) -> Kernel:
+        """Turning and caching of one token, for heads of this shape."""
+        return self._get(f"rotate_{_digest(shape)}", partial(emit_rotate, shape=shape))
+
+    def decode(self, shape: LayerShape) -> Kernel:
+        """One token through layers of this shape."""
+        return self._get(f"decode_{_digest(shape)}", partial(emit_decode, shape=shape))
+
+    def _get(self, name: str, emit: Emit | None) -> Kernel:
         if (compiled := self._compiled.get(name)) is None:
+            assert emit is not None, name
             with self._lock:
-                compiled = self._compiled.get(name) or self._compile(name)
+                compiled = self._compiled.get(name) or self._compile(name, emit)
                 self._compiled[name] = compiled
         return compiled[0]
 
@@ -92,10 +124,11 @@ class Library:
         self[name]
         return self._compiled[name][1].get_function_address(name)
 
-    def _compile(self, name: str) -> tuple[Kernel, binding.ExecutionEngine]:
+    def _compile(self, name: str, emit: Emit) -> tuple[Kernel, binding.ExecutionEngine]:
         start = time.perf_counter()
         machine = target_machine(self.path, binding.get_process_triple())
-        module = emit_kernel(name, self.path)
+        module = ir.Module(name=f"potluck_{self.path.name}_{name}")
+        emit(module, name, self.path)
         engine = binding.create_mcjit_compiler(optimise(module, machine), machine)
         engine.finalize_object()
         signature = module.get_global(name).function_type
@@ -104,6 +137,11 @@ class Library:
         seconds = time.perf_counter() - start
         logger.debug("kernel compiled path=%s name=%s s=%.2f", self.path.name, name, seconds)
         return prototype(engine.get_function_address(name)), engine
+
+
+def _digest(shape: Heads | LayerShape) -> str:
+    """A name for the kernels of this shape."""
+    return hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
 
 
 @cache  # code, not state: what the host's processor can run

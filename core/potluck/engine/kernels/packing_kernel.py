@@ -53,7 +53,7 @@ def emit_pack(module: ir.Module, name: str, path: Path, bits: int) -> ir.Functio
     function = ir.Function(module, PACK, name)
     e = Emitter(function, path)
     source, kind, stride, groups, blocks, packed = function.args
-    rows, columns = _stack(e, GROUP), _stack(e, GROUP)
+    rows, columns = e.stack(_WIDE, GROUP), e.stack(_WIDE, GROUP)
     highest = e.variable(constant(_BITS, 0))  # magnitude of any number, as bits
     with e.loop(0, blocks) as block:
         start = e.mul(e.mul(block, constant(I64, ROWS)), stride)
@@ -71,14 +71,6 @@ def emit_pack(module: ir.Module, name: str, path: Path, bits: int) -> ir.Functio
     is_finite = e.icmp_unsigned("<", e.reduce("umax", highest.value), infinite)
     e.ret(e.zext(is_finite, I32))
     return function
-
-
-def _stack(e: Emitter, vectors: int) -> Value:
-    """Room for f32 vectors of 16."""
-    with e.goto_entry_block():
-        slot = e.alloca(_WIDE, size=constant(I32, vectors))
-        slot.align = VECTOR
-        return slot
 
 
 def _column(e: Emitter, columns: Value, index: Value | int) -> Value:

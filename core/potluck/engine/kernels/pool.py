@@ -35,6 +35,15 @@ class Pool:
         self._job.wake()
         self._run(self._job.address, piece, arguments, blocks, step)
 
+    @property
+    def job(self) -> int:
+        """Where the job stands, for a kernel that runs jobs itself."""
+        return self._job.address
+
+    def wake(self) -> None:
+        """Have the threads ready for a kernel that runs jobs itself."""
+        self._job.wake()
+
     def close(self) -> None:
         """Let the threads end."""
         self._stop()

@@ -3,6 +3,8 @@
 Packs into the same bytes, quantises into the same records, and multiplies to within the rounding of f32.
 """
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
@@ -52,6 +54,14 @@ class ReferenceKernels(Kernels):
             records[..., RECORD_SUM:RECORD_VALUES] = sums[which, :, None].view(torch.uint8)
             records[..., RECORD_VALUES:] = integers[which].view(torch.uint8)
         return made
+
+    def quantise_normed(self, x: Tensor, weight: Tensor, epsilon: float) -> QuantisedInput:
+        normed = self.quantise(F.rms_norm(x.float(), weight.shape, weight, epsilon))
+        return replace(normed, dtype=x.dtype)
+
+    def quantise_gated(self, gate_up: Tensor) -> QuantisedInput:
+        gate, up = gate_up.float().chunk(2, -1)
+        return replace(self.quantise(F.silu(gate) * up), dtype=gate_up.dtype)
 
     def _pack(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
         blocks, groups = blocks_of(len(weight)), groups_of(packed.width)

@@ -1,0 +1,76 @@
+"""Norm and gate, quantised in one go, are what torch makes of them, to within one step of the integers."""
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from potluck.engine.kernels import Kernels, QuantisedInput, ReferenceKernels
+from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+
+KERNELS: dict[str, Kernels] = {path.name: GeneratedKernels(path) for path in host_paths()}
+EVERY: dict[str, Kernels] = {**KERNELS, "reference": ReferenceKernels()}
+
+every_path = pytest.mark.parametrize("kernels", EVERY.values(), ids=EVERY)
+every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+every_shape = pytest.mark.parametrize("shape", [(1, 64), (1, 2048), (13, 70), (9, 31)], ids=str)
+
+
+def assert_close(quantised: QuantisedInput, expected: Tensor) -> None:
+    """Half a step of its group away at most, and what rounding adds."""
+    padded = F.pad(expected, (0, -expected.shape[1] % 32)).unflatten(1, (-1, 32))
+    step = padded.abs().amax(-1, keepdim=True) / 127
+    got = F.pad(quantised.dequantise(), (0, -expected.shape[1] % 32)).unflatten(1, (-1, 32))
+    assert ((got - padded).abs() <= 0.501 * step + 1e-30).all()
+
+
+@every_path
+@every_dtype
+@every_shape
+def test_a_norm_is_quantised(kernels: Kernels, shape: tuple[int, int], dtype: torch.dtype) -> None:
+    x = (3 * torch.randn(shape)).to(dtype)
+    weight = torch.randn(shape[1])
+
+    quantised = kernels.quantise_normed(x, weight, 1e-5)
+
+    assert quantised.dtype == dtype
+    assert_close(quantised, F.rms_norm(x.float(), weight.shape, weight, 1e-5))
+
+
+@every_path
+@every_dtype
+@every_shape
+def test_a_gate_is_quantised(kernels: Kernels, shape: tuple[int, int], dtype: torch.dtype) -> None:
+    tokens, width = shape
+    gate_up = (5 * torch.randn(tokens, 2 * width)).to(dtype)
+
+    quantised = kernels.quantise_gated(gate_up)
+
+    gate, up = gate_up.float().chunk(2, -1)
+    assert quantised.dtype == dtype
+    assert_close(quantised, F.silu(gate) * up)
+
+
+@every_path
+def test_gates_of_all_sizes(kernels: Kernels) -> None:
+    gates = torch.tensor([0.0, -0.0, 1e-30, -1e-6, 20, -20, 87, -87, 1e4, -1e4, 3e38, -3e38])
+    gate_up = torch.stack([torch.tensor([gate, 1.0]) for gate in gates.tolist()])
+
+    values = kernels.quantise_gated(gate_up).dequantise()[:, 0]
+
+    torch.testing.assert_close(values, F.silu(gates), rtol=1e-6, atol=1e-30)
+
+
+@every_path
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_shows(kernels: Kernels, bad: float) -> None:
+    x = torch.ones(2, 64)
+    x[1, 5] = bad
+
+    normed = kernels.quantise_normed(x, torch.ones(64), 1e-5).dequantise()
+    gated = kernels.quantise_gated(x).dequantise()
+
+    assert normed[0].isfinite().all()
+    assert not normed[1].isfinite().all()
+    assert gated[0].isfinite().all()
+    assert not gated[1].isfinite().all()
