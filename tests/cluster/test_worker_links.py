@@ -108,6 +108,20 @@ def test_a_weights_link_with_nothing_to_send_measures(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_weights_link_that_nobody_uses_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_links, "IDLE_S", 0.05)
+
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            link = await rig.desk.dial(rig.laptop, rig.home, "weights")
+            with pytest.raises(PeerLostError):
+                await link.receive()
+
+    run(main())
+
+
 def test_one_that_was_removed_is_told_so(tmp_path: Path) -> None:
     async def main() -> None:
         async with Rig(tmp_path) as rig:

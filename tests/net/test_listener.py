@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from potluck.errors import PairingError, UnreachableError, UsageError
+from potluck.errors import PairingError, PeerLostError, UnreachableError, UsageError
 from potluck.net import listener as listener_module
 from potluck.net.certificates import PAIRING_NAME, tls_name
 from potluck.net.listener import Listener, PairingLimit, client_key
@@ -331,5 +331,26 @@ def test_a_listener_needs_no_context_manager(house, run) -> None:
         await close(link)
         await listener.stop()
         await listener.stop()
+
+    run(main())
+
+
+def test_a_member_has_a_few_links_of_each_purpose_at_once(house, run) -> None:
+    async def main() -> None:
+        master, worker, home = house.pair()
+        async with worker.listening():
+            links = [await master.dial(worker, home, "weights") for _ in range(8)]
+            one_more = await master.dial(worker, home, "weights")
+            with pytest.raises(PeerLostError, match="too many"):
+                await one_more.receive()
+            links.append(await master.dial(worker, home, "control"))
+            assert not any(link.is_closed for link in links)
+
+            served = await worker.links.get()
+            links[0].close()
+            await served.wait_closed()
+            again = await master.dial(worker, home, "weights")
+            await again.request(Ping(), timeout_s=5)
+            await close(*links, again, one_more)
 
     run(main())

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 DIAL_TIMEOUT_S = 8.0
 MEASURE_TIMEOUT_S = 12.0  # less than the asking master waits
+IDLE_S = 30.0  # of a weights link that nothing is awaited on; measuring takes less
 STATUS_INTERVAL_S = 0.5  # at most so often
 
 
@@ -152,7 +153,8 @@ class WorkerLinks:
         is_lender = loan is not None and loan.home == link.home and loan.awaits_weights
         if link.peer_role == "master" and is_lender:
             await self._worker.receive_weights(link.home, link)
-        await link.receive()  # a link answers measurements by itself, until its end
+        async with asyncio.timeout(IDLE_S):
+            await link.receive()  # a link answers measurements by itself, until its end
 
     # --- status
 

@@ -16,13 +16,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
 from potluck.errors import PairingError, PotluckError, UntrustedPeerError, UsageError
+from potluck.ids import HomeId, short
 from potluck.net.identity import Identity
 from potluck.net.link import Link, error_message
 from potluck.net.pairing_link import PairingLink
 from potluck.net.stream import CLOSE_TIMEOUT_S, Stream, address_of
 from potluck.wire.connection import Connection, Side
 from potluck.wire.frame import encode
-from potluck.wire.messages import NodeInfo
+from potluck.wire.messages import NodeInfo, Purpose
 from potluck.wire.pairing_messages import PairRefuse
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ DEFAULT_PORT = 47777  # dynamic range, of no registered service
 HANDSHAKE_TIMEOUT_S = 5.0  # TLS and hello: three round trips, and a slow computer's signature
 MAX_UNAUTHENTICATED = 64  # connections that have not shown who they are, all addresses together
 MAX_UNAUTHENTICATED_PER_ADDRESS = 16  # a home's computer opens three per pair
+MAX_LINKS_PER_PEER = 8  # of one purpose; one is in use, and one more while it is replaced
 MAX_PAIRINGS_PER_MINUTE = 6  # per address; a person needs one, who mistypes two
 MAX_PAIRINGS_ALL = 30  # a minute, of all addresses: a /64 holds more addresses than we can count
 _MINUTE_S = 60.0
@@ -81,6 +83,7 @@ class Listener:
         self._waiting: set[socket.socket] = set()  # accepted, and no task has taken them over yet
         self._tasks: set[asyncio.Task[None]] = set()
         self._unauthenticated: Counter[str] = Counter()
+        self._links: Counter[tuple[HomeId, str, Purpose]] = Counter()
         self._pairings = PairingLimit(pairings_per_minute)
         self._context: ssl.SSLContext | None = None
 
@@ -148,7 +151,7 @@ class Listener:
             finally:
                 self._release(key)
             if isinstance(link, Link):
-                await self._on_link(link)
+                await self._serve_link(link)
             elif link is not None and self._on_pairing is not None:
                 await self._on_pairing(link)
         except (TimeoutError, OSError, PotluckError) as error:  # what strangers do is ordinary
@@ -193,6 +196,20 @@ class Listener:
         link = Link(stream, connection, self._identity, peer)
         await link.open()
         return link
+
+    async def _serve_link(self, link: Link) -> None:
+        key = (link.home, link.peer.node_id, link.purpose)
+        if self._links[key] >= MAX_LINKS_PER_PEER:
+            logger.warning("too many %s links peer=%s", link.purpose, short(link.peer.node_id))
+            link.close("This computer has too many connections with you already.")
+            return
+        self._links[key] += 1
+        try:
+            await self._on_link(link)
+        finally:
+            self._links[key] -= 1
+            if not self._links[key]:
+                del self._links[key]
 
     async def _begin_pairing(self, link: PairingLink, key: str) -> PairingLink | None:
         """Wait for the first message: who only looks (`identify`) says none, and is not counted."""
