@@ -124,7 +124,7 @@ def test_a_node_that_ends_at_once_tells_why(folders: Folders, fake: list[str]) -
     with pytest.raises(NodeStartError, match="The kitchen is on fire"):
         find_or_start(folders)
 
-    assert folders.log_file.read_text().startswith("an older line\n")
+    assert folders.log_file.read_text() == "an older line\n"  # the node alone writes there
 
 
 @pytest.mark.slow
@@ -139,16 +139,17 @@ def test_a_node_that_says_nothing_is_given_up(folders: Folders, fake: list[str])
 
 
 @pytest.mark.slow
-def test_a_log_that_is_too_long_begins_anew(
-    folders: Folders, fake: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch, "LOG_BYTES", 10)
+def test_what_is_printed_is_of_the_last_start_alone(folders: Folders, fake: list[str]) -> None:
+    fake.append("broken")
     folders.state.mkdir(parents=True)
-    folders.log_file.write_text("an older line\n")
+    folders.output_file.write_text("an older line\n")
 
-    find_or_start(folders)
+    with pytest.raises(NodeStartError):
+        find_or_start(folders)
 
-    assert folders.log_file.read_text() == ""
+    printed = folders.output_file.read_text()
+    assert "The kitchen is on fire" in printed
+    assert "older" not in printed
 
 
 def test_other_processes_get_the_same_folders(folders: Folders) -> None:

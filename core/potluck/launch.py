@@ -1,8 +1,8 @@
 """Find the running node of this user, or start it in the background.
 
 A node that runs in the background outlives the command that started it, ends by itself after ten
-idle minutes, and writes what it has to say to its log file. Two commands that start at the same
-time get the same node.
+idle minutes, and writes its log itself. What it prints besides, such as how it crashed, is in a file
+of its own, of the last start alone. Two commands that start at the same time get the same node.
 """
 
 import logging
@@ -29,11 +29,10 @@ logger = logging.getLogger(__name__)
 START_S = 20.0  # a first start on a slow disk compiles every module
 HEALTH_S = 5.0
 POLL_S = 0.05
-LOG_BYTES = 5_000_000  # then the log begins anew: it is read for its end
 
 
 class NodeStartError(PotluckError):
-    """The node could not be started; the sentence ends with the last line of its log."""
+    """The node could not be started; the sentence ends with the last line that it printed."""
 
     code = "node_start"
 
@@ -92,21 +91,20 @@ def find_or_start(folders: Folders, *, wait_s: float = START_S) -> Client:
 
 
 def _start(folders: Folders, wait_s: float) -> Client:
-    log = _open_log(folders)
+    output = _open_output(folders)
     try:
-        began = os.fstat(log).st_size
         process = subprocess.Popen(  # noqa: S603 - our own module by our own interpreter
             command(folders, "node"),
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=output,
+            stderr=output,
             env=environment(),
             cwd=folders.state,  # not the user's folder: a node must not keep a disk from unmounting
             start_new_session=True,  # Ctrl-C in the terminal is not for it
             creationflags=_no_window(),
         )
     finally:
-        os.close(log)
+        os.close(output)
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         ended = process.poll() is not None
@@ -122,7 +120,7 @@ def _start(folders: Folders, wait_s: float) -> Client:
         process.wait()
     raise NodeStartError(
         "Potluck's node could not be started on this computer."
-        f" {_last_line(folders.log_file, began)} (More is in {folders.log_file}.)"
+        f" {_last_line(folders.output_file)} (More is in {folders.state}.)"
     )
 
 
@@ -150,19 +148,16 @@ def _no_window() -> int:
     return 0
 
 
-def _open_log(folders: Folders) -> int:
+def _open_output(folders: Folders) -> int:
     make_private(folders.state)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    log = os.open(folders.log_file, flags, 0o600)
-    if os.fstat(log).st_size > LOG_BYTES:
-        os.ftruncate(log, 0)
-    return log
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+    return os.open(folders.output_file, flags, 0o600)
 
 
-def _last_line(file: Path, began: int) -> str:
-    """The last thing that the node said since `began`, or that it said nothing."""
+def _last_line(file: Path) -> str:
+    """The last thing that the node printed, or that it printed nothing."""
     try:
-        lines = file.read_bytes()[began:].decode(errors="replace").split("\n")
+        lines = file.read_bytes().decode(errors="replace").split("\n")
     except OSError:
         lines = []
     said = [line.strip() for line in lines if line.strip()]

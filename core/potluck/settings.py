@@ -104,7 +104,13 @@ class Folders:
 
     @property
     def log_file(self) -> Path:
+        """Written by the running node, which bounds it."""
         return self.state / "node.log"
+
+    @property
+    def output_file(self) -> Path:
+        """What the node that was started last printed besides."""
+        return self.state / "node.out"
 
 
 def computer_name() -> str:

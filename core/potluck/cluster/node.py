@@ -13,7 +13,7 @@ import platform
 import secrets
 import shutil
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from potluck.cluster.engine_supervisor import EngineSupervisor
 from potluck.cluster.master import Master
 from potluck.cluster.membership import Membership, MembershipEvents
 from potluck.cluster.pairing import PairingDesk
+from potluck.cluster.tasks import TaskSet
 from potluck.cluster.worker import Worker
 from potluck.cluster.worker_links import WorkerLinks
 from potluck.errors import PotluckError, UsageError
@@ -71,7 +72,7 @@ class Node:
         self._saved = load_settings(folders.settings_file)
         self._settings = self._saved  # in force now: a loan that somebody holds is not saved
         self._stop = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self.activity = Activity(let_go=self._let_go)
         identity_folder = folders.data / "identity"
         self.identity = Identity.load_or_create(identity_folder, self._settings.shown_name)
@@ -177,7 +178,7 @@ class Node:
         """Serve until `shutdown` is asked for, or nobody has needed the node for long."""
         async with AsyncExitStack() as stack:
             stack.callback(self.store.close)
-            engine = self._own(self.engine.run())
+            engine = self._tasks.spawn(self.engine.run())
             stack.push_async_callback(_end, engine)
             await self.listener.start()
             stack.push_async_callback(self.listener.stop)
@@ -195,7 +196,7 @@ class Node:
             )
             write_node_file(self._folders, node_file)
             stack.callback(remove_node_file, self._folders, node_file)
-            idle = self._own(self._end_when_idle())
+            idle = self._tasks.spawn(self._end_when_idle())
             stack.push_async_callback(_end, idle)
             logger.info("node is up node=%s port=%d", short(self.identity.node_id), port)
             await self._stop.wait()
@@ -223,17 +224,6 @@ class Node:
 
     def stop(self) -> None:
         self._stop.set()
-
-    def _own(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a part of the node failed", exc_info=error)
 
     # --- who this node is
 
@@ -294,7 +284,7 @@ class Node:
         self.worker.is_paused = settings.paused
         self.engine.lend(settings.memory_limit)
         if settings.paused or not settings.worker:
-            self._own(self.worker.release())
+            self._tasks.spawn(self.worker.release())
         self.activity.use()
         self._changed()
 
@@ -304,7 +294,7 @@ class Node:
         self.activity.touch()
         self.links.announce()
         if self.listener.port:
-            self._own(self.discovery.announce(self._advert()))
+            self._tasks.spawn(self.discovery.announce(self._advert()))
 
     def _found_changed(self) -> None:
         self.activity.touch()
@@ -321,7 +311,7 @@ class Node:
     def _removed(self, home: HomeId) -> None:
         name = self.identity.homes[home].name if home in self.identity.homes else "A home"
         if self.worker.loan is not None and self.worker.loan.home == home:
-            self._own(self.worker.release())
+            self._tasks.spawn(self.worker.release())
         self.identity.remove_home(home)
         self.backend.notice("info", f"{name} has removed this computer.")
         self._changed()
