@@ -163,7 +163,8 @@ class Master:
             return len(here) >= request.workers and names <= {c.name.casefold() for c in here}
 
         if not request.workers and not names:
-            await self._settle()
+            if not self._missing:  # who was just lost is not waited for in the middle of a chat
+                await self._settle()
             return
         limit = WAIT_FOR_WORKERS_S if request.workers else WAIT_FOR_NAMES_S
         try:
