@@ -7,11 +7,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 from fake_backend import Server, computer
 
 from potluck.api import schema
 from potluck.cli import computers
+from potluck.client import Client
 from potluck.settings import Folders, load_settings
 
 pytestmark = pytest.mark.net
@@ -131,6 +133,24 @@ def test_pairing_shows_the_digits_and_asks(
     assert "123 456" in shown.err
     assert shown.err.count("[y/n]") == 2  # what is neither yes nor no is asked again
     assert "there" in shown.out
+
+
+def test_pairing_without_a_question_shows_the_digits_before_it_accepts(
+    server: Server, potluck: Potluck, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.update(computers=(computer("there", "2", paired=False),))
+    decide, shown_before = Client.decide_pairing, []
+
+    def decided(client: Client, pairing_id: str, *, accept: bool) -> schema.Pairing:
+        shown_before.append(capsys.readouterr().err)
+        return decide(client, pairing_id, accept=accept)
+
+    monkeypatch.setattr(Client, "decide_pairing", decided)
+
+    assert potluck("pair", "there", "--yes") == 0
+
+    assert len(shown_before) == 1
+    assert "digits: 123 456\n" in shown_before[0]
 
 
 @pytest.mark.parametrize("answer", ["n\n", ""])
@@ -269,12 +289,14 @@ def test_a_worker_says_what_it_does(server: Server, spawn: Spawn) -> None:
     loading = computer("here", "1", is_self=True, layers=(4, 8), state="loading")
     running = computer("here", "1", is_self=True, layers=(4, 8), state="running")
     idle = computer("here", "1", is_self=True)
+    member = msgspec.structs.replace(me, member_of=("Desk", "Mac"))
     server.update(node=me, computers=(idle, computer("Desk", "2")))
 
     process = spawn("worker")
     said = lines(process)
     shown = [next(said), next(said)]
     for node, mine in (
+        (member, idle),
         (lent, busy),
         (lent, loading),
         (lent, running),
@@ -287,7 +309,8 @@ def test_a_worker_says_what_it_does(server: Server, spawn: Spawn) -> None:
 
     assert process.wait(10) == 0
     assert shown[1:] == [
-        "Ready; waiting for work.",
+        "Waiting for a computer to pair with.",
+        "Waiting for Desk or Mac.",
         "Receiving layers 4 to 7 from Desk, 50%.",
         "Loading layers 4 to 7 for Desk.",
         "Helping Desk: layers 4 to 7.",

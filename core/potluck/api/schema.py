@@ -94,7 +94,8 @@ class Node(Struct, frozen=True, kw_only=True):
     role: Role = "idle"
     home_id: str | None = None  # of its own home, once something was paired with it
     paused: bool = False
-    lent_to: tuple[str, ...] = ()  # names of the masters that use it now
+    member_of: tuple[str, ...] = ()  # names of others' homes that it was paired into
+    lent_to: tuple[str, ...] = ()  # names of the masters that are connected with it now
     memory_limit: int | None = None
 
 

@@ -122,8 +122,8 @@ def _status_line(state: ClusterState) -> str:
     if state.node.paused:
         return "Paused."
     if not state.node.lent_to:
-        paired = any(computer.paired and not computer.is_self for computer in state.computers)
-        return "Ready; waiting for work." if paired else "Waiting for a computer to pair with."
+        homes = " or ".join(state.node.member_of) or "a computer to pair with"
+        return f"Waiting for {homes}."
     lent = ", ".join(state.node.lent_to)
     match me.state if me is not None else "running":
         case "receiving":
@@ -243,14 +243,13 @@ def _pairing_states(client: Client, asked: Pairing) -> Iterator[Pairing]:
 
 
 def _same_digits(pairing: Pairing, *, yes: bool) -> bool:
-    say(f"Both screens must show the same digits:   {spaced(pairing.code)}")
+    say(f"Both screens must show the same digits: {spaced(pairing.code)}")
     return yes or ask(f"Does {pairing.name} show {spaced(pairing.code)}?")
 
 
 def spaced(code: str | None) -> str:
     """Six digits as they are read out: `123 456`."""
-    digits = (code or "").replace(" ", "")
-    return f"{digits[:3]} {digits[3:]}"
+    return f"{code[:3]} {code[3:]}" if code else ""
 
 
 def unpair(options: argparse.Namespace) -> int:

@@ -54,6 +54,7 @@ class Parts:
     addresses: Callable[[], tuple[Address, ...]]
     set_role: Callable[[schema.RoleRequest], None]
     memory_limit: Callable[[], int | None]
+    homes: Callable[[], tuple[str, ...]]  # names of others' homes that it belongs to
     masters: Callable[[], tuple[str, ...]]  # names of those that this computer helps now
     stop: Callable[[], None]
     guide: Path
@@ -98,6 +99,7 @@ class NodeBackend:
                 role=self.role(),
                 home_id=parts.membership.home_id,
                 paused=parts.worker.is_paused,
+                member_of=parts.homes(),
                 lent_to=parts.masters(),
                 memory_limit=parts.memory_limit(),
             ),

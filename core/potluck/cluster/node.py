@@ -159,6 +159,7 @@ class Node:
                 addresses=self.addresses,
                 set_role=self._set_role,
                 memory_limit=lambda: self._settings.memory_limit,
+                homes=self._others_homes,
                 masters=self.links.master_names,
                 stop=self._stop.set,
                 guide=guide_folder(),
@@ -250,14 +251,14 @@ class Node:
             role=self.backend.role(),
             port=self.listener.port,
             home=home.home_id if home is not None else None,
-            joinable=self.worker.is_lending and not self._is_member(),
+            joinable=self.worker.is_lending and not self._others_homes(),
             devices=", ".join(device_text(device) for device in self.engine.devices),
             protocol=PROTOCOL_VERSIONS[-1],
         )
 
-    def _is_member(self) -> bool:
-        """Whether another computer's home has this one already."""
-        return any(home.role == "worker" for home in self.identity.homes.values())
+    def _others_homes(self) -> tuple[str, ...]:
+        """The names of other computers' homes that have this one already."""
+        return tuple(h.name for h in self.identity.homes.values() if h.role == "worker")
 
     def _set_role(self, request: RoleRequest) -> None:
         before = self._settings if request.while_held else self._saved
