@@ -357,7 +357,16 @@ class Master:
         if deployment is None or not deployment.uses(node_id):
             return False
         self._missing.add(node_id)
-        deployment.fail(computer_lost(name, how))
+        if deployment.pipeline is not None:
+            deployment.fail(computer_lost(name, how))
+        else:
+            deployment.fail(
+                PeerLostError(
+                    f"{name} {how} before the model was ready. What it has received stays there:"
+                    " load the model again to go on.",
+                    name=name,
+                )
+            )
         return True
 
 
