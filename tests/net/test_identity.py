@@ -308,6 +308,36 @@ def test_who_watches_hears_of_every_change_of_trust(tmp_path: Path) -> None:
     assert watcher.heard == 3
 
 
+@pytest.mark.parametrize("obstacle", ["a leftover", "a folder in the way"])
+def test_leaving_a_home_ends_its_connections_whatever_the_disk_says(
+    tmp_path: Path, obstacle: str
+) -> None:
+    class Watcher:
+        heard = 0
+
+        def trust_changed(self) -> None:
+            self.heard += 1
+
+    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
+    home = join(master, worker)
+    folder = worker.folder / "homes" / home
+    watcher = Watcher()
+    worker.watch(watcher)
+
+    if obstacle == "a leftover":
+        (folder / ".ca.pem.1a2b3c4d").write_text("half of it")
+        worker.remove_home(home)
+        assert Identity.load(worker.folder).homes == {}
+    else:
+        (folder / "home.json").unlink()
+        (folder / "home.json").mkdir()
+        with pytest.raises(OSError, match=r"home\.json"):
+            worker.remove_home(home)
+
+    assert watcher.heard == 1
+    assert not worker.homes
+
+
 def test_a_home_that_was_left_is_unknown(tmp_path: Path) -> None:
     master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
     home = join(master, worker)

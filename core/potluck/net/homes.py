@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -83,10 +84,12 @@ def write_revoked(folder: Path, revoked: Iterable[NodeId]) -> None:
 
 
 def remove_home(folder: Path) -> None:
-    """Remove a home's files, the one that makes it count first."""
-    for name in (HOME_FILE, MEMBER_FILE, CA_FILE, REVOKED_FILE):
-        (folder / name).unlink(missing_ok=True)
-    folder.rmdir()
+    """Remove a home's files, the one that makes it count first; what is left after it is harmless."""
+    (folder / HOME_FILE).unlink(missing_ok=True)
+    with suppress(OSError):  # a half-written file of a crash; on Windows, one that somebody reads
+        for name in (MEMBER_FILE, CA_FILE, REVOKED_FILE):
+            (folder / name).unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:

@@ -239,8 +239,10 @@ class Identity:
             raise IdentityError("A computer cannot leave its own home.")
         if self._homes.pop(home_id, None) is None:
             return
-        remove_home(self.folder / _HOMES / home_id)
-        self._trust_changed()
+        try:
+            remove_home(self.folder / _HOMES / home_id)
+        finally:  # whatever the disk says, nothing goes on
+            self._trust_changed()
 
     # --- trust
 
