@@ -9,7 +9,7 @@ The rules of the protocol that concern a connection as a whole live here and now
 4. Heartbeats go both ways on control connections. Three missed are a lost peer, one is not.
 5. `goodbye` tells leaving from being lost.
 
-The shell around it (`net/transport.py`) owns the socket and the clock.
+The shell around it (`net/link.py`) owns the socket and the clock.
 """
 
 from collections import deque
