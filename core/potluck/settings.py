@@ -13,7 +13,6 @@ import contextlib
 import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from potluck.errors import UsageError
+from potluck.files import PRIVATE, write_atomically
 
 HOME_VARIABLE = "POTLUCK_HOME"
 LOCK_POLL_S = 0.05
@@ -251,18 +251,8 @@ def _load(file: Path, kind: type[_T]) -> _T | None:
 
 
 def _write(file: Path, data: bytes) -> None:
-    """A crash leaves the old file or the new one. Private: mkstemp's files are the owner's alone."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-            Path(name).replace(file)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_atomically(file, data, mode=PRIVATE)
     except OSError as error:
         raise SettingsError(f"{file} cannot be written: {error.strerror}.") from None

@@ -19,7 +19,7 @@ from potluck.errors import PeerLostError, PotluckError, UnreachableError, Untrus
 from potluck.ids import HomeId, NodeId, short
 from potluck.net.advert import Found
 from potluck.net.discovery import Discovery
-from potluck.net.files import write_atomically
+from potluck.files import write_atomically
 from potluck.net.identity import Identity
 from potluck.net.link import ControlLink, Link
 from potluck.net.transport import dial

@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Meta
 
 from potluck.errors import PotluckError, UnreachableError, UsageError
+from potluck.files import write_atomically
 from potluck.ids import NodeId, short
 from potluck.net.advert import Found, parse_address
-from potluck.net.files import write_atomically
 from potluck.net.listener import DEFAULT_PORT
 from potluck.wire.messages import Address, Addresses, Hex, Name
 

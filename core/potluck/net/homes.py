@@ -12,10 +12,10 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from potluck.errors import IdentityError, PairingError
+from potluck.files import write_atomically
 from potluck.ids import HomeId, NodeId, is_digest
 from potluck.net import certificates
 from potluck.net.certificates import Role
-from potluck.net.files import write_atomically
 
 MAX_NAME = 128  # as on the wire
 

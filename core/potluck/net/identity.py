@@ -34,10 +34,10 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from potluck.errors import IdentityError, PairingError, UntrustedPeerError
+from potluck.files import PRIVATE, write_atomically
 from potluck.ids import HomeId, NodeId, is_digest, short
 from potluck.net import certificates
 from potluck.net.certificates import PAIRING_NAME, Role, tls_name
-from potluck.net.files import PRIVATE, write_atomically
 from potluck.net.homes import (
     HOME_FILE,
     MEMBER_FILE,

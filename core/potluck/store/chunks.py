@@ -21,8 +21,8 @@ from pathlib import Path
 from threading import RLock
 
 from potluck.errors import DiskFullError, IntegrityError, StoreError, format_bytes
+from potluck.files import sync_folder
 from potluck.ids import Digest, is_digest, short
-from potluck.store.atomic import sync_folder
 from potluck.store.lock import FolderLock
 from potluck.store.part import PART, Part, digest_file
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 from potluck.errors import BrokenModelError
+from potluck.files import write_atomically
 from potluck.ids import Digest, is_digest, short
 from potluck.model.manifest import TensorSpan
-from potluck.store.atomic import write_file
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ def _remember(file: ModelFile, digests: Mapping[str, Digest], cache_dir: Path) -
     memory = _Memory(str(file.path), file.stamp, names)
     path = _memory_path(file.path, cache_dir)
     try:
-        write_file(path, msgspec.json.encode(memory))
+        write_atomically(path, msgspec.json.encode(memory))
     except OSError as error:  # a full disk costs the next start its time, not this one its model
         logger.warning("digests not remembered file=%s error=%s", short(path.stem), error)
 

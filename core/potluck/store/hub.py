@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from potluck.errors import ModelError, PotluckError, UsageError
-from potluck.store.atomic import write_file
+from potluck.files import write_atomically
 from potluck.store.registry import model_name
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class RecentFolders:
         others = [path for path in self.folders() if path != folder]
         names = [str(path) for path in (folder, *others)][:MAX_RECENT]
         try:
-            write_file(self._file, msgspec.json.encode(names))
+            write_atomically(self._file, msgspec.json.encode(names))
         except OSError as error:
             logger.warning("recent folder not remembered error=%s", error)
 

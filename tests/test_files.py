@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.net.files import PRIVATE, write_atomically
+from potluck.files import PRIVATE, write_atomically
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -17,6 +17,12 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
     assert path.read_bytes() == b"new"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_missing_folder_is_made(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "new" / "folder" / "file", b"first")
+
+    assert (tmp_path / "new" / "folder" / "file").read_bytes() == b"first"
 
 
 def test_what_cannot_be_written_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
