@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from potluck.api import openai, schema
-from potluck.errors import PotluckError, UsageError
+from potluck.errors import PotluckError, UsageError, rebuild
 
 REQUEST_S = 30.0  # a plan may have to measure first; everything else answers at once
 SILENCE_S = 35.0  # three missed heartbeats of an event stream
@@ -217,17 +217,4 @@ def _from_openai(error: openai.ApiError, default: type[PotluckError]) -> Potluck
 
 def as_error(error: schema.Error, default: type[PotluckError] = PotluckError) -> PotluckError:
     """The error that the node raised: of the class with its code, with its sentence and data."""
-    kind = _classes().get(error.code, default)
-    raised = kind.__new__(kind)  # its own __init__ makes the sentence, which is here already
-    PotluckError.__init__(raised, error.message, **error.data)
-    return raised
-
-
-def _classes() -> dict[str, type[PotluckError]]:
-    found: dict[str, type[PotluckError]] = {}
-    waiting: list[type[PotluckError]] = [PotluckError]
-    while waiting:
-        kind = waiting.pop()
-        found.setdefault(kind.code, kind)  # a class without a code of its own is its parent's
-        waiting.extend(kind.__subclasses__())
-    return found
+    return rebuild(error.code, error.message, error.data, default=default)

@@ -291,3 +291,24 @@ class TooManyRequestsError(UsageError):
     """Asked too often, or for too much at once; later it will do."""
 
     code = "too_many_requests"
+
+
+def by_code() -> dict[str, type[PotluckError]]:
+    """Every kind of error under its code; a class without one of its own is its parent's."""
+    found: dict[str, type[PotluckError]] = {}
+    waiting = [PotluckError]
+    while waiting:
+        kind = waiting.pop()
+        found.setdefault(kind.code, kind)
+        waiting.extend(kind.__subclasses__())
+    return found
+
+
+def rebuild(
+    code: str, message: str, data: Data, *, default: type[PotluckError] = PotluckError
+) -> PotluckError:
+    """The error that another process raised; of a code that is not known, the default."""
+    kind = by_code().get(code, default)
+    error = kind.__new__(kind)  # its own __init__ makes the sentence, which is here already
+    PotluckError.__init__(error, message, **data)
+    return error

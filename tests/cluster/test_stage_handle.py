@@ -9,9 +9,9 @@ import pytest
 from fake_cluster import run, until
 
 from potluck.cluster import stage_handle
-from potluck.cluster.stage_handle import StageHandle, error_classes, rebuild_error
+from potluck.cluster.stage_handle import StageHandle
 from potluck.cluster.stage_messages import LoadStage, Start
-from potluck.errors import EngineError, IntegrityError, NotEnoughMemoryError, PotluckError
+from potluck.errors import EngineError, IntegrityError, PotluckError
 from potluck.wire.messages import NodeInfo, StepFailed
 
 pytestmark = pytest.mark.slow
@@ -309,21 +309,3 @@ say(StageUnloaded(request=hear().request))
             await running.handle.unload()
 
     run(main())
-
-
-def test_every_error_has_a_code_of_its_own_to_travel_by() -> None:
-    classes = error_classes()
-    assert classes["integrity"] is IntegrityError
-    assert classes["error"] is PotluckError
-
-
-@pytest.mark.parametrize("kind", sorted(error_classes()))
-def test_every_error_can_be_rebuilt_from_its_words(kind: str) -> None:
-    error = rebuild_error(kind, "A sentence.", {"needed": 3})
-    assert type(error) is error_classes()[kind]
-    assert (error.message, str(error), error.data) == ("A sentence.", "A sentence.", {"needed": 3})
-
-
-def test_an_error_of_a_kind_that_is_not_known_is_one_of_the_engine() -> None:
-    assert type(rebuild_error("toaster", "A sentence.", {})) is EngineError
-    assert isinstance(rebuild_error("not_enough_memory", "x", {}), NotEnoughMemoryError)

@@ -16,10 +16,10 @@ import msgspec
 from potluck.cluster.computers import LocalComputer, RemoteComputer
 from potluck.cluster.tasks import TaskSet
 from potluck.errors import PeerLostError, PotluckError, UnreachableError, UntrustedPeerError
+from potluck.files import write_atomically
 from potluck.ids import HomeId, NodeId, short
 from potluck.net.advert import Found
 from potluck.net.discovery import Discovery
-from potluck.files import write_atomically
 from potluck.net.identity import Identity
 from potluck.net.link import ControlLink, Link
 from potluck.net.transport import dial

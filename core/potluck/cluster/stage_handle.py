@@ -53,25 +53,6 @@ _LENGTH_BYTES = 4
 _Answer = TypeVar("_Answer", LayerProfiled, StageLoaded, StageUnloaded)
 
 
-def error_classes() -> dict[str, type[errors.PotluckError]]:
-    """Every error that travels as its `code` and a message."""
-    found: dict[str, type[errors.PotluckError]] = {}
-    pending = [errors.PotluckError]
-    while pending:
-        kind = pending.pop()
-        pending.extend(kind.__subclasses__())
-        found.setdefault(kind.code, kind)
-    return found
-
-
-def rebuild_error(kind: str, message: str, data: errors.Data) -> errors.PotluckError:
-    """The error that another process or computer described."""
-    cls = error_classes().get(kind, errors.EngineError)
-    error = errors.PotluckError.__new__(cls)
-    errors.PotluckError.__init__(error, message, **data)
-    return error
-
-
 class StageHandle:
     """Starts and talks to one stage process.
 
@@ -277,7 +258,9 @@ class StageHandle:
             case StepFailed():
                 self._on_step_failed(message)
             case RequestFailed():
-                error = rebuild_error(message.kind, message.message, message.data)
+                error = errors.rebuild(
+                    message.kind, message.message, message.data, default=errors.EngineError
+                )
                 future = self._waiting.get(message.request)
                 if future is not None and not future.done():
                     future.set_exception(error)

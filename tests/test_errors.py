@@ -1,0 +1,33 @@
+"""Errors that travel between processes as their code and their words."""
+
+import pytest
+
+from potluck.errors import (
+    EngineError,
+    IntegrityError,
+    NotEnoughMemoryError,
+    PotluckError,
+    by_code,
+    rebuild,
+)
+
+
+def test_every_error_has_a_code_of_its_own_to_travel_by() -> None:
+    classes = by_code()
+
+    assert classes["integrity"] is IntegrityError
+    assert classes["error"] is PotluckError
+
+
+@pytest.mark.parametrize("code", sorted(by_code()))
+def test_every_error_can_be_rebuilt_from_its_words(code: str) -> None:
+    error = rebuild(code, "A sentence.", {"needed": 3})
+
+    assert type(error) is by_code()[code]
+    assert (error.message, str(error), error.data) == ("A sentence.", "A sentence.", {"needed": 3})
+
+
+def test_an_error_of_a_code_that_is_not_known_is_the_default() -> None:
+    assert type(rebuild("toaster", "A sentence.", {}, default=EngineError)) is EngineError
+    assert type(rebuild("toaster", "A sentence.", {})) is PotluckError
+    assert isinstance(rebuild("not_enough_memory", "x", {}), NotEnoughMemoryError)
