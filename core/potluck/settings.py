@@ -130,8 +130,6 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Bytes of the disk that other computers' models may take; None: half of the disk."""
     worker: bool = False  # the role that it had when it last ended
     paused: bool = False
-    recent_models: Annotated[tuple[str, ...], Meta(max_length=64)] = ()  # folders, newest first
-    addresses: Annotated[tuple[str, ...], Meta(max_length=64)] = ()  # typed or remembered host:port
 
     @property
     def shown_name(self) -> str:

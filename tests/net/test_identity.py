@@ -13,7 +13,8 @@ from potluck.errors import IdentityError, PairingError, UntrustedPeerError
 from potluck.ids import HomeId, NodeId
 from potluck.net import certificates
 from potluck.net.certificates import PAIRING_NAME, tls_name
-from potluck.net.identity import Identity, PeerIdentity, verify_signature
+from potluck.net.identity import Identity, PeerIdentity
+from potluck.wire import proofs
 
 
 def make(folder: Path, name: str) -> Identity:
@@ -420,12 +421,12 @@ def test_a_certificate_with_a_foreign_key_gets_none(tmp_path: Path) -> None:
 
 def test_a_signature_is_of_one_key_over_one_text(tmp_path: Path) -> None:
     one, two = make(tmp_path, "one"), make(tmp_path, "two")
-    signature = one.sign(b"text")
+    signature = one.sign(proofs.to_sign("worker", b"text"))
 
-    verify_signature(one.certificate_der, b"text", signature)
+    proofs.check_signature(one.certificate_der, "worker", b"text", signature)
     for certificate, data in ((two.certificate_der, b"text"), (one.certificate_der, b"texts")):
-        with pytest.raises(PairingError):
-            verify_signature(certificate, data, signature)
+        with pytest.raises(proofs.ProofError):
+            proofs.check_signature(certificate, "worker", data, signature)
 
 
 def test_a_long_home_name_is_cut_and_no_path(tmp_path: Path) -> None:

@@ -22,14 +22,12 @@ of the first one. That mode is therefore "ask, and verify what comes", since pai
 
 import ssl
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, cast
+from typing import Protocol
 from weakref import WeakSet
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -50,6 +48,7 @@ from potluck.net.homes import (
     write_home,
     write_revoked,
 )
+from potluck.net.peer import PeerIdentity, peer_identity
 from potluck.wire.messages import MAX_REVOKED
 
 MAX_HOMES = 64  # each has its own contexts and names
@@ -61,15 +60,6 @@ class TrustWatcher(Protocol):
     """Something that must not outlive the trust it was made with: an open connection."""
 
     def trust_changed(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerIdentity:
-    """Who is at the other end of a TLS connection, as its home's certificate says."""
-
-    node_id: NodeId
-    role: Role
-    home: HomeId
 
 
 class Identity:
@@ -324,7 +314,7 @@ class Identity:
         shown = tls.getpeercert()
         if home_id is None or not shown:
             raise UntrustedPeerError("A computer connected without a certificate of this home.")
-        peer = _peer_identity(shown, home_id)
+        peer = peer_identity(shown, home_id)
         if not self.trusts(peer):
             raise UntrustedPeerError(
                 f"The computer {short(peer.node_id)} was removed from this home. Pair it again to"
@@ -383,40 +373,6 @@ class Identity:
             del self._contexts[home_id]
         for watcher in list(self._watchers):
             watcher.trust_changed()
-
-
-def verify_signature(certificate: bytes, data: bytes, signature: bytes) -> None:
-    """Check a signature made by `Identity.sign`.
-
-    Raises:
-        PairingError: the holder of the certificate's key did not sign this.
-    """
-    key = certificates.peer_certificate(certificate).public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise PairingError("The other computer's key is not of the kind that Potluck uses.")
-    try:
-        key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
-    except InvalidSignature as error:
-        raise PairingError("The other computer could not prove that its key is its own.") from error
-
-
-def _peer_identity(shown: Mapping[str, object], home_id: HomeId) -> PeerIdentity:
-    """From what `getpeercert` returns: nested tuples, already verified by OpenSSL."""
-    names = cast("tuple[tuple[str, str], ...]", shown.get("subjectAltName", ()))
-    subject = cast("tuple[tuple[tuple[str, str], ...], ...]", shown.get("subject", ()))
-    roles = [v for rdn in subject for k, v in rdn if k == "organizationalUnitName"]
-    match names, roles:
-        case (("DNS", name),), ["master" | "worker" as role]:
-            pass
-        case _:
-            raise UntrustedPeerError("A certificate of this home is not one that Potluck issues.")
-    try:
-        node_id = certificates.node_of_label(name.partition(".")[0])
-    except ValueError as error:
-        raise UntrustedPeerError(f"A certificate of this home is wrong: {error}.") from error
-    if name != tls_name(node_id, home_id):
-        raise UntrustedPeerError("A certificate of this home names another home.")
-    return PeerIdentity(node_id=node_id, role=role, home=home_id)
 
 
 def _has_content(folder: Path) -> bool:
