@@ -13,9 +13,13 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
+from potluck.engine.kernels.attention_kernel import Heads
+from potluck.engine.kernels.decode import Decoder, LayerWeights
+from potluck.engine.kernels.emit import KIND_BF16
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.engine.kernels.tensors import PackedWeight
 
@@ -27,6 +31,7 @@ LAYER = {
 }
 HEAD = (128256, 2048)
 LAYERS = 16
+DECODED_LAYERS = 6  # beyond any cache
 BEYOND_CACHES = 256e6  # bytes
 
 
@@ -77,6 +82,49 @@ def prefill(
     return tokens / min(seconds(multiply) for _ in range(rounds))
 
 
+def decode_layers(kernels: GeneratedKernels, bits: int, rounds: int) -> None:
+    """A token through whole layers in one call, beside reading their weights."""
+    rows = [(shape, kernels.pack(torch.randn(shape) * 0.02, bits)) for shape in LAYER.values()]
+    layers: list[LayerWeights] = []
+    for _ in range(DECODED_LAYERS):
+        matrices = [PackedWeight.empty(*shape, bits) for shape, _ in rows]
+        for matrix, (_, packed) in zip(matrices, rows, strict=True):
+            matrix.data.copy_(packed.data)
+        qkv, output, gate_up, down = matrices
+        norm = torch.ones(qkv.width)
+        layers.append(
+            LayerWeights(
+                input_norm=norm, qkv=qkv, qkv_bias=None, qk_norm=None, output=output,
+                post_norm=norm, gate_up=gate_up, down=down, window=None,
+            )
+        )  # fmt: skip
+    heads = Heads(
+        heads=32, kv_heads=8, head_dim=64, rotary_dim=64, epsilon=1e-5, cache_kind=KIND_BF16
+    )
+    start = time.perf_counter()
+    decoder = Decoder(kernels, layers, heads, 1e-5)
+    print(f"  decode, compiled in {time.perf_counter() - start:8.2f} s")
+    caches = [torch.zeros(2, 8, 1024, 64, dtype=torch.bfloat16) for _ in layers]
+    cosines, sines = torch.ones(32), torch.zeros(32)
+    hidden = torch.randn(1, 2048)
+    weights = [
+        one.data for layer in layers for one in (layer.qkv, layer.output, layer.gate_up, layer.down)
+    ]
+
+    def read() -> None:
+        for data in weights:
+            kernels.read(data)
+
+    for position in (0, 100, 900):
+        step = partial(decoder, hidden, caches, position, cosines, sines)
+        pairs = [(seconds(step), seconds(read)) for _ in range(rounds)]
+        decoding, reading = (min(column) / len(layers) for column in zip(*pairs, strict=True))
+        print(
+            f"  layer at {position:5}      {decoding * 1e6:8.0f} µs, reading {reading * 1e6:.0f}"
+            f" ({reading / decoding:.0%})"
+        )
+
+
 def bench(kernels: GeneratedKernels, bits: int, rounds: int) -> None:
     print(f"\n{kernels.name} int{bits}")
     weight = torch.randn(4096, 2048).mul_(0.02).bfloat16()
@@ -95,6 +143,7 @@ def bench(kernels: GeneratedKernels, bits: int, rounds: int) -> None:
         if name in LAYER:
             layer.append(packed)
     print(f"  1 token, median     {statistics.median(fractions):8.0%} of reading")
+    decode_layers(kernels, bits, rounds)
     for tokens in (16, 64, 256, 512):
         rate = prefill(kernels, layer, tokens, max(2, rounds // 3))
         print(f"  {tokens:4} tokens         {rate / LAYERS:8.0f} tokens/s of {LAYERS} layers")

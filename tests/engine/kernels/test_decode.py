@@ -15,13 +15,19 @@ from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
 from potluck.engine.kernels.library import library
 
 PATHS = [path.name for path in host_paths()]
-DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 EPSILON = 1e-5
 
 every_path = pytest.mark.parametrize("path", PATHS)
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 every_heads = pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "rotary_dim"),
-    [(4, 2, 64, 64), (3, 1, 40, 20), (8, 8, 16, 16), (2, 1, 128, 128), (7, 1, 24, 0)],
+    ("heads", "kv_heads", "head_dim", "rotary_dim", "dtype"),
+    [
+        (4, 2, 64, 64, BF16),
+        (3, 1, 40, 20, F32),
+        (8, 8, 16, 16, F16),
+        (2, 1, 128, 128, F32),
+        (7, 1, 24, 0, BF16),
+    ],
 )
 
 
@@ -63,7 +69,6 @@ def attend(q: Tensor, cache: Tensor, start: int, end: int) -> Tensor:
 
 @every_path
 @every_heads
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("has_norm", [False, True])
 def test_queries_and_keys_turn_and_are_cached(
     path: str, heads: int, kv_heads: int, head_dim: int, rotary_dim: int,
@@ -90,7 +95,6 @@ def test_queries_and_keys_turn_and_are_cached(
 
 @every_path
 @every_heads
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("start", "length"), [(0, 1), (0, 16), (3, 17), (0, 100)])
 def test_attention_is_that_of_float64(
     path: str, heads: int, kv_heads: int, head_dim: int, rotary_dim: int,
@@ -161,9 +165,10 @@ def run_layer(
 
 @every_path
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("bits", "extras"), [((4, 4, 4, 4), False), ((8, 8, 8, 8), True), ((8, 4, 4, 8), True)], ids=str
+    ("bits", "extras", "dtype"),
+    [((4, 4, 4, 4), False, BF16), ((8, 8, 8, 8), True, F32), ((8, 4, 4, 8), True, F16)],
+    ids=str,
 )
 def test_tokens_through_layers_are_those_of_torch(
     path: str, threads: int, dtype: torch.dtype, bits: tuple[int, ...], extras: bool

@@ -236,7 +236,7 @@ class _Attention:
     def attend(self, inverses: list[Value]) -> None:
         """The values weighted, as many numbers of each head at a time as there are registers for."""
         e, group = self.e, self.shape.group
-        at_once = max(1, (16 if e.path.tokens == 8 else 4) // group)
+        at_once = max(1, e.path.registers // 2 // group)
         for first in range(0, self._vectors, at_once):
             parts = range(first, min(first + at_once, self._vectors))
             totals = {

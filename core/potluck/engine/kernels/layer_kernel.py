@@ -75,7 +75,7 @@ class LayerShape:
 def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> ir.Function:
     """One token through some layers."""
     pieces = {
-        bits: emit_product_piece(module, f"{name}_product{bits}", path, bits)
+        bits: emit_product_piece(module, f"{name}_product{bits}", path, bits, tiles=(1,))
         for bits in sorted({shape.qkv_bits, shape.output_bits, shape.gate_up_bits, shape.down_bits})
     }
     called = _Called(

@@ -23,7 +23,7 @@ from potluck.engine.kernels.input_kernel import (
 )
 from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
 from potluck.engine.kernels.packing_kernel import emit_pack
-from potluck.engine.kernels.paths import PATHS, Path
+from potluck.engine.kernels.paths import PATHS, Path, host_triple
 from potluck.engine.kernels.pool_kernel import emit_run, emit_serve
 from potluck.engine.kernels.product_kernel import emit_product, emit_product_piece
 from potluck.engine.kernels.stream_kernel import emit_read
@@ -59,10 +59,10 @@ _EMITTERS: Mapping[str, Emit] = {
 KERNELS = tuple(_EMITTERS)
 
 
-def emit_kernel(name: str, path: Path) -> ir.Module:
-    """One kernel and what it calls, as LLVM IR."""
+def emit_kernel(name: str, path: Path, emit: Emit | None = None) -> ir.Module:
+    """One kernel and what it calls, as LLVM IR: one of `KERNELS`, or what `emit` writes."""
     module = ir.Module(name=f"potluck_{path.name}_{name}")
-    _EMITTERS[name](module, name, path)
+    (emit or _EMITTERS[name])(module, name, path)
     return module
 
 
@@ -97,7 +97,7 @@ class Library:
 
     def __getitem__(self, name: str) -> Kernel:
         """The kernel of this name; compiled if it is the first time."""
-        return self._get(name, _EMITTERS.get(name))
+        return self._get(name, _EMITTERS[name])
 
     def attend(self, shape: Heads) -> Kernel:
         """Attention of one token, for heads of this shape."""
@@ -111,9 +111,8 @@ class Library:
         """One token through layers of this shape."""
         return self._get(f"decode_{_digest(shape)}", partial(emit_decode, shape=shape))
 
-    def _get(self, name: str, emit: Emit | None) -> Kernel:
+    def _get(self, name: str, emit: Emit) -> Kernel:
         if (compiled := self._compiled.get(name)) is None:
-            assert emit is not None, name
             with self._lock:
                 compiled = self._compiled.get(name) or self._compile(name, emit)
                 self._compiled[name] = compiled
@@ -126,9 +125,8 @@ class Library:
 
     def _compile(self, name: str, emit: Emit) -> tuple[Kernel, binding.ExecutionEngine]:
         start = time.perf_counter()
-        machine = target_machine(self.path, binding.get_process_triple())
-        module = ir.Module(name=f"potluck_{self.path.name}_{name}")
-        emit(module, name, self.path)
+        machine = target_machine(self.path, host_triple())
+        module = emit_kernel(name, self.path, emit)
         engine = binding.create_mcjit_compiler(optimise(module, machine), machine)
         engine.finalize_object()
         signature = module.get_global(name).function_type

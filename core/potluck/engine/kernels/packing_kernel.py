@@ -10,6 +10,8 @@ All arithmetic is exact IEEE 754 in a fixed order: every processor, and the refe
 the same weights into the same bytes. What is not finite cannot be packed: the kernel says so.
 """
 
+from collections.abc import Iterator
+
 from llvmlite import ir
 
 from potluck.engine.kernels.emit import (
@@ -53,16 +55,15 @@ def emit_pack(module: ir.Module, name: str, path: Path, bits: int) -> ir.Functio
     function = ir.Function(module, PACK, name)
     e = Emitter(function, path)
     source, kind, stride, groups, blocks, packed = function.args
-    rows, columns = e.stack(_WIDE, GROUP), e.stack(_WIDE, GROUP)
+    columns = e.stack(_WIDE, GROUP)
     highest = e.variable(constant(_BITS, 0))  # magnitude of any number, as bits
     with e.loop(0, blocks) as block:
         start = e.mul(e.mul(block, constant(I64, ROWS)), stride)
         with e.loop(0, groups) as group:
             first = e.add(start, e.mul(group, constant(I64, GROUP)))
-            with e.each_kind(kind, (KIND_F32, KIND_BF16, KIND_F16)) as kinds:
-                for number in kinds:
-                    _read_rows(e, source, first, stride, number, rows)
-            _turn(e, rows, columns)
+            with e.loop(0, GROUP, ROWS) as column:
+                square = e.at(columns, column, 4 * ROWS)
+                _read_square(e, source, kind, stride, e.add(first, column), square)
             target = e.at(packed, e.add(e.mul(block, groups), group), group_bytes(bits))
             largest = _pack_group(e, bits, columns, target)
             more = e.icmp_unsigned(">", largest, highest.value)
@@ -77,24 +78,31 @@ def _column(e: Emitter, columns: Value, index: Value | int) -> Value:
     return e.fetch(e.at(columns, index, 4 * ROWS), _WIDE)
 
 
-def _read_rows(
-    e: Emitter, source: Value, first: Value, stride: Value, kind: int, rows: Value
+def _each_column(e: Emitter, columns: Value) -> Iterator[Value]:
+    """Write code for four columns, which runs for all of them in order.
+
+    Written for all, LLVM would keep them in so many registers that most end up on the stack.
+    """
+    with e.loop(0, GROUP, QUAD) as first:
+        for place in range(QUAD):
+            yield _column(e, columns, e.add(first, constant(I64, place)))
+
+
+def _read_square(
+    e: Emitter, source: Value, kind: Value, stride: Value, first: Value, columns: Value
 ) -> None:
-    """16 rows x 32 inputs as f32: two vectors a row."""
-    with e.loop(0, ROWS) as row:
-        address = e.at(source, e.add(first, e.mul(row, stride)), KIND_BYTES[kind])
-        for half in range(GROUP // ROWS):
-            here = e.at(address, half * ROWS * KIND_BYTES[kind])
-            number = e.add(e.mul(row, constant(I64, 2)), constant(I64, half))
-            e.put(e.fetch_numbers(here, kind, ROWS), e.at(rows, number, 4 * ROWS))
-
-
-def _turn(e: Emitter, rows: Value, columns: Value) -> None:
-    """Two vectors a row become 32 vectors of 16 rows."""
-    for half in range(GROUP // ROWS):
-        square = [_column(e, rows, 2 * row + half) for row in range(ROWS)]
-        for number, column in enumerate(e.transpose(square)):
-            e.put(column, e.at(columns, half * ROWS + number, 4 * ROWS))
+    """16 rows x 16 inputs, from the number `first` on, as 16 vectors of 16 rows."""
+    with (
+        e.loop(0, ROWS) as row,
+        e.each_kind(kind, (KIND_F32, KIND_BF16, KIND_F16)) as kinds,
+    ):
+        for number in kinds:
+            index = e.add(first, e.mul(row, stride))
+            numbers = e.fetch_numbers(e.at(source, index, KIND_BYTES[number]), number, ROWS)
+            e.put(numbers, e.at(columns, row, 4 * ROWS))
+    rows = [_column(e, columns, row) for row in range(ROWS)]
+    for number, column in enumerate(e.transpose(rows)):
+        e.put(column, e.at(columns, number, 4 * ROWS))
 
 
 def _pack_group(e: Emitter, bits: int, columns: Value, target: Value) -> Value:
@@ -119,8 +127,7 @@ def _pack_group(e: Emitter, bits: int, columns: Value, target: Value) -> Value:
 def _largest(e: Emitter, columns: Value) -> tuple[Value, Value]:
     """The number of largest magnitude in each row, the first of equals, and the magnitude's bits."""
     signed, largest = e.variable(constant(_WIDE, 0.0)), e.variable(constant(_BITS, 0))
-    for index in range(GROUP):
-        number = _column(e, columns, index)
+    for number in _each_column(e, columns):
         size = e.magnitude_bits(number)
         is_larger = e.icmp_unsigned(">", size, largest.value)
         signed.value = e.select(is_larger, number, signed.value)
@@ -150,8 +157,7 @@ def _fit(e: Emitter, columns: Value, inverse: Value) -> tuple[Value, Value]:
     """Σ w q and Σ q q of the integers q that this inverse scale gives."""
     zero = constant(_WIDE, 0.0)
     fit, norm = e.variable(zero), e.variable(zero)
-    for index in range(GROUP):
-        number = _column(e, columns, index)
+    for number in _each_column(e, columns):
         integer = _integer(e, 4, number, inverse)
         fit.value = e.fadd(fit.value, e.fmul(number, integer))
         norm.value = e.fadd(norm.value, e.fmul(integer, integer))

@@ -27,7 +27,8 @@ class Path:
     cpu: str
     features: str
     dot: Literal["vnni512", "vnni256", "avx2", "usdot", "sdot", "plain"]  # see `dots`
-    tokens: int  # whose sums the registers hold at once
+    tokens: int  # of a product computed at once; measured
+    registers: int  # for vectors of 16 f32
     half_in_hardware: bool  # conversions of f16
 
 
@@ -41,6 +42,7 @@ PATHS = (
         features="+avx512vnni,-prefer-256-bit",
         dot="vnni512",
         tokens=8,
+        registers=32,
         half_in_hardware=True,
     ),
     Path(
@@ -51,6 +53,7 @@ PATHS = (
         features="+avxvnni",
         dot="vnni256",
         tokens=4,
+        registers=8,
         half_in_hardware=True,
     ),
     Path(
@@ -60,7 +63,8 @@ PATHS = (
         cpu="x86-64-v3",
         features="",
         dot="avx2",
-        tokens=4,
+        tokens=8,
+        registers=8,
         half_in_hardware=True,
     ),
     Path(
@@ -71,6 +75,7 @@ PATHS = (
         features="+dotprod,+i8mm",
         dot="usdot",
         tokens=4,
+        registers=8,
         half_in_hardware=True,
     ),
     Path(
@@ -81,6 +86,7 @@ PATHS = (
         features="+dotprod",
         dot="sdot",
         tokens=4,
+        registers=8,
         half_in_hardware=True,
     ),
     Path(
@@ -91,6 +97,7 @@ PATHS = (
         features="",
         dot="plain",
         tokens=1,
+        registers=4,
         half_in_hardware=False,
     ),
 )
@@ -108,6 +115,12 @@ def host_architecture() -> str:
     """As LLVM names it: x86_64, aarch64."""
     name = binding.get_process_triple().split("-")[0]
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(name, name)
+
+
+def host_triple() -> str:
+    """What to compile for; on Windows too in the object format that LLVM's loader knows best."""
+    triple = binding.get_process_triple()
+    return f"{triple}-elf" if "windows" in triple and not triple.endswith("-elf") else triple
 
 
 def usable_paths(architecture: str, features: Iterable[str]) -> list[Path]:

@@ -6,7 +6,7 @@ the token's 16 f32 totals. One token reads the weights as fast as memory gives t
 block stays in the processor's first cache while a panel of tokens passes by.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -55,8 +55,13 @@ _CACHE_LINE = 64
 PRODUCT = ir.FunctionType(VOID, [POINTER] * 4 + [I32] + [I64] * 5)
 
 
-def emit_product(module: ir.Module, name: str, path: Path, bits: int) -> ir.Function:
-    """out[t, n] = Σ x[t, k] W[n, k] + addend[t, n], for the rows n of blocks first to last."""
+def emit_product(
+    module: ir.Module, name: str, path: Path, bits: int, tiles: Sequence[int] = TILES
+) -> ir.Function:
+    """out[t, n] = Σ x[t, k] W[n, k] + addend[t, n], for the rows n of blocks first to last.
+
+    A kernel that is never given many tokens needs only the smallest of the tiles.
+    """
     finish = _emit_finish(module, f"{name}_finish", path)
     function = ir.Function(module, PRODUCT, name)
     e = Emitter(function, path)
@@ -73,14 +78,16 @@ def emit_product(module: ir.Module, name: str, path: Path, bits: int) -> ir.Func
         end = e.add(start, constant(I64, PANEL))
         end = e.select(e.icmp_signed("<", end, tokens), end, tokens)
         with e.loop(first, last) as block:
-            _emit_tiles(kernel, block, start, end)
+            _emit_tiles(kernel, tiles, block, start, end)
     e.ret_void()
     return function
 
 
-def emit_product_piece(module: ir.Module, name: str, path: Path, bits: int) -> ir.Function:
+def emit_product_piece(
+    module: ir.Module, name: str, path: Path, bits: int, tiles: Sequence[int] = TILES
+) -> ir.Function:
     """The product as a job of the pool: its first eight arguments in memory, 8 bytes each."""
-    product = emit_product(module, f"{name}_product", path, bits)
+    product = emit_product(module, f"{name}_product", path, bits, tiles)
     function = ir.Function(module, PIECE, name)
     arguments, first, last = function.args
     e = Emitter(function, path)
@@ -121,15 +128,17 @@ def _emit_finish(module: ir.Module, name: str, path: Path) -> ir.Function:
     return function
 
 
-def _emit_tiles(kernel: "_Kernel", block: Value, start: Value, end: Value) -> None:
-    """Tiles of 8 tokens, then at most one each of 4, 2 and 1."""
-    e, largest = kernel.e, TILES[0]
+def _emit_tiles(
+    kernel: "_Kernel", tiles: Sequence[int], block: Value, start: Value, end: Value
+) -> None:
+    """Tiles of the largest size, then at most one of each other."""
+    e, largest = kernel.e, tiles[0]
     left = e.and_(e.sub(end, start), constant(I64, largest - 1))
     whole = e.sub(end, left)
     with e.loop(start, whole, largest) as token:
         kernel.tile(block, token, largest)
     token = whole
-    for size in TILES[1:]:
+    for size in tiles[1:]:
         part = e.and_(left, constant(I64, size))
         with e.if_then(e.icmp_signed("!=", part, constant(I64, 0))):
             kernel.tile(block, token, size)
