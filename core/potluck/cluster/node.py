@@ -197,8 +197,8 @@ class Node:
             )
             write_node_file(self._folders, node_file)
             stack.callback(remove_node_file, self._folders, node_file)
-            idle = self._tasks.spawn(self._end_when_idle())
-            stack.push_async_callback(_end, idle)
+            for work in (self._end_when_idle(), self._measure_new_links()):
+                stack.push_async_callback(_end, self._tasks.spawn(work))
             logger.info("node is up node=%s port=%d", short(self.identity.node_id), port)
             await self._stop.wait()
             logger.info("node ends")
@@ -222,6 +222,18 @@ class Node:
             elif not self.worker.is_lending:
                 logger.info("nobody has needed the node for %.0f seconds", IDLE_S)
                 self._stop.set()
+
+    async def _measure_new_links(self) -> None:
+        """Know how fast a computer's link is as soon as it is there, before a model needs it."""
+        survey, local, revision = self.master.survey, self.membership.local, -1
+        while True:
+            revision = await self.activity.changed(revision)
+            for computer in self.membership.connected():
+                is_busy = self.master.state.phase in ("streaming", "loading")
+                if is_busy or survey.link(local.node_id, computer.node_id) is not None:
+                    continue
+                if await survey.links(local, [computer]):
+                    self.activity.touch()
 
     def stop(self) -> None:
         self._stop.set()

@@ -81,6 +81,7 @@ class Survey:
         self._profiles: dict[tuple[NodeId, str, str, Scheme], Profiled] = {}
         self._links: dict[tuple[NodeId, NodeId], tuple[float, LinkCost]] = {}
         self._failed: dict[tuple[NodeId, NodeId], float] = {}  # when
+        self._measuring = asyncio.Lock()
 
     async def seats(
         self,
@@ -138,24 +139,28 @@ class Survey:
 
         One after the other, so that no measurement takes another's bandwidth.
         """
-        for source, target in _pairs(master, workers):
-            key = (source.node_id, target.node_id)
-            known = self._links.get(key)
-            if known is not None and self._clock() - known[0] < LINK_AGE_S:
-                continue
-            failed = self._failed.get(key)
-            if failed is not None and self._clock() - failed < FAILED_AGE_S:
-                continue
-            try:
-                quality = await source.measure_link_to(target)
-            except PotluckError as error:
-                logger.warning("no way from %s to %s: %s", source.name, target.name, error)
-                self._failed[key] = self._clock()
-                continue
-            cost = LinkCost(rtt_ms=quality.rtt_ms, bytes_per_s=quality.bytes_per_s)
-            self._links[key] = (self._clock(), cost)
+        async with self._measuring:
+            for source, target in _pairs(master, workers):
+                await self._measure(source, target)
         ids = {c.node_id for c in (master, *workers)}
         return {key: cost for key, (_, cost) in self._links.items() if ids.issuperset(key)}
+
+    async def _measure(self, source: Surveyed, target: Surveyed) -> None:
+        """Measure a pair, unless it is known, or was tried just now in vain."""
+        key = (source.node_id, target.node_id)
+        known, failed = self._links.get(key), self._failed.get(key)
+        if known is not None and self._clock() - known[0] < LINK_AGE_S:
+            return
+        if failed is not None and self._clock() - failed < FAILED_AGE_S:
+            return
+        try:
+            quality = await source.measure_link_to(target)
+        except PotluckError as error:
+            logger.warning("no way from %s to %s: %s", source.name, target.name, error)
+            self._failed[key] = self._clock()
+        else:
+            cost = LinkCost(rtt_ms=quality.rtt_ms, bytes_per_s=quality.bytes_per_s)
+            self._links[key] = (self._clock(), cost)
 
     def link(self, source: NodeId, target: NodeId) -> LinkCost | None:
         """The last measurement of a pair, in either direction."""
