@@ -44,6 +44,7 @@ from potluck.cluster.stage_messages import (
     encode,
     read_frame,
 )
+from potluck.cluster.tasks import TaskSet
 from potluck.engine.device import compute_dtype, find_device, find_devices, set_threads
 from potluck.engine.memory import release
 from potluck.engine.profile import LayerProfile, profile_layers
@@ -88,7 +89,7 @@ class StageServer:
         self._chain = StageChain(start.me.name, self._compute, self._tell)
         self._turn = asyncio.Lock()  # one load or unload at a time
         self._wanted = 0  # the last request to load or unload; those before it are given up
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     # --- the node
 
@@ -100,11 +101,10 @@ class StageServer:
             self._identity, me=lambda: self._me, on_link=self._chain.serve_link
         ) as listener:
             self._tell(Ready(devices=(self._lent(),), activation_port=listener.port))
-            self._spawn(self._report_memory())
+            self._tasks.spawn(self._report_memory())
             while (message := await messages.get()) is not None:
                 self._handle(message)
-            for task in self._tasks:
-                task.cancel()
+            await self._tasks.stop()
 
     def _handle(self, message: ToStage) -> None:
         match message:
@@ -114,13 +114,13 @@ class StageServer:
             case TrustChanged():
                 self._trust_changed()
             case ProfileLayer():
-                self._spawn(self._answer(message.request, self._profile(message)))
+                self._tasks.spawn(self._answer(message.request, self._profile(message)))
             case LoadStage():
                 self._wanted = message.request
-                self._spawn(self._answer(message.request, self._load(message)))
+                self._tasks.spawn(self._answer(message.request, self._load(message)))
             case UnloadStage():
                 self._wanted = message.request
-                self._spawn(self._answer(message.request, self._unload(message)))
+                self._tasks.spawn(self._answer(message.request, self._unload(message)))
             case Start():
                 logger.warning("a second start is ignored")
 
@@ -129,11 +129,6 @@ class StageServer:
             self._identity.reload()
         except (IdentityError, OSError):  # what was known before stays in force
             logger.exception("the homes of this computer cannot be read again")
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _tell(self, message: FromStage) -> None:
         self._write(encode(message))
@@ -210,7 +205,7 @@ class StageServer:
         loaded = LoadedStage(home, message.epoch, previous, stage, next_link)
         self._chain.loaded = loaded
         if next_link is not None:
-            self._spawn(self._chain.watch(loaded, next_link))
+            self._tasks.spawn(self._chain.watch(loaded, next_link))
         seconds = time.perf_counter() - started
         self._tell(Memory(devices=(self._lent(),)))
         return StageLoaded(request=message.request, seconds=seconds, memory_bytes=stage.nbytes)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from potluck.cluster.stage_handle import StageHandle
 from potluck.cluster.stage_messages import LoadProgress, LoadStage, TensorFile
+from potluck.cluster.tasks import TaskSet
 from potluck.errors import (
     BrokenModelError,
     BusyError,
@@ -112,7 +113,7 @@ class Worker:
         self._changed = changed
         self._in_own_use = in_own_use
         self._turn = asyncio.Lock()  # one change of the loan at a time
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     async def handle(self, link: MasterLink, message: Message) -> Message:
         """Answer one request of a master.
@@ -269,11 +270,7 @@ class Worker:
             self._report(self.loan.link, failure)
 
     def _report(self, link: MasterLink, message: Message) -> None:
-        self._own(asyncio.create_task(_send(link, message)))
-
-    def _own(self, task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(_send(link, message))
 
     def master_came(self, link: MasterLink) -> None:
         """A master is connected (again): its loan goes on."""
@@ -293,7 +290,7 @@ class Worker:
 
     def _expire(self, loan: Loan) -> None:
         if self.loan is loan and loan.link is None:
-            self._own(asyncio.create_task(self.release()))
+            self._tasks.spawn(self.release())
 
     async def release(self) -> None:
         """Give the memory back. Weights stay in the store."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
+from potluck.cluster.tasks import TaskSet
 from potluck.cluster.worker import Worker
 from potluck.errors import NotAllowedError, PeerLostError, PotluckError, UnreachableError
 from potluck.ids import HomeId, NodeId, short
@@ -57,7 +58,7 @@ class WorkerLinks:
         self._changed = changed
         self._masters: dict[Link, Status | None] = {}  # what each was told last
         self._status_due: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def master_names(self) -> tuple[str, ...]:
         """Whom this computer helps now: masters that are connected, and who borrowed it."""
@@ -182,9 +183,7 @@ class WorkerLinks:
         )
         if status != self._masters[link]:
             self._masters[link] = status
-            task = asyncio.create_task(self._send(link, status))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(self._send(link, status))
 
     async def _send(self, link: Link, status: Status) -> None:
         with suppress(PotluckError):  # the end of the link is noticed where it is served
