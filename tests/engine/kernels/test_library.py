@@ -13,12 +13,7 @@ from potluck.engine.kernels.library import KERNELS, emit_kernel, optimise, targe
 from potluck.engine.kernels.paths import PATHS, Path, usable_paths
 
 # Windows wants a call to a library where a stack frame is larger than a page: none may be.
-TRIPLES = [
-    "x86_64-unknown-linux-gnu",
-    "aarch64-unknown-linux-gnu",
-    "x86_64-pc-windows-msvc-elf",
-    "aarch64-pc-windows-msvc-elf",
-]
+TRIPLES = ["x86_64-pc-windows-msvc-elf", "aarch64-pc-windows-msvc-elf"]
 INSTRUCTION = {
     "avx512vnni": "vpdpbusd",
     "avxvnni": "vpdpbusd",

@@ -5,42 +5,50 @@
     x = kernels.quantise(hidden)                   # once for all matrices that read it
     y = kernels.multiply(packed, x)                # (tokens, rows), in the dtype of `hidden`
 
-Where `llvmlite` is missing, torch computes the same, slowly.
+Where `llvmlite` does not load, torch computes the same, slowly. What `best_kernels` gives is a
+`GeneratedKernels` elsewhere, and can take a token through whole layers in one call: see `decode`.
 Numbers that are not finite: weights are refused; an input makes all products of its token not finite.
 """
 
-import importlib.util
 import logging
 
 from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.reference import ReferenceKernels
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
+from potluck.errors import UsageError
 
 __all__ = [
     "Kernels",
     "PackedWeight",
     "QuantisedInput",
     "ReferenceKernels",
-    "available",
     "best_kernels",
 ]
 
 logger = logging.getLogger(__name__)
 
 
-def available() -> bool:
-    """Whether kernels can be generated here."""
-    return importlib.util.find_spec("llvmlite") is not None
+def best_kernels(*, threads: int = 1, path: str | None = None) -> Kernels:
+    """The fastest kernels that this processor has instructions for.
 
+    Args:
+        threads: that share each product; with more than one, torch's own must be set to one.
+        path: the name of the path to take instead of the best, to compare.
 
-def best_kernels() -> Kernels:
-    """The fastest that this processor has instructions for."""
-    if not available():
-        logger.info("kernels path=reference reason=llvmlite is not installed")
+    Raises:
+        UsageError: the processor cannot run this path, or there is none of this name.
+    """
+    try:
+        # Not before it is needed: a tenth of a second, and a package that may not load everywhere.
+        from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+    except (ImportError, OSError) as error:
+        logger.warning("kernels path=reference reason=%s", error)
         return ReferenceKernels()
-    # Not before it is needed: a tenth of a second, and a package that may be missing.
-    from potluck.engine.kernels.generated import GeneratedKernels, host_paths
-
-    kernels = GeneratedKernels(host_paths()[0])
-    logger.info("kernels path=%s", kernels.name)
-    return kernels
+    paths = {usable.name: usable for usable in host_paths()}
+    chosen = path or next(iter(paths))
+    if chosen not in paths:
+        raise UsageError(
+            f"This processor cannot run the kernels called {chosen}. It can run: {', '.join(paths)}."
+        )
+    logger.info("kernels path=%s threads=%d", chosen, threads)
+    return GeneratedKernels(paths[chosen], threads)

@@ -88,6 +88,10 @@ class Kernels(ABC):
         self._multiply(packed, x, out, addend)
         return out
 
+    def close(self) -> None:
+        """Let threads end, if there are any."""
+        return
+
     @abstractmethod
     def _pack(self, packed: PackedWeight, first: int, weight: Tensor) -> bool: ...
 

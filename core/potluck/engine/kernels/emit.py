@@ -94,8 +94,6 @@ class Emitter(_Builder):
         self.position_at_end(body)
         self.path = path
 
-    # Flow
-
     def variable(self, start: Value) -> Variable:
         variable = Variable(self, start.type)
         variable.value = start
@@ -150,8 +148,6 @@ class Emitter(_Builder):
         table.global_constant, table.linkage = True, "internal"
         return table
 
-    # Memory
-
     def stack(self, typ: ir.Type, count: int) -> Value:
         """Room for so many, until the kernel returns, at the start of a cache line."""
         with self.goto_entry_block():
@@ -186,8 +182,6 @@ class Emitter(_Builder):
     def prefetch(self, pointer: Value) -> None:
         read, keep, data = (constant(I32, value) for value in (0, 3, 1))
         self.intrinsic("llvm.prefetch.p0", VOID, [pointer, read, keep, data])
-
-    # Vectors
 
     def splat(self, scalar: Value, count: int) -> Value:
         """The scalar in every lane."""
@@ -288,8 +282,6 @@ class Emitter(_Builder):
             move.append(count + lane if upper else lane + half)
         typ = vector(I32, count)
         return constant(typ, stay), constant(typ, move)
-
-    # Numbers
 
     def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
         """A b + c, in one instruction where there is one."""

@@ -1,0 +1,59 @@
+"""Which kernels a computer gets."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from potluck.engine.kernels import best_kernels
+from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.errors import UsageError
+
+
+def test_the_best_path_is_taken_and_another_can_be_asked_for() -> None:
+    best, last = host_paths()[0], host_paths()[-1]
+
+    assert best_kernels().name == best.name
+    assert best_kernels(path=last.name).name == last.name == "generic"
+
+
+def test_threads_are_the_callers_choice() -> None:
+    kernels = best_kernels(threads=2)
+
+    assert isinstance(kernels, GeneratedKernels)
+    assert kernels.shares > 1
+    kernels.close()
+
+
+def test_a_path_that_cannot_run_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match=r"cannot run the kernels called mmx\. It can run: .*generic"
+    ):
+        best_kernels(path="mmx")
+
+
+WITHOUT_LLVMLITE = """
+import sys
+sys.modules["llvmlite"] = None
+import torch
+from potluck.engine.kernels import best_kernels
+kernels = best_kernels()
+packed, x = kernels.pack(torch.eye(32), 8), kernels.quantise(torch.eye(32))
+assert torch.allclose(kernels.multiply(packed, x), torch.eye(32))
+print(kernels.name)
+"""
+
+
+@pytest.mark.slow
+def test_without_llvmlite_torch_computes() -> None:
+    """In a process of its own: here it is loaded."""
+    process = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LLVMLITE],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert process.stdout.split() == ["reference"], process.stderr
