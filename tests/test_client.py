@@ -80,6 +80,17 @@ def test_requests_reach_the_node(server: Server, client: Client) -> None:
     assert server.backend.stopped.is_set()
 
 
+def test_who_holds_keeps_the_node_until_the_end(server: Server, client: Client) -> None:
+    with client.hold("serve"):
+        next(client.states())  # the node is there; the hold is on its way
+        while "serve" not in server.backend.held:
+            next(client.states())
+        assert not server.backend.released.is_set()
+
+    server.backend.update()  # a state, or the next heartbeat, ends it
+    assert server.backend.released.wait(30)
+
+
 def test_loading_reports_until_it_is_ready(client: Client) -> None:
     seen = list(client.load(schema.PlanRequest()))
 

@@ -7,8 +7,9 @@ node.
 """
 
 import http.client
+import threading
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from typing import Literal, TypeVar
 
 import msgspec
@@ -21,7 +22,7 @@ SILENCE_S = 35.0  # three missed heartbeats of an event stream
 PAIRING_S = 90.0  # four exchanges of two programs, each of which has its own deadline
 PREFILL_S = 600.0  # the first token of a very long prompt on slow computers
 
-Holder = Literal["window", "worker", "serve"]
+Holder = Literal["window", "worker", "serve", "request"]
 _T = TypeVar("_T")
 
 
@@ -56,6 +57,23 @@ class Client:
         with closing(self._events("GET", path, timeout_s=SILENCE_S)) as events:
             for data in events:
                 yield msgspec.json.decode(data, type=schema.ClusterState)
+
+    @contextmanager
+    def hold(self, holder: Holder) -> Generator[None, None, None]:
+        """Need the node, and the model that it has loaded, while the context is open."""
+        is_over = threading.Event()
+
+        def listen() -> None:
+            with suppress(PotluckError), closing(self.states(holder)) as states:
+                for _ in states:
+                    if is_over.is_set():
+                        return
+
+        threading.Thread(target=listen, name="hold", daemon=True).start()
+        try:
+            yield
+        finally:
+            is_over.set()
 
     def shutdown(self) -> None:
         self._request("POST", "/cluster/shutdown")

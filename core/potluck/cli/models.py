@@ -141,7 +141,8 @@ def chat(options: argparse.Namespace) -> int:
     client, _ = open_client(options)
     loaded = terminal.load(client, plan_request(options))
     if prompt is None:
-        return _talk(client, options)
+        with client.hold("request"):  # somebody who thinks for ten minutes still has the model
+            return _talk(client, options)
     told = answer(client, options, prompt, loaded)
     if options.json:
         put_json(told)
