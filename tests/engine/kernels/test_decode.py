@@ -137,7 +137,7 @@ def random_layer(
     return LayerWeights(
         input_norm=torch.rand(hidden) + 0.5,
         qkv=matrix(qkv_rows, hidden, bits[0]),
-        qkv_bias=torch.randn(1, qkv_rows) if extras else None,
+        qkv_bias=torch.randn(qkv_rows) if extras else None,
         qk_norm=torch.rand(2, heads.head_dim) + 0.5 if extras else None,
         output=matrix(hidden, heads.heads * heads.head_dim, bits[1]),
         post_norm=torch.rand(hidden) + 0.5,

@@ -40,7 +40,7 @@ import torch
 from potluck.engine.kernels import best_kernels
 kernels = best_kernels()
 packed, x = kernels.pack(torch.eye(32), 8), kernels.quantise(torch.eye(32))
-assert torch.allclose(kernels.multiply(packed, x), torch.eye(32))
+assert torch.allclose(kernels.multiply(packed, x), torch.eye(32), atol=1e-3)
 print(kernels.name)
 """
 

@@ -94,6 +94,22 @@ def test_products_can_be_bf16_and_added_to_a_residual(name: str, bits: int) -> N
 
 @every_path
 @every_bits
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_bias_is_added_to_every_token(name: str, bits: int, dtype: torch.dtype) -> None:
+    kernels = EVERY[name]
+    x, bias = random(11, 64).to(dtype), random(35, seed=2).to(dtype)
+    packed, quantised = kernels.pack(random(35, 64, seed=1), bits), kernels.quantise(x)
+
+    added = kernels.multiply(packed, quantised, addend=bias)
+
+    whole = kernels.multiply(packed, quantised, addend=bias.expand(11, 35))
+    assert torch.equal(added, whole)
+    product = kernels.multiply(packed, quantised).double() + bias
+    torch.testing.assert_close(added.double(), product, rtol=2**-7, atol=0.02)
+
+
+@every_path
+@every_bits
 def test_a_product_writes_nothing_beyond_its_output(name: str, bits: int) -> None:
     kernels = EVERY[name]
     memory = torch.full((5 * 17 + 40,), 7.0)

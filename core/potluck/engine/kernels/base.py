@@ -72,7 +72,8 @@ class Kernels(ABC):
             packed: W.
             x: the input.
             out: where to write, f32 or bf16; else it is made, in the dtype of the input.
-            addend: a residual of the shape and dtype of `out`, which it may be itself.
+            addend: in the dtype of `out`; a bias (rows,), or a residual (tokens, rows), which may be
+                `out` itself.
         """
         assert packed.width == x.width, f"{x.width} inputs, {packed.width} columns"
         if out is None:
@@ -82,7 +83,7 @@ class Kernels(ABC):
         assert out.is_contiguous()
         assert out.dtype in (torch.float32, torch.bfloat16), out.dtype
         if addend is not None:
-            assert addend.shape == out.shape
+            assert addend.shape in (out.shape, out.shape[1:])
             assert addend.dtype == out.dtype
             addend = addend.contiguous()
         self._multiply(packed, x, out, addend)

@@ -117,6 +117,7 @@ class GeneratedKernels(Kernels):
             groups_of(packed.width),
             packed.rows,
             x.tokens,
+            0 if addend is None or addend.dim() == 1 else packed.rows,
         )
         blocks = blocks_of(packed.rows)
         if self._pool is None:

@@ -157,7 +157,7 @@ class _Layer:
     def _product(
         self, matrix: str, bits: int, rows: int, width: int, out: Value, addend: Value
     ) -> None:
-        numbers = [constant(I64, number) for number in (KIND_F32, groups_of(width), rows, 1)]
+        numbers = [constant(I64, number) for number in (KIND_F32, groups_of(width), rows, 1, 0)]
         arguments = [self.layer[matrix], self.step["records"], out, addend, *numbers]
         self._share(self.called.products[bits], arguments, blocks_of(rows))
 

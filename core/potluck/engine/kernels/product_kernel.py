@@ -51,8 +51,9 @@ PREFETCH_BYTES = (
 PANEL = 64  # tokens: their inputs fit the second cache, and reading weights again costs little
 _CACHE_LINE = 64
 
-# weights, inputs, out, addend or null, kind of out and addend, groups, rows, tokens, first and last block
-PRODUCT = ir.FunctionType(VOID, [POINTER] * 4 + [I32] + [I64] * 5)
+# weights, inputs, out, addend or null, kind of out and addend, groups, rows, tokens, numbers from one
+# token's addend to the next's, first and last block
+PRODUCT = ir.FunctionType(VOID, [POINTER] * 4 + [I32] + [I64] * 6)
 
 
 def emit_product(
@@ -65,10 +66,10 @@ def emit_product(
     finish = _emit_finish(module, f"{name}_finish", path)
     function = ir.Function(module, PRODUCT, name)
     e = Emitter(function, path)
-    weights, inputs, out, addend, kind, groups, rows, tokens, first, last = function.args
+    weights, inputs, out, addend, kind, groups, rows, tokens, stride, first, last = function.args
 
     def store(total: Value, block: Value, token: Value) -> None:
-        e.call(finish, [total, out, addend, kind, rows, block, token])
+        e.call(finish, [total, out, addend, kind, rows, stride, block, token])
 
     kernel = _Kernel(
         e=e, dot=make_dot(path, bits), bits=bits, weights=weights, inputs=inputs, groups=groups,
@@ -86,7 +87,7 @@ def emit_product(
 def emit_product_piece(
     module: ir.Module, name: str, path: Path, bits: int, tiles: Sequence[int] = TILES
 ) -> ir.Function:
-    """The product as a job of the pool: its first eight arguments in memory, 8 bytes each."""
+    """The product as a job of the pool: all but its last two arguments in memory, 8 bytes each."""
     product = emit_product(module, f"{name}_product", path, bits, tiles)
     function = ir.Function(module, PIECE, name)
     arguments, first, last = function.args
@@ -101,19 +102,20 @@ def emit_product_piece(
 
 def _emit_finish(module: ir.Module, name: str, path: Path) -> ir.Function:
     """Add the addend, if any, and write 16 rows of a token; fewer at the end of the matrix."""
-    arguments = [vector(F32, ROWS), POINTER, POINTER, I32, I64, I64, I64]
+    arguments = [vector(F32, ROWS), POINTER, POINTER, I32, I64, I64, I64, I64]
     function = internal(ir.Function(module, ir.FunctionType(VOID, arguments), name))
-    total, out, addend, kind, rows, block, token = function.args
+    total, out, addend, kind, rows, stride, block, token = function.args
     e = Emitter(function, path)
     row = e.mul(block, constant(I64, ROWS))
     offset = e.add(e.mul(token, rows), row)
+    addend_offset = e.add(e.mul(token, stride), row)
     left = e.sub(rows, row)
     has_addend = e.icmp_unsigned("!=", e.ptrtoint(addend, I64), constant(I64, 0))
 
     def write(kind: int, mask: Value | None) -> None:
         result = e.variable(total)
         with e.if_then(has_addend):
-            more = e.fetch_numbers(e.at(addend, offset, KIND_BYTES[kind]), kind, ROWS, mask)
+            more = e.fetch_numbers(e.at(addend, addend_offset, KIND_BYTES[kind]), kind, ROWS, mask)
             result.value = e.fadd(total, more)
         e.put_numbers(result.value, e.at(out, offset, KIND_BYTES[kind]), kind, mask)
 

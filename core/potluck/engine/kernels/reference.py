@@ -86,7 +86,7 @@ class ReferenceKernels(Kernels):
         for first in range(0, packed.rows, _ROWS_AT_ONCE):
             rows = slice(first, min(first + _ROWS_AT_ONCE, packed.rows))
             product = F.linear(values, packed.dequantise(rows.start, rows.stop))
-            out[:, rows] = product if addend is None else product + addend[:, rows].float()
+            out[:, rows] = product if addend is None else product + addend[..., rows].float()
 
 
 def _largest(numbers: Tensor) -> Tensor:
