@@ -10,7 +10,17 @@ import pytest
 pytestmark = [pytest.mark.qt, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-ALLOWED = {"errors", "ids", "settings", "client", "launch", "api", "api.schema", "api.openai"}
+ALLOWED = {
+    "errors",
+    "files",
+    "ids",
+    "settings",
+    "client",
+    "launch",
+    "api",
+    "api.schema",
+    "api.openai",
+}
 
 PROGRAM = """
 import sys, time

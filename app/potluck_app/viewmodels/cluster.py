@@ -97,6 +97,7 @@ class LendView(NamedTuple):
     tone: Tone
     title: str
     text: str
+    address: str = ""  # to type on the main computer that does not find this one
 
 
 def pill(computer: Computer) -> tuple[str, Tone]:
@@ -234,40 +235,47 @@ def join_cards(state: ClusterState, ignored: frozenset[str] = frozenset()) -> li
         pairing = pairings.get(computer.node_id)
         if pairing is None and not computer.joinable:
             continue
-        cards.append(_join_card(computer, pairing))
+        cards.append(_join_card(computer.node_id, computer.name, pairing))
+    # One that was asked by its address may be out of reach of discovery.
+    known = ignored | {computer.node_id for computer in state.computers}
+    cards += [
+        _join_card(pairing.node_id, pairing.name, pairing)
+        for pairing in pairings.values()
+        if pairing.node_id not in known and pairing.state != "paired"
+    ]
     return cards
 
 
-def _join_card(computer: Computer, pairing: Pairing | None) -> JoinCard:
-    step, text = _join_step(computer, pairing)
+def _join_card(node_id: str, name: str, pairing: Pairing | None) -> JoinCard:
+    step, text = _join_step(name, pairing)
     code = pairing.code if pairing is not None and step in ("confirm", "waiting") else None
     return JoinCard(
-        node_id=computer.node_id,
-        name=computer.name,
+        node_id=node_id,
+        name=name,
         step=step,
-        title=f"{computer.name} wants to join",
+        title=f"{name} wants to join",
         text=text,
         code=wording.spaced_code(code) if code else None,
         pairing_id=pairing.id if pairing is not None else None,
     )
 
 
-def _join_step(computer: Computer, pairing: Pairing | None) -> tuple[JoinStep, str]:
+def _join_step(name: str, pairing: Pairing | None) -> tuple[JoinStep, str]:
     if pairing is None:
         return "found", "Found on your network"
     match pairing.state:
         case "asking":
-            return "asking", f"Asking {computer.name} for its code…"
+            return "asking", f"Asking {name} for its code…"
         case "confirm":
             return "confirm", "Found on your network · check that it shows the code"
         case "accepted":
-            return "waiting", f"Now click Allow on {computer.name}, which shows the code"
+            return "waiting", f"Now click Allow on {name}, which shows the code"
         case "refused":
-            return "refused", f"{computer.name} said no."
+            return "refused", f"{name} said no."
         case "failed":
-            return "failed", pairing.message or f"{computer.name} could not be added."
+            return "failed", pairing.message or f"{name} could not be added."
         case "paired":
-            return "waiting", f"{computer.name} is joining…"
+            return "waiting", f"{name} is joining…"
 
 
 def worker_requests(state: ClusterState) -> list[Pairing]:
@@ -288,5 +296,10 @@ def lend_view(state: ClusterState) -> LendView:
             return LendView("heart", "accent", f"Helping {names}", what + share)
         layers = f"{me.layers[1] - me.layers[0]} layers" if me and me.layers else "Ready"
         return LendView("heart", "ok", f"Helping {names}", layers)
+    address = next(iter(state.node.addresses), "")
+    if state.node.member_of:
+        names = wording.listing(state.node.member_of)
+        text = "It connects by itself as soon as Potluck runs there."
+        return LendView("cluster", "accent", f"Waiting for {names}", text, address)
     text = "Open Potluck on your main computer. It finds this one by itself."
-    return LendView("cluster", "accent", "Ready to join", text)
+    return LendView("cluster", "accent", "Ready to join", text, address)

@@ -1,5 +1,6 @@
 """The dialog for a computer that does not appear by itself: by address, or by a token."""
 
+from PySide6.QtCore import Signal
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QDialog, QLineEdit, QVBoxLayout, QWidget
 
@@ -14,7 +15,13 @@ _COMMAND = "potluck worker --join "
 
 
 class AddComputerDialog(QDialog):
-    """Three ways to the same end, the simplest first."""
+    """Three ways to the same end, the simplest first.
+
+    Signals:
+        found: the node id of a computer that answered, and the address that was typed for it.
+    """
+
+    found = Signal(str, str)
 
     def __init__(self, parent: QWidget, theme: Theme, backend: Backend) -> None:
         super().__init__(parent)
@@ -98,11 +105,14 @@ class AddComputerDialog(QDialog):
             return
         self.add.setEnabled(False)
         self._say(f"Looking for {address}…")
-        self._backend.ask_pairing(address).then(self._on_found, self._on_not_found)
+        self._backend.ask_pairing(address).then(
+            lambda pairing: self._on_found(pairing, address), self._on_not_found
+        )
 
-    def _on_found(self, pairing: Pairing) -> None:
-        self.add.setEnabled(True)
-        self._say(f"Found {pairing.name}. Check the code on the Cluster page.")
+    def _on_found(self, pairing: Pairing, address: str) -> None:
+        """The Cluster page goes on from here, with the card that shows the code."""
+        self.found.emit(pairing.node_id, address)
+        self.accept()
 
     def _on_not_found(self, problem: Problem) -> None:
         self.add.setEnabled(True)

@@ -42,6 +42,7 @@ class ClusterView(QWidget):
         self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         self._theme, self._backend = theme, backend
         self._asked: set[str] = set()
+        self._addresses: dict[str, str] = {}  # node id to what was typed for it
         self._ignored: frozenset[str] = frozenset()
         self._computers: dict[str, ComputerCardView] = {}
         self._joins: dict[str, JoinCardView] = {}
@@ -174,7 +175,8 @@ class ClusterView(QWidget):
 
     def _ask(self, node_id: str) -> None:
         self._asked.add(node_id)
-        self._backend.ask_pairing(node_id).then(failed=self._backend.report)
+        target = self._addresses.get(node_id, node_id)
+        self._backend.ask_pairing(target).then(failed=self._backend.report)
 
     def _backend_decide(self, pairing_id: str, accept: bool) -> None:
         self._backend.decide_pairing(pairing_id, accept).then(failed=self._backend.report)
@@ -203,6 +205,7 @@ class ClusterView(QWidget):
         self._ignored = frozenset()  # who asks for computers wants to see all of them
         self.show_state(self._backend.state)
         dialog = AddComputerDialog(self, self._theme, self._backend)
+        dialog.found.connect(self._addresses.__setitem__)
         dialog.open()
         return dialog
 

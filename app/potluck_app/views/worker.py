@@ -106,6 +106,11 @@ class WorkerWindow(QWidget):
         self._view = cluster.LendView("cluster", "neutral", "Starting…", "")
         self.banner = Banner(theme)
         self._name = label("", "meta")
+        self.address = label("", "meta")
+        self.address.setObjectName("worker-address")
+        self.address.setAccessibleName("Address of this computer")
+        self.address.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.address.hide()
         self._icon = TintedIcon(theme, "cluster", 56, self._icon_color)
         self.title = label("", "title", wrap=True)
         self.title.setObjectName("worker-title")
@@ -129,6 +134,7 @@ class WorkerWindow(QWidget):
         column = vbox(self, spacing=0)
         column.setContentsMargins(24, 16, 24, 18)
         column.addWidget(self._name, 0, center)
+        column.addWidget(self.address, 0, center)
         column.addWidget(self.banner)
         column.addStretch(2)
         column.addWidget(self._icon, 0, center)
@@ -173,6 +179,8 @@ class WorkerWindow(QWidget):
         if state is not None:
             self._view = cluster.lend_view(state)
             self._name.setText(state.node.name)
+            self.address.setText(self._view.address)
+            self.address.setVisible(bool(self._view.address))
             requests = cluster.worker_requests(state)
             self.request.show_pairing(requests[0] if requests else None)
             self._memory_part.setVisible(not requests)  # one question at a time

@@ -143,7 +143,7 @@ def test_the_worker_says_whom_it_helps_and_with_what() -> None:
     receiving = _lent(_me(state="receiving", progress=0.3), lent_to=("Den",))
 
     assert cluster.lend_view(_lent(_me())).title == "Ready to join"
-    assert cluster.lend_view(helping)[2:] == ("Helping Den and Attic", "12 layers")
+    assert cluster.lend_view(helping)[2:4] == ("Helping Den and Attic", "12 layers")
     assert cluster.lend_view(receiving).text == "Receiving layers · 30 %"
     assert cluster.lend_view(_lent(_me(), paused=True)).title == "Paused"
 

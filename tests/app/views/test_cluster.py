@@ -232,7 +232,22 @@ def test_a_computer_is_added_by_its_address(
     qtbot.mouseClick(dialog.add, LEFT)
     backend.last("/cluster/pairings").call.done.emit(pairing("asking"))
 
-    assert dialog.address_line.text().startswith("Found Study PC.")
+    assert not dialog.isVisible()
+
+
+def test_a_computer_that_only_its_address_reaches_gets_its_card(
+    page: MainWindow, dialog: AddComputerDialog, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    dialog.address.setText("10.0.0.7")
+    qtbot.mouseClick(dialog.add, LEFT)
+    backend.last("/cluster/pairings").call.done.emit(pairing("asking"))
+
+    backend.say(home(pairings=(pairing("confirm"),)))
+    assert join_card(page).code.text() == "427 918"
+    backend.say(home(pairings=(pairing("refused"),)))
+    qtbot.mouseClick(join_card(page).add, LEFT)
+
+    assert backend.last("/cluster/pairings").body.target == "10.0.0.7"
 
 
 def test_a_computer_without_a_screen_gets_a_command(

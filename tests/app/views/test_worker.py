@@ -58,6 +58,26 @@ def test_it_waits_helps_and_pauses_in_words(worker: WorkerWindow, backend: Scrip
     ]
 
 
+def test_the_address_to_type_stands_there_until_somebody_uses_it(
+    worker: WorkerWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(lent(addresses=("10.0.0.1:4711", "[fe80::1]:4711")))
+    assert worker.address.isVisible()
+    assert worker.address.text() == "10.0.0.1:4711"
+
+    backend.say(lent(addresses=("10.0.0.1:4711",), lent_to=("Den",)))
+
+    assert not worker.address.isVisible()
+
+
+def test_a_member_waits_for_its_main_computer(
+    worker: WorkerWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(lent(member_of=("Desk",)))
+
+    assert worker.title.text() == "Waiting for Desk"
+
+
 def test_a_request_shows_its_digits_and_takes_an_answer(
     worker: WorkerWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
