@@ -54,7 +54,7 @@ TO_STAGE: list[ToStage] = [
 FROM_STAGE: list[FromStage] = [
     Ready(devices=(DEVICE,), activation_port=5),
     Memory(devices=(DEVICE,)),
-    LayerProfiled(request=1, device=DEVICE, decode_ms=1.0, prefill_ms=2.0, head_ms=3.0),
+    LayerProfiled(request=1, device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0),
     LoadProgress(epoch=1, done=2, total=3),
     StageLoaded(request=2, seconds=0.5, memory_bytes=9),
     StageUnloaded(request=4),

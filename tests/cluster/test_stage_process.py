@@ -128,8 +128,8 @@ def test_a_layer_is_measured(desk: StageNode, run: Run) -> None:
     async def main() -> None:
         profile = await desk.handle.profile(dict(CONFIG), "f32", 16)
 
-        assert profile.decode_ms > 0
-        assert profile.prefill_ms > 0
+        assert all(ms > 0 for ms in profile.decode_ms)
+        assert len(profile.prefill_ms) == len(profile.decode_ms) == 1
         assert profile.head_ms > 0
         assert profile.device.kind == desk.handle.devices[0].kind
 

@@ -9,6 +9,16 @@ from potluck.plan.cost import Seat
 from potluck.wire.messages import DeviceInfo
 
 SHAPE = ModelConfig.from_dict(CONFIG)
+MIXED_CONFIG = {
+    **CONFIG,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_hidden_layers": 4,
+    "decoder_sparse_step": 2,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+}
+MIXED = ModelConfig.from_dict(MIXED_CONFIG)
 
 
 async def seats(survey: Survey, *computers: FakeComputer) -> list[Seat]:
@@ -21,11 +31,20 @@ def test_a_shape_counts_the_bytes_of_the_scheme() -> None:
     layer = sum(
         rows[0] * (rows[1] if len(rows) > 1 else 1) for rows in SHAPE.layer_tensors(0).values()
     )
-    assert full.layer_bytes == 4 * layer
-    assert half.layer_bytes == 2 * layer
+    assert full.layers == (0,) * SHAPE.num_layers
+    assert full.layer_bytes == (4 * layer,)
+    assert half.layer_bytes == (2 * layer,)
     assert full.hidden_bytes == 4 * SHAPE.hidden_size
     assert full.context == 64
     assert not full.tied
+
+
+def test_layers_of_another_size_are_another_kind() -> None:
+    shape = shape_of(MIXED, "f32", context=64)
+
+    assert shape.layers == (0, 1, 0, 1)
+    assert shape.layer_bytes == (MIXED.layer_bytes(0, 4), MIXED.layer_bytes(1, 4))
+    assert shape.layer_bytes[1] > shape.layer_bytes[0]
 
 
 def test_a_tied_head_is_known_as_one() -> None:
@@ -41,11 +60,54 @@ def test_every_computer_is_measured_once_for_a_shape() -> None:
         again = await seats(survey, desk, laptop)
 
         assert [seat.name for seat in first] == ["Desk", "Laptop"]
-        assert [seat.decode_ms for seat in first] == [1.0, 3.0]
+        assert [seat.decode_ms for seat in first] == [(1.0,), (3.0,)]
         assert again == first
         assert laptop.calls == ["profile"]
         await survey.seats([desk], CONFIG, SHAPE, "bf16")
         assert desk.calls == ["profile", "profile"]
+
+    run(main())
+
+
+def test_every_kind_of_layer_has_its_own_times() -> None:
+    async def main() -> None:
+        survey, desk = Survey(), FakeComputer("Desk", 1)
+        desk.kinds = 2
+
+        for _ in range(2):
+            (seat,) = await survey.seats([desk], MIXED_CONFIG, MIXED, "f32")
+            assert seat.decode_ms == (1.0, 1.0)
+            assert seat.prefill_ms == (2.0, 2.0)
+        assert desk.calls == ["profile"]
+        survey.observe(desk.node_id, MIXED, "f32", 3.0)
+        (seat,) = await survey.seats([desk], MIXED_CONFIG, MIXED, "f32")
+        assert seat.decode_ms == (2.0, 2.0)
+        assert seat.head_ms == 2.0
+
+    run(main())
+
+
+def test_other_experts_are_measured_anew() -> None:
+    async def main() -> None:
+        survey, desk = Survey(), FakeComputer("Desk", 1)
+        desk.kinds = 2
+
+        for experts in (8, 16):
+            raw = {**MIXED_CONFIG, "num_experts": experts}
+            await survey.seats([desk], raw, ModelConfig.from_dict(raw), "f32")
+        assert desk.calls == ["profile"] * 2
+
+    run(main())
+
+
+def test_a_computer_that_measured_other_layers_is_left_out() -> None:
+    async def main() -> None:
+        survey, desk, laptop = Survey(), FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
+        laptop.kinds = 3
+
+        assert [seat.name for seat in await seats(survey, desk, laptop)] == ["Desk"]
+        with pytest.raises(EngineError, match="Laptop measured other layers"):
+            await seats(survey, laptop)
 
     run(main())
 

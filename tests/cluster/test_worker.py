@@ -61,7 +61,7 @@ class FakeStage:
         self.unloads = 0
 
     async def profile(self, config: object, scheme: str, tokens: int) -> LayerProfiled:
-        return LayerProfiled(request=1, device=DEVICE, decode_ms=1.0, prefill_ms=2.0, head_ms=3.0)
+        return LayerProfiled(request=1, device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0)
 
     async def load(
         self, stage: LoadStage, on_progress: Callable[[LoadProgress], None]
@@ -230,7 +230,7 @@ def test_a_stream_that_breaks_goes_on_where_it_was(bench: Bench, model: LocalMod
 def test_a_device_is_measured_for_a_master(bench: Bench) -> None:
     async def main() -> None:
         answer = await bench.worker.handle(bench.mine, Profile(config={}, scheme="f32", tokens=8))
-        assert answer == Profiled(device=DEVICE, decode_ms=1.0, prefill_ms=2.0, head_ms=3.0)
+        assert answer == Profiled(device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0)
 
     run(main())
 

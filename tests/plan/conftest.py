@@ -1,6 +1,6 @@
 """Homes to plan for: a few computers by hand, or any number at random."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import TypeAlias
@@ -15,37 +15,44 @@ from potluck.plan.route import Problem
 Home: TypeAlias = tuple[ModelShape, list[Seat], dict[tuple[NodeId, NodeId], LinkCost]]
 
 
-def make_shape(num_layers: int = 36, **changes: int | bool) -> ModelShape:
+def make_shape(
+    num_layers: int = 36,
+    *,
+    layers: Sequence[int] | None = None,
+    layer_bytes: Sequence[int] = (10,),
+    **changes: int | bool,
+) -> ModelShape:
     """By default layers of 10 bytes with 10 bytes of cache, an embedding of 15 and a head of 20."""
     sizes = {
-        "num_layers": num_layers,
-        "layer_bytes": 10,
         "kv_bytes_per_token": 1,
         "embedding_bytes": 15,
         "head_bytes": 20,
         "hidden_bytes": 8192,
         "context": 10,
     }
-    return ModelShape(**{**sizes, **changes})
+    kinds = (0,) * num_layers if layers is None else tuple(layers)
+    return ModelShape(layers=kinds, layer_bytes=tuple(layer_bytes), **{**sizes, **changes})
 
 
 def make_seat(
     name: str,
     memory: int = 10_000,
-    decode_ms: float = 1.0,
+    decode_ms: float | tuple[float, ...] = 1.0,
     *,
     head_ms: float = 0.0,
     prefill_ms: float = 10.0,
     node: str = "",
     device: str = "cpu",
 ) -> Seat:
+    """A device; where layers differ, `decode_ms` has a time for each kind."""
+    times = decode_ms if isinstance(decode_ms, tuple) else (decode_ms,)
     return Seat(
         node=NodeId(node or name.casefold()[:1] * 64),
         name=name,
         device=device,
         memory=memory,
-        decode_ms=decode_ms,
-        prefill_ms=prefill_ms,
+        decode_ms=times,
+        prefill_ms=(prefill_ms,) * len(times),
         head_ms=head_ms,
     )
 
@@ -57,10 +64,17 @@ def make_links(
     return {(a.node, b.node): cost for a in seats for b in seats if a.node != b.node}
 
 
-def random_home(random: Random, max_seats: int = 4, max_layers: int = 6) -> Home:
-    """Uneven computers on uneven links, with ties, unknown links and two devices in one computer."""
+def random_home(random: Random, max_seats: int = 4, max_layers: int = 6, *, kinds: int = 1) -> Home:
+    """Uneven computers on uneven links, with ties, unknown links and two devices in one computer.
+
+    With several `kinds`, layers differ in bytes, in time or in both, in any pattern.
+    """
+    num_layers = random.choice([1, 2, random.randint(2, max_layers), max_layers])
     shape = make_shape(
-        random.choice([1, 2, random.randint(2, max_layers), max_layers]),
+        layers=[random.randrange(kinds) for _ in range(num_layers)],
+        layer_bytes=random.choice(
+            [[10] * kinds, [10, *(random.randint(1, 40) for _ in range(kinds - 1))]]
+        ),
         embedding_bytes=random.choice([0, 15, 40]),
         head_bytes=random.choice([0, 20, 40]),
         sessions=random.choice([1, 1, 2]),
@@ -73,7 +87,7 @@ def random_home(random: Random, max_seats: int = 4, max_layers: int = 6) -> Home
         make_seat(
             f"pc {k}",
             random.choice([0, 20, 45, 60, most, most, most]) * max_layers // 6,
-            random.choice([0.0, 0.5, 1.0, random.uniform(0.1, 5)]),
+            tuple(random.choice([0.0, 0.5, 1.0, random.uniform(0.1, 5)]) for _ in range(kinds)),
             head_ms=random.choice([0.0, random.uniform(0, 3)]),
             node=node,
             device=f"cuda:{k}",

@@ -109,3 +109,17 @@ def test_layers_by_hand_may_be_what_the_planner_would_never_fit(
 
     with pytest.raises(NotEnoughMemoryError, match="Laptop offers"):
         make_plan(shape, seats, {}, layers=[("Laptop", 2)])
+
+
+def test_a_share_of_layers_that_differ_counts_its_own(
+    shape_of: Callable[..., ModelShape], seat_of: Callable[..., Seat]
+) -> None:
+    shape = shape_of(layers=[0, 0, 1, 1], layer_bytes=[10, 90])
+    seats = [seat_of("Laptop", 250, (1.0, 5.0)), seat_of("Desktop", 220, (2.0, 3.0))]
+
+    plan = make_plan(shape, seats, {}, layers=[("Laptop", 2), ("Desktop", 2)])
+
+    assert [stage.memory for stage in plan.stages] == [55, 220]
+    assert [stage.predicted_ms for stage in plan.stages] == [2.0, 6.0]
+    with pytest.raises(NotEnoughMemoryError, match="Desktop offers 220 B"):
+        make_plan(shape, seats, {}, layers=[("Laptop", 1), ("Desktop", 3)])

@@ -23,11 +23,11 @@ A, B = NodeId("a" * 64), NodeId("b" * 64)
 def test_memory_counts_weights_and_the_cache_of_every_session(
     shape_of: Callable[..., ModelShape],
 ) -> None:
-    shape = shape_of(layer_bytes=100, kv_bytes_per_token=3, context=7, sessions=2)
+    shape = shape_of(layer_bytes=[100], kv_bytes_per_token=3, context=7, sessions=2)
 
-    assert shape.layer_memory == 100 + 3 * 7 * 2
-    assert shape.stage_memory(4, first=True, last=False) == 4 * 142 + 15
-    assert shape.stage_memory(4, first=False, last=True) == 4 * 142 + 20
+    assert shape.layer_memory == (100 + 3 * 7 * 2,)
+    assert shape.stage_memory(range(4), first=True, last=False) == 4 * 142 + 15
+    assert shape.stage_memory(range(4), first=False, last=True) == 4 * 142 + 20
 
 
 def test_a_shared_matrix_counts_once_on_one_device_and_twice_on_two(
@@ -35,21 +35,21 @@ def test_a_shared_matrix_counts_once_on_one_device_and_twice_on_two(
 ) -> None:
     tied, untied = shape_of(tied=True), shape_of(tied=False)
 
-    assert tied.stage_memory(0, first=True, last=True) == 20
-    assert untied.stage_memory(0, first=True, last=True) == 35
-    assert tied.stage_memory(0, first=True, last=False) == 15
+    assert tied.stage_memory(range(0), first=True, last=True) == 20
+    assert untied.stage_memory(range(0), first=True, last=True) == 35
+    assert tied.stage_memory(range(0), first=True, last=False) == 15
 
 
-def test_room_is_whole_layers_and_never_more_than_the_model_has(
+def test_a_stage_of_layers_that_differ_occupies_what_its_own_layers_do(
     shape_of: Callable[..., ModelShape],
 ) -> None:
-    shape = shape_of(3)
+    shape = shape_of(layers=[0, 1, 1, 0], layer_bytes=[10, 70])
 
-    assert shape.room(39, first=False, last=False) == 1
-    assert shape.room(40, first=False, last=False) == 2
-    assert shape.room(54, first=True, last=False) == 1
-    assert shape.room(10, first=True, last=True) == 0
-    assert shape.room(10**9, first=True, last=True) == 3
+    assert shape.num_layers == 4
+    assert shape.layer_memory == (20, 80)
+    assert shape.smallest_layer_memory == 20
+    assert shape.stage_memory(range(1, 4), first=False, last=False) == 180
+    assert shape.model_memory == 235
 
 
 def test_a_hop_is_half_a_round_trip_the_bytes_and_our_own_code() -> None:
@@ -76,14 +76,16 @@ def test_a_link_that_nobody_measured_counts_as_a_poor_one() -> None:
     "change",
     [
         {"memory": -1},
-        {"decode_ms": nan},
-        {"decode_ms": -1.0},
-        {"prefill_ms": inf},
+        {"decode_ms": (nan,)},
+        {"decode_ms": (-1.0,)},
+        {"prefill_ms": (inf,)},
+        {"decode_ms": ()},
+        {"prefill_ms": (1.0, 1.0)},
         {"head_ms": nan},
     ],
 )
 def test_a_computer_that_reports_nonsense_is_named(
-    shape_of: Callable[..., ModelShape], seat_of: Callable[..., Seat], change: dict[str, float]
+    shape_of: Callable[..., ModelShape], seat_of: Callable[..., Seat], change: dict[str, object]
 ) -> None:
     seat = replace(seat_of("Laptop"), **change)  # pyright: ignore[reportArgumentType]
 

@@ -137,6 +137,27 @@ def test_no_words_but_those_of_a_home(
     assert not any(word in text for word in ("!", "node", "shard", "worker", "stage", "seat"))
 
 
+def test_layers_that_differ_are_explained(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    # Eight small layers, then eight big ones that only the desktop is quick with.
+    shape = shape_of(layers=[0] * 8 + [1] * 8, layer_bytes=[10, 90])
+    seats = [
+        seat_of("Laptop", 2000, (0.5, 9.0)),
+        seat_of("Desktop", 830, (3.0, 1.0)),
+        seat_of("Phone", 15, (9.0, 9.0)),
+    ]
+
+    text = lines(shape, seats, links_of(seats))
+
+    assert text[1] == (
+        "Laptop has layers 0 to 7: the layers differ, and cut here a token is fastest."
+    )
+    assert text[2] == "Desktop has layers 8 to 15: it is the fastest, and its memory holds no more."
+    assert text[3] == "Phone gets nothing: one layer takes 20 B and it offers 15 B."
+    assert "Desktop cannot hold the model alone: 165 B are missing." in text[4]
+
+
 @pytest.mark.parametrize(("value", "text"), [(7.86, "7.9"), (99.96, "100.0"), (118.4, "118")])
 def test_rates_have_as_many_digits_as_one_reads(value: float, text: str) -> None:
     assert rate(value) == text

@@ -33,6 +33,18 @@ def test_filling_is_as_good_as_the_best_of_all_divisions(
         assert sum(n * ms for n, ms in zip(counts, layer_ms, strict=True)) == min(costs)
 
 
+def test_room_is_whole_layers_and_never_more_than_the_model_has(
+    shape_of: Callable[..., ModelShape],
+) -> None:
+    shape = shape_of(3)
+
+    assert room_of(shape, 39).middle == 1
+    assert room_of(shape, 40).middle == 2
+    assert room_of(shape, 54).first == 1
+    assert room_of(shape, 10).only == 0
+    assert room_of(shape, 10**9).only == 3
+
+
 def test_room_depends_on_the_place(shape_of: Callable[..., ModelShape]) -> None:
     room = room_of(shape_of(9), 100)
 
@@ -70,12 +82,13 @@ def fits(shape: ModelShape, memories: list[int]) -> bool:
     devices = range(len(memories))
     if any(shape.model_memory <= memory for memory in memories):
         return True
-    big = replace(shape, num_layers=10**6)
+    big = replace(shape, layers=(0,) * 1000)
     for first, last in product(devices, devices):
         if first == last:
             continue
         rooms = [
-            big.room(memory, first=i == first, last=i == last) for i, memory in enumerate(memories)
+            room_of(big, memory).at(first=i == first, last=i == last)
+            for i, memory in enumerate(memories)
         ]
         if rooms[first] and rooms[last] and sum(rooms) >= shape.num_layers >= 2:
             return True

@@ -17,9 +17,9 @@ ShapeOf = Callable[..., ModelShape]
 LinksOf = Callable[..., Links]
 
 
-def compositions(total: int, parts: int) -> Iterator[list[int]]:
+def divisions(total: int, parts: int) -> Iterator[list[range]]:
     for cuts in combinations(range(1, total), parts - 1):
-        yield [b - a for a, b in zip((0, *cuts), (*cuts, total), strict=True)]
+        yield [range(a, b) for a, b in zip((0, *cuts), (*cuts, total), strict=True)]
 
 
 def every_plan(
@@ -37,13 +37,16 @@ def every_plan(
                 hop_between(links, a, b).ms(n)
                 for a, b, n in zip(nodes, nodes[1:], sizes, strict=False)
             )
-            for counts in compositions(shape.num_layers, size):
+            for own in divisions(shape.num_layers, size):
                 memory = [
-                    shape.stage_memory(n, first=k == 0, last=k == size - 1)
-                    for k, n in enumerate(counts)
+                    shape.stage_memory(layers, first=k == 0, last=k == size - 1)
+                    for k, layers in enumerate(own)
                 ]
                 if all(m <= seat.memory for m, seat in zip(memory, order, strict=True)):
-                    ms = [n * seat.decode_ms for n, seat in zip(counts, order, strict=True)]
+                    ms = [
+                        sum(seat.decode_ms[shape.layers[layer]] for layer in layers)
+                        for layers, seat in zip(own, order, strict=True)
+                    ]
                     ms[-1] += order[-1].head_ms
                     yield sum(ms) + network, max(ms)
 
@@ -58,7 +61,7 @@ def check(plan: Plan, shape: ModelShape, seats: Sequence[Seat], links: Links) ->
         assert stage.layers
         assert stage.memory <= by_device[stage.node, stage.device].memory
         assert stage.memory == shape.stage_memory(
-            len(stage.layers), first=stage.embedding, last=stage.head
+            stage.layers, first=stage.embedding, last=stage.head
         )
     assert len({(stage.node, stage.device) for stage in plan.stages}) == len(plan.stages)
     sizes = [TOKEN_MESSAGE_BYTES] + [shape.hidden_bytes] * (len(plan.stages) - 1)
@@ -72,11 +75,12 @@ def check(plan: Plan, shape: ModelShape, seats: Sequence[Seat], links: Links) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kinds", [1, 3])
 @pytest.mark.parametrize("seed", range(4))
-def test_no_order_and_no_division_is_faster(home_of: HomeOf, seed: int) -> None:
+def test_no_order_and_no_division_is_faster(home_of: HomeOf, seed: int, kinds: int) -> None:
     random = Random(seed)
     for _ in range(1000):
-        shape, seats, links = home_of(random)
+        shape, seats, links = home_of(random, kinds=kinds)
         min_workers = random.choice([0, 0, 0, 1, 2])
         best = min(every_plan(shape, seats, links, min_workers), default=None)
         try:
@@ -92,11 +96,12 @@ def test_no_order_and_no_division_is_faster(home_of: HomeOf, seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kinds", [1, 3])
 @pytest.mark.parametrize("seed", range(2))
-def test_no_slowest_stage_is_faster(home_of: HomeOf, seed: int) -> None:
+def test_no_slowest_stage_is_faster(home_of: HomeOf, seed: int, kinds: int) -> None:
     random = Random(1000 + seed)
     for _ in range(800):
-        shape, seats, links = home_of(random)
+        shape, seats, links = home_of(random, kinds=kinds)
         plans = list(every_plan(shape, seats, links, 0))
         try:
             plan = make_plan(shape, seats, links, objective="throughput")
@@ -119,16 +124,18 @@ def token_ms(*args: Any, **options: Any) -> float:
 
 
 @pytest.mark.slow
-def test_laws_of_planning(home_of: HomeOf, seat_of: SeatOf) -> None:
+@pytest.mark.parametrize("kinds", [1, 3])
+def test_laws_of_planning(home_of: HomeOf, seat_of: SeatOf, kinds: int) -> None:
     random = Random(7)
     for _ in range(150):
-        shape, seats, links = home_of(random, max_seats=5, max_layers=20)
+        shape, seats, links = home_of(random, max_seats=5, max_layers=20, kinds=kinds)
         ms = token_ms(shape, seats, links)
 
         richer = [replace(seat, memory=seat.memory + random.randint(0, 90)) for seat in seats]
         assert token_ms(shape, richer, links) <= ms + 1e-9, "more memory hurts"
 
-        more = [*seats, seat_of("another", random.randint(0, 200), random.random(), node="f" * 64)]
+        times = tuple(random.random() for _ in range(kinds))
+        more = [*seats, seat_of("another", random.randint(0, 200), times, node="f" * 64)]
         assert token_ms(shape, more, links) <= ms + 1e-9, "one more computer hurts"
 
         shuffled = [seats[0], *random.sample(seats[1:], len(seats) - 1)]
@@ -137,15 +144,16 @@ def test_laws_of_planning(home_of: HomeOf, seat_of: SeatOf) -> None:
         renamed = [replace(seat, name=f"z{random.random()}") for seat in seats]
         assert token_ms(shape, renamed, links) == pytest.approx(ms), "names matter"
 
-        faster = [replace(seat, decode_ms=seat.decode_ms / 2) for seat in seats]
+        faster = [replace(seat, decode_ms=tuple(ms / 2 for ms in seat.decode_ms)) for seat in seats]
         assert token_ms(shape, faster, links) <= ms + 1e-9, "faster computers hurt"
 
 
 @pytest.mark.slow
-def test_no_computer_alone_is_faster_than_the_plan(home_of: HomeOf) -> None:
+@pytest.mark.parametrize("kinds", [1, 3])
+def test_no_computer_alone_is_faster_than_the_plan(home_of: HomeOf, kinds: int) -> None:
     random = Random(8)
     for _ in range(150):
-        shape, seats, links = home_of(random)
+        shape, seats, links = home_of(random, kinds=kinds)
         try:
             plan = make_plan(shape, seats, links)
         except NotEnoughMemoryError:
@@ -157,13 +165,15 @@ def test_no_computer_alone_is_faster_than_the_plan(home_of: HomeOf) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kinds", [1, 3])
 def test_the_gigabytes_that_are_missing_are_enough_and_not_too_many(
-    home_of: HomeOf, seat_of: SeatOf
+    home_of: HomeOf, seat_of: SeatOf, kinds: int
 ) -> None:
     random = Random(9)
     seen = 0
     while seen < 100:
-        shape, seats, links = home_of(random, max_layers=30)
+        shape, seats, links = home_of(random, max_layers=30, kinds=kinds)
+        times = (1.0,) * kinds
         try:
             make_plan(shape, seats, links)
         except NotEnoughMemoryError as error:
@@ -171,20 +181,23 @@ def test_the_gigabytes_that_are_missing_are_enough_and_not_too_many(
             assert isinstance(needed, int)
             assert isinstance(available, int)
             missing = needed - available
-            make_plan(shape, [*seats, seat_of("new", missing, node="f" * 64)], links)
+            make_plan(shape, [*seats, seat_of("new", missing, times, node="f" * 64)], links)
             with pytest.raises(NotEnoughMemoryError):
-                make_plan(shape, [*seats, seat_of("new", missing - 1, node="f" * 64)], links)
+                make_plan(shape, [*seats, seat_of("new", missing - 1, times, node="f" * 64)], links)
             seen += 1
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("layers", [[0] * 40, [0, 1] * 20])
 def test_many_computers_are_planned_well_though_not_provably(
-    seat_of: SeatOf, shape_of: ShapeOf
+    seat_of: SeatOf, shape_of: ShapeOf, layers: list[int]
 ) -> None:
     random = Random(3)
+    shape = shape_of(layers=layers, layer_bytes=[10, 12])
+    speeds = [random.uniform(0.3, 3) for _ in range(20)]
     seats = [
-        seat_of(f"pc {k}", random.randint(60, 200), random.uniform(0.3, 3), node=f"{k:064x}")
-        for k in range(20)
+        seat_of(f"pc {k}", random.randint(60, 200), (ms, 1.1 * ms), node=f"{k:064x}")
+        for k, ms in enumerate(speeds)
     ]
     links = {
         (a.node, b.node): LinkCost(rtt_ms=random.uniform(0.2, 3), bytes_per_s=1e8)
@@ -193,19 +206,20 @@ def test_many_computers_are_planned_well_though_not_provably(
         if a is not b
     }
 
-    plan = make_plan(shape_of(40), seats, links)
+    plan = make_plan(shape, seats, links)
 
-    check(plan, shape_of(40), seats, links)
+    check(plan, shape, seats, links)
     assert not plan.optimal
-    assert plan.token_ms <= make_plan(shape_of(40), seats[:12], links).token_ms
+    assert plan.token_ms <= make_plan(shape, seats[:11], links).token_ms
     assert plan.token_ms < plan.lower_bound_ms * 1.3
 
 
+@pytest.mark.parametrize("kinds", [1, 3])
 def test_the_local_search_finds_what_the_exact_one_does(
-    home_of: HomeOf, monkeypatch: pytest.MonkeyPatch
+    home_of: HomeOf, monkeypatch: pytest.MonkeyPatch, kinds: int
 ) -> None:
     random = Random(4)
-    homes = [home_of(random, max_seats=6, max_layers=12) for _ in range(60)]
+    homes = [home_of(random, max_seats=6, max_layers=12, kinds=kinds) for _ in range(60)]
     exact = [token_ms(*home) for home in homes]
 
     monkeypatch.setattr("potluck.plan.search.EXACT_SEATS", 2)
@@ -296,7 +310,7 @@ def test_a_model_that_fits_but_not_with_so_many_computers_says_so(
 def test_a_model_too_big_names_what_is_missing(seat_of: SeatOf, shape_of: ShapeOf) -> None:
     giga = 10**9
     shape = shape_of(
-        36, layer_bytes=giga // 2, kv_bytes_per_token=0, embedding_bytes=giga, head_bytes=giga
+        36, layer_bytes=[giga // 2], kv_bytes_per_token=0, embedding_bytes=giga, head_bytes=giga
     )
     seats = [seat_of("Laptop", 8 * giga), seat_of("Desktop", 8 * giga + giga // 4)]
 

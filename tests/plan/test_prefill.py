@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -64,3 +65,10 @@ def test_a_short_prompt_costs_its_share_of_a_chunk_but_not_less_than_a_token(
 
 def test_nothing_to_prefill_takes_no_computing(seat_of: SeatOf, shape_of: ShapeOf) -> None:
     assert forecast(shape_of(), [seat_of("Laptop")], {}, 0) == pytest.approx(LOCAL_HOP_MS)
+
+
+def test_layers_of_every_kind_cost_their_own_time(seat_of: SeatOf, shape_of: ShapeOf) -> None:
+    shape = shape_of(layers=[0, 1, 1], layer_bytes=[10, 10])
+    seat = replace(seat_of("Laptop", decode_ms=(1.0, 1.0)), prefill_ms=(10.0, 30.0))
+
+    assert forecast(shape, [seat], {}, 100) == pytest.approx(70 + 2 * LOCAL_HOP_MS)

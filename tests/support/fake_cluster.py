@@ -61,6 +61,7 @@ class FakeComputer:
         self.previous: list[NodeId | None] = []
         self.chains: list[FakeChain] = []
         self.is_loaded = False
+        self.kinds = 1  # of layers that it measures
         self._ms = ms
 
     async def _do(self, call: str) -> None:
@@ -73,7 +74,10 @@ class FakeComputer:
     async def profile(self, config: Mapping[str, object], scheme: Scheme, tokens: int) -> Profiled:
         await self._do("profile")
         return Profiled(
-            device=self.devices[0], decode_ms=self._ms, prefill_ms=2 * self._ms, head_ms=self._ms
+            device=self.devices[0],
+            decode_ms=(self._ms,) * self.kinds,
+            prefill_ms=(2 * self._ms,) * self.kinds,
+            head_ms=self._ms,
         )
 
     async def measure_link_to(self, other: Surveyed) -> LinkQuality:

@@ -98,8 +98,8 @@ class LayerProfiled(StageMessage, frozen=True, tag="layer_profiled"):
 
     request: int
     device: DeviceInfo
-    decode_ms: float
-    prefill_ms: float
+    decode_ms: tuple[float, ...]  # of each kind of layer, as in `profiled`
+    prefill_ms: tuple[float, ...]
     head_ms: float
 
 

@@ -167,8 +167,8 @@ class StageServer:
         return LayerProfiled(
             request=message.request,
             device=self._lent(),
-            decode_ms=profile.decode_ms,
-            prefill_ms=profile.prefill_ms,
+            decode_ms=tuple(times.decode_ms for times in profile.kinds.values()),
+            prefill_ms=tuple(times.prefill_ms for times in profile.kinds.values()),
             head_ms=profile.head_ms,
         )
 

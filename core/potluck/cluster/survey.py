@@ -1,4 +1,4 @@
-"""What the planner needs to know, measured: every device on the real layer shape, every link.
+"""What the planner needs to know, measured: every device on the real layer shapes, every link.
 
 Measurements are kept: a profile by device, shape and scheme; a link by its two ends. They are made
 anew when they are old, and memory is always what is free now.
@@ -8,15 +8,16 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
-from potluck.errors import PotluckError
+from potluck.errors import EngineError, PotluckError
 from potluck.ids import NodeId, short
 from potluck.model.config import ModelConfig
+from potluck.model.layers import LayerKind
 from potluck.plan.cost import LinkCost, ModelShape, Seat
 from potluck.wire.messages import Address, DeviceInfo, Profiled, Scheme
 
@@ -26,6 +27,7 @@ PROFILE_TOKENS = 128  # of the prefill chunk that is timed
 FAILED_AGE_S = 60.0  # a pair that cannot be measured is not tried again before
 LINK_AGE_S = 900.0  # a laptop moves to another room
 _MIN_RATIO, _MAX_RATIO = 0.1, 10.0  # what is beyond was not the computer's speed
+_ShapeKey: TypeAlias = tuple[Hashable, ...]
 ITEM_BYTES: Mapping[Scheme, int] = {"f32": 4, "bf16": 2}
 
 
@@ -55,15 +57,19 @@ class Surveyed(Protocol):
 
 
 def shape_of(config: ModelConfig, scheme: Scheme, *, context: int) -> ModelShape:
-    """The sizes that the planner counts with, all layers being equal."""
+    """The sizes that the planner counts with."""
     item = ITEM_BYTES[scheme]
 
     def nbytes(tensors: Mapping[str, tuple[int, ...]]) -> int:
         return item * sum(math.prod(shape) for shape in tensors.values())
 
+    kinds = _kinds(config)
+    layers = tuple(kinds.index(kind) for kind in config.layer_kinds)
     return ModelShape(
-        num_layers=config.num_layers,
-        layer_bytes=nbytes(config.layer_tensors(0)),
+        layers=layers,
+        layer_bytes=tuple(
+            config.layer_bytes(layers.index(kind), item) for kind in range(len(kinds))
+        ),
         kv_bytes_per_token=config.kv_bytes_per_token(item),
         embedding_bytes=nbytes(config.embedding_tensors()),
         head_bytes=nbytes(config.head_tensors()),
@@ -73,12 +79,17 @@ def shape_of(config: ModelConfig, scheme: Scheme, *, context: int) -> ModelShape
     )
 
 
+def _kinds(config: ModelConfig) -> tuple[LayerKind, ...]:
+    """The kinds of layers in the order in which a profile has their times."""
+    return tuple(dict.fromkeys(config.layer_kinds))
+
+
 class Survey:
     """Measures computers and links, and remembers."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._profiles: dict[tuple[NodeId, str, str, Scheme], Profiled] = {}
+        self._profiles: dict[tuple[NodeId, str, _ShapeKey, Scheme], Profiled] = {}
         self._links: dict[tuple[NodeId, NodeId], tuple[float, LinkCost]] = {}
         self._failed: dict[tuple[NodeId, NodeId], float] = {}  # when
         self._measuring = asyncio.Lock()
@@ -95,9 +106,9 @@ class Survey:
         Raises:
             PotluckError: the first computer, which is the master, cannot compute.
         """
-        key = _shape_key(config)
         results = await asyncio.gather(
-            *(self._profile(c, raw_config, key, scheme) for c in computers), return_exceptions=True
+            *(self._profile(c, raw_config, config, scheme) for c in computers),
+            return_exceptions=True,
         )
         seats: list[Seat] = []
         for computer, result in zip(computers, results, strict=True):
@@ -110,12 +121,18 @@ class Survey:
         return seats
 
     async def _profile(
-        self, computer: Surveyed, raw: Mapping[str, object], shape_key: str, scheme: Scheme
+        self, computer: Surveyed, raw: Mapping[str, object], config: ModelConfig, scheme: Scheme
     ) -> Profiled:
         device = computer.devices[0].name if computer.devices else ""
-        key = (computer.node_id, device, shape_key, scheme)
+        key = (computer.node_id, device, _shape_key(config), scheme)
         if (known := self._profiles.get(key)) is None:
-            known = self._profiles[key] = await computer.profile(raw, scheme, PROFILE_TOKENS)
+            known = await computer.profile(raw, scheme, PROFILE_TOKENS)
+            if {len(known.decode_ms), len(known.prefill_ms)} != {len(_kinds(config))}:
+                raise EngineError(
+                    f"{computer.name} measured other layers than the model has."
+                    " It may run another version of Potluck: update it."
+                )
+            self._profiles[key] = known
         return known
 
     def observe(self, node_id: NodeId, config: ModelConfig, scheme: Scheme, ratio: float) -> None:
@@ -128,7 +145,7 @@ class Survey:
             if (key[0], *key[2:]) == (node_id, _shape_key(config), scheme):
                 self._profiles[key] = msgspec.structs.replace(
                     profile,
-                    decode_ms=profile.decode_ms * share,
+                    decode_ms=tuple(ms * share for ms in profile.decode_ms),
                     head_ms=profile.head_ms * share,
                 )
 
@@ -180,17 +197,18 @@ def _pairs(master: Surveyed, workers: Sequence[Surveyed]) -> Iterable[tuple[Surv
             yield worker, other
 
 
-def _shape_key(config: ModelConfig) -> str:
-    """Equal for models whose layers cost the same."""
-    sizes = (
+def _shape_key(config: ModelConfig) -> _ShapeKey:
+    """Equal for models whose layers, kind by kind, cost the same."""
+    return (
         config.hidden_size,
         config.intermediate_size,
         config.num_heads,
         config.num_kv_heads,
         config.head_dim,
         config.vocab_size,
+        config.experts,
+        _kinds(config),
     )
-    return ":".join(str(size) for size in sizes)
 
 
 def _seat(computer: Surveyed, profile: Profiled) -> Seat:

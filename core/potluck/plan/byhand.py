@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError, UsageError
 from potluck.ids import short
 from potluck.plan.cost import ModelShape, Seat
-from potluck.plan.route import Problem, Route, route_cost_ms, workers_of
+from potluck.plan.route import Problem, Route, ranges, route_cost_ms, workers_of
 
 _SHORTEST_ID = 4  # characters of an id that are taken for one
 
@@ -48,8 +48,8 @@ def follow(
             num_layers=shape.num_layers,
             given=sum(counts),
         )
-    for k, (i, count) in enumerate(zip(chosen, counts, strict=True)):
-        needed = shape.stage_memory(count, first=k == 0, last=k == len(chosen) - 1)
+    for k, (i, share) in enumerate(zip(chosen, ranges(counts), strict=True)):
+        needed = shape.stage_memory(share, first=k == 0, last=k == len(chosen) - 1)
         if needed > seats[i].memory:
             raise NotEnoughMemoryError(needed, seats[i].memory, names[i])
     if workers_of(problem, chosen) < problem.min_workers:

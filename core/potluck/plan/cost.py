@@ -1,7 +1,7 @@
 """What a plan is made from: the model's sizes, what each computer measured, what each link costs.
 
-Frozen values, and the two rules that the planner weighs them with: how many layers fit into a
-device, and how long a message takes from one computer to another. Times are milliseconds, sizes are
+Frozen values, and the two rules that the planner weighs them with: what a stage occupies, and
+how long a message takes from one computer to another. Times are milliseconds, sizes are
 bytes. Nothing here measures anything.
 """
 
@@ -20,10 +20,14 @@ TOKEN_MESSAGE_BYTES = 256  # a step's header with one token id, or its result: t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """The sizes of one model in one scheme, for one length of context."""
+    """The sizes of one model in one scheme, for one length of context.
 
-    num_layers: int
-    layer_bytes: int
+    Layers of one kind have the same size and cost the same. Kinds are numbers, the same ones in
+    every `Seat`; most models have one.
+    """
+
+    layers: tuple[int, ...]  # the kind of each
+    layer_bytes: tuple[int, ...]  # of each kind
     kv_bytes_per_token: int  # of one layer
     embedding_bytes: int
     head_bytes: int  # final norm and lm_head
@@ -33,38 +37,49 @@ class ModelShape:
     tied: bool = False  # embedding and head share their matrix
 
     @property
-    def layer_memory(self) -> int:
-        """What one layer occupies: its weights, and its KV cache for every session."""
-        return self.layer_bytes + self.kv_bytes_per_token * self.context * self.sessions
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def layer_memory(self) -> tuple[int, ...]:
+        """What a layer of each kind occupies: its weights, and its KV cache for every session."""
+        cache = self.kv_bytes_per_token * self.context * self.sessions
+        return tuple(nbytes + cache for nbytes in self.layer_bytes)
+
+    @property
+    def smallest_layer_memory(self) -> int:
+        """With less than this nobody takes part."""
+        memory = self.layer_memory
+        return min(memory[kind] for kind in self.layers)
 
     @property
     def model_memory(self) -> int:
         """What the whole model occupies on one device."""
-        return self.stage_memory(self.num_layers, first=True, last=True)
+        return self.stage_memory(range(self.num_layers), first=True, last=True)
 
-    def stage_memory(self, layers: int, *, first: bool, last: bool) -> int:
+    def stage_memory(self, layers: range, *, first: bool, last: bool) -> int:
+        memory = self.layer_memory
+        return self.ends_memory(first=first, last=last) + sum(
+            memory[kind] for kind in self.layers[layers.start : layers.stop]
+        )
+
+    def ends_memory(self, *, first: bool, last: bool) -> int:
+        """What the first and the last stage hold besides layers."""
         if first and last and self.tied:
-            ends = max(self.embedding_bytes, self.head_bytes)  # the shared matrix counts once
-        else:
-            ends = self.embedding_bytes * first + self.head_bytes * last
-        return layers * self.layer_memory + ends
-
-    def room(self, memory: int, *, first: bool, last: bool) -> int:
-        """How many whole layers fit beside the embedding and the head, at most all of them."""
-        left = memory - self.stage_memory(0, first=first, last=last)
-        return max(0, min(left // self.layer_memory, self.num_layers))
+            return max(self.embedding_bytes, self.head_bytes)  # the shared matrix counts once
+        return self.embedding_bytes * first + self.head_bytes * last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """One device of one computer: what it lends, and what it measured on the real layer shape."""
+    """One device of one computer: what it lends, and what it measured on the real layer shapes."""
 
     node: NodeId
     name: str  # of the computer, for people
     device: str  # "cuda:0", "cpu"
     memory: int  # that it lends, its own reserve already taken off
-    decode_ms: float  # one layer, one token
-    prefill_ms: float  # one layer, one chunk of prefill
+    decode_ms: tuple[float, ...]  # one layer of each kind, one token
+    prefill_ms: tuple[float, ...]  # one layer of each kind, one chunk of prefill
     head_ms: float  # final norm, lm_head and sampling, once per token
 
 
@@ -113,13 +128,15 @@ def check_measurements(shape: ModelShape, seats: tuple[Seat, ...], links: Links)
     """
     if (
         shape.num_layers < 1
-        or shape.layer_memory < 1
-        or shape.stage_memory(0, first=True, last=True) < 0
+        or shape.smallest_layer_memory < 1
+        or shape.ends_memory(first=True, last=True) < 0
     ):
         raise UsageError("The model has no layers, so there is nothing to share out.")
     for seat in seats:
-        times = (seat.decode_ms, seat.prefill_ms, seat.head_ms)
-        if seat.memory < 0 or not all(isfinite(ms) and ms >= 0 for ms in times):
+        times = (*seat.decode_ms, *seat.prefill_ms, seat.head_ms)
+        every_kind = len(seat.decode_ms) == len(seat.prefill_ms) == len(shape.layer_bytes)
+        sane = seat.memory >= 0 and all(isfinite(ms) and ms >= 0 for ms in times)
+        if not (every_kind and sane):
             raise UsageError(
                 f"{seat.name} reports a speed or a memory that cannot be. Measure it again.",
                 computer=seat.name,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from potluck.errors import format_bytes
 from potluck.plan.cost import ModelShape, Seat
-from potluck.plan.route import Problem, Route, slowest_ms, tour_ms
+from potluck.plan.route import Problem, Route, is_full, ranges, slowest_ms, tour_ms
 from potluck.plan.search import best_including, best_slowest
 
 _NO_SHARE = "its memory or the number of layers leaves no share for it"
@@ -39,10 +39,8 @@ def explain(decision: Decision) -> str:
     """One line for the whole, one for each device, one for what each would do alone."""
     route = decision.route
     lines = [_headline(decision)]
-    start = 0
-    for i, count in zip(route.seats, route.counts, strict=True):
-        lines.append(_share(decision, i, range(start, start + count)))
-        start += count
+    shares = enumerate(ranges(route.counts))
+    lines += [_share(decision, k, layers) for k, layers in shares]
     if decision.by_hand:
         lines += _alternative(decision)
     else:
@@ -81,34 +79,36 @@ def _rate_of_many(decision: Decision) -> str:
     return rate(1000 / max(slowest_ms(decision.problem, decision.route), 1e-6))
 
 
-def _share(decision: Decision, i: int, layers: range) -> str:
-    name, count = decision.names[i], len(layers)
+def _share(decision: Decision, k: int, layers: range) -> str:
+    name, count = decision.names[decision.route.seats[k]], len(layers)
     if count == decision.shape.num_layers:
         has = f"{name} has all {count} layers"
     elif count == 1:
         has = f"{name} has layer {layers.start}"
     else:
         has = f"{name} has layers {layers.start} to {layers.stop - 1}"
-    reasons = [] if decision.by_hand else _why_so_many(decision, i, layers)
+    reasons = [] if decision.by_hand else _why_so_many(decision, k, layers)
     return f"{has}: {', and '.join(reasons)}." if reasons else f"{has}."
 
 
-def _why_so_many(decision: Decision, i: int, layers: range) -> list[str]:
+def _why_so_many(decision: Decision, k: int, layers: range) -> list[str]:
     problem, route = decision.problem, decision.route
-    room = problem.rooms[i].at(first=i == route.seats[0], last=i == route.seats[-1])
-    others = [problem.layer_ms[k] for k in range(len(decision.seats)) if k != i]
+    i = route.seats[k]
+    others = [ms for other, ms in enumerate(problem.layer_ms) if other != i]
     reasons: list[str] = []
     if others and problem.layer_ms[i] < min(others):
         reasons.append("it is the fastest")
     if len(layers) == decision.shape.num_layers:
         if others:
             reasons.append("it holds the whole model")
-    elif len(layers) == room:
+    elif is_full(problem, route, k):
         reasons.append("its memory holds no more")
     elif len(layers) == 1:
         reasons.append("it takes as little as possible, being slower")
     elif decision.throughput:
         reasons.append("more would keep the others waiting")
+    elif problem.spans is not None:
+        reasons.append("the layers differ, and cut here a token is fastest")
     else:
         reasons.append("the faster ones are full")
     return reasons
@@ -116,9 +116,9 @@ def _why_so_many(decision: Decision, i: int, layers: range) -> list[str]:
 
 def _why_idle(decision: Decision, i: int) -> str:
     problem, route, shape = decision.problem, decision.route, decision.shape
-    if shape.room(decision.seats[i].memory, first=False, last=False) < 1:
+    if decision.seats[i].memory < shape.smallest_layer_memory:
         offers = format_bytes(decision.seats[i].memory)
-        return f"one layer takes {format_bytes(shape.layer_memory)} and it offers {offers}"
+        return f"one layer takes {format_bytes(shape.smallest_layer_memory)} and it offers {offers}"
     if decision.throughput:
         return _why_idle_for_many(decision, i)
     other = best_including(problem, route, i)

@@ -1,8 +1,8 @@
-"""Divide the layers over the devices of one route, and say whether they fit at all.
+"""Divide equal layers over the devices of one route, and say whether they fit at all.
 
-Layers are equal and cannot be cut. The device that comes first also holds the embedding, the last
-one the head, so how many layers a device can take depends on its place. Pure arithmetic: the order
-of the route is the matter of `potluck.plan.search`.
+Layers cannot be cut. The device that comes first also holds the embedding, the last one the head,
+so how many layers a device can take depends on its place. Pure arithmetic: the order of the route is
+the matter of `potluck.plan.search`, layers that differ that of `potluck.plan.spans`.
 """
 
 from collections.abc import Sequence
@@ -36,12 +36,17 @@ class Room:
 
 
 def room_of(shape: ModelShape, memory: int) -> Room:
-    """The room of a device that lends so much memory."""
+    """The room of a device that lends so much memory, where all layers have the same size."""
+
+    def room(*, first: bool, last: bool) -> int:
+        left = memory - shape.ends_memory(first=first, last=last)
+        return max(0, min(left // shape.smallest_layer_memory, shape.num_layers))
+
     return Room(
-        middle=shape.room(memory, first=False, last=False),
-        first=shape.room(memory, first=True, last=False),
-        last=shape.room(memory, first=False, last=True),
-        only=shape.room(memory, first=True, last=True),
+        middle=room(first=False, last=False),
+        first=room(first=True, last=False),
+        last=room(first=False, last=True),
+        only=room(first=True, last=True),
     )
 
 
@@ -81,7 +86,7 @@ def missing_memory(shape: ModelShape, rooms: Sequence[Room]) -> int:
     def consider(held: int, *, first: bool, last: bool) -> None:
         nonlocal best
         layers = max(1, shape.num_layers - held)
-        best = min(best, shape.stage_memory(layers, first=first, last=last))
+        best = min(best, shape.stage_memory(range(layers), first=first, last=last))
 
     for change, _ in lasts:
         consider(total + change, first=True, last=False)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from statistics import fmean
 from typing import Literal, TypeAlias
 
 from potluck.errors import NotEnoughMemoryError, PlanError, UsageError
@@ -23,9 +24,10 @@ from potluck.plan.cost import (
     hop_between,
 )
 from potluck.plan.explanation import Alone, Decision, explain
-from potluck.plan.partition import missing_memory, room_of
-from potluck.plan.route import Problem, Route, any_route, lower_bound_ms, slowest_ms
-from potluck.plan.search import best_route, best_slowest
+from potluck.plan.partition import room_of
+from potluck.plan.route import Problem, Route, lower_bound_ms, ranges, slowest_ms
+from potluck.plan.search import best_route, best_slowest, fits, missing
+from potluck.plan.spans import span_of
 
 Objective: TypeAlias = Literal["latency", "throughput"]
 
@@ -90,7 +92,7 @@ def make_plan(
     if not seats:
         raise UsageError("There is no computer to plan for.")
     check_measurements(shape, seats, links)
-    problem = _problem(shape, seats, links, min_workers)
+    problem = make_problem(shape, seats, links, min_workers)
     names = labels(seats)
     _check_workers(problem)
     solve = best_route if objective == "latency" else best_slowest
@@ -141,7 +143,10 @@ def labels(seats: Sequence[Seat]) -> tuple[str, ...]:
     return tuple(label(seat) for seat in seats)
 
 
-def _problem(shape: ModelShape, seats: tuple[Seat, ...], links: Links, min_workers: int) -> Problem:
+def make_problem(
+    shape: ModelShape, seats: Sequence[Seat], links: Links, min_workers: int = 0
+) -> Problem:
+    """The planner's question in numbers, counting layers where they are equal."""
     master = seats[0].node
     bits = {
         node: 1 << k
@@ -151,11 +156,17 @@ def _problem(shape: ModelShape, seats: tuple[Seat, ...], links: Links, min_worke
     def ms(source: NodeId, target: NodeId, nbytes: int) -> float:
         return hop_between(links, source, target).ms(nbytes)
 
+    spans = None
+    if not _layers_are_equal(shape, seats):
+        spans = tuple(span_of(shape, seat.decode_ms, seat.memory) for seat in seats)
     return Problem(
         num_layers=shape.num_layers,
-        layer_ms=tuple(seat.decode_ms for seat in seats),
+        layer_ms=tuple(fmean(seat.decode_ms[kind] for kind in shape.layers) for seat in seats),
         head_ms=tuple(seat.head_ms for seat in seats),
-        rooms=tuple(room_of(shape, seat.memory) for seat in seats),
+        rooms=tuple(span.room for span in spans)
+        if spans
+        else tuple(room_of(shape, seat.memory) for seat in seats),
+        spans=spans,
         enter_ms=tuple(ms(master, seat.node, TOKEN_MESSAGE_BYTES) for seat in seats),
         leave_ms=tuple(ms(seat.node, master, TOKEN_MESSAGE_BYTES) for seat in seats),
         hop_ms=tuple(tuple(ms(a.node, b.node, shape.hidden_bytes) for b in seats) for a in seats),
@@ -164,27 +175,33 @@ def _problem(shape: ModelShape, seats: tuple[Seat, ...], links: Links, min_worke
     )
 
 
+def _layers_are_equal(shape: ModelShape, seats: Sequence[Seat]) -> bool:
+    """Whether counting layers is enough: it is much faster, and most models are so."""
+    sizes, kinds = shape.layer_memory, set(shape.layers)
+    figures = [sizes, *(seat.decode_ms for seat in seats)]
+    return all(len({of_kind[kind] for kind in kinds}) == 1 for of_kind in figures)
+
+
 def _stages(shape: ModelShape, seats: tuple[Seat, ...], route: Route) -> tuple[Stage, ...]:
     stages: list[Stage] = []
-    start = 0
-    for k, (i, count) in enumerate(zip(route.seats, route.counts, strict=True)):
+    for k, (i, own) in enumerate(zip(route.seats, ranges(route.counts), strict=True)):
         seat, first, last = seats[i], k == 0, k == len(route.seats) - 1
         head_ms = seat.head_ms if last else 0.0
+        kinds = shape.layers[own.start : own.stop]
         stages.append(
             Stage(
                 node=seat.node,
                 name=seat.name,
                 device=seat.device,
-                layers=range(start, start + count),
+                layers=own,
                 embedding=first,
                 head=last,
-                predicted_ms=count * seat.decode_ms + head_ms,
+                predicted_ms=sum(seat.decode_ms[kind] for kind in kinds) + head_ms,
                 head_ms=head_ms,
-                prefill_ms=count * seat.prefill_ms,
-                memory=shape.stage_memory(count, first=first, last=last),
+                prefill_ms=sum(seat.prefill_ms[kind] for kind in kinds),
+                memory=shape.stage_memory(own, first=first, last=last),
             )
         )
-        start += count
     return tuple(stages)
 
 
@@ -200,10 +217,11 @@ def _alone(shape: ModelShape, seats: tuple[Seat, ...], problem: Problem) -> dict
         if route := best_route(alone):
             result[node] = Alone(name=name, tokens_per_s=_rate(route.ms))
             continue
-        missing = missing_memory(shape, alone.rooms)
         if len(own) == 1:  # its one device would have to grow
-            missing = shape.model_memory - seats[own[0]].memory
-        result[node] = Alone(name=name, tokens_per_s=None, missing=missing)
+            lacking = shape.model_memory - seats[own[0]].memory
+        else:
+            lacking = missing(shape, alone)
+        result[node] = Alone(name=name, tokens_per_s=None, missing=lacking)
     return result
 
 
@@ -232,12 +250,13 @@ def _check_workers(problem: Problem) -> None:
 def _why_infeasible(
     shape: ModelShape, seats: tuple[Seat, ...], names: tuple[str, ...], problem: Problem
 ) -> PlanError | UsageError:
-    if any_route(replace(problem, min_workers=0)) is None:
-        missing = missing_memory(shape, problem.rooms)
-        return NotEnoughMemoryError(shape.model_memory, shape.model_memory - missing)
+    anyhow = replace(problem, min_workers=0)
+    if not fits(anyhow):
+        lacking = missing(shape, anyhow)
+        return NotEnoughMemoryError(shape.model_memory, shape.model_memory - lacking)
     for i, (seat, room) in enumerate(zip(seats, problem.rooms, strict=True)):
         if problem.workers[i] and room.middle < 1:
-            return NotEnoughMemoryError(shape.layer_memory, seat.memory, names[i])
+            return NotEnoughMemoryError(shape.smallest_layer_memory, seat.memory, names[i])
     return UsageError(
         f"The model fits, but not so that {problem.min_workers} other computers take part."
         " Ask for fewer, or lend more of their memory.",

@@ -6,10 +6,13 @@ The planner's question in numbers, away from names and bytes. What is best is th
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import inf
 
 from potluck.plan.partition import Room, fill
+from potluck.plan.spans import Span, divide
+
+TIE_MS = 1e-9  # routes closer than this are equal; then the one with fewer devices wins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,15 +20,14 @@ class Problem:
     """The planner's question in numbers; devices are indices into every sequence."""
 
     num_layers: int
-    layer_ms: tuple[float, ...]
+    layer_ms: tuple[float, ...]  # of one layer; the mean where they differ
     head_ms: tuple[float, ...]
-    rooms: tuple[Room, ...]
+    rooms: tuple[Room, ...]  # where layers differ, the most that fit
     enter_ms: tuple[float, ...]  # from the master's driver
     leave_ms: tuple[float, ...]  # back to it
     hop_ms: tuple[tuple[float, ...], ...]
-    workers: tuple[
-        int, ...
-    ]  # which computer a device belongs to, as one bit; 0 is the master's own
+    workers: tuple[int, ...]  # whose a device is, as one bit; 0 is the master's own
+    spans: tuple[Span, ...] | None = None  # where layers differ
     min_workers: int = 0
     required: frozenset[int] = frozenset()  # devices that must take part
 
@@ -44,6 +46,7 @@ class Problem:
             leave_ms=pick(self.leave_ms),
             hop_ms=tuple(pick(self.hop_ms[i]) for i in seats),
             workers=tuple(self.workers[i] for i in seats),
+            spans=self.spans and tuple(self.spans[i] for i in seats),
             required=frozenset(
                 k for k, i in enumerate(seats) if i in self.required or i in required
             ),
@@ -60,15 +63,22 @@ class Route:
     exact: bool
 
 
+def is_better(ms: float, size: int, best_ms: float, best_size: int) -> bool:
+    """Whether a route is faster than the best one so far, or as fast with fewer devices."""
+    return ms < best_ms - TIE_MS or (ms <= best_ms + TIE_MS and size < best_size)
+
+
 def evaluate(problem: Problem, seats: tuple[int, ...]) -> Route | None:
     """The best layers for this order; None where it is not allowed or does not fit."""
-    if not seats or not _is_allowed(problem, seats):
+    if not seats or not is_allowed(problem, seats):
         return None
-    rooms = [problem.rooms[i] for i in seats]
-    end = len(seats) - 1
-    caps = [room.at(first=k == 0, last=k == end) for k, room in enumerate(rooms)]
-    layer_ms = [problem.layer_ms[i] for i in seats]
-    counts = fill(problem.num_layers, layer_ms, caps)
+    if problem.spans is not None:
+        counts = divide([problem.spans[i] for i in seats])
+    else:
+        rooms = [problem.rooms[i] for i in seats]
+        end = len(seats) - 1
+        caps = [room.at(first=k == 0, last=k == end) for k, room in enumerate(rooms)]
+        counts = fill(problem.num_layers, [problem.layer_ms[i] for i in seats], caps)
     if counts is None:
         return None
     ms = route_cost_ms(problem, seats, counts)
@@ -77,8 +87,7 @@ def evaluate(problem: Problem, seats: tuple[int, ...]) -> Route | None:
 
 def route_cost_ms(problem: Problem, seats: Sequence[int], counts: Sequence[int]) -> float:
     """One token on the whole way: its layers, the head and the tour."""
-    layers = sum(problem.layer_ms[i] * count for i, count in zip(seats, counts, strict=True))
-    return layers + problem.head_ms[seats[-1]] + tour_ms(problem, seats)
+    return sum(_stages_ms(problem, seats, counts)) + tour_ms(problem, seats)
 
 
 def tour_ms(problem: Problem, seats: Sequence[int]) -> float:
@@ -89,26 +98,52 @@ def tour_ms(problem: Problem, seats: Sequence[int]) -> float:
 
 def slowest_ms(problem: Problem, route: Route) -> float:
     """What the slowest device takes for one token: many users wait for it."""
-    times = [problem.layer_ms[i] * n for i, n in zip(route.seats, route.counts, strict=True)]
-    times[-1] += problem.head_ms[route.seats[-1]]
-    return max(times)
+    return max(_stages_ms(problem, route.seats, route.counts))
+
+
+def _stages_ms(problem: Problem, seats: Sequence[int], counts: Sequence[int]) -> list[float]:
+    if problem.spans is None:
+        times = [problem.layer_ms[i] * n for i, n in zip(seats, counts, strict=True)]
+    else:
+        sums = [problem.spans[i].ms for i in seats]
+        shares = ranges(counts)
+        times = [ms[own.stop] - ms[own.start] for ms, own in zip(sums, shares, strict=True)]
+    times[-1] += problem.head_ms[seats[-1]]
+    return times
+
+
+def ranges(counts: Sequence[int]) -> list[range]:
+    """Which layers those are, the first device having the first."""
+    return [range(a, b) for a, b in pairwise(accumulate(counts, initial=0))]
+
+
+def is_full(problem: Problem, route: Route, k: int) -> bool:
+    """Whether the device on place `k` has no room for the next layer on either side."""
+    i, first, last = route.seats[k], k == 0, k == len(route.seats) - 1
+    if problem.spans is None:
+        return route.counts[k] == problem.rooms[i].at(first=first, last=last)
+    own = ranges(route.counts)[k]
+    wider = [] if first else [range(own.start - 1, own.stop)]
+    wider += [] if last else [range(own.start, own.stop + 1)]
+    return not any(problem.spans[i].holds(more, first=first, last=last) for more in wider)
 
 
 def any_route(problem: Problem) -> tuple[int, ...] | None:
-    """Some route that fits and is allowed, or None if there is none. Exact, in O(N³).
+    """Some route that fits and is allowed, or None if none is found. In O(N³).
 
     Once the two ends are fixed, only the number of devices and the sum of their room matter: the
-    computers that must take part come first, then whoever has the most room.
+    computers that must take part come first, then whoever has the most room. That is exact for equal
+    layers; where they differ, see `potluck.plan.unequal`.
     """
     everyone = range(len(problem.rooms))
     for first in everyone:
-        if problem.rooms[first].only >= problem.num_layers and _is_allowed(problem, (first,)):
+        if problem.rooms[first].only >= problem.num_layers and is_allowed(problem, (first,)):
             return (first,)
     by_room = sorted(everyone, key=lambda i: -problem.rooms[i].middle)
     for first in everyone:
         for last in everyone:
             if first != last:
-                seats = _around(problem, first, last, by_room)
+                seats = around(problem, first, last, by_room)
                 if evaluate(problem, seats) is not None:
                     return seats
     return None
@@ -116,15 +151,20 @@ def any_route(problem: Problem) -> tuple[int, ...] | None:
 
 def lower_bound_ms(problem: Problem) -> float:
     """No route is faster: the layers where they run fastest, and no tour but the cheapest way in and out."""
+    layer_ms, each_at_best = problem.layer_ms, 0.0
+    if problem.spans is not None:
+        times = [[b - a for a, b in pairwise(span.ms)] for span in problem.spans]
+        each_at_best = sum(map(min, zip(*times, strict=True)))
+        layer_ms = tuple(map(min, times))
     left, total = problem.num_layers, 0.0
-    for i in sorted(range(len(problem.rooms)), key=problem.layer_ms.__getitem__):
+    for i in sorted(range(len(problem.rooms)), key=layer_ms.__getitem__):
         layers = min(left, problem.rooms[i].middle)
-        total += layers * problem.layer_ms[i]
+        total += layers * layer_ms[i]
         left -= layers
     if left > 0:
         return inf
     return (
-        total
+        max(total, each_at_best)
         + min(problem.enter_ms)
         + min(head + leave for head, leave in zip(problem.head_ms, problem.leave_ms, strict=True))
     )
@@ -138,13 +178,14 @@ def workers_of(problem: Problem, seats: Sequence[int]) -> int:
     return workers.bit_count()
 
 
-def _is_allowed(problem: Problem, seats: tuple[int, ...]) -> bool:
+def is_allowed(problem: Problem, seats: tuple[int, ...]) -> bool:
+    """Whether enough computers and all required devices take part."""
     enough = workers_of(problem, seats) >= problem.min_workers
     return enough and problem.required.issubset(seats)
 
 
-def _around(problem: Problem, first: int, last: int, by_room: list[int]) -> tuple[int, ...]:
-    """Between two ends: who is required, who makes up the number of computers, who has most room."""
+def around(problem: Problem, first: int, last: int, by_room: list[int]) -> tuple[int, ...]:
+    """Two ends, and between them who is required, who makes up the number, and who has most room."""
     between = [i for i in by_room if i in problem.required and i not in (first, last)]
     workers = problem.workers[first] | problem.workers[last]
     for i in between:

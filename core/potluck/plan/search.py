@@ -7,38 +7,69 @@ fastest-first fill are each best on their own. So
 
     best = min over (set, first, last) of  tour(set, first, last) + fill(set, first, last) + head(last)
 
-which is exact, in O(2ᴺ·N³) steps, most of which a lower bound cuts off. Beyond `EXACT_SEATS` devices
-a local search starts from the exact answer for the most promising ones; `Route.exact` says which it was.
+which is exact, in O(2ᴺ·N³) steps, most of which a lower bound cuts off. Where layers differ, a
+recursion over the layers too takes its place (`potluck.plan.unequal`), for one device less. Beyond
+`EXACT_SEATS` devices a local search starts from the exact answer for the most promising ones;
+`Route.exact` says which it was.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations
 from math import inf
 
-from potluck.plan.route import Problem, Route, any_route, evaluate
+from potluck.plan import unequal
+from potluck.plan.cost import ModelShape
+from potluck.plan.partition import missing_memory
+from potluck.plan.route import TIE_MS, Problem, Route, any_route, evaluate, is_better
 
 EXACT_SEATS = 12  # 2¹² sets: well under a second in plain Python; every further seat doubles it
-
-_TIE_MS = 1e-9  # routes closer than this are equal; then the one with fewer devices wins
 
 
 def best_route(problem: Problem) -> Route | None:
     """The fastest route for one token; None where nothing fits."""
     order = sorted(range(len(problem.layer_ms)), key=lambda i: (problem.layer_ms[i], i))
     ordered = problem.only(order)
-    fitting = any_route(ordered)
-    if fitting is None:
-        return None
-    if len(order) <= EXACT_SEATS:
-        route = _Exact(ordered).solve()
-    else:
+    if len(order) <= _exact_seats(ordered):
+        route = _solve(ordered) if fits(ordered) else None
+    elif (fitting := _some_route(ordered)) is not None:
         route = _local_search(ordered, fitting)
+    else:
+        return None
     return route and replace(route, seats=tuple(order[i] for i in route.seats))
+
+
+def fits(problem: Problem) -> bool:
+    """Whether there is a route at all; with unequal layers and many devices, whether one is found."""
+    if problem.spans is not None and len(problem.rooms) <= _exact_seats(problem):
+        return unequal.fits(problem)
+    return _some_route(problem) is not None
+
+
+def missing(shape: ModelShape, problem: Problem) -> int:
+    """The memory of the smallest further computer with which the model fits."""
+    if problem.spans is None:
+        return missing_memory(shape, problem.rooms)
+    return unequal.missing_memory(shape, problem, _exact_seats(problem))
+
+
+def _exact_seats(problem: Problem) -> int:
+    # Layers that differ take about twice as long: with 11 devices and 80 layers half a second.
+    return EXACT_SEATS if problem.spans is None else EXACT_SEATS - 1
+
+
+def _some_route(problem: Problem) -> tuple[int, ...] | None:
+    return any_route(problem) if problem.spans is None else unequal.some_route(problem)
+
+
+def _solve(problem: Problem) -> Route | None:
+    exact = _Exact(problem) if problem.spans is None else unequal.Exact(problem)
+    return exact.solve()
 
 
 def best_including(problem: Problem, route: Route, seat: int) -> Route | None:
     """What a token would take if one more device had to take part: others may give way to it."""
-    if len(route.seats) < EXACT_SEATS:
+    if len(route.seats) < _exact_seats(problem):
         return best_route(problem.only([*route.seats, seat], required=[seat]))
     wider = [
         evaluate(problem, (*route.seats[:k], seat, *route.seats[k:]))
@@ -54,8 +85,23 @@ def best_slowest(problem: Problem) -> Route | None:
     fits; the rest is `best_route` with the room cut down to that bound. How long a link is busy is
     left out: on a home network it is a small part of what a stage computes meanwhile.
     """
-    bounds = sorted(
-        {
+    bounds = sorted(_stage_times(problem))
+    if not bounds:
+        return None
+    low, high = 0, len(bounds) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if fits(_bounded(problem, bounds[middle])):
+            high = middle
+        else:
+            low = middle + 1
+    return best_route(_bounded(problem, bounds[low]))
+
+
+def _stage_times(problem: Problem) -> set[float]:
+    """All that any stage of any route may take."""
+    if problem.spans is None:
+        return {
             n * ms + head
             for ms, head_ms, room in zip(
                 problem.layer_ms, problem.head_ms, problem.rooms, strict=True
@@ -63,29 +109,31 @@ def best_slowest(problem: Problem) -> Route | None:
             for head in (0.0, head_ms)
             for n in range(1, max(room.middle, room.only) + 1)
         }
-    )
-    if not bounds:
-        return None
-    low, high = 0, len(bounds) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if any_route(_bounded(problem, bounds[middle])) is None:
-            low = middle + 1
-        else:
-            high = middle
-    return best_route(_bounded(problem, bounds[low]))
+    return {
+        stop_ms - start_ms + head
+        for span, head_ms in zip(problem.spans, problem.head_ms, strict=True)
+        for head in (0.0, head_ms)
+        for start_ms, stop_ms in combinations(span.ms, 2)
+    }
 
 
 def _bounded(problem: Problem, bound_ms: float) -> Problem:
+    if problem.spans is not None:
+        spans = tuple(
+            span.limited(bound_ms, bound_ms - head)
+            for span, head in zip(problem.spans, problem.head_ms, strict=True)
+        )
+        return replace(problem, spans=spans, rooms=tuple(span.room for span in spans))
+
     def most(ms: float, available_ms: float) -> int:
         if available_ms < 0:
             return 0
         if ms == 0:
             return problem.num_layers
-        return int(available_ms / ms + _TIE_MS)  # a bound is met by the stage that it came from
+        return int(available_ms / ms + TIE_MS)  # a bound is met by the stage that it came from
 
     rooms = tuple(
-        room.limited(most(ms, bound_ms), most(ms, bound_ms - head + _TIE_MS))
+        room.limited(most(ms, bound_ms), most(ms, bound_ms - head + TIE_MS))
         for room, ms, head in zip(problem.rooms, problem.layer_ms, problem.head_ms, strict=True)
     )
     return replace(problem, rooms=rooms)
@@ -161,7 +209,7 @@ class _Exact:
             ends = ways[chosen]
             if ends is None:
                 continue
-            floor = self._floor_ms[chosen] - _TIE_MS
+            floor = self._floor_ms[chosen] - TIE_MS
             for last, (ms, _) in ends.items():
                 if ms + floor >= self._best_ms:
                     continue
@@ -184,7 +232,7 @@ class _Exact:
     ) -> None:
         problem = self._problem
         ms += problem.leave_ms[last] + problem.head_ms[last]
-        if ms + self._fill_ms[chosen] > self._best_ms + _TIE_MS:
+        if ms + self._fill_ms[chosen] > self._best_ms + TIE_MS:
             return
         seats: list[int] = []
         while last >= 0:
@@ -194,12 +242,8 @@ class _Exact:
             chosen, last = chosen ^ (1 << last), ends[last][1]
         seats.reverse()
         route = evaluate(problem, tuple(seats))
-        if route and _is_better(route.ms, len(seats), self._best_ms, len(self._best)):
+        if route and is_better(route.ms, len(seats), self._best_ms, len(self._best)):
             self._best_ms, self._best = route.ms, route.seats
-
-
-def _is_better(ms: float, size: int, best_ms: float, best_size: int) -> bool:
-    return ms < best_ms - _TIE_MS or (ms <= best_ms + _TIE_MS and size < best_size)
 
 
 def _local_search(problem: Problem, fitting: tuple[int, ...]) -> Route:
@@ -209,10 +253,11 @@ def _local_search(problem: Problem, fitting: tuple[int, ...]) -> Route:
     """
     route = evaluate(problem, fitting)
     assert route is not None
-    if len(fitting) <= EXACT_SEATS:
+    most = _exact_seats(problem)
+    if len(fitting) <= most:
         others = [i for i in range(len(problem.rooms)) if i not in fitting]
-        shortlist = sorted((*fitting, *others[: EXACT_SEATS - len(fitting)]))
-        start = _Exact(problem.only(shortlist)).solve()
+        shortlist = sorted((*fitting, *others[: most - len(fitting)]))
+        start = _solve(problem.only(shortlist))
         assert start is not None
         route = replace(start, seats=tuple(shortlist[i] for i in start.seats), exact=False)
     improved = True
@@ -220,7 +265,7 @@ def _local_search(problem: Problem, fitting: tuple[int, ...]) -> Route:
         improved = False
         for seats in _neighbours(route.seats, len(problem.rooms)):
             other = evaluate(problem, seats)
-            if other and _is_better(other.ms, len(seats), route.ms, len(route.seats)):
+            if other and is_better(other.ms, len(seats), route.ms, len(route.seats)):
                 route, improved = other, True
                 break
     return route

@@ -26,6 +26,8 @@ Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Size = Annotated[int, Meta(ge=0, lt=1 << 50)]  # bytes; a petabyte is nobody's home
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+MAX_KINDS = 16  # of layers in one model; with and without window or experts they are four
+TimesByKind = Annotated[tuple[Seconds, ...], Meta(min_length=1, max_length=MAX_KINDS)]
 Dtype = Literal["F32", "F16", "BF16", "I32", "I64", "U8", "I8"]  # as safetensors names them
 Scheme = Literal["f32", "bf16"]
 Purpose = Literal["control", "activations", "weights"]
@@ -170,7 +172,7 @@ class Revoked(Message, frozen=True, tag="revoked"):
 
 
 class Profile(Message, frozen=True, tag="profile"):
-    """Measure one decoder layer of this model on the best device."""
+    """Measure a decoder layer of each kind that this model has, on the best device."""
 
     config: dict[str, object]  # the model's config.json
     scheme: Scheme
@@ -178,11 +180,11 @@ class Profile(Message, frozen=True, tag="profile"):
 
 
 class Profiled(Message, frozen=True, tag="profiled"):
-    """What the device measured."""
+    """What the device measured; kinds of layers in the order in which the model has them first."""
 
     device: DeviceInfo
-    decode_ms: Seconds  # one layer, one token
-    prefill_ms: Seconds  # one layer, one chunk
+    decode_ms: TimesByKind  # one layer, one token
+    prefill_ms: TimesByKind  # one layer, one chunk
     head_ms: Seconds  # final norm, lm_head and sampling, one token
 
 
