@@ -129,11 +129,11 @@ def is_full(problem: Problem, route: Route, k: int) -> bool:
 
 
 def any_route(problem: Problem) -> tuple[int, ...] | None:
-    """Some route that fits and is allowed, or None if none is found. In O(N³).
+    """Some route that fits and is allowed, or None if there is none. Exact for equal layers, in O(N³).
 
     Once the two ends are fixed, only the number of devices and the sum of their room matter: the
-    computers that must take part come first, then whoever has the most room. That is exact for equal
-    layers; where they differ, see `potluck.plan.unequal`.
+    computers that must take part come first, then whoever has the most room. Where layers differ, see
+    `potluck.plan.unequal`.
     """
     everyone = range(len(problem.rooms))
     for first in everyone:

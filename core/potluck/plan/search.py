@@ -32,7 +32,7 @@ def best_route(problem: Problem) -> Route | None:
     ordered = problem.only(order)
     if len(order) <= _exact_seats(ordered):
         route = _solve(ordered) if fits(ordered) else None
-    elif (fitting := _some_route(ordered)) is not None:
+    elif (fitting := _any_route(ordered)) is not None:
         route = _local_search(ordered, fitting)
     else:
         return None
@@ -41,16 +41,14 @@ def best_route(problem: Problem) -> Route | None:
 
 def fits(problem: Problem) -> bool:
     """Whether there is a route at all; with unequal layers and many devices, whether one is found."""
-    if problem.spans is not None and len(problem.rooms) <= _exact_seats(problem):
-        return unequal.fits(problem)
-    return _some_route(problem) is not None
+    return _any_route(problem) is not None
 
 
 def missing(shape: ModelShape, problem: Problem) -> int:
     """The memory of the smallest further computer with which the model fits."""
     if problem.spans is None:
         return missing_memory(shape, problem.rooms)
-    return unequal.missing_memory(shape, problem, _exact_seats(problem))
+    return unequal.missing_memory(shape, problem)
 
 
 def _exact_seats(problem: Problem) -> int:
@@ -58,8 +56,8 @@ def _exact_seats(problem: Problem) -> int:
     return EXACT_SEATS if problem.spans is None else EXACT_SEATS - 1
 
 
-def _some_route(problem: Problem) -> tuple[int, ...] | None:
-    return any_route(problem) if problem.spans is None else unequal.some_route(problem)
+def _any_route(problem: Problem) -> tuple[int, ...] | None:
+    return any_route(problem) if problem.spans is None else unequal.any_route(problem)
 
 
 def _solve(problem: Problem) -> Route | None:

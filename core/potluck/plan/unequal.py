@@ -29,6 +29,8 @@ from potluck.plan.route import (
 )
 from potluck.plan.spans import Span, begin, extend, finish, span_of
 
+FITTING_SEATS = 13  # 2¹³ sets: some 20 ms, and `missing_memory` asks a dozen times
+
 
 class Exact:
     """The recursion over sets of devices, their last one, and how many layers they have."""
@@ -44,7 +46,7 @@ class Exact:
         self._best: Route | None = None
 
     def solve(self) -> Route | None:
-        if (some := some_route(self._problem)) is not None:  # what is worse need not be followed
+        if (some := any_route(self._problem)) is not None:  # what is worse need not be followed
             self._best = evaluate(self._problem, some)
         for i, span in enumerate(self._spans):
             self._offer((i,) if self._allowed[1 << i] else ())
@@ -109,8 +111,13 @@ class Exact:
             self._best = route
 
 
-def fits(problem: Problem) -> bool:
-    """Whether any route is allowed and fits. Exact, in O(2ᴺ·N) where every layer fits everyone."""
+def any_route(problem: Problem) -> tuple[int, ...] | None:
+    """Some route that fits and is allowed, or None if none is found.
+
+    Up to `FITTING_SEATS` devices that is exact, in O(2ᴺ·N) where every layer fits everyone.
+    """
+    if len(problem.rooms) > FITTING_SEATS:
+        return some_route(problem)
     assert problem.spans is not None
     spans, allowed = problem.spans, _allowed_sets(problem)
     takes_any = [span.takes_any for span in spans]
@@ -118,7 +125,7 @@ def fits(problem: Problem) -> bool:
     placed = [0] * len(allowed)  # bit k: exactly this set can hold the first k layers
     for i, span in enumerate(spans):
         if span.only and allowed[1 << i]:
-            return True
+            return (i,)
         placed[1 << i] = (2 << span.first) - 2
     for chosen in range(1, len(placed)):
         starts = placed[chosen] & before_end
@@ -127,9 +134,25 @@ def fits(problem: Problem) -> bool:
                 continue
             wider = chosen | 1 << following
             if allowed[wider] and starts >> span.last:
-                return True
+                return (*_behind(spans, placed, chosen, starts.bit_length() - 1), following)
             placed[wider] |= _stops(starts, span, takes_any[following])
-    return False
+    return None
+
+
+def _behind(spans: Sequence[Span], placed: list[int], chosen: int, stop: int) -> tuple[int, ...]:
+    """An order in which a set of devices holds exactly so many layers, which it can."""
+    seats: list[int] = []
+    while chosen.bit_count() > 1:
+        start, last = next(
+            (start, i)
+            for i, span in enumerate(spans)
+            if chosen >> i & 1
+            for start in range(stop - 1, 0, -1)
+            if placed[chosen ^ 1 << i] >> start & 1 and span.reach[start] >= stop
+        )
+        seats.append(last)
+        chosen, stop = chosen ^ 1 << last, start
+    return (chosen.bit_length() - 1, *reversed(seats))
 
 
 def some_route(problem: Problem) -> tuple[int, ...] | None:
@@ -156,11 +179,10 @@ def some_route(problem: Problem) -> tuple[int, ...] | None:
     return None
 
 
-def missing_memory(shape: ModelShape, problem: Problem, exact_seats: int) -> int:
+def missing_memory(shape: ModelShape, problem: Problem) -> int:
     """The memory of the smallest further computer with which the model fits.
 
-    It is the size of some range of layers, found by bisection. Beyond `exact_seats` devices it may be
-    more than it must, as far as `some_route` does not find what fits.
+    It is the size of some range of layers, found by bisection over what `any_route` says.
     """
     size = shape.layer_memory
     held = list(accumulate((size[kind] for kind in shape.layers), initial=0))
@@ -181,11 +203,10 @@ def missing_memory(shape: ModelShape, problem: Problem, exact_seats: int) -> int
     while low < high:
         middle = (low + high) // 2
         wider = _with_device(problem, span_of(shape, [0.0] * len(size), sizes[middle]))
-        exact = len(problem.rooms) < exact_seats
-        if fits(wider) if exact else some_route(wider) is not None:
-            high = middle
-        else:
+        if any_route(wider) is None:
             low = middle + 1
+        else:
+            high = middle
     return sizes[low]
 
 
