@@ -63,6 +63,27 @@ CONTEXTS = (
     *("my laptop is quite old", "i am running windows 11", "my desktop stands in the kitchen"),
     *("i already asked my brother", "i don't know much about networks", "this is great so far"),
     *("i am using potluck at home", "we want to chat with a big model", "i opened the window"),
+    *("it is late", "i have some time now", "we moved here last week", "i work at home"),
+    *(
+        "my <who> has a <pc> too",
+        "i bought a new <pc>",
+        "my <who> told me about it",
+        "we have <pc> and <pc>",
+    ),
+    *("i own a <pc> and a <pc>", "we've got two <pcs> here", "my <who> uses a <pc>", "ok, it runs"),
+    *(
+        "that is done",
+        "i have read that",
+        "that did not help",
+        "this is my first time",
+        "i am confused",
+    ),
+    *(
+        "there is a <pc> in the <place>",
+        "i have an old <pc> in the <place>",
+        "we live in a small flat",
+    ),
+    *("my <who> wants to know", "i don't own much", "i know <tool>", "i also use <tool>"),
     *("i have one more question", "there is something i don't understand", "i looked everywhere"),
 )
 # Dropped into a question anywhere, or left out of it: the meaning stays.
@@ -74,6 +95,83 @@ FILLERS = (
 DROPPABLE = {
     *("a", "an", "the", "my", "i", "to", "is", "are", "do", "does", "it", "please", "of", "for"),
     *("on", "in", "with", "that", "this", "can", "could", "me", "you", "at", "and", "what", "how"),
+}
+# Words that may stand for one another in a question about Potluck.
+SYNONYMS = {
+    word: words.split("|")
+    for word, words in (
+        ("want", "wish|need|would like|intend"),
+        ("big", "large|huge"),
+        ("bigger", "larger|stronger"),
+        ("fast", "quick"),
+        ("faster", "quicker|speedier"),
+        ("start", "launch|begin|run"),
+        ("stop", "end|halt"),
+        ("see", "notice|spot"),
+        ("find", "detect|discover"),
+        ("found", "detected|discovered|noticed"),
+        ("problem", "trouble|issue"),
+        ("answer", "reply|response"),
+        ("answers", "replies|responses"),
+        ("question", "request|query"),
+        ("explain", "describe|clarify"),
+        ("use", "work with|employ|utilise|take"),
+        ("used", "employed|in use"),
+        ("need", "require|want"),
+        ("buy", "purchase|get"),
+        ("several", "multiple|many|a few"),
+        ("two", "both|2|a couple of"),
+        ("possible", "feasible|doable|an option"),
+        ("work", "function|run"),
+        ("works", "functions|runs"),
+        ("home", "house|flat|place"),
+        ("happens", "occurs|goes on"),
+        ("why", "how come|for what reason|what is the reason"),
+        ("now", "at the moment|right now|today"),
+        ("allowed", "permitted|able"),
+        ("safe", "secure|protected"),
+        ("download", "fetch|get"),
+        ("remove", "delete|take out"),
+        ("choose", "pick|select"),
+        ("wrong", "incorrect|false"),
+        ("missing", "absent|not there"),
+        ("computer", "pc|laptop|machine|mac|desktop|one"),
+        ("computers", "pcs|laptops|machines|ones"),
+        ("laptop", "computer|pc|notebook|mac"),
+        ("pc", "computer|laptop|desktop"),
+        ("model", "llm|ai model|language model"),
+        ("network", "lan|home network|wifi"),
+        ("memory", "ram"),
+        ("ram", "memory"),
+        ("internet", "web|net|internet connection"),
+        ("folder", "directory"),
+        ("speed", "pace|performance"),
+        ("chat", "conversation|talk"),
+        ("share", "lend|offer"),
+        ("close", "shut"),
+        ("show", "display|list"),
+        ("shows", "displays|lists"),
+        ("says", "reports|shows|states"),
+        ("list", "overview|window"),
+        ("different", "unequal|not the same"),
+        ("same", "equal|identical"),
+        ("get", "obtain|receive"),
+        ("add", "connect|include|attach"),
+        ("my", "our|the|my new|my old|my second|my wife's|my brother's|my friend's|this|that"),
+        ("i", "we|one|you"),
+        ("what's", "what is"),
+        ("what", "which|what exactly"),
+        ("how", "in what way|how exactly"),
+        ("can", "could|may|would"),
+        ("do", "must|should|shall"),
+        ("long", "lengthy"),
+        ("another", "a different|a further|some other"),
+        ("good", "fine|ok|suitable"),
+        ("must", "should|have to"),
+        ("if", "when|in case"),
+        ("when", "if|while|once"),
+        ("potluck", "the app|it|the program|this app|this"),
+    )
 }
 MARKS = ("?", "?", "?", "?", "", "", "", "", ".", "!", "??", " ?", "...")
 NEIGHBOURS = {  # keys beside each other, for typing errors
@@ -157,10 +255,12 @@ def ask(patterns: Sequence[str], corpus: Corpus, rng: random.Random) -> str:
     if rng.random() < 0.3 and len(question) > 12:
         question += rng.choice(AFTER)
     question += rng.choice(MARKS)
+    if rng.random() < 0.35:
+        question = exchange(question, rng)
     if rng.random() < 0.3:
         question = reword(question, rng)
-    if len(question) > 12 and rng.random() < 0.06:
-        context = rng.choice(CONTEXTS)
+    if len(question) > 12 and rng.random() < 0.1:
+        context = draw(rng.choice(CONTEXTS), corpus.macros, rng)
         question = rng.choice(
             (f"{context}. {question}", f"{context}, {question}", f"{question} {context}")
         )
@@ -176,6 +276,16 @@ def ask(patterns: Sequence[str], corpus: Corpus, rng: random.Random) -> str:
     if rng.random() < 0.3:
         question = question.replace("potluck", "Potluck").replace(" i ", " I ")
     return question.strip()
+
+
+def exchange(question: str, rng: random.Random) -> str:
+    """Put other words of like meaning in the place of some."""
+    words = question.split()
+    for index, word in enumerate(words):
+        bare = word.rstrip(",.?!")
+        if bare in SYNONYMS and rng.random() < 0.3:
+            words[index] = rng.choice(SYNONYMS[bare]) + word[len(bare) :]
+    return " ".join(words)
 
 
 def reword(question: str, rng: random.Random) -> str:
@@ -214,7 +324,7 @@ def mistype(text: str, rng: random.Random) -> str:
 
 def draw_turn(corpus: Corpus, rng: random.Random) -> tuple[str, Turn]:
     """One question with its answer, and the intent of both."""
-    if rng.random() < 0.26:
+    if rng.random() < 0.28:
         intent = corpus.intents[UNRELATED]
     else:
         names, weights = zip(

@@ -39,6 +39,7 @@ POOL = 512  # conversations drawn at once, then sorted into batches of like leng
 BATCH_TOKENS = 2048
 QUESTION_WEIGHT = 0.05  # of a question's tokens in the loss: they are read, hardly ever written
 SPLIT_RATE = 0.1  # merges left out in questions, so that a typing error is nothing new
+LOST_RATE = 0.08  # tokens left out of some questions, so that no single one decides
 EMA = 0.998
 BRIEF = 5  # tokens of an answer: four tell all of them apart, the rest is known by heart soon …
 BRIEF_RATE = 0.85  # … so that most short conversations are learned without it, at half the price
@@ -77,7 +78,10 @@ class Encoder:
         ids, weights = [], []
         for question, answer in turns:
             tokenizer = self.split if rng.random() < 0.5 else self.whole
-            asked = [USER, *tokenizer.encode(question).ids, END, GUIDE]
+            words = tokenizer.encode(question).ids
+            if len(words) > 6 and rng.random() < 0.4:
+                words = [word for word in words if rng.random() > LOST_RATE]
+            asked = [USER, *words, END, GUIDE]
             answered = [*self.whole.encode(answer).ids, END]
             ids += asked + answered
             weights += [QUESTION_WEIGHT] * len(asked) + [1.0] * len(answered)
