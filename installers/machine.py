@@ -1,4 +1,4 @@
-"""What this machine is and lacks: its display, the build of torch for it, the libraries of Qt.
+"""What this machine is and lacks: its display and GPUs, the libraries of Qt, a Python and its pip.
 
 Standard library only, and free of effects: nothing here writes or installs.
 """
@@ -6,9 +6,11 @@ Standard library only, and free of effects: nothing here writes or installs.
 from __future__ import annotations  # an older Python must live to be told that it is too old
 
 import ctypes
+import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 CUDA_13_DRIVER = 580  # the first driver series that runs CUDA 13
 CUDA_12_DRIVER = 525  # the first that runs every CUDA 12
@@ -35,6 +37,11 @@ X11_LIBRARIES = {  # in addition, to draw on an X server
 def has_display(system: str, environ: Mapping[str, str]) -> bool:
     """Whether a window can be opened; Windows and macOS always have a desktop."""
     return system != "Linux" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
+
+
+def draws_on_x11(environ: Mapping[str, str]) -> bool:
+    """Whether a window is drawn by an X server; where there is Wayland, Qt takes that."""
+    return bool(environ.get("DISPLAY")) and not environ.get("WAYLAND_DISPLAY")
 
 
 def torch_variant(system: str, machine: str, gpus: str | None) -> str | None:
@@ -86,3 +93,40 @@ def missing_libraries(
         except OSError:
             missing[library] = package
     return missing
+
+
+def venv_version(folder: Path, python: Path) -> tuple[int, int] | None:
+    """The Python of a virtual environment; None where it does not run, or is not what it was.
+
+    When the system's Python goes from 3.11 to 3.12, an environment made from it runs on and finds
+    none of its packages.
+    """
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    running = version_in(output_of([python, "-I", "-S", "-c", code]), r"(\d+)\.(\d+)")
+    try:
+        config = (folder / "pyvenv.cfg").read_text(encoding="utf-8")
+    except OSError:
+        return running if (folder / "conda-meta").is_dir() else None  # conda's have no such file
+    # `version` is what venv writes, `version_info` is what uv and virtualenv write.
+    made_for = version_in(config, r"(?m)^version(?:_info)? *= *(\d+)\.(\d+)")
+    return running if running == made_for else None
+
+
+def pip_version(python: Path) -> tuple[int, int] | None:
+    """The pip of a Python; None where it has none that runs."""
+    return version_in(output_of([python, "-m", "pip", "--version"]), r"^pip (\d+)\.(\d+)")
+
+
+def output_of(command: Sequence[str | Path]) -> str:
+    """What a command prints; nothing where it fails or cannot be run."""
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True)
+    except OSError:
+        return ""
+    return answer.stdout if answer.returncode == 0 else ""
+
+
+def version_in(text: str, pattern: str) -> tuple[int, int] | None:
+    """The two numbers that the pattern finds in a text."""
+    found = re.search(pattern, text)
+    return (int(found[1]), int(found[2])) if found else None

@@ -8,14 +8,12 @@
 
 The first start makes `.venv` beside `pyproject.toml` and installs into it, in steps. A finished step
 is written to a stamp file, so the next start does nothing but begin, and an interrupted one goes on
-where it stopped. Standard library only. Everything said here goes to stderr: stdout belongs to the
-program that is started.
+where it stopped. Two starts at once take turns. Standard library only.
 """
 
 from __future__ import annotations  # an older Python must live to be told that it is too old
 
 import hashlib
-import importlib.util
 import json
 import os
 import platform
@@ -26,34 +24,36 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
+from lock import exclusive
 from machine import (
     QT_LIBRARIES,
     X11_LIBRARIES,
+    draws_on_x11,
     has_display,
     missing_libraries,
     nvidia_gpus,
+    pip_version,
     torch_variant,
+    venv_version,
 )
+from terminal import SetupError, explain, run_logged, say
 
 MINIMUM_PYTHON = (3, 11)
+RAW_PROGRESS_PIP = (24, 1)  # the first that says how far a download is
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOG = VENV / "setup.log"
 STAMPS = VENV / "potluck-setup.json"
+LOCK = ROOT / ".venv.lock"  # beside it: a new environment begins by deleting the old
 
 # PyTorch's own indexes, as its "Get started" page names them. What PyPI holds is CUDA for Linux (3 GB)
 # and CPU for Windows; a local version such as 2.13.0+cpu wins over PyPI's 2.13.0 when both are offered.
 TORCH_INDEX = "https://download.pytorch.org/whl/"
 INDEX_TIMEOUT_S = 5
-
-
-class SetupError(Exception):
-    """The set-up cannot go on; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -85,81 +85,9 @@ def key_of(*parts: object) -> str:
 # --- doing --------------------------------------------------------------------------------------
 
 
-def say(text: str) -> None:
-    """Tell the person at the terminal."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def venv_python() -> Path:
     """The environment's own Python."""
     return VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-
-
-def run_logged(command: Sequence[str | Path], environ: Mapping[str, str] | None = None) -> None:
-    """Run a command with its output in the log file, and its latest line on the terminal.
-
-    Raises:
-        SetupError: it failed; the message ends with the last lines of its output.
-    """
-    with LOG.open("a", encoding="utf-8") as log:
-        log.write(f"\n$ {' '.join(map(str, command))}\n")
-        start = log.tell()
-        with subprocess.Popen(
-            [str(word) for word in command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **(environ or {})},
-        ) as process:
-            assert process.stdout is not None
-            try:
-                follow(process.stdout, log)
-            except KeyboardInterrupt:
-                process.wait()  # it was interrupted with us; let it undo what it began
-                raise
-    if process.returncode != 0:
-        with LOG.open(encoding="utf-8") as log:
-            log.seek(start)
-            tail = log.read().splitlines()[-15:]
-        raise SetupError(
-            f"A step of the set-up failed: {Path(command[0]).name} ended with status"
-            f" {process.returncode}. Its last words:\n\n"
-            + "\n".join(f"    {line}" for line in tail)
-            + f"\n\nAll of it is in {LOG}. If a download failed, check the internet connection."
-            " The same command goes on where this one stopped."
-        )
-
-
-def follow(output: Iterable[str], log: TextIO) -> None:
-    """Copy lines into the log, and show the latest in one line of the terminal, if it is one."""
-    live = sys.stderr.isatty()
-    width = shutil.get_terminal_size().columns - 1
-    current = ""
-    for line in output:
-        fraction = download_fraction(line)
-        if fraction is None:
-            log.write(line)
-            log.flush()
-            current = line.strip() or current
-        if live:
-            percent = "" if fraction is None else f" {fraction:.0%}"
-            text = f"    {current[: width - 10]}{percent}"
-            print(f"\r{text:<{width}}", end="", file=sys.stderr, flush=True)
-    if live:
-        print(f"\r{'':<{width}}\r", end="", file=sys.stderr, flush=True)
-
-
-def download_fraction(line: str) -> float | None:
-    """How far a download is, from pip's raw progress: `Progress 1024 of 4096`."""
-    words = line.split()
-    if len(words) != 4 or words[0] != "Progress" or words[2] != "of":
-        return None
-    try:
-        return int(words[1]) / int(words[3])
-    except (ValueError, ZeroDivisionError):
-        return None
 
 
 def pip(*words: str | Path) -> None:
@@ -171,14 +99,15 @@ def pip(*words: str | Path) -> None:
     # A config of the user may say --user or --target, which a virtual environment refuses.
     environ = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_USER": "0"}
     try:
-        run_logged([venv_python(), "-m", "pip", *words], environ)
+        run_logged([venv_python(), "-m", "pip", *words], LOG, environ)
     finally:
         drop_half_installed()
 
 
 def pip_install(*words: str | Path) -> None:
-    """Install with pip, showing how far each download is."""
-    pip("install", "--progress-bar", "raw", *words)
+    """Install with pip, showing how far each download is where this pip can say it."""
+    raw = (pip_version(venv_python()) or ()) >= RAW_PROGRESS_PIP
+    pip("install", *(["--progress-bar", "raw"] if raw else []), *words)
 
 
 def drop_half_installed() -> None:
@@ -199,23 +128,36 @@ def site_packages() -> list[Path]:
 
 
 def make_venv() -> None:
-    """Make `.venv`, or keep the one that is there when it works."""
-    check = "import sys, pip; sys.exit(sys.version_info < (3, 11))"
-    if venv_python().exists():
-        drop_half_installed()
-        if subprocess.run([venv_python(), "-c", check], capture_output=True).returncode == 0:
-            return  # a developer's own, or one that another version of this file made
-    if importlib.util.find_spec("ensurepip") is None:  # Debian keeps it in a package of its own
-        package = f"python3.{sys.version_info.minor}-venv"
-        apt_install({"the module ensurepip": package})
-    if VENV.exists():
-        shutil.rmtree(VENV)
-    VENV.mkdir()
-    run_logged([sys.executable, "-m", "venv", VENV])
-    try:
-        pip("install", "--upgrade", "pip")  # a newer one shows how far a download is
-    except SetupError:
-        say("    pip could not be brought up to date; going on with the one that came with Python")
+    """Make `.venv`, or keep the one that is there when its Python works; then see to its pip."""
+    version = venv_version(VENV, venv_python())
+    if version is None:  # none, or its Python is gone or another than it was made for
+        need_ensurepip(Path(sys.executable))
+        if VENV.exists():
+            shutil.rmtree(VENV)
+        VENV.mkdir()
+        run_logged([sys.executable, "-m", "venv", VENV], LOG)
+    elif version < MINIMUM_PYTHON:
+        raise SetupError(
+            f"The environment in {VENV} is one of Python {version[0]}.{version[1]}, and Potluck needs"
+            " 3.11 or newer. Delete or rename that folder, then start again."
+        )
+    drop_half_installed()
+    if pip_version(venv_python()) is None:  # made by a tool that needs none, or cut off
+        need_ensurepip(venv_python())
+        run_logged([venv_python(), "-m", "ensurepip", "--upgrade"], LOG)
+    if (pip_version(venv_python()) or ()) < RAW_PROGRESS_PIP:
+        try:
+            pip("install", "--upgrade", "pip")
+        except SetupError:
+            say("    pip could not be brought up to date; going on with the one that is there")
+
+
+def need_ensurepip(python: Path) -> None:
+    """See that this Python can install pip; Debian keeps the module in a package of its own."""
+    check = "import sys; print(sys.version_info[1]); import ensurepip"
+    found = subprocess.run([python, "-c", check], capture_output=True, text=True)
+    if found.returncode != 0:
+        apt_install({"the module ensurepip": f"python3.{found.stdout.strip()}-venv"})
 
 
 def apt_install(missing: Mapping[str, str]) -> None:
@@ -235,8 +177,8 @@ def apt_install(missing: Mapping[str, str]) -> None:
     say(f"    installing {' '.join(packages)} (Debian packages)")
     environ = {"DEBIAN_FRONTEND": "noninteractive"}
     LOG.parent.mkdir(exist_ok=True)
-    run_logged(["apt-get", "update"], environ)
-    run_logged(command, environ)
+    run_logged(["apt-get", "update"], LOG, environ)
+    run_logged(command, LOG, environ)
 
 
 def install_torch(requirement: str) -> None:
@@ -276,7 +218,7 @@ def add_windows_runtime() -> None:
 # --- the steps ----------------------------------------------------------------------------------
 
 
-def needed_steps(words: Sequence[str], *, display: bool) -> list[Step]:
+def needed_steps(words: Sequence[str], *, display: bool, x11: bool = False) -> list[Step]:
     """The steps that must be done before these words can be run, in order."""
     import tomllib  # not there before Python 3.11
 
@@ -299,24 +241,27 @@ def needed_steps(words: Sequence[str], *, display: bool) -> list[Step]:
         title = "the tools of the tests" if group == "test" else "the tools of the checks"
         steps.append(Step(group, title, key_of(found), lambda found=found: pip_install(*found)))
     if platform.system() == "Linux" and command in ("window", "test"):
-        libraries = {**QT_LIBRARIES, **(X11_LIBRARIES if display else {})}
-        steps.append(
-            Step("qt", "libraries for windows", key_of(libraries), lambda: install_qt(libraries))
-        )
+        steps.append(qt_step("qt", "libraries for windows", QT_LIBRARIES))
+    if platform.system() == "Linux" and command == "window" and x11:
+        steps.append(qt_step("x11", "libraries for windows on X11", X11_LIBRARIES))
     return steps
 
 
-def install_qt(libraries: Mapping[str, str]) -> None:
-    """Install what is missing of the system libraries that Qt loads."""
-    missing = missing_libraries(libraries)
-    if missing:
-        apt_install(missing)
+def qt_step(name: str, title: str, libraries: Mapping[str, str]) -> Step:
+    """The step that installs what is missing of the system libraries that Qt loads."""
+
+    def install() -> None:
+        missing = missing_libraries(libraries)
+        if missing:
+            apt_install(missing)
+
+    return Step(name, title, key_of(libraries), install)
 
 
 def read_stamps() -> dict[str, str]:
     """The keys of the steps that are done, by name; none where `.venv` is not whole."""
-    if not venv_python().exists():
-        return {}  # deleted, or the Python that it was made from is gone
+    if venv_version(VENV, venv_python()) is None:
+        return {}  # deleted, or the Python that it was made from is gone or replaced
     try:
         stamps = json.loads(STAMPS.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -331,24 +276,37 @@ def write_stamps(stamps: Mapping[str, str]) -> None:
     half.replace(STAMPS)
 
 
+def undone(steps: Sequence[Step]) -> list[Step]:
+    """The steps still to do: all of them where the first, the environment, is not done."""
+    stamps = read_stamps()
+    if stamps.get(steps[0].name) != steps[0].key:
+        return list(steps)
+    return [step for step in steps if stamps.get(step.name) != step.key]
+
+
 def set_up(steps: Sequence[Step]) -> None:
-    """Do what is not done yet.
+    """Do what is not done yet, after any other start that is doing so.
 
     Raises:
         SetupError: a step failed; those before it stay done.
     """
-    stamps = read_stamps()
-    todo = [step for step in steps if stamps.get(step.name) != step.key]
-    if not todo:
+    if not undone(steps):
         return
+    with exclusive(LOCK, lambda: say("Another start is setting up Potluck; waiting for it.")):
+        todo = undone(steps)  # the other start may have done it
+        if todo:
+            do(todo)
+
+
+def do(todo: Sequence[Step]) -> None:
+    """Do these steps, and remember each as soon as it is done."""
     say("Setting up Potluck. This is done once and takes a few minutes.")
     begun = time.monotonic()
     for number, step in enumerate(todo, 1):
         say(f"  {number}/{len(todo)} {step.title}")
         step_begun = time.monotonic()
         step.run()
-        stamps[step.name] = step.key
-        write_stamps(stamps)
+        write_stamps({**read_stamps(), step.name: step.key})
         say(f"      done in {time.monotonic() - step_begun:.0f} s")
     say(f"Ready after {time.monotonic() - begun:.0f} s.\n")
 
@@ -399,18 +357,15 @@ def main(words: Sequence[str]) -> int:
         return 1
     display = has_display(platform.system(), os.environ)
     try:
-        set_up(needed_steps(words, display=display))
+        set_up(needed_steps(words, display=display, x11=draws_on_x11(os.environ)))
     except SetupError as error:
         say(f"\n{error}")
         return 1
     except KeyboardInterrupt:
         say("\nStopped. The same command goes on where this one stopped.")
         return 130
-    except PermissionError as error:
-        say(
-            f"\nThis folder cannot be written to ({error.filename}). Potluck installs itself beside"
-            " its own files: copy the checkout to a folder of yours and start it there."
-        )
+    except OSError as error:
+        say(f"\n{explain(error)}")
         return 1
     if words and words[0] in ("test", "lint"):
         os.chdir(ROOT)

@@ -1,5 +1,6 @@
 """The start from a checkout: what is decided, what is remembered, what reaches the started program."""
 
+import errno
 import importlib.util
 import json
 import os
@@ -7,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -21,12 +23,16 @@ def load(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # run.py imports machine.py by this name, dataclasses look theirs up
+    sys.modules[name] = (
+        module  # run.py imports the others by their names, dataclasses look theirs up
+    )
     spec.loader.exec_module(module)
     return module
 
 
-load("machine")
+machine = load("machine")
+terminal = load("terminal")
+lock = load("lock")
 run = load("run")
 
 
@@ -41,6 +47,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "VENV": tmp_path / ".venv",
         "LOG": tmp_path / ".venv/setup.log",
         "STAMPS": tmp_path / ".venv/potluck-setup.json",
+        "LOCK": tmp_path / ".venv.lock",
     }.items():
         monkeypatch.setattr(run, name, path)
     return tmp_path
@@ -106,6 +113,57 @@ def test_only_linux_may_lack_a_display(system: str, environ: dict[str, str], dis
     assert run.has_display(system, environ) is display
 
 
+@pytest.mark.parametrize(
+    ("environ", "x11"),
+    [
+        ({"DISPLAY": ":0"}, True),
+        ({"DISPLAY": ":0", "WAYLAND_DISPLAY": "wayland-0"}, False),
+        ({"WAYLAND_DISPLAY": "wayland-0"}, False),
+        ({}, False),
+    ],
+)
+def test_only_a_window_on_an_x_server_needs_its_libraries(
+    environ: dict[str, str], x11: bool
+) -> None:
+    assert run.draws_on_x11(environ) is x11
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="system packages are Linux'")
+def test_libraries_are_asked_for_where_windows_are(checkout: Path) -> None:
+    def names(*words: str, x11: bool) -> list[str]:
+        return [step.name for step in run.needed_steps(words, display=True, x11=x11)][3:]
+
+    assert names(x11=True) == ["qt", "x11"]
+    assert names(x11=False) == ["qt"]
+    assert names("test", x11=True) == ["test", "qt"]  # the tests draw on no screen
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EACCES, "cannot be written to"),
+        (errno.EROFS, "cannot be written to"),
+        (errno.ENOSPC, "disk is full"),
+        (errno.EIO, "cannot go on"),
+    ],
+)
+def test_an_error_of_the_file_system_is_a_sentence(number: int, words: str) -> None:
+    assert words in run.explain(OSError(number, os.strerror(number), "/somewhere"))
+
+
+def test_a_disk_that_fills_up_does_not_end_in_a_traceback(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fill_up() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    step = run.Step("venv", "a Python environment", "1", fill_up)
+    monkeypatch.setattr(run, "needed_steps", lambda *_words, **_display: [step])
+
+    assert run.main([]) == 1
+    assert "disk is full" in capsys.readouterr().err
+
+
 def test_the_packages_of_missing_libraries_are_named() -> None:
     def load_all_but_egl(library: str) -> None:
         if library == "libEGL.so.1":
@@ -130,7 +188,7 @@ def test_a_group_includes_what_it_names() -> None:
     ],
 )
 def test_progress_is_read_from_what_pip_prints(line: str, fraction: float | None) -> None:
-    assert run.download_fraction(line) == fraction
+    assert terminal.download_fraction(line) == fraction
 
 
 def test_without_words_and_display_the_demo_runs() -> None:
@@ -157,6 +215,13 @@ def test_a_checkout_that_moved_is_installed_again(
 
 
 # --- steps and stamps -----------------------------------------------------------------------------
+
+
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave pip no place to look, so that the pip that came with Python must do."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
 
 
 def noted(done: list[str], name: str) -> Callable[[], None]:
@@ -208,6 +273,109 @@ def test_stamps_of_an_environment_without_its_python_do_not_count(checkout: Path
     assert run.read_stamps() == {}
 
 
+def test_stamps_of_an_environment_whose_python_was_replaced_do_not_count(checkout: Path) -> None:
+    run.STAMPS.write_text('{"one": "1"}')
+    config = checkout / ".venv/pyvenv.cfg"
+    version = "{}.{}".format(*sys.version_info[:2])
+
+    before = run.read_stamps()
+    config.write_text(config.read_text().replace(f"version = {version}", "version = 3.9"))
+
+    assert before == {"one": "1"}
+    assert run.read_stamps() == {}
+
+
+def test_a_new_environment_means_that_every_step_is_done_again(checkout: Path) -> None:
+    done: list[str] = []
+    first, second = (run.Step(name, "", "1", noted(done, name)) for name in ("venv", "torch"))
+
+    run.set_up([first, second])
+    run.set_up([run.Step("venv", "", "2", noted(done, "new venv")), second])
+
+    assert done == ["venv", "torch", "new venv", "torch"]
+
+
+@pytest.mark.slow  # makes an environment with pip: 3 s alone
+def test_an_environment_without_pip_is_kept_and_gets_one(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = run.site_packages()[0] / "own.py"
+    own.touch()
+    offline(monkeypatch)
+
+    run.make_venv()
+
+    assert own.exists()
+    assert machine.pip_version(run.venv_python()) is not None
+
+
+@pytest.mark.slow  # makes an environment with pip: 3 s alone
+def test_an_environment_whose_python_does_not_run_is_made_anew(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = run.site_packages()[0] / "own.py"
+    own.touch()
+    run.venv_python().unlink()
+    offline(monkeypatch)
+
+    run.make_venv()
+
+    assert not own.exists()
+    assert machine.venv_version(run.VENV, run.venv_python()) == sys.version_info[:2]
+
+
+def test_an_environment_of_an_older_python_is_left_alone(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "MINIMUM_PYTHON", (3, 99))
+
+    with pytest.raises(run.SetupError, match="Delete or rename"):
+        run.make_venv()
+
+    assert run.venv_python().exists()
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("23.2.1", ["install", "torch"]),
+        ("24.0", ["install", "torch"]),
+        ("24.1b1", ["install", "--progress-bar", "raw", "torch"]),
+        ("26.1", ["install", "--progress-bar", "raw", "torch"]),
+    ],
+)
+def test_only_a_pip_that_can_is_asked_for_raw_progress(
+    checkout: Path, version: str, words: list[str]
+) -> None:
+    (run.site_packages()[0] / "pip.py").write_text(
+        "import sys\n"
+        f"print('pip {version} from here' if sys.argv[1:] == ['--version'] else sys.argv[1:])\n"
+    )
+
+    run.pip_install("torch")
+
+    assert run.LOG.read_text().splitlines()[-1] == str(words)
+
+
+def test_two_starts_at_once_take_turns_and_the_second_finds_all_done(checkout: Path) -> None:
+    waiting, done = threading.Event(), []
+    steps = [run.Step("venv", "", "1", noted(done, "venv"))]
+
+    def other_start() -> None:
+        with lock.exclusive(run.LOCK, waiting.set):
+            done.append(run.undone(steps))
+
+    other = threading.Thread(target=other_start)
+    with lock.exclusive(run.LOCK, lambda: pytest.fail("nobody else has it")):
+        other.start()
+        assert waiting.wait(20)
+        assert done == []
+        run.do(run.undone(steps))
+    other.join(20)
+
+    assert done == ["venv", []]
+
+
 def test_a_half_installed_package_is_forgotten(checkout: Path) -> None:
     packages = run.site_packages()[0]
     for name in ("whole-1.dist-info", "half-1.dist-info"):
@@ -224,7 +392,7 @@ def test_a_failed_command_shows_its_last_words_and_keeps_all_of_them(checkout: P
     program = "for n in range(40): print('line', n)\nraise SystemExit(3)"
 
     with pytest.raises(run.SetupError) as caught:
-        run.run_logged([sys.executable, "-c", program])
+        run.run_logged([sys.executable, "-c", program], run.LOG)
 
     assert "status 3" in str(caught.value)
     assert "line 39" in str(caught.value)
