@@ -22,6 +22,7 @@ from potluck.api.schema import (
     ClusterState,
     Computer,
     Device,
+    Invite,
     ModelEntry,
     ModelState,
     Node,
@@ -32,7 +33,7 @@ from potluck.api.schema import (
 )
 from potluck_app.backend import Backend
 from potluck_app.history import Conversation, History, Message, Stats, new_id
-from potluck_app.http import Endpoint, Http
+from potluck_app.http import Endpoint, Http, Problem
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Choice, Theme
 from potluck_app.viewmodels.chat import Chat
@@ -329,6 +330,9 @@ class Studio:
         self.take(window, "cluster-alone")
         dialog = window.cluster.open_add_dialog()
         self.take(dialog, "add-computer")
+        dialog._on_not_found(Problem("Nothing answers at 192.168.1.20. Is Potluck open there?"))
+        dialog._on_invite(Invite(token="POT-" + "7KQ2M9XD" * 6, expires_s=600))
+        self.take(dialog, "add-computer-token")
         dialog.close()
         self.backend.say(home())
 

@@ -33,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
         find_or_start=lambda: find_or_start(folders),
     )
     instance.asked_to_show.connect(application.show)
+    application.ending.connect(instance.close)  # who opens it again now wants a new window
     application.ended.connect(qapp.quit)
     notifier = _on_signals(application.quit)
     application.start(worker=arguments.worker, hidden=arguments.hidden)

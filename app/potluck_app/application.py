@@ -1,6 +1,7 @@
 """The program: one window per node, for chatting or for lending, and how each begins and ends.
 
-Closing the chat window gives the model's memory back on all computers. Closing the small window of a
+Closing the chat window drops its hold of the node, which gives an unused model's memory back by itself;
+another window or program may still use it. Closing the small window of a
 computer that lends hides it in the tray, where there is one; only Quit stops the lending, and really
 does.
 """
@@ -16,7 +17,7 @@ from potluck.api.schema import ClusterState
 from potluck_app import resources, wording
 from potluck_app.backend import Backend, Connection
 from potluck_app.history import History
-from potluck_app.http import Call, Endpoint
+from potluck_app.http import Endpoint
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.tray import Tray, TrayWaiter
@@ -35,9 +36,11 @@ class Application(QObject):
     """Everything of one running window.
 
     Signals:
+        ending: the end has begun and cannot be taken back; another window may open.
         ended: nothing is left to do; the process may end.
     """
 
+    ending = Signal()
     ended = Signal()
 
     def __init__(
@@ -126,15 +129,8 @@ class Application(QObject):
         self._open_main()
 
     def leave(self) -> None:
-        """The chat window was closed: give back what it had, then end."""
-        if self._is_ending:
-            return
-        self.chat.stop()
-        state = self.backend.state
-        has_model = state is not None and state.model.state != "none" and not state.listeners
-        if has_model and self.backend.connection == "connected":
-            self._end_after(self.backend.unload_model())
-        else:
+        """The chat window was closed."""
+        if not self._is_ending:
             self._end()
 
     # --- lending
@@ -143,11 +139,21 @@ class Application(QObject):
         """The chat window's way to lending."""
         self.preferences.change(mode="worker")
         self.chat.new()
+        self._clear_own_use()
         if self.main is not None:
             self.main.hide()
             self.main.deleteLater()
             self.main = None
         self._lend(hidden=False)
+
+    def _clear_own_use(self) -> None:
+        """A computer that runs a model of its own lends nothing."""
+        state = self.backend.live_state
+        if state is not None:
+            for listener in state.listeners:  # a program would load the model again
+                self.backend.close_listener(listener.port).then(failed=self.backend.report)
+        if state is not None and state.model.state != "none":
+            self.backend.unload_model().then(failed=self.backend.report)
 
     def _lend(self, *, hidden: bool) -> None:
         self.backend.set_holder("worker")
@@ -167,6 +173,7 @@ class Application(QObject):
         self._waiter.start()
 
     def _on_tray(self, available: bool) -> None:
+        self._stop_waiting()
         if self.worker is None:
             return
         if available:
@@ -181,14 +188,17 @@ class Application(QObject):
         """Whether the worker window may close: it hides only where the tray can bring it back."""
         if self._is_ending:
             return True
+        if self._waiter is not None and self._is_tray_available():
+            self._on_tray(True)
         if self.tray is not None and self._is_tray_available():
             self.tray.say("Potluck keeps helping", "Quit it from here to stop sharing.")
             return True
         assert self.worker is not None
+        yet = " yet" if self._waiter is not None else ""
         confirm(
             self.worker,
             title="Stop sharing this computer?",
-            text="This desktop has no tray where Potluck could go on. Keep the window, or stop.",
+            text=f"This desktop has no tray{yet} where Potluck could go on. Keep the window, or stop.",
             action="Stop sharing",
             keep="Keep the window",
             on_confirmed=self.stop_lending,
@@ -202,12 +212,12 @@ class Application(QObject):
         if self.backend.connection != "connected":
             self._end()
             return
-        self._is_ending = True
+        self._begin_end()
         self.backend.set_role(worker=False).then(self._end_node, self._end_node)
         QTimer.singleShot(_FAREWELL_MS, self, self._end)
 
     def _end_node(self, _answer: object) -> None:
-        self._end_after(self.backend.shut_down())
+        self.backend.shut_down().then(lambda _: self._end(), lambda _: self._end())
 
     def _drop_worker(self) -> None:
         self._stop_waiting()
@@ -254,13 +264,14 @@ class Application(QObject):
         else:
             self.leave()
 
-    def _end_after(self, last_words: Call) -> None:
-        self._is_ending = True
-        last_words.then(lambda _: self._end(), lambda _: self._end())
-        QTimer.singleShot(_FAREWELL_MS, self, self._end)
+    def _begin_end(self) -> None:
+        if not self._is_ending:
+            self._is_ending = True
+            self.ending.emit()
 
     def _end(self) -> None:
         if not self._has_ended:
-            self._is_ending = self._has_ended = True
+            self._begin_end()
+            self._has_ended = True
             self.close()
             self.ended.emit()

@@ -1,7 +1,8 @@
 """The window's side of the node: commands out, states and tokens in, as Qt signals. Never blocks.
 
 Values that come in are the frozen structs of `potluck.api.schema`. The node may die at any moment: then
-it is found or started again, and what was asked meanwhile waits for it.
+it is found or started again, and the model that was in use is loaded again. Chats, loads and the role
+wait for that; every other command fails at once, since nobody wants a click to act minutes later.
 """
 
 import logging
@@ -21,6 +22,7 @@ from potluck.api.schema import (
     ListenRequest,
     LoadProgress,
     ModelEntry,
+    ModelState,
     Pairing,
     PairingDecision,
     PairingRequest,
@@ -40,6 +42,10 @@ TOKEN_INTERVAL_MS = 33  # 30 updates a second; nobody reads faster, and drawing 
 _SILENCE_MS = 25_000  # the node sends a comment every 10 s; two missed and it hangs
 _RETRY_FIRST_MS = 200
 _RETRY_LAST_MS = 5_000
+_PATIENT = frozenset({"/cluster/role"})  # calls that wait for a node
+_GONE = Problem(
+    "Potluck's background process is not there. Try again in a moment.", unreachable=True
+)
 _INTERRUPTED = "The reply was interrupted: Potluck's background process ended. It starts again now."
 
 
@@ -189,6 +195,13 @@ class Load(QObject):
         self.deleteLater()
 
 
+class _InUse(Struct, frozen=True, kw_only=True):
+    """The model that the person chose: `path` as the node takes it, None for the guide."""
+
+    path: str | None
+    model_id: str | None = None  # None: it is on its way
+
+
 class Backend(QObject):
     """The node, as the views see it.
 
@@ -219,6 +232,8 @@ class Backend(QObject):
         self._http: Http | None = None
         self._events: EventStream | None = None
         self._waiting: list[Callable[[Http], None]] = []
+        self._model: _InUse | None = None  # to be loaded again by a node that knows nothing of it
+        self._is_restoring = False
         self._retry_ms = _RETRY_FIRST_MS
         self._retry = QTimer(self, singleShot=True)
         self._retry.timeout.connect(self._look_for_node)
@@ -228,6 +243,11 @@ class Backend(QObject):
     @property
     def endpoint(self) -> Endpoint | None:
         return None if self._http is None else self._http.endpoint
+
+    @property
+    def live_state(self) -> ClusterState | None:
+        """The state, unless it is that of a node that is gone."""
+        return self.state if self.connection == "connected" else None
 
     def start(self) -> None:
         """Find the node, or start it, and follow its state from then on."""
@@ -257,9 +277,6 @@ class Backend(QObject):
             self._http.close()
         self._http = Http(endpoint, self)
         self._follow(self._http)
-        waiting, self._waiting = self._waiting, []
-        for send in waiting:
-            send(self._http)
 
     def _on_not_found(self, error: Exception) -> None:
         logger.warning("the node could not be started: %s", error)
@@ -277,13 +294,65 @@ class Backend(QObject):
 
     def _on_state(self, data: bytes) -> None:
         try:
-            self.state = msgspec.json.decode(data, type=ClusterState)
+            state = msgspec.json.decode(data, type=ClusterState)
         except msgspec.MsgspecError as error:
             logger.warning("a state of the node could not be read: %s", error)
             return
+        is_new = self.connection != "connected"
+        self.state = state
         self._retry_ms = _RETRY_FIRST_MS
         self._set_connection("connected")
-        self.state_changed.emit(self.state)
+        self.state_changed.emit(state)
+        if is_new:
+            self._resume()
+        else:
+            self._remember(state.model)
+
+    def _resume(self) -> None:
+        """There is a node again, which may know nothing of the model in use."""
+        assert self.state is not None
+        model, self._is_restoring = self._model, False
+        if model is None or self.state.model.state != "none":
+            self._remember(self.state.model)
+            self._send_waiting()
+            return
+        # A chat that arrived before the load would be answered by the guide.
+        self._is_restoring = True
+        load = Load(self)
+        self._model = _InUse(path=model.path)
+        if self._http is not None:
+            self._stream_load(self._http, load, model.path)
+        load.progress.connect(self._on_restoring)
+        load.failed.connect(self._on_restoring)
+        load.failed.connect(self.report)
+
+    def _on_restoring(self, _progress: object) -> None:
+        if self._is_restoring:
+            self._is_restoring = False
+            self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for send in waiting:
+            self._submit(send)
+
+    def _remember(self, model: ModelState) -> None:
+        """Keep in mind where the loaded model is, whoever chose it."""
+        if model.state == "none":
+            if self._model is not None and self._model.model_id is not None:
+                self._model = None  # it was unloaded
+        elif model.state == "ready" and (
+            self._model is None or self._model.model_id != model.model_id
+        ):
+            self._model = _InUse(
+                path=self._model.path if self._model else None, model_id=model.model_id
+            )
+            self.models().then(self._find_current)
+
+    def _find_current(self, entries: tuple[ModelEntry, ...]) -> None:
+        current = next((entry.path for entry in entries if entry.current), None)
+        if current is not None and self._model is not None:
+            self._model = msgspec.structs.replace(self._model, path=current)
 
     def _on_lost(self, problem: Problem | None) -> None:
         logger.info("the node is gone: %s", problem.message if problem else "it ended")
@@ -304,15 +373,20 @@ class Backend(QObject):
             self.connection_changed.emit(connection, message)
 
     def _submit(self, send: Callable[[Http], None]) -> None:
-        """Send now, or as soon as there is a node."""
-        if self._http is not None:
+        """Send now, or as soon as there is a node that has the model again."""
+        if self._http is not None and self.connection == "connected" and not self._is_restoring:
             send(self._http)
         else:
             self._waiting.append(send)
 
     def _call(self, method: Method, path: str, body: object = None, answer: Any = None) -> Call:
         call = Call(self)
-        self._submit(lambda http: http.call(call, method, path, body, answer))
+        if self._http is not None:
+            self._http.call(call, method, path, body, answer)
+        elif path in _PATIENT:
+            self._waiting.append(lambda http: http.call(call, method, path, body, answer))
+        else:
+            QTimer.singleShot(0, call, lambda: _fail(call))
         return call
 
     # --- commands
@@ -363,11 +437,16 @@ class Backend(QObject):
     def load_model(self, model: str | None) -> Load:
         """Spread a model over the computers; None is the guide."""
         load = Load(self)
-        body = PlanRequest(model=model)
-        self._submit(lambda http: http.stream(load.stream, "POST", "/cluster/model", body))
+        self._model = _InUse(path=model)
+        self._submit(lambda http: self._stream_load(http, load, model))
         return load
 
+    def _stream_load(self, http: Http, load: Load, model: str | None) -> None:
+        http.stream(load.stream, "POST", "/cluster/model", PlanRequest(model=model))
+
     def unload_model(self) -> Call:
+        """Give its memory back, on all computers."""
+        self._model = None
         return self._call("DELETE", "/cluster/model")
 
     def open_listener(self, port: int) -> Call:
@@ -384,3 +463,8 @@ class Backend(QObject):
     def report(self, problem: Problem) -> None:
         """Show the person a problem of a command."""
         self.problem.emit(problem.message)
+
+
+def _fail(call: Call) -> None:
+    call.failed.emit(_GONE)
+    call.deleteLater()

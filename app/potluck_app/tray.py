@@ -96,7 +96,8 @@ class Tray(QObject):
         self._icon.activated.connect(self._on_activated)
         theme.changed.connect(self._tint)
         backend.state_changed.connect(self._show_state)
-        self._show_state(backend.state)
+        backend.connection_changed.connect(lambda *_: self._show_state(backend.live_state))
+        self._show_state(backend.live_state)
 
     def show(self) -> None:
         self._icon.show()
@@ -109,7 +110,10 @@ class Tray(QObject):
         self._icon.showMessage(title, text, resources.app_icon())
 
     def _show_state(self, state: ClusterState | None) -> None:
+        self.pause.setEnabled(state is not None)
         if state is None:
+            self.status.setText("Starting…")
+            self._icon.setToolTip("Potluck")
             return
         view = cluster.lend_view(state)
         line = f"{view.title} · {view.text}" if state.node.lent_to else view.title

@@ -90,42 +90,43 @@ def test_one_click_lends_this_computer(make: Make, server: Server, qtbot: QtBot)
     qtbot.waitUntil(lambda: "worker" in server.backend.held)
 
 
-def test_closing_the_chat_gives_the_memory_back(make: Make, server: Server, qtbot: QtBot) -> None:
+def test_lending_gives_up_the_own_model_first(make: Make, server: Server, qtbot: QtBot) -> None:
+    application = make()
+    application.preferences.change(mode="master")
+    application.start()
+    opened: list[Listener] = []
+    connect(application, qtbot)
+    application.backend.open_listener(0).then(opened.append)
+    server.update(model=ModelState(name="big", state="ready", plan=PLAN))
+    qtbot.waitUntil(
+        lambda: bool(
+            (state := application.backend.state) and state.listeners and state.model.name == "big"
+        )
+    )
+
+    application._share()
+
+    qtbot.waitUntil(lambda: server.backend.roles == [RoleRequest(worker=True)])
+    qtbot.waitUntil(lambda: server.backend.state().model.state == "none")
+    qtbot.waitUntil(lambda: server.backend.state().listeners == ())
+
+
+def test_closing_the_chat_leaves_the_model_to_who_else_uses_it(
+    make: Make, server: Server, qtbot: QtBot
+) -> None:
     application = make()
     application.preferences.change(mode="master")
     application.start()
     server.update(model=ModelState(name="big", state="ready", plan=PLAN))
-    qtbot.waitUntil(
-        lambda: (
-            application.backend.state is not None and application.backend.state.model.name == "big"
-        )
-    )
+    connect(application, qtbot)
 
     assert application.main is not None
-    with qtbot.waitSignal(application.ended):
+    with qtbot.waitSignals([application.ending, application.ended], order="strict"):
         application.main.close()
 
-    assert server.backend.state().model.state == "none"
-    assert not server.backend.stopped.is_set()
-
-
-def test_a_model_that_other_programs_use_stays(make: Make, server: Server, qtbot: QtBot) -> None:
-    application = make()
-    application.preferences.change(mode="master")
-    application.start()
-    server.update(
-        model=ModelState(name="big", state="ready"),
-        listeners=(Listener(host="127.0.0.1", port=8000),),
-    )
-    qtbot.waitUntil(
-        lambda: application.backend.state is not None and bool(application.backend.state.listeners)
-    )
-
-    assert application.main is not None
-    with qtbot.waitSignal(application.ended):
-        application.main.close()
-
+    assert server.backend.released.wait(10)  # the node unloads what nobody holds and uses
     assert server.backend.state().model.name == "big"
+    assert not server.backend.stopped.is_set()
 
 
 def test_the_window_ends_without_a_node_too(make: Make, qtbot: QtBot) -> None:
@@ -147,10 +148,15 @@ def test_quitting_in_the_tray_really_stops_the_lending(
     connect(application, qtbot)
     qtbot.waitUntil(lambda: bool(server.backend.roles))
 
+    heard: list[str] = []
+    application.ending.connect(lambda: heard.append("ending"))
+    application.ended.connect(lambda: heard.append("ended"))
+
     assert application.tray is not None
     with qtbot.waitSignal(application.ended):
         application.tray.quit.trigger()
 
+    assert heard == ["ending", "ended"]
     assert server.backend.roles[-1] == RoleRequest(worker=False)
     assert server.backend.stopped.is_set()
 
@@ -172,6 +178,18 @@ def test_closing_a_worker_hides_it_in_the_tray_and_lends_on(
 
     assert worker.isVisible()
     assert not server.backend.stopped.is_set()
+
+
+def test_a_tray_that_came_since_is_used_at_once(make: Make) -> None:
+    application = make(tray=True)
+    application.start(worker=True)
+    assert application.tray is None  # not looked for yet
+    assert application.worker is not None
+
+    application.worker.close()
+
+    assert application.tray is not None
+    assert not application.worker.isVisible()
 
 
 def test_without_a_tray_the_only_window_never_just_disappears(make: Make, qtbot: QtBot) -> None:

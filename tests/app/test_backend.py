@@ -287,6 +287,31 @@ def test_a_worker_holds_the_node_as_one(backend: Backend, server: Server, qtbot:
     assert server.backend.released.wait(10)  # the window's own hold
 
 
+def test_the_chosen_model_comes_back_with_the_node_before_the_next_reply(
+    server: Server, qtbot: QtBot
+) -> None:
+    first = Server()
+    found = [first]
+    backend = Backend(lambda: endpoint_of(found[0]))
+    with qtbot.waitSignal(backend.state_changed):
+        backend.start()
+    first.update(model=schema.ModelState(name="big", model_id="cd" * 32, state="ready"))
+    qtbot.waitUntil(lambda: backend._model is not None and backend._model.path == "/models/guide")
+    problems: list[Problem] = []
+
+    found[0] = server
+    with qtbot.waitSignal(backend.connection_changed):
+        first.close()
+    backend.invite().then(failed=problems.append)
+    heard = Heard(backend.chat(HELLO))
+
+    qtbot.waitUntil(lambda: bool(heard.ends))
+    backend.close()
+    assert server.backend.planned[0].model == "/models/guide"  # which the first one calls current
+    assert heard.text == "Hello, world."
+    assert [problem.unreachable for problem in problems] == [True]
+
+
 NODE = """
 import sys, time
 sys.path[:0] = sys.argv[1:]

@@ -122,6 +122,7 @@ class AddComputerDialog(QDialog):
         self.address_line.setText(text)
         set_property(self.address_line, "kind", "error" if is_error else "meta")
         self.address_line.show()
+        self._fit()
 
     def _invite(self) -> None:
         self.make.setEnabled(False)
@@ -138,11 +139,20 @@ class AddComputerDialog(QDialog):
         )
         self._token_row.show()
         self.token_line.show()
+        self._fit()
 
     def _on_no_invite(self, problem: Problem) -> None:
         self.make.setEnabled(True)
         self.token_line.setText(problem.message)
         self.token_line.show()
+        self._fit()
+
+    def _fit(self) -> None:
+        """Be as high as the wrapped texts need; a dialog does not grow by itself."""
+        layout = self.layout()
+        assert layout is not None
+        layout.activate()
+        self.setFixedHeight(layout.heightForWidth(self.width()))
 
     def _copy(self) -> None:
         QGuiApplication.clipboard().setText(self.token.text())

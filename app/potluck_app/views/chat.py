@@ -147,11 +147,17 @@ class ChatView(QWidget):
         if self.isVisible():
             self.composer.text.setFocus()
 
-    def show_state(self, state: ClusterState | None) -> None:
-        """Show which model answers, and how it is."""
+    def show_state(self, state: ClusterState | None, before: ClusterState | None = None) -> None:
+        """Show which model answers, and how it is.
+
+        Args:
+            state: None while there is no node.
+            before: what was known last; its model is the one that comes back.
+        """
         card = None if state is None else cluster.model_card(state)
         if state is None or card is None:
-            self._show_model(wording.GUIDE, "this computer")
+            known = before.model.name if state is None and before is not None else None
+            self._show_model(wording.model_name(known or "guide"), "this computer")
             self.pill.show_state("Ready" if state else "Starting", "ok" if state else "neutral")
             self._context = 0
             self.transcript.show_progress("" if state else "Starting Potluck…", None)

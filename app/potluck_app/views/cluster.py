@@ -58,14 +58,14 @@ class ClusterView(QWidget):
         self._arrange()
 
     def _arrange(self) -> None:
-        add = button("Add computer", "cluster-add", self.open_add_dialog)
-        ButtonIcon(add, self._theme, "plus", lambda: self._theme.tokens.text)
+        self.add = button("Add computer", "cluster-add", self.open_add_dialog)
+        ButtonIcon(self.add, self._theme, "plus", lambda: self._theme.tokens.text)
         titles = vbox(spacing=10)
         titles.addWidget(label("Home cluster", "title"))
         titles.addWidget(self.subtitle)
         head = hbox()
         head.addLayout(titles, 1)
-        head.addWidget(add, 0, Qt.AlignmentFlag.AlignVCenter)
+        head.addWidget(self.add, 0, Qt.AlignmentFlag.AlignVCenter)
         column = scrolling_page(self, "Computers")
         column.addLayout(head)
         column.addWidget(self.model)
@@ -97,9 +97,12 @@ class ClusterView(QWidget):
 
     def show_state(self, state: ClusterState | None) -> None:
         """Show this state; None while there is none yet."""
+        self.add.setEnabled(state is not None)
         if state is None:
             self.subtitle.setText("Starting…")
             self.model.hide()
+            self._show_computers([])
+            self._show_joins([])
             self.looking.hide()
             return
         self.subtitle.setText(cluster.header(state))
@@ -115,8 +118,9 @@ class ClusterView(QWidget):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        if self._backend.state is not None:
-            self._ask_all(cluster.join_cards(self._backend.state, self._ignored))
+        state = self._backend.live_state
+        if state is not None:
+            self._ask_all(cluster.join_cards(state, self._ignored))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -183,7 +187,7 @@ class ClusterView(QWidget):
 
     def _ignore(self, node_id: str) -> None:
         self._ignored |= {node_id}
-        self.show_state(self._backend.state)
+        self.show_state(self._backend.live_state)
 
     def _unload(self) -> None:
         self._backend.unload_model().then(failed=self._backend.report)
@@ -203,7 +207,7 @@ class ClusterView(QWidget):
     def open_add_dialog(self) -> AddComputerDialog:
         """Show the ways to add a computer that is not found by itself."""
         self._ignored = frozenset()  # who asks for computers wants to see all of them
-        self.show_state(self._backend.state)
+        self.show_state(self._backend.live_state)
         dialog = AddComputerDialog(self, self._theme, self._backend)
         dialog.found.connect(self._addresses.__setitem__)
         dialog.open()

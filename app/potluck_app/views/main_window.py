@@ -23,7 +23,7 @@ from potluck_app.views.settings import SettingsView
 
 MINIMUM = QSize(880, 600)
 CHAT, CLUSTER, MODELS, SETTINGS = range(4)
-_LEVELS = {"info": "info", "warning": "warning", "error": "error"}
+_RANKS = {"info": 0, "warning": 1, "error": 2}
 
 
 class MainWindow(QMainWindow):
@@ -47,7 +47,8 @@ class MainWindow(QMainWindow):
         self.resize(preferences.current.width, preferences.current.height)
         self._theme, self._backend, self._chat = theme, backend, chat
         self._preferences, self._on_closed = preferences, on_closed
-        self._dismissed = 0  # the newest notice that the person has seen
+        self._dismissed: set[int] = set()  # ids of notices that the person has seen
+        self._newest = 0  # id of the newest notice that the node has had
         self._problem = ""
 
         self.banner = Banner(theme)
@@ -71,7 +72,7 @@ class MainWindow(QMainWindow):
         backend.connection_changed.connect(self._on_connection)
         backend.problem.connect(self._on_problem)
         chat.trouble.connect(self._on_problem)
-        self._on_state(backend.state)
+        self._on_state(backend.live_state)
         self.go(CHAT)
 
     def _make_shell(self) -> QWidget:
@@ -111,7 +112,7 @@ class MainWindow(QMainWindow):
             ("Ctrl+3", lambda: self.go(MODELS)),
             ("Ctrl+,", lambda: self.go(SETTINGS)),
             ("Ctrl+K", self._search),
-            ("Ctrl+R", self._chat.regenerate),
+            ("Ctrl+R", self._regenerate),
             ("Ctrl+B", self.chat.toggle_list),
             ("Esc", self._chat.stop),
         ):
@@ -132,6 +133,10 @@ class MainWindow(QMainWindow):
         self.go(CHAT)
         self._chat.new()
 
+    def _regenerate(self) -> None:
+        if self.chat.isVisible():  # on another page nobody would see what is replaced
+            self._chat.regenerate()
+
     def _search(self) -> None:
         self.go(CHAT)
         if self.chat.sidebar.isHidden():
@@ -150,7 +155,7 @@ class MainWindow(QMainWindow):
     # --- what the node says
 
     def _on_state(self, state: ClusterState | None) -> None:
-        self.chat.show_state(state)
+        self.chat.show_state(state, self._backend.state)
         self.cluster.show_state(state)
         self.models.show_state(state)
         self.settings.show_state(state)
@@ -160,9 +165,7 @@ class MainWindow(QMainWindow):
     def _on_connection(self, connection: Connection, _message: str) -> None:
         if connection == "connected":
             self._problem = ""
-        else:
-            self._dismissed = 0  # another node counts its notices from one again
-        self._show_banner()
+        self._on_state(self._backend.live_state)
 
     def _on_problem(self, message: str) -> None:
         self._problem = message
@@ -191,15 +194,20 @@ class MainWindow(QMainWindow):
 
     def _notice(self) -> Notice | None:
         state = self._backend.state
-        fresh = [n for n in state.notices if n.id > self._dismissed] if state else []
-        return max(fresh, key=lambda notice: notice.id, default=None)
+        notices = state.notices if state else ()
+        newest = max((notice.id for notice in notices), default=0)
+        if newest < self._newest:
+            self._dismissed.clear()  # another node, which counts from one again
+        self._newest = newest
+        fresh = (n for n in notices if n.id not in self._dismissed)
+        return max(fresh, key=lambda n: (_RANKS[n.level], n.id), default=None)
 
     def _forget_problem(self) -> None:
         self._problem = ""
         self._show_banner()
 
     def _dismiss(self, notice: Notice) -> None:
-        self._dismissed = notice.id
+        self._dismissed.add(notice.id)
         self._show_banner()
 
     def showEvent(self, event: QShowEvent) -> None:

@@ -38,7 +38,7 @@ class ModelsView(QWidget):
         self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         self._theme, self._backend, self._on_use = theme, backend, on_use
         self._entries: tuple[ModelEntry, ...] | None = None
-        self._shown: object = None
+        self._in_use: object = None  # as the list was asked for
         self._load: Load | None = None
         self.subtitle = label("", "body2", wrap=True)
         self._list = vbox(spacing=12)
@@ -83,7 +83,11 @@ class ModelsView(QWidget):
 
     def show_state(self, state: ClusterState | None) -> None:
         """Mark the model in use, and show one that is on its way."""
-        self._show_entries()
+        self.setEnabled(state is not None)
+        in_use = None if state is None else (state.model.model_id, state.model.state == "ready")
+        if in_use is not None and in_use != self._in_use and self.isVisible():
+            self._in_use = in_use
+            self.refresh()
         line = wording.model_progress(state.model, state.transfers) if state else ""
         self._progress.setVisible(bool(line))
         if state is not None and line:
@@ -110,8 +114,9 @@ class ModelsView(QWidget):
         self._backend.report(problem)
 
     def _on_models(self, entries: tuple[ModelEntry, ...]) -> None:
-        self._entries = entries
-        self._show_entries()
+        if entries != self._entries:
+            self._entries = entries
+            self._show_entries()
 
     def _on_no_models(self, problem: Problem) -> None:
         if not problem.unreachable:  # the banner says that already
@@ -126,17 +131,10 @@ class ModelsView(QWidget):
         dialog.open()
 
     def _show_entries(self) -> None:
-        state = self._backend.state
-        current = state.model.name if state and state.model.state != "none" else None
-        what = (self._entries, current)
-        if what == self._shown:
-            return
-        self._shown = what
         clear(self._list)
         entries = self._entries or ()
         for entry in entries:
-            is_current = entry.current or (current is not None and entry.name == current)
-            self._list.addWidget(self._card(entry, is_current=is_current))
+            self._list.addWidget(self._card(entry))
         if self._entries is None:
             self.subtitle.setText("Looking for models…")
         else:
@@ -145,7 +143,7 @@ class ModelsView(QWidget):
                 f"{count} on this computer. Your other computers receive only the layers they run."
             )
 
-    def _card(self, entry: ModelEntry, *, is_current: bool) -> QFrame:
+    def _card(self, entry: ModelEntry) -> QFrame:
         name = wording.model_name(entry.name)
         frame = QFrame()
         frame.setProperty("card", "true")
@@ -157,7 +155,7 @@ class ModelsView(QWidget):
         row.setContentsMargins(16, 13, 16, 13)
         row.addWidget(icon)
         row.addLayout(texts, 1)
-        if is_current:
+        if entry.current:
             row.addWidget(Pill("In use", "ok"))
         else:
             use = button("Use", "model-use", lambda: self.use(entry.path))

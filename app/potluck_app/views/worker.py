@@ -22,6 +22,7 @@ from potluck_app.views.controls import (
     vbox,
 )
 
+_STARTING = cluster.LendView("cluster", "neutral", "Starting…", "")
 WIDTH, HEIGHT = 380, 520
 _STEPS = 20  # of the memory slider: 5 % each
 _LEAST_STEP = 1
@@ -103,7 +104,7 @@ class WorkerWindow(QWidget):
         self.setMinimumSize(WIDTH, HEIGHT)
         self.resize(WIDTH, HEIGHT)
         self._theme, self._backend, self._on_close = theme, backend, on_close
-        self._view = cluster.LendView("cluster", "neutral", "Starting…", "")
+        self._view = _STARTING
         self.banner = Banner(theme)
         self._name = label("", "meta")
         self.address = label("", "meta")
@@ -126,7 +127,7 @@ class WorkerWindow(QWidget):
         backend.state_changed.connect(self.show_state)
         backend.connection_changed.connect(self._on_connection)
         backend.problem.connect(self._on_problem)
-        self.show_state(backend.state)
+        self.show_state(backend.live_state)
         self.setFocus()
 
     def _arrange(self, on_stop: Callable[[], object], on_chat: Callable[[], object]) -> None:
@@ -194,7 +195,10 @@ class WorkerWindow(QWidget):
             self._pause_icon.set_icon("play" if paused else "pause")
             self._follow_memory(state)
         else:
+            self._view = _STARTING
             self._meter.hide()
+            self.address.hide()
+            self.request.show_pairing(None)
         self.pause.setEnabled(state is not None)
         self.memory.setEnabled(state is not None)
         self._icon.set_icon(self._view.icon, self._icon_color)
@@ -264,6 +268,7 @@ class WorkerWindow(QWidget):
             self.banner.show_line("Potluck stopped in the background and starts again.", "warning")
         elif connection == "failed":
             self.banner.show_line(message, "error")
+        self.show_state(self._backend.live_state)
 
     def _on_problem(self, message: str) -> None:
         self.banner.show_line(message, "error", on_dismiss=lambda: None)

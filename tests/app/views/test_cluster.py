@@ -259,6 +259,10 @@ def test_a_computer_without_a_screen_gets_a_command(
 
     assert dialog.token.text() == "potluck worker --join POT-1"
     assert "10 min" in dialog.token_line.text()
+    dialog._on_not_found(Problem("Nothing answers there. " * 6))
+    layout = dialog.layout()
+    assert layout is not None
+    assert dialog.height() >= layout.heightForWidth(dialog.width())
 
 
 def test_the_layer_bar_divides_its_width_and_keeps_thin_pieces_readable(

@@ -7,7 +7,7 @@ from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, running_model
 
 from potluck.api.schema import Listener, LoadProgress, ModelEntry, Notice
-from potluck_app.backend import Load
+from potluck_app.backend import Load, ReplyEnd
 from potluck_app.http import Problem
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
@@ -62,6 +62,24 @@ def test_a_lost_node_is_one_calm_line_that_goes_by_itself(
     assert not window.banner.isVisible()
 
 
+def test_nothing_of_a_dead_node_is_shown_or_can_be_clicked(
+    window: MainWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(home(model=running_model()))
+
+    backend.lose()
+
+    assert window.chat.pill.text() == "Starting"
+    assert window.chat.model.text().startswith("Qwen3 8B")
+    assert window.cluster.model.isHidden()
+    assert not window.cluster._computers
+    assert not window.cluster.add.isEnabled()
+    assert not window.models.isEnabled()
+    backend.say(home())
+    assert window.chat.pill.text() == "Ready"
+    assert window.models.isEnabled()
+
+
 def test_the_most_severe_line_is_the_one_that_shows(
     window: MainWindow, backend: ScriptedBackend
 ) -> None:
@@ -83,11 +101,41 @@ def test_a_notice_that_was_dismissed_does_not_come_back(
     assert window.banner.text.text() == "Notice 2"
 
     qtbot.mouseClick(window.banner._close, LEFT)
+    assert window.banner.text.text() == "Notice 1"
+    qtbot.mouseClick(window.banner._close, LEFT)
     backend.say(home(notices=notices))
     assert not window.banner.isVisible()
     backend.say(home(notices=(*notices, Notice(id=3, level="error", text="Notice 3"))))
 
     assert window.banner.text.text() == "Notice 3"
+    backend.say(home(notices=(Notice(id=1, level="info", text="Of another node."),)))
+    assert window.banner.text.text() == "Of another node."
+
+
+def test_an_error_stays_before_newer_and_milder_notices(
+    window: MainWindow, backend: ScriptedBackend
+) -> None:
+    levels = ("error", "warning", "info")
+    notices = (Notice(id=n, level=level, text=level) for n, level in enumerate(levels, 1))
+
+    backend.say(home(notices=tuple(notices)))
+
+    assert window.banner.text.text() == "error"
+
+
+def test_a_reply_is_replaced_only_where_it_is_seen(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    window.chat.composer.sent.emit("How?")
+    backend.replies[-1].finished.emit(ReplyEnd(error="It failed."))
+
+    window.go(MODELS)
+    qtbot.keyClick(window, Qt.Key.Key_R, CONTROL)
+    assert len(backend.chats) == 1
+    window.go(CHAT)
+    qtbot.keyClick(window, Qt.Key.Key_R, CONTROL)
+
+    assert len(backend.chats) == 2
 
 
 def test_the_size_of_the_window_is_remembered(
@@ -118,6 +166,7 @@ def test_models_are_listed_and_one_is_used(
 
     monkeypatch.setattr(ScriptedBackend, "load_model", load)
     window.go(MODELS)
+    backend.say(home(model=running_model(name="guide")))  # a name is no identity
     backend.last("/cluster/models").call.done.emit(ENTRIES)
     assert "2 models" in window.models.subtitle.text()
     (use,) = window.models.findChildren(QPushButton, "model-use")
@@ -136,6 +185,7 @@ def test_a_folder_can_be_chosen(
     monkeypatch.setattr(window.models, "use", asked.append)
     monkeypatch.setattr(QFileDialog, "open", lambda self: self.fileSelected.emit("/models/x"))
     window.go(MODELS)
+    backend.say(home())
 
     qtbot.mouseClick(button(window, "models-folder"), LEFT)
 

@@ -138,6 +138,8 @@ def test_a_lost_node_is_one_calm_line(worker: WorkerWindow, backend: ScriptedBac
     backend.say(lent())
     backend.lose()
     assert worker.banner.isVisible()
+    assert worker.title.text() == "Starting…"
+    assert not worker.pause.isEnabled()
 
     backend.say(lent())
 
