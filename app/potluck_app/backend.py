@@ -85,6 +85,7 @@ class Reply(QObject):
         self.stream.ended.connect(self._on_end)
         self._pending: list[str] = []
         self._last = _ChatEvent()
+        self._is_whole = False
         self._tick = QTimer(self, singleShot=True, interval=TOKEN_INTERVAL_MS)
         self._tick.timeout.connect(self._flush)
         self._is_over = False
@@ -97,6 +98,7 @@ class Reply(QObject):
 
     def _on_event(self, data: bytes) -> None:
         if data == b"[DONE]":
+            self._is_whole = True
             return
         try:
             event = msgspec.json.decode(data, type=_ChatEvent)
@@ -122,6 +124,8 @@ class Reply(QObject):
         if problem is not None:
             message = _INTERRUPTED if problem.unreachable else problem.message
             self._finish(ReplyEnd(error=message))
+        elif not self._is_whole:  # Qt does not always call a broken stream an error
+            self._finish(ReplyEnd(error=_INTERRUPTED))
         else:
             self._finish(ReplyEnd(stats=self._stats()))
 

@@ -47,6 +47,7 @@ class Chat(QObject):
         self._disk = Background("history", self)
         self._shown: Conversation | None = None  # None: a new one that has no message yet
         self._reply: Reply | None = None
+        self._awaited: str | None = None  # the conversation that shall show once it is read
         self._deleted: Conversation | None = None
 
     def start(self) -> None:
@@ -75,16 +76,25 @@ class Chat(QObject):
     def new(self) -> None:
         """Show an empty conversation."""
         self.stop()
+        self._awaited = None
         self._show(None)
 
     def open(self, conversation_id: str) -> None:
         """Show a conversation of the list."""
+        self._awaited = None
         if conversation_id == self.shown_id:
             return
         self.stop()
-        self._disk.run(lambda: self._history.load(conversation_id), self._on_loaded)
+        self._awaited = conversation_id
+        self._disk.run(
+            lambda: self._history.load(conversation_id),
+            lambda conversation: self._on_loaded(conversation_id, conversation),
+        )
 
-    def _on_loaded(self, conversation: Conversation | None) -> None:
+    def _on_loaded(self, conversation_id: str, conversation: Conversation | None) -> None:
+        if conversation_id != self._awaited:
+            return  # another one was chosen meanwhile
+        self._awaited = None
         if conversation is None:
             self.trouble.emit("This chat could not be read from the disk.")
         elif not self.is_busy:
@@ -96,7 +106,8 @@ class Chat(QObject):
             return
         if self._shown is not None and conversation_id == self._shown.id:
             self._shown = msgspec.structs.replace(self._shown, title=title)
-            self._keep()
+            self._save(self._shown)
+            self._list_again(self._shown)
             self.shown_changed.emit()
             return
 

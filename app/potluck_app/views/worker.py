@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QFrame, QSlider, QVBoxLayout, QWidget
 from potluck.api.schema import ClusterState, Computer, Pairing
 from potluck_app import wording
 from potluck_app.backend import Backend, Connection
+from potluck_app.http import Problem
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.views.banner import Banner
@@ -105,6 +106,7 @@ class WorkerWindow(QWidget):
         self.resize(WIDTH, HEIGHT)
         self._theme, self._backend, self._on_close = theme, backend, on_close
         self._view = _STARTING
+        self._wanted: int | None = None  # the limit that was asked for, until the node has it
         self.banner = Banner(theme)
         self._name = label("", "meta")
         self.address = label("", "meta")
@@ -221,29 +223,46 @@ class WorkerWindow(QWidget):
 
     def _follow_memory(self, state: ClusterState) -> None:
         total = _memory_total(state)
-        if total and not self.memory.isSliderDown():
-            limit = state.node.memory_limit
+        limit = state.node.memory_limit or 0
+        if self._wanted == limit:
+            self._wanted = None
+        if total and self._wanted is None and not self.memory.isSliderDown():
             step = _STEPS if not limit else round(limit / total * _STEPS)
             self.memory.blockSignals(True)
             self.memory.setValue(min(max(step, _LEAST_STEP), _STEPS))
             self.memory.blockSignals(False)
 
     def _show_memory(self) -> None:
-        total = _memory_total(self._backend.state)
-        share = self.memory.value() / _STEPS
+        state = self._backend.state
+        total = _memory_total(state)
+        limit = state.node.memory_limit or 0 if state is not None else 0
+        if self.memory.isSliderDown():
+            limit = self._slider_limit()
+        elif self._wanted is not None:
+            limit = self._wanted
         if not total:
             self._memory_line.setText("Lends its free memory")
-        elif share >= 1:
+        elif not limit:
             self._memory_line.setText(f"Lends all that is free of {wording.size(total)}")
         else:
-            amount = wording.gigabytes(total * share)
+            amount = wording.gigabytes(limit)
             self._memory_line.setText(f"Lends at most {amount} of {wording.size(total)}")
 
-    def _set_memory(self) -> None:
-        total = _memory_total(self._backend.state)
+    def _slider_limit(self) -> int:
+        """What the slider says, in bytes; 0 lifts the limit."""
         share = self.memory.value() / _STEPS
-        limit = 0 if share >= 1 else int(total * share)  # 0 lifts the limit
-        self._backend.set_role(worker=True, memory=limit).then(failed=self._backend.report)
+        return 0 if share >= 1 else int(_memory_total(self._backend.state) * share)
+
+    def _set_memory(self) -> None:
+        self._wanted = self._slider_limit()
+        self._show_memory()
+        call = self._backend.set_role(worker=True, memory=self._wanted)
+        call.then(failed=self._on_memory_refused)
+
+    def _on_memory_refused(self, problem: Problem) -> None:
+        self._wanted = None
+        self.show_state(self._backend.live_state)
+        self._backend.report(problem)
 
     def _on_slider_key(self, _action: int) -> None:
         if not self.memory.isSliderDown():  # by the keyboard or a click beside the handle

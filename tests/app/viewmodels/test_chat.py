@@ -123,6 +123,41 @@ def test_renaming_lasts(
     qtbot.waitUntil(lambda: chat.list.data(chat.list.index(1)) == "The best title")
 
 
+def test_renaming_does_not_make_a_chat_newer(
+    backend: ScriptedBackend, history: History, qtbot: QtBot
+) -> None:
+    clock = iter(range(100, 10_000))
+    chat = Chat(backend, history, now=lambda: float(next(clock)))
+    chat.send("one")
+    answer(backend, "1")
+    qtbot.waitUntil(lambda: _on_disk(history) == [("one", "1")])
+    (before,) = history.summaries()
+
+    chat.rename(before.id, "Better")
+    chat.close()
+
+    (after,) = history.summaries()
+    assert (after.title, after.updated) == ("Better", before.updated)
+
+
+def test_a_new_chat_is_not_replaced_by_one_that_was_still_being_read(
+    chat: Chat, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    chat.send("one")
+    answer(backend, "1")
+    first = chat.shown_id
+    assert first is not None
+    chat.new()
+
+    chat.open(first)
+    chat.new()
+    read: list[None] = []
+    chat._disk.run(lambda: None, read.append)  # after the one before, in the same thread
+    qtbot.waitUntil(lambda: read == [None])
+
+    assert chat.shown_id is None
+
+
 def test_deleting_can_be_undone(
     chat: Chat, backend: ScriptedBackend, history: History, qtbot: QtBot
 ) -> None:

@@ -11,6 +11,7 @@ from pytestqt.qtbot import QtBot
 from scripted_window import ME, ScriptedBackend, pairing
 
 from potluck.api.schema import ClusterState, Node, RoleRequest
+from potluck_app.http import Problem
 from potluck_app.theme import Theme
 from potluck_app.views.worker import HEIGHT, WIDTH, WorkerWindow
 
@@ -132,6 +133,22 @@ def test_the_limit_that_the_node_has_is_shown(
 
     assert worker._memory_line.text() == "Lends at most 4 of 16 GB"
     assert backend.paths() == []
+
+
+def test_the_line_says_the_very_limit_and_a_choice_holds_until_the_node_has_it(
+    worker: WorkerWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(lent(memory_limit=5 * 10**9))  # between two steps of the slider
+    assert worker._memory_line.text() == "Lends at most 5 of 16 GB"
+
+    worker.memory.setValue(11)
+    qtbot.keyClick(worker.memory, Qt.Key.Key_Left)
+    backend.say(lent(memory_limit=5 * 10**9))  # said before the node heard of it
+    assert worker.memory.value() == 10
+    assert worker._memory_line.text() == "Lends at most 8 of 16 GB"
+    backend.last("/cluster/role").call.failed.emit(Problem("No."))
+
+    assert worker._memory_line.text() == "Lends at most 5 of 16 GB"
 
 
 def test_a_lost_node_is_one_calm_line(worker: WorkerWindow, backend: ScriptedBackend) -> None:
