@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -114,6 +115,24 @@ def test_a_change_is_seen_while_running(run) -> None:
 
             (found,) = await a.until(is_changed)
             assert (found.role, found.joinable, found.protocol) == ("master", True, 2)
+
+    run(main())
+
+
+def test_of_changes_in_a_row_the_last_one_stays(run) -> None:
+    """Records less than a second apart do not replace each other at who hears them."""
+
+    async def main() -> None:
+        async with watching(A) as a, watching(B) as b:
+            await a.until_seen("b")
+            advert = Advert(node_id=B, name="b", role="idle", port=4001, protocol=1)
+            for role, joinable in (("idle", False), ("worker", False), ("worker", True)):
+                await b.discovery.announce(replace(advert, role=role, joinable=joinable))
+
+            await a.until(lambda found: found[0].joinable)
+            await a.discovery.refresh()
+            (found,) = a.discovery.peers()
+            assert (found.role, found.joinable) == ("worker", True)
 
     run(main())
 

@@ -54,6 +54,9 @@ logger = logging.getLogger(__name__)
 RECORD_TTL_S = 60  # how long a node that crashed stays in the list, at most
 REFRESH_INTERVAL_S = 3.0  # a cable or a Wi-Fi that comes and goes is noticed that fast
 PROBE_INTERVAL_S = 10.0
+# A record replaces another of its name only if that is a second old (RFC 6762, 10.2), and zeroconf
+# repeats each for half a second. Faster, and some computer keeps the old one for an hour.
+ANNOUNCE_INTERVAL_S = 1.7
 RESOLVE_TIMEOUT_S = 3.0
 _MAX_RESOLVING = 32
 
@@ -85,6 +88,9 @@ class Discovery:
         self._own: frozenset[Interface] = frozenset()
         self._book = AddressBook(remembered, probe)
         self._advert: Advert | None = None
+        self._published: Advert | None = None
+        self._published_at = 0.0  # of the loop's clock
+        self._announcing: asyncio.Task[None] | None = None
         self._zeroconf: AsyncZeroconf | None = None
         self._browser: AsyncServiceBrowser | None = None
         self._found: dict[NodeId, tuple[Found, tuple[str, ...], int]] = {}  # hosts and port as told
@@ -155,7 +161,8 @@ class Discovery:
 
         Without multicast it goes on with addresses alone; `problem` says why.
         """
-        self._advert = advert
+        self._advert = self._published = advert
+        self._published_at = asyncio.get_running_loop().time()
         self._book.own = advert.node_id
         self._own = self._interfaces()
         await self._open()
@@ -163,9 +170,16 @@ class Discovery:
         self._spawn(self._every(PROBE_INTERVAL_S, self.probe))
 
     async def announce(self, advert: Advert) -> None:
-        """Tell the others what changed; nothing is sent when nothing did."""
-        if advert != self._advert:
-            self._advert = advert
+        """Tell the others what changed, soon; nothing is sent when nothing did."""
+        self._advert = advert
+        if self._announcing is None or self._announcing.done():
+            self._announcing = self._spawn(self._announce_changes())
+
+    async def _announce_changes(self) -> None:
+        """Send the newest advert, when the one before is old enough to be replaced."""
+        loop = asyncio.get_running_loop()
+        while self._published != self._advert:
+            await asyncio.sleep(max(0.0, self._published_at + ANNOUNCE_INTERVAL_S - loop.time()))
             await self._publish()
 
     async def stop(self) -> None:
@@ -233,6 +247,7 @@ class Discovery:
         )
 
     async def _publish(self) -> None:
+        self._published, self._published_at = self._advert, asyncio.get_running_loop().time()
         if self._zeroconf is not None:
             update = cast("_Announce", self._zeroconf.async_update_service)
             self._own_task(await update(self._service_info()))
