@@ -15,6 +15,7 @@ if __name__ == "__main__":
     root = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(root / "core"), str(root / "app")]
 
+import msgspec
 from PySide6.QtCore import QCoreApplication, QEvent  # noqa: TID253 - it draws windows
 from PySide6.QtWidgets import QApplication, QWidget  # noqa: TID253
 
@@ -184,6 +185,7 @@ def lent(*, asked: bool = False) -> ClusterState:
             node_id=OLD,
             name="Old laptop",
             version="0.1.0",
+            addresses=("192.168.1.23:40231",),
             role="worker",
             lent_to=() if asked else ("Living-room PC",),
         ),
@@ -349,7 +351,9 @@ class Studio:
         self.backend.say(home())
 
     def _worker(self) -> None:
-        for name, state in (("worker", lent()), ("worker-asked", lent(asked=True))):
+        asked = lent(asked=True)
+        free = msgspec.structs.replace(asked, pairings=())
+        for name, state in (("worker", lent()), ("worker-asked", asked), ("worker-free", free)):
             self.backend.say(state)
             window = WorkerWindow(
                 self.theme,

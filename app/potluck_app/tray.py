@@ -12,7 +12,7 @@ from PySide6.QtGui import QIcon
 from PySide6.QtWidgets import QMenu, QSystemTrayIcon
 
 from potluck.api.schema import ClusterState
-from potluck_app import resources
+from potluck_app import resources, wording
 from potluck_app.backend import Backend
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
@@ -117,7 +117,7 @@ class Tray(QObject):
             return
         view = cluster.lend_view(state)
         line = f"{view.title} · {view.text}" if state.node.lent_to else view.title
-        self.status.setText(line)
+        self.status.setText(wording.without_mnemonic(line))
         self.pause.setText("Resume" if state.node.paused else "Pause")
         self._icon.setToolTip(f"Potluck: {view.title}")
 

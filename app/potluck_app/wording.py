@@ -4,6 +4,7 @@ The words of the simple window: "computer", never node or worker; sentence case;
 is not used, since not every font has it.
 """
 
+import html
 from collections.abc import Sequence
 
 from potluck.api.schema import ClusterState, Computer, ModelState, Transfer
@@ -74,6 +75,16 @@ def listing(names: Sequence[str]) -> str:
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def without_mnemonic(text: str) -> str:
+    """A name for a button or a menu, which would take `&` as the sign of a shortcut."""
+    return text.replace("&", "&&")
+
+
+def tip(text: str) -> str:
+    """A text for a tooltip, which would read some as markup, whoever wrote it."""
+    return f"<qt>{html.escape(text)}</qt>" if text else ""
 
 
 def spaced_code(code: str) -> str:

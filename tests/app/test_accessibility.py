@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import pytest
 from fake_backend import computer
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QAccessible
+from PySide6.QtGui import QAccessible, QAccessibleAnnouncementEvent, QAccessibleEvent
 from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, pairing, running_model, study_pc
@@ -14,8 +14,11 @@ from potluck.api.schema import Listener, ModelEntry, Notice
 from potluck_app.backend import ReplyEnd
 from potluck_app.history import Stats
 from potluck_app.theme import Theme
+from potluck_app.views.code import CodeText
+from potluck_app.views.controls import Meter
 from potluck_app.views.dialogs import Confirmation
 from potluck_app.views.main_window import MainWindow
+from potluck_app.views.prose import ProseView
 from potluck_app.views.worker import WorkerWindow
 
 pytestmark = pytest.mark.qt
@@ -112,6 +115,51 @@ def test_the_keyboard_reaches_every_button_of_a_page(
         reached.add(focused.objectName() if focused else "")
 
     assert wanted <= reached
+
+
+def test_replies_codes_and_banners_are_said_aloud(
+    make_window: Make, backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    original = QAccessible.updateAccessibility
+
+    def hear(event: QAccessibleEvent) -> None:
+        if isinstance(event, QAccessibleAnnouncementEvent):
+            said.append(event.message())
+        original(event)
+
+    monkeypatch.setattr(QAccessible, "updateAccessibility", hear)
+    window = make_window()
+    state = home(
+        study_pc(),
+        pairings=(pairing("confirm"),),
+        notices=(Notice(id=1, level="warning", text="Mac is slow."),),
+    )
+    backend.say(state)
+    backend.say(state)  # nothing new, so nothing is said
+    window.chat.composer.sent.emit("How?")
+    backend.replies[-1].text.emit("So.")
+    backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
+
+    assert said == ["Study PC wants to join. Code 427 918", "Mac is slow.", "So."]
+
+
+def test_the_keyboard_reaches_what_was_written(
+    make_window: Make, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    window = full_window(make_window, backend, qtbot)
+    parts = [*window.findChildren(ProseView), *window.findChildren(CodeText)]
+
+    assert {part.focusPolicy() for part in parts} == {Qt.FocusPolicy.StrongFocus}
+
+
+def test_a_meter_says_its_share(qtbot: QtBot, theme: Theme) -> None:
+    meter = Meter(theme, "Progress")
+    qtbot.addWidget(meter)
+
+    meter.show_fraction(0.62)
+
+    assert meter.accessibleDescription() == "62 %"
 
 
 def test_every_place_has_a_name_of_its_own_for_tests(

@@ -28,9 +28,9 @@ def test_the_menu_says_whom_this_computer_helps(tray: Tray, backend: ScriptedBac
     lend(backend)
     assert tray.status.text() == "Ready to join"
 
-    lend(backend, to=("Living-room PC",))
+    lend(backend, to=("Tom & Ann's PC",))
 
-    assert tray.status.text() == "Helping Living-room PC · Ready"
+    assert tray.status.text() == "Helping Tom && Ann's PC · Ready"
     assert not tray.status.isEnabled()
 
 

@@ -90,3 +90,8 @@ def test_the_code_is_read_out_in_two_halves() -> None:
 def test_where_a_model_runs_counts_computers_not_stages() -> None:
     assert wording.where_it_runs(home()) == "this computer"
     assert wording.where_it_runs(home(model=running_model())) == "2 computers"
+
+
+def test_a_peers_name_is_never_markup() -> None:
+    assert wording.tip("<img src=x> & co") == "<qt>&lt;img src=x&gt; &amp; co</qt>"
+    assert wording.tip("") == ""

@@ -148,7 +148,7 @@ def _computer_card(state: ClusterState, computer: Computer) -> ComputerCard:
         if transfer.eta_s is not None:
             receiving += f" · {wording.duration(transfer.eta_s)} left"
     gpu = any(device.kind == "cuda" for device in computer.devices)
-    kind = "GPU memory free" if gpu else "free"
+    kind = "GPU memory in use" if gpu else "in use"
     return ComputerCard(
         node_id=computer.node_id,
         name=computer.name,
@@ -157,7 +157,9 @@ def _computer_card(state: ClusterState, computer: Computer) -> ComputerCard:
         color=computer.color,
         pill=text,
         tone=tone,
-        memory=f"{wording.gigabytes(free)} of {wording.size(total)} {kind}" if total else "",
+        memory=f"{wording.gigabytes(total - free)} of {wording.size(total)} {kind}"
+        if total
+        else "",
         used=1 - free / total if total else 0.0,
         link="" if computer.is_self else wording.link_line(computer),
         detail=(computer.detail or "") if computer.state in _EXPLAINED else "",

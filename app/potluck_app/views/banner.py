@@ -6,7 +6,7 @@ from typing import Literal
 from PySide6.QtWidgets import QFrame
 
 from potluck_app.theme import Theme
-from potluck_app.views.controls import IconButton, TintedIcon, hbox, label, set_property
+from potluck_app.views.controls import IconButton, TintedIcon, announce, hbox, label, set_property
 
 
 class Banner(QFrame):
@@ -38,6 +38,8 @@ class Banner(QFrame):
         on_dismiss: Callable[[], object] | None = None,
     ) -> None:
         """Show a line; it can be dismissed where `on_dismiss` says what that means."""
+        if text != self.text.text() or self.isHidden():
+            announce(self, text)
         self.text.setText(text)
         set_property(self, "tone", tone)
         set_property(self.text, "tone", tone)

@@ -15,6 +15,7 @@ from potluck_app.views.controls import (
     Meter,
     Pill,
     TintedIcon,
+    announce,
     button,
     hbox,
     label,
@@ -181,6 +182,7 @@ class ComputerCardView(QFrame):
         """What can be done with this computer."""
         menu = QMenu(self)
         menu.setAccessibleName(self._card.name)
+        menu.aboutToHide.connect(menu.deleteLater)
         icon = resources.icon("trash", self._theme.tokens.text2, 16)
         remove = menu.addAction(icon, "Remove from this home…")
         remove.triggered.connect(lambda: self._on_remove(self._card.node_id, self._card.name))
@@ -235,6 +237,8 @@ class JoinCardView(QFrame):
         self._title.set_text(card.title)
         self._text.setText(card.text)
         self._text.setWordWrap(card.code is None)
+        if card.code and card.code != self.code.text():
+            announce(self, f"{card.title}. Code {card.code}")
         self.code.setText(card.code or "")
         self.code.setVisible(card.code is not None)
         can_ask = card.step in ("found", "refused", "failed")

@@ -7,7 +7,7 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QStackedWidget, QToolButton, QWidget
 
 from potluck.api.schema import ClusterState
-from potluck_app import resources, wording
+from potluck_app import wording
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.chat import Chat
@@ -18,6 +18,7 @@ from potluck_app.views.controls import (
     Meter,
     Pill,
     WidthLimit,
+    announce,
     button,
     hbox,
     label,
@@ -65,14 +66,13 @@ class ChatView(QWidget):
         row.addLayout(main, 1)
 
         chat.busy_changed.connect(self.composer.set_busy)
+        chat.busy_changed.connect(self._announce_reply)
         model = chat.messages
         model.modelReset.connect(self._on_messages)
         model.rowsInserted.connect(self._on_messages)
         model.rowsRemoved.connect(self._on_messages)
         model.dataChanged.connect(self._show_context)
         chat.shown_changed.connect(self._on_shown)
-        theme.changed.connect(self._tint)
-        self._tint()
         self._place_list()
         self.show_state(None)
         self._on_messages()
@@ -81,8 +81,6 @@ class ChatView(QWidget):
         self.model = QToolButton()
         self.model.setObjectName("chat-model")
         self.model.setProperty("kind", "picker")
-        self.model.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
-        self.model.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # the arrow stands behind
         self.model.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.model.setCursor(Qt.CursorShape.PointingHandCursor)
         self.model.clicked.connect(lambda: open_models())
@@ -170,7 +168,7 @@ class ChatView(QWidget):
 
     def _show_model(self, name: str, where: str) -> None:
         text = f"{name}  ·  {where}"
-        self.model.setText(text)
+        self.model.setText(wording.without_mnemonic(text))
         self.model.setAccessibleName(f"Model: {name}, on {where}. Choose another")
         self.composer.set_model_name(name)
         self._empty_line.setText(f"{name} answers on {where}.")
@@ -178,6 +176,11 @@ class ChatView(QWidget):
     def _on_messages(self) -> None:
         self._pages.setCurrentIndex(1 if self._chat.messages.rowCount() else 0)
         self._show_context()
+
+    def _announce_reply(self, is_busy: bool) -> None:
+        last = self._chat.messages.last()
+        if not is_busy and last is not None and last.role == "assistant":
+            announce(self.transcript, last.error or last.text or "The reply was stopped.")
 
     def _show_context(self) -> None:
         used = 0
@@ -220,6 +223,3 @@ class ChatView(QWidget):
             self._wants_list = False
             self._place_list()
         self.focus_composer()
-
-    def _tint(self) -> None:
-        self.model.setIcon(resources.icon("chevron-down", self._theme.tokens.text2, 16))

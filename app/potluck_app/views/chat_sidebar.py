@@ -167,6 +167,7 @@ class ChatSidebar(QFrame):
         tokens = self._theme.tokens
         menu = QMenu(self)
         menu.setAccessibleName("Chat")
+        menu.aboutToHide.connect(menu.deleteLater)
         rename = menu.addAction(resources.icon("edit", tokens.text2, 16), "Rename…")
         rename.triggered.connect(lambda: self._rename(conversation_id, title))
         delete = menu.addAction(resources.icon("trash", tokens.text2, 16), "Delete")
@@ -185,6 +186,7 @@ class ChatSidebar(QFrame):
         dialog.setTextValue(title)
         dialog.resize(380, dialog.sizeHint().height())
         dialog.textValueSelected.connect(lambda text: self._chat.rename(conversation_id, text))
+        dialog.finished.connect(dialog.deleteLater)
         dialog.open()
 
     def _offer_undo(self, title: str) -> None:

@@ -210,6 +210,7 @@ class ClusterView(QWidget):
         self.show_state(self._backend.live_state)
         dialog = AddComputerDialog(self, self._theme, self._backend)
         dialog.found.connect(self._addresses.__setitem__)
+        dialog.finished.connect(dialog.deleteLater)
         dialog.open()
         return dialog
 

@@ -8,7 +8,15 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from PySide6.QtCore import QObject, QRectF, QSize, Qt, QTimer
-from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtGui import (
+    QAccessible,
+    QAccessibleAnnouncementEvent,
+    QColor,
+    QFontMetrics,
+    QPainter,
+    QPaintEvent,
+    QResizeEvent,
+)
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
@@ -22,7 +30,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from potluck_app import resources
+from potluck_app import resources, wording
 from potluck_app.theme import Theme
 
 Tone: TypeAlias = Literal["ok", "warn", "err", "accent", "neutral"]
@@ -57,6 +65,11 @@ def hbox(parent: QWidget | None = None, *, margins: int = 0, spacing: int = 0) -
     layout.setContentsMargins(margins, margins, margins, margins)
     layout.setSpacing(spacing)
     return layout
+
+
+def announce(widget: QWidget, text: str) -> None:
+    """Have a screen reader say this, wherever the focus is."""
+    QAccessible.updateAccessibility(QAccessibleAnnouncementEvent(widget, text))
 
 
 def clear(layout: QLayout) -> None:
@@ -153,7 +166,7 @@ class ElidedLabel(QLabel):
         metrics = QFontMetrics(self.font())
         shown = metrics.elidedText(self._whole, Qt.TextElideMode.ElideRight, max(self.width(), 24))
         self.setText(shown)
-        self.setToolTip(self._whole if shown != self._whole else "")
+        self.setToolTip(wording.tip(self._whole) if shown != self._whole else "")
 
 
 class Pill(QLabel):
@@ -291,6 +304,7 @@ class Meter(QWidget):
     def show_fraction(self, fraction: float, tone: Tone = "accent") -> None:
         self._fraction = min(max(fraction, 0.0), 1.0)
         self._tone = tone
+        self.setAccessibleDescription(wording.percent(self._fraction))
         self.update()
 
     def sizeHint(self) -> QSize:

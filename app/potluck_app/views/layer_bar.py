@@ -4,6 +4,7 @@ from PySide6.QtCore import QEvent, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QHelpEvent, QPainter, QPainterPath, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
+from potluck_app import wording
 from potluck_app.theme import Theme
 from potluck_app.tokens import ON_NODE_COLOR, node_color
 from potluck_app.viewmodels.cluster import Segment
@@ -79,7 +80,7 @@ class LayerBar(QWidget):
         if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
             for segment, rect in zip(self._segments, self.rectangles(), strict=True):
                 if rect.left() <= event.pos().x() <= rect.right():
-                    QToolTip.showText(event.globalPos(), segment.tip, self)
+                    QToolTip.showText(event.globalPos(), wording.tip(segment.tip), self)
                     return True
         return super().event(event)
 

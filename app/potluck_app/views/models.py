@@ -128,6 +128,7 @@ class ModelsView(QWidget):
         dialog.setOption(QFileDialog.Option.ShowDirsOnly)
         dialog.setDirectory(str(Path.home()))
         dialog.fileSelected.connect(self.use)
+        dialog.finished.connect(dialog.deleteLater)
         dialog.open()
 
     def _show_entries(self) -> None:

@@ -17,6 +17,7 @@ from potluck_app.views.controls import (
     ButtonIcon,
     Meter,
     TintedIcon,
+    announce,
     button,
     hbox,
     label,
@@ -63,7 +64,10 @@ class JoinRequest(QFrame):
             return
         waits = pairing.state == "accepted"
         self._title.setText(f"{pairing.name} wants to use this computer")
-        self.code.setText(wording.spaced_code(pairing.code) if pairing.code else "…")
+        code = wording.spaced_code(pairing.code) if pairing.code else "…"
+        if pairing.code and code != self.code.text():
+            announce(self, f"{self._title.text()}. Code {code}")
+        self.code.setText(code)
         self._text.setText(
             f"Now click Add on {pairing.name}."
             if waits

@@ -7,7 +7,7 @@ import pytest
 from fake_backend import computer
 from scripted_window import ME, STUDY, home, pairing, running_model, study_pc
 
-from potluck.api.schema import ClusterState, ComputerState, Node, Transfer
+from potluck.api.schema import ClusterState, ComputerState, Device, Node, Transfer
 from potluck_app.viewmodels import cluster
 
 MAC = computer("MacBook Air", "2", color=1)
@@ -45,6 +45,14 @@ def test_pills_say_the_state(
     state: ComputerState, more: dict[str, Any], text: str, tone: str
 ) -> None:
     assert cluster.pill(computer("x", "2", state=state, **more)) == (text, tone)
+
+
+def test_the_memory_line_and_its_bar_say_the_same() -> None:
+    device = Device(kind="cuda", name="RTX", memory_total=12 * 10**9, memory_free=3 * 10**9)
+
+    card = cluster.computer_cards(home(computer("Mac", "2", devices=(device,))))[1]
+
+    assert (card.memory, card.used) == ("9 of 12 GB GPU memory in use", 0.75)
 
 
 def test_a_computer_in_trouble_explains_itself_in_the_place_of_figures() -> None:

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 from fake_backend import PLAN, computer
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QCoreApplication, QEvent, Qt
+from PySide6.QtWidgets import QMenu
 from pytestqt.qtbot import QtBot
 from scripted_window import STUDY, ScriptedBackend, home, pairing, running_model, study_pc
 
@@ -157,6 +158,18 @@ def test_removing_a_computer_asks_first(
     qtbot.mouseClick(question.yes, LEFT)
 
     assert f"DELETE /cluster/computers/{MAC.node_id}" in backend.paths()
+
+
+def test_menus_and_dialogs_do_not_pile_up(page: MainWindow, backend: ScriptedBackend) -> None:
+    backend.say(home(MAC))
+    card = page.cluster._computers[MAC.node_id]
+
+    card.menu().aboutToHide.emit()
+    page.cluster.open_add_dialog().reject()
+    QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+
+    assert not card.findChildren(QMenu)
+    assert not page.findChildren(AddComputerDialog)
 
 
 def test_a_model_can_be_unloaded(page: MainWindow, backend: ScriptedBackend, qtbot: QtBot) -> None:
