@@ -1,9 +1,8 @@
 """The program: one window per node, for chatting or for lending, and how each begins and ends.
 
 Closing the chat window drops its hold of the node, which gives an unused model's memory back by itself;
-another window or program may still use it. Closing the small window of a
-computer that lends hides it in the tray, where there is one; only Quit stops the lending, and really
-does.
+another window or program may still use it. Closing the small window of a computer that lends hides it in
+the tray, where there is one; only Quit stops the lending, and really does.
 """
 
 import logging

@@ -109,7 +109,7 @@ class EventStream(QObject):
         if reply is None or self.is_over or _status(reply) != 200:
             return
         try:
-            events = self._parser.feed(bytes(reply.readAll().data()))
+            events = self._parser.feed(_rest(reply))
         except EventTooLargeError as error:
             self._end(Problem(f"The answer could not be read: {error}."))
             reply.abort()

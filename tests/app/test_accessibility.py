@@ -11,8 +11,8 @@ from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, pairing, running_model, study_pc
 
 from potluck.api.schema import Listener, ModelEntry, Notice
-from potluck_app.backend import ReplyEnd
 from potluck_app.history import Stats
+from potluck_app.streams import ReplyEnd
 from potluck_app.theme import Theme
 from potluck_app.views.code import CodeText
 from potluck_app.views.controls import Meter

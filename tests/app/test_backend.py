@@ -13,9 +13,10 @@ from pytestqt.qtbot import QtBot
 
 from potluck.api import schema
 from potluck.errors import NotEnoughMemoryError, PeerLostError
-from potluck_app.backend import Backend, Reply, ReplyEnd
+from potluck_app.backend import Backend
 from potluck_app.history import Message
 from potluck_app.http import Endpoint, Problem
+from potluck_app.streams import Reply, ReplyEnd
 
 pytestmark = [pytest.mark.qt, pytest.mark.net]
 

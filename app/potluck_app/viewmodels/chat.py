@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 from PySide6.QtCore import QObject, Signal
 
-from potluck_app.backend import Backend, Reply, ReplyEnd
+from potluck_app.backend import Backend
 from potluck_app.background import Background
 from potluck_app.history import Conversation, History, Message, Summary, new_id, title_of
+from potluck_app.streams import Reply, ReplyEnd
 from potluck_app.viewmodels.blocks import split_thinking
 from potluck_app.viewmodels.chat_list import ChatListModel
 from potluck_app.viewmodels.conversation import ConversationModel

@@ -9,8 +9,9 @@ from PySide6.QtWidgets import QFileDialog, QFrame, QLabel, QWidget
 
 from potluck.api.schema import ClusterState, LoadProgress, ModelEntry
 from potluck_app import wording
-from potluck_app.backend import Backend, Load
+from potluck_app.backend import Backend
 from potluck_app.http import Problem
+from potluck_app.streams import Load
 from potluck_app.theme import Theme
 from potluck_app.views.controls import (
     ButtonIcon,

@@ -4,8 +4,8 @@ import pytest
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, running_model
 
-from potluck_app.backend import ReplyEnd
 from potluck_app.history import History, Message, Stats
+from potluck_app.streams import ReplyEnd
 from potluck_app.viewmodels.chat import Chat, fitting
 
 pytestmark = pytest.mark.qt

@@ -9,8 +9,8 @@ from PySide6.QtWidgets import QPushButton, QToolButton
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, running_model
 
-from potluck_app.backend import ReplyEnd
 from potluck_app.history import Message, Stats
+from potluck_app.streams import ReplyEnd
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat_list import ChatListRole
 from potluck_app.views.chat import EXAMPLES

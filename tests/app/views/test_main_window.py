@@ -7,9 +7,9 @@ from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, running_model
 
 from potluck.api.schema import Listener, LoadProgress, ModelEntry, Notice
-from potluck_app.backend import Load, ReplyEnd
 from potluck_app.http import Problem
 from potluck_app.preferences import PreferencesFile
+from potluck_app.streams import Load, ReplyEnd
 from potluck_app.theme import Theme
 from potluck_app.views.main_window import CHAT, CLUSTER, MODELS, SETTINGS, MainWindow
 
