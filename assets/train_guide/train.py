@@ -29,7 +29,7 @@ STATE = ROOT / "build/guide"
 SPECIAL = ("<|pad|>", "<|end|>", "<|user|>", "<|guide|>")
 PAD, END, USER, GUIDE = range(4)
 CHAT_TEMPLATE = (
-    "{% for message in messages %}"
+    "{% for message in messages[-3:] %}"  # it was taught two turns; more would confuse it
     "{% if message.role == 'user' %}<|user|>{{ message.content | trim }}<|end|>"
     "{% elif message.role == 'assistant' %}<|guide|>{{ message.content | trim }}<|end|>"
     "{% endif %}{% endfor %}"  # a system message would only confuse it: it knows its one task
