@@ -42,7 +42,9 @@ class Engine:
         self.gate: asyncio.Event | None = None
 
     async def profile(self, config: object, scheme: str, tokens: int) -> LayerProfiled:
-        return LayerProfiled(request=1, device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0)
+        return LayerProfiled(
+            request=1, device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0
+        )
 
     async def load(
         self, stage: LoadStage, on_progress: Callable[[LoadProgress], None]
