@@ -8,6 +8,7 @@ from torch import Tensor
 from potluck.engine.kernels.layout import ROWS
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 from potluck.errors import BrokenModelError
+from potluck.model.config import Activation
 
 
 class Kernels(ABC):
@@ -55,8 +56,8 @@ class Kernels(ABC):
         """Quantise the root mean square norm of each token, times an f32 weight."""
 
     @abstractmethod
-    def quantise_gated(self, gate_up: Tensor) -> QuantisedInput:
-        """Quantise silu(gate) x up of (tokens, 2 width): gates before ups."""
+    def quantise_gated(self, gate_up: Tensor, activation: Activation = "silu") -> QuantisedInput:
+        """Quantise activation(gate) x up of (tokens, 2 width): gates before ups."""
 
     def multiply(
         self,

@@ -20,8 +20,9 @@ F16, F32 = ir.HalfType(), ir.FloatType()
 POINTER = ir.PointerType()
 VOID = ir.VoidType()
 
-KIND_F32, KIND_BF16, KIND_F16 = range(3)  # of numbers in memory, as the kernels' callers name them
-KIND_BYTES = (4, 2, 2)
+# Of numbers in memory, as the kernels' callers name them; int8 only in a KV cache.
+KIND_F32, KIND_BF16, KIND_F16, KIND_INT8 = range(4)
+KIND_BYTES = (4, 2, 2, 1)
 
 _ROUND = (
     1.5 * 2**23
@@ -354,12 +355,13 @@ class Emitter(_Builder):
         self, pointer: Value, kind: int, count: int, mask: Value | None = None
     ) -> Value:
         """Numbers of a kind as f32; those outside the mask are zero."""
-        element = (F32, I16, F16)[kind]
-        stored = I16 if kind == KIND_F16 else element  # half is not a type that all can load
-        typ = vector(stored, count)
+        # Half is not a type that all can load.
+        typ = vector((F32, I16, I16, I8)[kind], count)
         raw = self.fetch(pointer, typ) if mask is None else self.fetch_some(pointer, typ, mask)
         if kind == KIND_F32:
             return raw
+        if kind == KIND_INT8:
+            return self.sitofp(raw, vector(F32, count))
         if kind == KIND_BF16:
             return self.from_bfloat(raw)
         return self.from_half(self.bitcast(raw, vector(F16, count)))
@@ -367,7 +369,7 @@ class Emitter(_Builder):
     def put_numbers(
         self, value: Value, pointer: Value, kind: int, mask: Value | None = None
     ) -> None:
-        """Store f32 as numbers of a kind; only those of the mask."""
+        """Store f32 as floats of a kind; only those of the mask."""
         if kind == KIND_BF16:
             value = self.to_bfloat(value)
         elif kind == KIND_F16:

@@ -1,8 +1,11 @@
-"""Functions of f32 vectors that no processor has an instruction for."""
+"""Functions of f32 vectors that no processor has an instruction for, and rounding to int8."""
 
 import math
+from collections.abc import Callable, Mapping
 
-from potluck.engine.kernels.emit import F32, I32, Emitter, Value, constant, vector
+from potluck.engine.kernels.emit import F32, I8, I32, Emitter, Value, constant, vector
+from potluck.engine.kernels.layout import LARGEST, NOTHING
+from potluck.model.config import Activation
 
 _LOG2_E = 1 / math.log(2)
 # ln 2 in two parts, the first with so few digits that a multiple of it is exact.
@@ -35,3 +38,48 @@ def emit_silu(e: Emitter, x: Value) -> Value:
     """X / (1 + exp(-x))."""
     negative = e.fsub(constant(x.type, -0.0), x)
     return e.fdiv(x, e.fadd(constant(x.type, 1.0), emit_exp(e, negative)))
+
+
+def emit_gelu_tanh(e: Emitter, x: Value) -> Value:
+    """X / 2 (1 + tanh u) with u = sqrt(2 / pi) (x + 0.044715 x³) (https://arxiv.org/abs/1606.08415).
+
+    That is x / (1 + exp(-2 u)), which needs no tanh.
+    """
+    typ, root = x.type, math.sqrt(2 / math.pi)
+    inner = e.multiply_add(e.fmul(x, x), constant(typ, 0.044715), constant(typ, 1.0))
+    power = emit_exp(e, e.fmul(e.fmul(x, constant(typ, -2 * root)), inner))
+    return e.fdiv(x, e.fadd(constant(typ, 1.0), power))
+
+
+def emit_tanh(e: Emitter, x: Value) -> Value:
+    """1 - 2 / (1 + exp(2 x)); near zero it is exact to 1e-7, not to so many digits."""
+    typ = x.type
+    power = emit_exp(e, e.fadd(x, x))
+    return e.fsub(constant(typ, 1.0), e.fdiv(constant(typ, 2.0), e.fadd(constant(typ, 1.0), power)))
+
+
+EMIT_ACTIVATION: Mapping[Activation, Callable[[Emitter, Value], Value]] = {
+    "silu": emit_silu,
+    "gelu_pytorch_tanh": emit_gelu_tanh,
+}
+
+
+def emit_scale(e: Emitter, largest: Value) -> tuple[Value, Value]:
+    """What 127 steps to the largest magnitude are worth each, and one over it; of nothing, zeros."""
+    limit, zero = constant(F32, float(LARGEST)), constant(F32, 0.0)
+    is_nothing = e.fcmp_ordered("<", largest, constant(F32, NOTHING))
+    scale = e.select(is_nothing, zero, e.fdiv(largest, limit))
+    return scale, e.select(is_nothing, zero, e.fdiv(limit, largest))
+
+
+def emit_integers(e: Emitter, numbers: Value, inverse: Value) -> Value:
+    """The nearest int8, as i32, of each number divided by the scale."""
+    count = numbers.type.count
+    # The limits change no finite number; a NaN would be an integer of the processor's liking.
+    scaled = e.limit(e.fmul(numbers, e.splat(inverse, count)), -LARGEST, LARGEST)
+    return e.fptosi(e.rounded(scaled), vector(I32, count))
+
+
+def emit_bytes(e: Emitter, integers: Value) -> Value:
+    """Integers that fit into 8 bits, in 8 bits."""
+    return e.trunc(integers, vector(I8, integers.type.count))

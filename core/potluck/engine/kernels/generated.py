@@ -14,6 +14,7 @@ from potluck.engine.kernels.library import Kernel, Library, library
 from potluck.engine.kernels.paths import Path, host_architecture, host_features, usable_paths
 from potluck.engine.kernels.pool import Pool
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
+from potluck.model.config import Activation
 
 KINDS = {torch.float32: KIND_F32, torch.bfloat16: KIND_BF16, torch.float16: KIND_F16}
 _ROWS_PADDED = 512  # of a matrix of odd size, copied at a time
@@ -70,9 +71,9 @@ class GeneratedKernels(Kernels):
         assert weight.shape == x.shape[1:]
         return self._quantise("norm_quantise", x, x.shape[1], weight.data_ptr(), epsilon)
 
-    def quantise_gated(self, gate_up: Tensor) -> QuantisedInput:
+    def quantise_gated(self, gate_up: Tensor, activation: Activation = "silu") -> QuantisedInput:
         assert gate_up.shape[1] % 2 == 0
-        return self._quantise("gated_quantise", gate_up, gate_up.shape[1] // 2)
+        return self._quantise(f"{activation}_quantise", gate_up, gate_up.shape[1] // 2)
 
     def _quantise(self, kernel: str, x: Tensor, width: int, *more: float) -> QuantisedInput:
         if x.stride(1) != 1:

@@ -13,7 +13,6 @@ from llvmlite import ir
 
 from potluck.engine.kernels.emit import (
     F32,
-    I8,
     I32,
     I64,
     KIND_BF16,
@@ -28,11 +27,9 @@ from potluck.engine.kernels.emit import (
     internal,
     vector,
 )
-from potluck.engine.kernels.functions import emit_silu
+from potluck.engine.kernels.functions import EMIT_ACTIVATION, emit_bytes, emit_integers, emit_scale
 from potluck.engine.kernels.layout import (
     GROUP,
-    LARGEST,
-    NOTHING,
     RECORD_BYTES,
     RECORD_SUM,
     RECORD_VALUES,
@@ -40,6 +37,7 @@ from potluck.engine.kernels.layout import (
     TILES,
 )
 from potluck.engine.kernels.paths import Path
+from potluck.model.config import Activation
 
 # source, its kind, numbers from one token to the next, width, tokens, records
 QUANTISE = ir.FunctionType(VOID, [POINTER, I32, I64, I64, I64, POINTER])
@@ -62,8 +60,11 @@ def emit_quantise(module: ir.Module, name: str, path: Path) -> ir.Function:
     return _emit_rows(ir.Function(module, QUANTISE, name), path, values_of)
 
 
-def emit_gated_quantise(module: ir.Module, name: str, path: Path) -> ir.Function:
-    """silu(gate) x up; a row has first all gates, then all ups, and `width` is of one of them."""
+def emit_gated_quantise(
+    module: ir.Module, name: str, path: Path, activation: Activation
+) -> ir.Function:
+    """activation(gate) x up; a row has first all gates, then all ups, and `width` is of one of them."""
+    activate = EMIT_ACTIVATION[activation]
     function = ir.Function(module, QUANTISE, name)
     width = function.args[3]
 
@@ -71,7 +72,7 @@ def emit_gated_quantise(module: ir.Module, name: str, path: Path) -> ir.Function
         ups = e.at(row, width, KIND_BYTES[kind])
 
         def values(index: Value, mask: Value | None) -> Value:
-            gate = emit_silu(e, _fetch(e, row, index, kind, mask))
+            gate = activate(e, _fetch(e, row, index, kind, mask))
             return e.fmul(gate, _fetch(e, ups, index, kind, mask))
 
         return values
@@ -147,17 +148,11 @@ def _emit_record(module: ir.Module, name: str, path: Path) -> ir.Function:
     numbers, record = function.args
     e = Emitter(function, path)
     largest = e.bitcast(e.reduce("umax", e.magnitude_bits(numbers)), F32)
-    limit, zero = constant(F32, float(LARGEST)), constant(F32, 0.0)
-    is_nothing = e.fcmp_ordered("<", largest, constant(F32, NOTHING))
-    inverse = e.select(is_nothing, zero, e.fdiv(limit, largest))
-    scale = e.select(is_nothing, zero, e.fdiv(largest, limit))
-    scaled = e.fmul(numbers, e.splat(inverse, GROUP))
-    # The limits change no finite number; a NaN would be an integer of the processor's liking.
-    scaled = e.limit(scaled, -LARGEST, LARGEST)
-    integers = e.fptosi(e.rounded(scaled), vector(I32, GROUP))
+    scale, inverse = emit_scale(e, largest)
+    integers = emit_integers(e, numbers, inverse)
     e.put(scale, record)
     negative = e.sub(constant(I32, 0), e.reduce("add", integers))
     e.put(negative, e.at(record, RECORD_SUM))
-    e.put(e.trunc(integers, vector(I8, GROUP)), e.at(record, RECORD_VALUES))
+    e.put(emit_bytes(e, integers), e.at(record, RECORD_VALUES))
     e.ret_void()
     return function

@@ -44,7 +44,8 @@ _C_TYPES = {
 
 _EMITTERS: Mapping[str, Emit] = {
     "quantise": emit_quantise,
-    "gated_quantise": emit_gated_quantise,
+    "silu_quantise": partial(emit_gated_quantise, activation="silu"),
+    "gelu_pytorch_tanh_quantise": partial(emit_gated_quantise, activation="gelu_pytorch_tanh"),
     "norm_quantise": emit_norm_quantise,
     "product4": partial(emit_product, bits=4),
     "product8": partial(emit_product, bits=8),

@@ -4,6 +4,7 @@ Packs into the same bytes, quantises into the same records, and multiplies to wi
 """
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -27,6 +28,7 @@ from potluck.engine.kernels.layout import (
     groups_of,
 )
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
+from potluck.model.config import Activation
 
 _ROWS_AT_ONCE = 1024  # of weights dequantised for a product: 8 MB at a width of 2048
 
@@ -59,9 +61,10 @@ class ReferenceKernels(Kernels):
         normed = self.quantise(F.rms_norm(x.float(), weight.shape, weight, epsilon))
         return replace(normed, dtype=x.dtype)
 
-    def quantise_gated(self, gate_up: Tensor) -> QuantisedInput:
+    def quantise_gated(self, gate_up: Tensor, activation: Activation = "silu") -> QuantisedInput:
         gate, up = gate_up.float().chunk(2, -1)
-        return replace(self.quantise(F.silu(gate) * up), dtype=gate_up.dtype)
+        activate = F.silu if activation == "silu" else partial(F.gelu, approximate="tanh")
+        return replace(self.quantise(activate(gate) * up), dtype=gate_up.dtype)
 
     def _pack(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
         blocks, groups = blocks_of(len(weight)), groups_of(packed.width)
