@@ -82,7 +82,7 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
         products=pieces,
         norm=emit_norm_quantise(module, f"{name}_norm", path),
         quantise=emit_quantise(module, f"{name}_quantise", path),
-        gated=emit_gated_quantise(module, f"{name}_gated", path),
+        gated=emit_gated_quantise(module, f"{name}_gated", path, "silu"),
         rotate=emit_rotate(module, f"{name}_rotate", path, shape.attention),
         attend=emit_attend(module, f"{name}_attend", path, shape.attention),
         run=emit_run(module, f"{name}_run", path),
