@@ -24,6 +24,10 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return self._values.get(name) is not None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._values)
+
     def over(self, defaults: Mapping[str, object]) -> "Fields":
         """These fields, and the defaults of those that are not even `null`."""
         return Fields({**defaults, **self._values}, self._path)

@@ -1,0 +1,304 @@
+"""Models whose weights are stored quantised: what their config says, and in which tensors it is stored.
+
+A matrix `X.weight` of such a model stands in the files as several tensors, or as one in a packed form:
+
+    gptq                X.qweight, X.qzeros, X.scales, X.g_idx      (AutoGPTQ and GPTQModel: formats
+                                                                    `gptq` and `gptq_v2`)
+    awq                 X.qweight, X.qzeros, X.scales               (AutoAWQ, version GEMM)
+    fp8, fbgemm_fp8     X.weight, X.weight_scale_inv or X.weight_scale    (DeepSeek, Qwen; AutoFP8)
+    compressed-tensors  X.weight, X.weight_scale, or X.weight_packed, X.weight_scale,
+                        X.weight_zero_point, X.weight_g_idx, X.weight_shape   (llm-compressor)
+    gguf                X.weight, in blocks of one of llama.cpp's types
+
+Which matrices are stored so the files say themselves, whatever the lists of exceptions in the config:
+a matrix that is there in plain numbers is read as those. Scales of activations are not read: activations
+are quantised as they come. `gguf` is no `quant_method` of the Hub: it is what `store/gguf_config.py` writes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from potluck.errors import InvalidConfigError
+from potluck.model.fields import Fields, invalid
+
+Shape = tuple[int, ...]
+Method = Literal["gptq", "awq", "fp8", "integers", "packed", "gguf"]
+"""How a matrix is stored; `integers` (a byte each) and `packed` (in 32-bit words) are compressed-tensors'."""
+
+WEIGHT = ".weight"
+GGUF = "GGUF_"  # before the name of a type of llama.cpp: the dtype of a tensor of such blocks
+MAX_GROUP = 1 << 20  # inputs; 128 and 32 are in use
+_MAX_BLOCK = 1 << 16  # rows or inputs; 128 is in use
+_FLOATS = ("F16", "BF16", "F32")
+_SUFFIXES = frozenset(
+    {
+        ".qweight", ".qzeros", ".scales", ".g_idx", ".weight_packed", ".weight_scale",
+        ".weight_scale_inv", ".weight_zero_point", ".weight_g_idx",
+    }
+)  # fmt: skip
+_READABLE = (
+    "GPTQ (formats gptq and gptq_v2, 2, 4 or 8 bits), AWQ (version gemm), FP8 (e4m3), compressed-tensors"
+    " (float-quantized, int-quantized and pack-quantized) and GGUF"
+)
+
+# Inputs and bytes of a block (ggml-common.h of llama.cpp): what `gguf.quants` can read of those in use.
+GGUF_BLOCKS: Mapping[str, tuple[int, int]] = {
+    "Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34),
+    "Q2_K": (256, 84), "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
+    "IQ4_NL": (32, 18), "IQ4_XS": (256, 136), "IQ3_S": (256, 110), "IQ3_XXS": (256, 98),
+    "IQ2_S": (256, 82), "IQ2_XS": (256, 74), "IQ2_XXS": (256, 66),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantization:
+    """How a model's matrices are stored, those that are quantised."""
+
+    method: Method
+    bits: int = 8  # of most of the weights
+    is_symmetric: bool = True  # no zero points but the middle
+    is_reordered: bool = False  # inputs of a group do not stand side by side ("act-order")
+    group_size: int | None = None  # inputs that share a scale; None: all of a row
+    zero_offset: int = 0  # what a stored zero point lacks: 1 in GPTQ's first format
+    block: tuple[int, int] | None = None  # rows and inputs that share a scale (fp8)
+    interleaved_heads: bool = (
+        False  # rows of queries and keys stand as llama.cpp's rotary wants them
+    )
+    norms_are_whole: bool = False  # norms hold what they multiply by, also where a family adds one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPart:
+    """One of the tensors that a matrix is stored in."""
+
+    suffixes: tuple[str, ...]  # one of these, in place of `.weight`
+    dtypes: tuple[str, ...]
+    shapes: tuple[Shape, ...]  # it has one of these
+    optional: bool = False
+
+
+def read_quantization(fields: Fields) -> Quantization | None:
+    """`quantization_config` of a config; None: it has none, and its weights are plain numbers.
+
+    Raises:
+        InvalidConfigError: it says what cannot be read, or what makes no sense.
+    """
+    if "quantization_config" not in fields:
+        return None
+    given = fields.fields("quantization_config")
+    method = given.text("quant_method", "")
+    if (read := _METHODS.get(method)) is None:
+        raise _unreadable(given.path("quant_method"), method or "a method without a name")
+    return read(given)
+
+
+def stored_parts(quantization: Quantization, shape: Shape) -> tuple[StoredPart, ...]:
+    """The tensors in which a matrix (out, in) is stored that is not stored in plain numbers.
+
+    There are none for GGUF, where it is one tensor whose dtype says it all, and for what is no matrix.
+    """
+    if len(shape) != 2:
+        return ()
+    rows, inputs = shape
+    groups = -(-inputs // (quantization.group_size or inputs))
+    per_word = 32 // quantization.bits
+    row_words, input_words = -(-rows // per_word), -(-inputs // per_word)
+    order = _part(".g_idx", ("I32",), (inputs,), optional=True)
+    match quantization.method:
+        case "gptq":
+            return (
+                _part(".qweight", ("I32",), (input_words, rows)),
+                _part(".qzeros", ("I32",), (groups, row_words)),
+                _part(".scales", _FLOATS, (groups, rows)),
+                order,
+            )
+        case "awq":
+            return (
+                _part(".qweight", ("I32",), (inputs, row_words)),
+                _part(".qzeros", ("I32",), (groups, row_words)),
+                _part(".scales", _FLOATS, (groups, rows)),
+            )
+        case "fp8":
+            return (_part(WEIGHT, ("F8_E4M3",), shape), _byte_scale(quantization.block, shape))
+        case "integers":
+            return (_part(WEIGHT, ("I8",), shape), _byte_scale(None, shape))
+        case "packed":
+            words = _part(".weight_packed", ("I32",), (rows, input_words))
+            scales = _part(".weight_scale", _FLOATS, (rows, groups))
+            order = _part(".weight_g_idx", ("I32",), (inputs,), optional=True)
+            if quantization.is_symmetric:
+                return (words, scales, order)
+            return (
+                words,
+                scales,
+                _part(".weight_zero_point", ("I32",), (row_words, groups)),
+                order,
+            )
+        case "gguf":
+            return ()
+
+
+def weight_name(stored: str) -> str:
+    """The name of the tensor of the model that a stored one is, or is a part of."""
+    prefix, dot, last = stored.rpartition(".")
+    return prefix + WEIGHT if dot + last in _SUFFIXES else stored
+
+
+def gguf_bytes(dtype: str, shape: Shape) -> int | None:
+    """The bytes of a tensor of GGUF blocks; None: the dtype is of no such, or rows are no whole blocks."""
+    block = GGUF_BLOCKS.get(dtype.removeprefix(GGUF))
+    if block is None or not dtype.startswith(GGUF) or not shape or shape[-1] % block[0]:
+        return None
+    count = shape[-1] // block[0] * block[1]
+    for size in shape[:-1]:
+        count *= size
+    return count
+
+
+def _part(
+    suffix: str, dtypes: tuple[str, ...], *shapes: Shape, optional: bool = False
+) -> StoredPart:
+    return StoredPart(suffixes=(suffix,), dtypes=dtypes, shapes=shapes, optional=optional)
+
+
+def _byte_scale(block: tuple[int, int] | None, shape: Shape) -> StoredPart:
+    """Of weights of a byte: one for each block, or for each row, or one in all."""
+    rows, inputs = shape
+    shapes = ((), (1,), (1, 1), (rows, 1), (rows,))
+    if block is not None:
+        shapes = ((-(-rows // block[0]), -(-inputs // block[1])),)
+    suffixes = (".weight_scale", ".weight_scale_inv")  # which multiplies too, in spite of its name
+    return StoredPart(suffixes=suffixes, dtypes=_FLOATS, shapes=shapes)
+
+
+def _read_gptq(given: Fields) -> Quantization:
+    for name in ("checkpoint_format", "format"):
+        form = given.text(name, "gptq").lower()
+        if form not in ("gptq", "gptq_v2"):
+            raise _unreadable(given.path(name), f"GPTQ in the format {form}")
+        if form == "gptq_v2":
+            break
+    if given.flag("is_marlin_format", False):
+        raise _unreadable(given.path("is_marlin_format"), "GPTQ in the format marlin")
+    return Quantization(
+        method="gptq",
+        bits=_bits(given, "bits", (2, 4, 8), "GPTQ"),
+        is_symmetric=given.flag("sym", True),
+        is_reordered=given.flag("desc_act", False),
+        group_size=_group_size(given, "group_size"),
+        zero_offset=0 if form == "gptq_v2" else 1,
+    )
+
+
+def _read_awq(given: Fields) -> Quantization:
+    version = given.text("version", given.text("format", "gemm")).lower()
+    if version != "gemm":
+        raise _unreadable(given.path("version"), f"AWQ of the version {version}")
+    return Quantization(
+        method="awq",
+        bits=_bits(given, "bits" if "bits" in given else "w_bit", (4,), "AWQ"),
+        is_symmetric=not given.flag("zero_point", True),
+        group_size=_group_size(given, "group_size" if "group_size" in given else "q_group_size"),
+    )
+
+
+def _read_fp8(given: Fields) -> Quantization:
+    if (form := given.text("fmt", "e4m3").lower()) not in ("e4m3", "float8_e4m3fn"):
+        raise _unreadable(given.path("fmt"), f"FP8 in the format {form}")
+    return Quantization(method="fp8", block=_block(given, "weight_block_size"))
+
+
+def _read_compressed(given: Fields) -> Quantization:
+    """https://github.com/neuralmagic/compressed-tensors, `quantization/quant_args.py`."""
+    form = given.text("format", "")
+    if form not in ("float-quantized", "naive-quantized", "int-quantized", "pack-quantized"):
+        raise _unreadable(given.path("format"), f"compressed-tensors in the format {form}")
+    groups = given.fields("config_groups")
+    found = [_read_group(groups.fields(name), form) for name in groups.names]
+    if not found or any(other != found[0] for other in found):
+        raise _unreadable(
+            given.path("config_groups"), "compressed-tensors of several kinds in one model"
+        )
+    return found[0]
+
+
+def _read_group(group: Fields, form: str) -> Quantization:
+    weights = group.fields("weights")
+    kind, strategy = weights.text("type", "int"), weights.text("strategy", "tensor")
+    symmetric = weights.flag("symmetric", True)
+    if form == "pack-quantized":
+        if kind != "int" or strategy not in ("group", "channel"):
+            raise _unreadable(
+                weights.path("type"), f"packed {kind} with a scale for each {strategy}"
+            )
+        return Quantization(
+            method="packed",
+            bits=_bits(weights, "num_bits", (4, 8), "pack-quantized"),
+            is_symmetric=symmetric,
+            is_reordered="actorder" in weights and weights.value("actorder") != "weight",
+            group_size=_group_size(weights, "group_size") if strategy == "group" else None,
+        )
+    if weights.integer("num_bits", 1, 32) != 8 or strategy not in ("tensor", "channel", "block"):
+        raise _unreadable(weights.path("strategy"), f"{form} with a scale for each {strategy}")
+    block = _block(weights, "block_structure") if strategy == "block" else None
+    if kind == "float":
+        return Quantization(method="fp8", block=block)
+    if not symmetric or block is not None:
+        raise _unreadable(
+            weights.path("symmetric"), "integers of 8 bits with zero points or blocks"
+        )
+    return Quantization(method="integers")
+
+
+def _read_gguf(given: Fields) -> Quantization:
+    return Quantization(
+        method="gguf",
+        bits=given.integer("bits", 1, 32),
+        is_symmetric=given.flag("sym", True),
+        interleaved_heads=given.flag("interleaved_heads", False),
+        norms_are_whole=given.flag("norms_are_whole", False),
+    )
+
+
+_METHODS: Mapping[str, Callable[[Fields], Quantization]] = {
+    "gptq": _read_gptq,
+    "awq": _read_awq,
+    "fp8": _read_fp8,
+    "fbgemm_fp8": _read_fp8,
+    "compressed-tensors": _read_compressed,
+    "gguf": _read_gguf,
+}
+
+
+def _bits(given: Fields, name: str, known: tuple[int, ...], method: str) -> int:
+    bits = given.integer(name, 1, 32)
+    if bits not in known:
+        raise _unreadable(given.path(name), f"{method} with {bits} bits")
+    return bits
+
+
+def _group_size(given: Fields, name: str) -> int | None:
+    """None for -1, which is the whole row."""
+    size = given.integer(name, -1, MAX_GROUP, 128)
+    if size == 0:
+        raise invalid(given.path(name), size, "must be -1 or at least 1")
+    return None if size == -1 else size
+
+
+def _block(given: Fields, name: str) -> tuple[int, int] | None:
+    sizes = given.integers(name, 1, _MAX_BLOCK, 2)
+    if not sizes:
+        return None
+    if len(sizes) != 2:
+        raise invalid(given.path(name), len(sizes), "must be the rows and the inputs of a block")
+    return sizes[0], sizes[1]
+
+
+def _unreadable(field: str, what: str) -> InvalidConfigError:
+    what = what[:80].encode("ascii", "backslashreplace").decode()
+    return InvalidConfigError(
+        f"The model is stored quantised as {what} ({field} in config.json), which Potluck cannot read."
+        f" It reads {_READABLE}. Take the model in one of those, or the original.",
+        field=field,
+    )

@@ -1,0 +1,147 @@
+"""Check that what is stored makes up a model, tensor by tensor, by name, dtype, shape and size.
+
+Who opens a folder, who is assigned layers and who loads them ask the same, of what a stranger made.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import Protocol, TypeVar
+
+from potluck.errors import BrokenModelError
+from potluck.model.manifest import DTYPE_BITS
+from potluck.model.quantized import (
+    GGUF_BLOCKS,
+    WEIGHT,
+    Quantization,
+    Shape,
+    StoredPart,
+    gguf_bytes,
+    stored_parts,
+)
+
+FLOAT_DTYPES = ("F32", "F16", "BF16")
+"""Plain numbers; everything else takes a `quantization`."""
+
+
+class Described(Protocol):
+    """A tensor as a file's header, a manifest or a message describes it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> Shape: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+_Tensor = TypeVar("_Tensor", bound=Described)
+
+
+def find_stored(
+    expected: Mapping[str, Shape],
+    found: Mapping[str, _Tensor],
+    quantization: Quantization | None,
+    *,
+    where: str,
+) -> dict[str, tuple[_Tensor, ...]]:
+    """For each tensor of the model the stored ones that it is made of, checked; mostly it is one.
+
+    Args:
+        expected: names and shapes, from `ModelConfig.stage_tensors`.
+        found: what there is, by name. There may be more.
+        quantization: the config's.
+        where: the folder, for messages.
+
+    Raises:
+        BrokenModelError: one is missing, or not what the config asks for; it is named.
+    """
+    return {
+        name: _stored(name, shape, found, quantization, where) for name, shape in expected.items()
+    }
+
+
+def stored_bytes(dtype: str, shape: Shape) -> int | None:
+    """The bytes of a stored tensor; None: there is none of such a dtype and shape."""
+    if (bits := DTYPE_BITS.get(dtype)) is None:
+        return gguf_bytes(dtype, shape)
+    return prod(shape) * bits // 8
+
+
+def _stored(
+    name: str,
+    shape: Shape,
+    found: Mapping[str, _Tensor],
+    quantization: Quantization | None,
+    where: str,
+) -> tuple[_Tensor, ...]:
+    tensor = found.get(name)
+    if tensor is not None and tensor.dtype in FLOAT_DTYPES:
+        _check(tensor, (shape,), where)
+        return (tensor,)
+    parts = () if quantization is None else stored_parts(quantization, shape)
+    if not parts or not name.endswith(WEIGHT):
+        if tensor is None:
+            raise _missing(name, shape, len(found), where)
+        if quantization is None or quantization.method != "gguf" or len(shape) != 2:
+            raise _unreadable(tensor, FLOAT_DTYPES, where)
+        if tensor.dtype.removeprefix("GGUF_") not in GGUF_BLOCKS:
+            raise _unreadable(tensor, (*FLOAT_DTYPES, *GGUF_BLOCKS), where)
+        _check(tensor, (shape,), where)
+        return (tensor,)
+    chosen = [_part(name.removesuffix(WEIGHT), shape, part, found, where) for part in parts]
+    return tuple(tensor for tensor in chosen if tensor is not None)
+
+
+def _part(
+    prefix: str, shape: Shape, part: StoredPart, found: Mapping[str, _Tensor], where: str
+) -> _Tensor | None:
+    names = [prefix + suffix for suffix in part.suffixes]
+    tensor = next((found[name] for name in names if name in found), None)
+    if tensor is None:
+        if part.optional:
+            return None
+        raise _missing(names[0], part.shapes[-1], len(found), where, of=prefix + WEIGHT)
+    if tensor.dtype not in part.dtypes:
+        raise _unreadable(tensor, part.dtypes, where)
+    _check(tensor, part.shapes, where)
+    return tensor
+
+
+def _check(tensor: Described, shapes: Iterable[Shape], where: str) -> None:
+    shape, name = tuple(tensor.shape), tensor.name
+    if shape not in shapes:
+        asked = " or ".join(str(list(one)) for one in shapes)
+        raise BrokenModelError(
+            f"Tensor {name} in {where} has shape {list(shape)}, but config.json asks for {asked}."
+            " The files do not belong together; download the model again.",
+            tensor=name,
+        )
+    if tensor.nbytes != stored_bytes(tensor.dtype, shape):
+        raise BrokenModelError(
+            f"Tensor {name} in {where} has {tensor.nbytes} bytes, which is not what"
+            f" {tensor.dtype} {list(shape)} takes. The files are broken; download the model again.",
+            tensor=name,
+        )
+
+
+def _missing(
+    name: str, shape: Shape, others: int, where: str, *, of: str | None = None
+) -> BrokenModelError:
+    part = f", a part of {of}" if of is not None else ""
+    return BrokenModelError(
+        f"The model in {where} lacks tensor {name} {list(shape)}{part}, which its config.json"
+        f" asks for; {others} others are there. Its files do not belong together, or"
+        " the download is not complete.",
+        tensor=name,
+    )
+
+
+def _unreadable(tensor: Described, dtypes: Iterable[str], where: str) -> BrokenModelError:
+    return BrokenModelError(
+        f"Tensor {tensor.name} in {where} is stored as {tensor.dtype[:32]}; Potluck reads"
+        f" {', '.join(dtypes)} here. Take the model in another form.",
+        tensor=tensor.name,
+        dtype=tensor.dtype[:32],
+    )

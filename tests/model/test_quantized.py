@@ -1,0 +1,181 @@
+"""What a config says of quantised weights is read, or refused with its name."""
+
+import gguf
+import pytest
+
+from potluck.errors import InvalidConfigError
+from potluck.model.fields import Fields
+from potluck.model.quantized import (
+    GGUF_BLOCKS,
+    Quantization,
+    gguf_bytes,
+    read_quantization,
+    stored_parts,
+    weight_name,
+)
+
+# As they stand in the config.json of models of the Hub.
+GPTQ = {
+    "bits": 4, "group_size": 128, "desc_act": False, "sym": True, "quant_method": "gptq",
+    "damp_percent": 0.01, "model_file_base_name": "model", "static_groups": False,
+    "true_sequential": True,
+}  # fmt: skip
+GPTQ_V2 = GPTQ | {"checkpoint_format": "gptq_v2", "sym": False, "desc_act": True, "group_size": -1}
+AWQ = {
+    "bits": 4, "group_size": 128, "modules_to_not_convert": None, "quant_method": "awq",
+    "version": "gemm", "zero_point": True,
+}  # fmt: skip
+QWEN_FP8 = {
+    "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+    "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head"],
+}  # fmt: skip
+AUTO_FP8 = {"activation_scheme": "static", "quant_method": "fp8", "ignored_layers": ["lm_head"]}
+FBGEMM = {"activation_scale_ub": 1200.0, "quant_method": "fbgemm_fp8"}
+
+
+def compressed(form: str, **weights: object) -> dict[str, object]:
+    usual = {"actorder": None, "block_structure": None, "dynamic": False, "symmetric": True}
+    group = {"input_activations": None, "targets": ["Linear"], "weights": usual | weights}
+    return {
+        "config_groups": {"group_0": group},
+        "format": form,
+        "ignore": ["lm_head"],
+        "quant_method": "compressed-tensors",
+    }
+
+
+W4A16 = compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=128)
+FLOAT = compressed("float-quantized", num_bits=8, type="float", strategy="channel")
+FLOAT_BLOCKS = compressed(
+    "float-quantized", num_bits=8, type="float", strategy="block", block_structure=[128, 128]
+)
+W8A8 = compressed("int-quantized", num_bits=8, type="int", strategy="channel")
+
+
+def read(given: object) -> Quantization | None:
+    return read_quantization(Fields({"quantization_config": given}))
+
+
+@pytest.mark.parametrize(
+    ("given", "read_as"),
+    [
+        (GPTQ, Quantization(method="gptq", bits=4, group_size=128, zero_offset=1)),
+        (
+            GPTQ_V2,
+            Quantization(
+                method="gptq", bits=4, is_symmetric=False, is_reordered=True, group_size=None
+            ),
+        ),
+        (AWQ, Quantization(method="awq", bits=4, is_symmetric=False, group_size=128)),
+        (QWEN_FP8, Quantization(method="fp8", block=(128, 128))),
+        (AUTO_FP8, Quantization(method="fp8")),
+        (FBGEMM, Quantization(method="fp8")),
+        (W4A16, Quantization(method="packed", bits=4, group_size=128)),
+        (FLOAT, Quantization(method="fp8")),
+        (FLOAT_BLOCKS, Quantization(method="fp8", block=(128, 128))),
+        (W8A8, Quantization(method="integers")),
+    ],
+)
+def test_what_the_hub_has_is_read(given: object, read_as: Quantization) -> None:
+    assert read(given) == read_as
+
+
+def test_a_config_without_it_is_of_plain_numbers() -> None:
+    assert read(None) is None
+    assert read_quantization(Fields({})) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
+        ({"quant_method": "mxfp4"}, "mxfp4.*It reads GPTQ"),
+        ({"bits": 4}, "a method without a name"),
+        (GPTQ | {"bits": 3}, "GPTQ with 3 bits"),
+        (GPTQ | {"checkpoint_format": "marlin"}, "GPTQ in the format marlin"),
+        (GPTQ | {"is_marlin_format": True}, "GPTQ in the format marlin"),
+        (GPTQ | {"group_size": 0}, "group_size = 0"),
+        (GPTQ | {"group_size": -2}, "group_size = -2"),
+        (AWQ | {"version": "gemv"}, "AWQ of the version gemv"),
+        (QWEN_FP8 | {"fmt": "e5m2"}, "FP8 in the format e5m2"),
+        (QWEN_FP8 | {"weight_block_size": [128]}, "weight_block_size"),
+        (QWEN_FP8 | {"weight_block_size": [0, 128]}, "weight_block_size"),
+        (compressed("nvfp4-pack-quantized", num_bits=4, type="float"), "nvfp4-pack-quantized"),
+        (W4A16 | {"config_groups": {}}, "several kinds"),
+        (
+            W4A16
+            | {
+                "config_groups": {
+                    "a": W4A16["config_groups"]["group_0"],  # pyright: ignore[reportIndexIssue]
+                    "b": {"weights": {"num_bits": 8, "group_size": 128, "strategy": "group"}},
+                }
+            },
+            "several kinds",
+        ),
+        (compressed("int-quantized", num_bits=8, symmetric=False), "zero points"),
+        ("gptq", "named fields"),
+        (GPTQ | {"bits": "4"}, "quantization_config.bits"),
+    ],
+)
+def test_what_cannot_be_read_is_named(given: object, words: str) -> None:
+    with pytest.raises(InvalidConfigError, match=words):
+        read(given)
+
+
+def shapes_of(given: object, shape: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], ...]]:
+    quantization = read(given)
+    assert quantization is not None
+    parts = stored_parts(quantization, shape)
+    return {part.suffixes[0]: part.shapes for part in parts}
+
+
+def test_parts_have_the_shapes_that_the_formats_say() -> None:
+    matrix = (96, 256)
+
+    assert shapes_of(GPTQ, matrix) == {
+        ".qweight": ((32, 96),),
+        ".qzeros": ((2, 12),),
+        ".scales": ((2, 96),),
+        ".g_idx": ((256,),),
+    }
+    assert shapes_of(GPTQ_V2, matrix)[".scales"] == ((1, 96),)
+    assert shapes_of(AWQ, matrix) == {
+        ".qweight": ((256, 12),),
+        ".qzeros": ((2, 12),),
+        ".scales": ((2, 96),),
+    }
+    assert shapes_of(QWEN_FP8, matrix) == {".weight": (matrix,), ".weight_scale": ((1, 2),)}
+    assert (96, 1) in shapes_of(FBGEMM, matrix)[".weight_scale"]
+    assert () in shapes_of(AUTO_FP8, matrix)[".weight_scale"]
+    assert shapes_of(W4A16, matrix) == {
+        ".weight_packed": ((96, 32),),
+        ".weight_scale": ((96, 2),),
+        ".weight_g_idx": ((256,),),
+    }
+    assert shapes_of(GPTQ, (96,)) == {}
+
+
+@pytest.mark.parametrize(
+    ("stored", "name"),
+    [
+        ("model.layers.0.mlp.up_proj.qweight", "model.layers.0.mlp.up_proj.weight"),
+        ("a.g_idx", "a.weight"),
+        ("a.weight_scale_inv", "a.weight"),
+        ("a.weight_packed", "a.weight"),
+        ("a.weight", "a.weight"),
+        ("a.bias", "a.bias"),
+        ("weight_scale", "weight_scale"),
+    ],
+)
+def test_a_part_knows_its_matrix(stored: str, name: str) -> None:
+    assert weight_name(stored) == name
+
+
+def test_blocks_of_gguf_are_those_of_the_package() -> None:
+    for name, (inputs, nbytes) in GGUF_BLOCKS.items():
+        assert gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]] == (inputs, nbytes)
+        assert gguf_bytes(f"GGUF_{name}", (3, 5 * inputs)) == 15 * nbytes
+    assert gguf_bytes("GGUF_Q4_K", (3, 32)) is None
+    assert gguf_bytes("GGUF_Q4_K", ()) is None
+    assert gguf_bytes("Q4_K", (3, 256)) is None
+    assert gguf_bytes("GGUF_Q9_K", (3, 256)) is None
