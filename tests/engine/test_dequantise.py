@@ -1,0 +1,218 @@
+"""What is stored quantised is worth what its format says, and stays as it is where that can be."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import quantised_tensors as stored
+import torch
+from quantised_tensors import Quantised, random_matrix
+from torch import Tensor
+
+from potluck.engine.dequantise import StoredRows, fill_from_parts
+from potluck.engine.kernels import PackedWeight, ReferenceKernels
+from potluck.engine.targets import PackedTarget, TensorTarget
+from potluck.errors import BrokenModelError
+from potluck.model.quantized import Quantization
+
+# More rows than a piece has, an odd number of them, and groups that are cut off.
+ROWS, INPUTS = 2072, 160
+Make = Callable[[Tensor], Quantised]
+
+
+def gptq(**facts: Any) -> Quantization:
+    usual: dict[str, Any] = {"bits": 4, "group_size": 32, "zero_offset": 1}
+    return Quantization(method="gptq", **(usual | facts))
+
+
+FORMATS: dict[str, tuple[Quantization, Make]] = {
+    "gptq": (gptq(), stored.gptq),
+    "gptq, 2 bits": (gptq(bits=2), lambda w: stored.gptq(w, bits=2)),
+    "gptq, 8 bits": (gptq(bits=8), lambda w: stored.gptq(w, bits=8)),
+    "gptq, zero points": (gptq(), lambda w: stored.gptq(w, symmetric=False)),
+    "gptq, 8 bits, zero points": (
+        gptq(bits=8),
+        lambda w: stored.gptq(w, bits=8, symmetric=False),
+    ),
+    "gptq 2": (gptq(zero_offset=0), lambda w: stored.gptq(w, symmetric=False, version=2)),
+    "gptq, reordered": (gptq(), lambda w: stored.gptq(w, reordered=True)),
+    "gptq, whole rows": (gptq(group_size=None), lambda w: stored.gptq(w, group=INPUTS)),
+    "gptq, cut off": (gptq(group_size=128), lambda w: stored.gptq(w, group=128)),
+    "gptq, small groups": (gptq(group_size=16), lambda w: stored.gptq(w, group=16)),
+    "awq": (Quantization(method="awq", bits=4, group_size=32), stored.awq),
+    "awq, 64": (
+        Quantization(method="awq", bits=4, group_size=64),
+        lambda w: stored.awq(w, group=64),
+    ),
+    "packed": (Quantization(method="packed", bits=4, group_size=32), stored.packed),
+    "packed, 8 bits, zero points": (
+        Quantization(method="packed", bits=8, group_size=32, is_symmetric=False),
+        lambda w: stored.packed(w, bits=8, symmetric=False),
+    ),
+    "fp8, blocks": (
+        Quantization(method="fp8", block=(128, 128)),
+        lambda w: stored.fp8(w, block=(128, 128), dtype=torch.float32),
+    ),
+    "fp8, small blocks, bf16": (
+        Quantization(method="fp8", block=(24, 40)),
+        lambda w: stored.fp8(w, block=(24, 40), dtype=torch.bfloat16),
+    ),
+    "fp8, rows": (
+        Quantization(method="fp8"),
+        lambda w: stored.fp8(w, block=None, dtype=torch.bfloat16),
+    ),
+    "fp8, whole": (Quantization(method="fp8"), stored.fp8_whole),
+    "integers": (Quantization(method="integers"), stored.int8),
+}
+every_format = pytest.mark.parametrize(
+    ("quantization", "make"), FORMATS.values(), ids=FORMATS.keys()
+)
+
+
+def packed_target(rows: int, bits: int, width: int = INPUTS) -> tuple[PackedWeight, PackedTarget]:
+    weight = PackedWeight.empty(rows, width, bits)
+    return weight, PackedTarget(weight, 0, rows, ReferenceKernels())
+
+
+@every_format
+def test_values_are_those_of_the_format(quantization: Quantization, make: Make) -> None:
+    made = make(random_matrix(ROWS, INPUTS))
+    filled = torch.full((ROWS, INPUTS), torch.nan)
+
+    fill_from_parts(TensorTarget(filled), quantization, made.parts)
+
+    assert torch.equal(filled, made.values)
+
+
+# The least bits in which the integers of a format are kept. Where a scale is not one of 32 inputs in a
+# row, or an integer needs nine bits, the values are packed anew.
+KEPT = {
+    "gptq": 4, "gptq, 2 bits": 4, "gptq, whole rows": 4, "gptq, cut off": 4, "packed": 4,
+    "gptq, 8 bits": 8, "gptq, zero points": 8, "gptq 2": 8, "awq": 8, "awq, 64": 8, "integers": 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("name", FORMATS)
+def test_integers_that_fit_are_packed_as_they_are(name: str, bits: int) -> None:
+    quantization, make = FORMATS[name]
+    made = make(random_matrix(48, INPUTS))
+    packed, target = packed_target(48, bits)
+
+    fill_from_parts(target, quantization, made.parts)
+
+    found = packed.dequantise()
+    assert torch.equal(found, made.values) == (bits >= KEPT.get(name, 99))
+    error = (found - made.values).norm() / made.values.norm()
+    assert error < (0.1 if bits == 4 else 0.006)
+
+
+def test_a_zero_point_of_none_wraps_around_in_the_first_version() -> None:
+    made = stored.gptq(random_matrix(16, 64).abs(), symmetric=False)
+    assert (made.integers >= 0).all()  # all zero points are 0, stored as 15
+    filled = torch.empty(16, 64)
+
+    fill_from_parts(TensorTarget(filled), gptq(), made.parts)
+
+    assert torch.equal(filled, made.values)
+
+
+@pytest.mark.parametrize("index", [-1, 2, 1 << 30])
+def test_a_group_that_is_not_there_is_refused(index: int) -> None:
+    made = stored.gptq(random_matrix(16, 64))
+    made.parts["g_idx"][7] = index
+
+    with pytest.raises(BrokenModelError, match="groups that it does not have"):
+        fill_from_parts(TensorTarget(torch.empty(16, 64)), gptq(), made.parts)
+
+
+KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
+K_KINDS = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"]
+K_INPUTS = 512
+
+
+def gguf_blocks(kind: str, rows: int, seed: int = 0) -> tuple[np.ndarray, Tensor]:
+    """Bytes (rows, bytes of a row), and what the package says that they are worth."""
+    dtype = gguf.GGMLQuantizationType[kind]
+    if kind in KINDS:
+        blocks = gguf.quants.quantize(random_matrix(rows, K_INPUTS, seed).numpy(), dtype)
+    else:
+        blocks = random_blocks(kind, rows, seed)
+    return blocks, torch.from_numpy(gguf.quants.dequantize(blocks, dtype))
+
+
+def random_blocks(kind: str, rows: int, seed: int) -> np.ndarray:
+    """Any bytes are blocks; only their scales, which are f16, must be numbers."""
+    inputs, nbytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    random = np.random.default_rng(seed)
+    blocks = random.integers(0, 256, (rows, K_INPUTS // inputs, nbytes), dtype=np.uint8)
+    halves = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+    for at in halves.get(kind, (0,)):
+        scales = random.uniform(0.001, 0.01, blocks.shape[:2]).astype(np.float16)
+        blocks[..., at : at + 2] = scales[..., None].view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+def fill(target: TensorTarget | PackedTarget, rows: StoredRows, blocks: np.ndarray) -> None:
+    """In pieces, as a loader reads them."""
+    step = 2 * rows.step
+    for first in range(0, len(blocks), step):
+        rows.fill(target, first, memoryview(bytearray(blocks[first : first + step])))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *K_KINDS])
+def test_blocks_of_gguf_are_worth_what_the_package_says(kind: str) -> None:
+    blocks, values = gguf_blocks(kind, rows=75)
+    filled = torch.empty_like(values)
+    rows = StoredRows(f"GGUF_{kind}", K_INPUTS)
+
+    fill(TensorTarget(filled), rows, blocks)
+
+    assert rows.nbytes == blocks.shape[1]
+    assert torch.equal(filled, values)
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("Q4_0", 4), ("Q4_0", 8), ("Q8_0", 8)])
+def test_integers_of_gguf_are_packed_as_they_are(kind: str, bits: int) -> None:
+    blocks, values = gguf_blocks(kind, rows=75)
+    packed, target = packed_target(75, bits, K_INPUTS)
+
+    fill(target, StoredRows(f"GGUF_{kind}", K_INPUTS), blocks)
+
+    assert torch.equal(packed.dequantise(), values)
+
+
+def as_llama_cpp_has_them(rows: Tensor, heads: int) -> Tensor:
+    """`LlamaModel.permute` of convert_hf_to_gguf.py."""
+    halves = rows.view(heads, 2, len(rows) // heads // 2, *rows.shape[1:])
+    return halves.swapaxes(1, 2).reshape(rows.shape)
+
+
+@pytest.mark.parametrize("head", [64, 20])
+@pytest.mark.parametrize("dtype", ["F16", "GGUF_Q8_0", "GGUF_Q5_1"])
+def test_rows_of_heads_come_back_into_order(dtype: str, head: int) -> None:
+    weight = random_matrix(5 * head, K_INPUTS)
+    permuted = as_llama_cpp_has_them(weight, heads=5).contiguous()
+    kind = gguf.GGMLQuantizationType[dtype.removeprefix("GGUF_")]
+    blocks = gguf.quants.quantize(permuted.numpy(), kind)
+    expected = torch.from_numpy(
+        gguf.quants.dequantize(gguf.quants.quantize(weight.numpy(), kind), kind)
+    )
+    filled = torch.empty_like(weight)
+
+    fill(TensorTarget(filled), StoredRows(dtype, K_INPUTS, interleaved=head), blocks)
+
+    assert torch.equal(filled, expected.float())
+
+
+def test_a_bias_of_heads_comes_back_into_order() -> None:
+    bias = torch.arange(60.0)
+    permuted = as_llama_cpp_has_them(bias, heads=3).contiguous().numpy()
+    filled = torch.empty(60)
+
+    rows = StoredRows("F32", 1, interleaved=20)
+    rows.fill(TensorTarget(filled), 0, memoryview(bytearray(permuted)))
+
+    assert torch.equal(filled, bias)
