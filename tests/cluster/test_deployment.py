@@ -24,6 +24,7 @@ async def deployment_on(
     shape = shape_of(model.config, "f32", context=64)
     plan = make_plan(shape, seats, await survey.links(computers[0], computers[1:]), layers=by_hand)
     planned = Planned(
+        note="",
         model=model,
         scheme="f32",
         context=64,

@@ -9,7 +9,8 @@ from fake_cluster import FakeComputer, FakeComputers, failing, run, until
 from potluck.api.openai import StageTiming, Timings
 from potluck.api.schema import PlanRequest
 from potluck.cluster.generation import Usage
-from potluck.cluster.master import Master, default_scheme, without_constraints
+from potluck.cluster.master import Master, schemes_of, without_constraints
+from potluck.cluster.survey import shape_of
 from potluck.errors import (
     BrokenModelError,
     EngineError,
@@ -429,10 +430,27 @@ def test_an_engine_that_died_here_gets_its_layers_again(model: LocalModel) -> No
     run(main())
 
 
+def test_auto_takes_the_best_quality_that_fits_and_says_why(model: LocalModel) -> None:
+    async def main() -> None:
+        home = Home(model)
+        room = shape_of(model.config, "int8", context=64).model_memory
+        home.desk.devices = (small(home.desk, room - 1),)
+        home.laptop.devices = (small(home.laptop, 1),)
+        planned = await home.master.plan(PlanRequest(model="big", context=64))
+
+        assert planned.scheme == "int8"
+        assert "In bf16 the model needs" in planned.note
+        home.desk.devices = (small(home.desk, 10_000_000),)
+        planned = await home.master.plan(PlanRequest(model="big", context=64))
+        assert (planned.scheme, planned.note) == ("f32", "")
+
+    run(main())
+
+
 def test_when_who_is_left_is_not_enough_no_other_model_answers_instead(model: LocalModel) -> None:
     async def main() -> None:
         home = Home(model)
-        asked = PlanRequest(model="big", workers=1, context=64)
+        asked = PlanRequest(model="big", scheme="f32", workers=1, context=64)
         home.desk.devices = (small(home.desk, 60_000),)
         home.laptop.devices = (small(home.laptop, 200_000),)
         await home.master.load(asked)
@@ -564,7 +582,8 @@ def timings(*compute_ms: float) -> Timings:
 
 
 def test_a_small_model_keeps_its_precision(model: LocalModel) -> None:
-    assert default_scheme(model) == "f32"
+    assert schemes_of("auto", model)[0] == "f32"
+    assert schemes_of("int4", model) == ("int4",)
 
 
 def test_without_constraints_the_model_stays_the_same() -> None:

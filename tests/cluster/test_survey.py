@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from fake_cluster import FakeComputer, failing, run
 from model_folders import CONFIG
@@ -5,6 +7,7 @@ from model_folders import CONFIG
 from potluck.cluster.survey import FAILED_AGE_S, LINK_AGE_S, Survey, device_label, shape_of
 from potluck.errors import EngineError, PeerLostError
 from potluck.model.config import ModelConfig
+from potluck.model.schemes import weight_bytes
 from potluck.plan.cost import Seat
 from potluck.wire.messages import DeviceInfo
 
@@ -28,12 +31,12 @@ async def seats(survey: Survey, *computers: FakeComputer) -> list[Seat]:
 def test_a_shape_counts_the_bytes_of_the_scheme() -> None:
     full, half = shape_of(SHAPE, "f32", context=64), shape_of(SHAPE, "bf16", context=64)
 
-    layer = sum(
-        rows[0] * (rows[1] if len(rows) > 1 else 1) for rows in SHAPE.layer_tensors(0).values()
-    )
+    shapes = SHAPE.layer_tensors(0).values()
+    layer = sum(math.prod(shape) for shape in shapes)
+    norms = sum(math.prod(shape) for shape in shapes if len(shape) == 1)  # stay f32
     assert full.layers == (0,) * SHAPE.num_layers
     assert full.layer_bytes == (4 * layer,)
-    assert half.layer_bytes == (2 * layer,)
+    assert half.layer_bytes == (2 * (layer + norms),)
     assert full.hidden_bytes == 4 * SHAPE.hidden_size
     assert full.context == 64
     assert not full.tied
@@ -43,7 +46,9 @@ def test_layers_of_another_size_are_another_kind() -> None:
     shape = shape_of(MIXED, "f32", context=64)
 
     assert shape.layers == (0, 1, 0, 1)
-    assert shape.layer_bytes == (MIXED.layer_bytes(0, 4), MIXED.layer_bytes(1, 4))
+    assert shape.layer_bytes == tuple(
+        weight_bytes(MIXED, MIXED.layer_tensors(layer), "f32") for layer in (0, 1)
+    )
     assert shape.layer_bytes[1] > shape.layer_bytes[0]
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from potluck.engine import attention as attention_module
 from potluck.engine.attention import Attention, Heads, SoftCappedAttention, Step
 from potluck.engine.kvcache import LayerCache
-from potluck.engine.linear import Linear
+from potluck.engine.linear import FloatLinear
 from potluck.engine.products import Products
 from potluck.engine.rotary import Rotary
 from potluck.model.rope import Rope
@@ -44,11 +44,11 @@ def test_a_query_looks_at_what_is_before_it_and_in_its_window(
         assert seen[query].tolist() == expected
 
 
-def linear(rows: int, width: int) -> Linear:
-    return Linear(torch.randn(rows, width), None, Products())
+def linear(rows: int, width: int) -> FloatLinear:
+    return FloatLinear(torch.randn(rows, width), None, Products())
 
 
-def pieces(window: int | None) -> tuple[Heads, Linear, None, Linear]:
+def pieces(window: int | None) -> tuple[Heads, FloatLinear, None, FloatLinear]:
     heads = Heads(queries=H, keys=HKV, size=K, window=window, scale=0.3, rope=0, rotary_dim=K)
     return heads, linear((H + 2 * HKV) * K, D), None, linear(D, H * K)
 

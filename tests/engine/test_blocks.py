@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tiny_models import VARIANTS, Pipeline, Reference
-from torch import Tensor
+from tiny_models import VARIANTS, Pipeline, Reference, difference, off
 
 from potluck.engine.device import find_devices
 
@@ -13,18 +12,6 @@ MakeReference = Callable[..., Reference]
 
 TOKENS = 40  # more than any window of the variants, so that windows show
 TOLERANCE = 1e-5  # of the largest logit; f32 has 1.2e-7, and four layers add up
-
-
-def difference(ours: Tensor, theirs: Tensor) -> float:
-    """The largest difference, relative to the largest logit."""
-    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
-
-
-def off(logits: Tensor, exact: Tensor) -> float:
-    """The error of half of the tokens, relative to all logits: where a rounding lets a router choose
-    another expert, that token is another."""
-    errors = (logits - exact).pow(2).mean(-1).sqrt()  # (T,)
-    return (errors.median() / exact.pow(2).mean().sqrt()).item()
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -79,7 +66,7 @@ def test_bf16_is_as_exact_as_that_of_transformers(
     ids = reference.prompt(TOKENS)
     exact = reference.logits(ids)  # in f32, with the weights that bf16 can hold
 
-    logits = Pipeline(reference, [2], torch.bfloat16).run_in_pieces(ids, (30,) + (1,) * 10)
+    logits = Pipeline(reference, [2], "bf16").run_in_pieces(ids, (30,) + (1,) * 10)
 
     reference.model.to(torch.bfloat16)
     theirs = reference.logits(ids)

@@ -32,7 +32,7 @@ def test_what_was_written_is_read_back_keys_before_values() -> None:
 
     cache.write(2, kv)
 
-    keys, values = cache.read(2, 5)
+    keys, values = cache.read(2, 5, torch.float32)
     assert torch.equal(keys[0], kv[:, :3].transpose(0, 1))
     assert torch.equal(values[0], kv[:, 3:].transpose(0, 1))
 
@@ -42,11 +42,13 @@ def test_growing_keeps_every_token() -> None:
     cache.resize(4, 0)
     kv = torch.randn(4, 6, 4)
     cache.write(0, kv)
-    before = [part.clone() for part in cache.read(0, 4)]
+    before = [part.clone() for part in cache.read(0, 4, torch.float32)]
 
     cache.resize(9, 4)
 
-    assert all(torch.equal(*pair) for pair in zip(cache.read(0, 4), before, strict=True))
+    assert all(
+        torch.equal(*pair) for pair in zip(cache.read(0, 4, torch.float32), before, strict=True)
+    )
 
 
 def test_a_session_doubles_up_to_the_context() -> None:

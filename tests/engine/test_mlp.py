@@ -7,15 +7,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.engine.linear import Linear
-from potluck.engine.mlp import Experts, Mlp
+from potluck.engine.linear import FloatLinear
+from potluck.engine.mlp import Experts, GatedMlp
 from potluck.engine.products import Products
 from potluck.model.config import Activation
 
 D, SIZE, COUNT = 6, 4, 5
 
 
-class CountingMlp(Mlp):
+class CountingMlp(GatedMlp):
     """Remembers how many tokens it was given."""
 
     __slots__ = ("tokens",)
@@ -23,7 +23,9 @@ class CountingMlp(Mlp):
     def __init__(self, generator: torch.Generator) -> None:
         gate_up = torch.randn(2 * SIZE, D, generator=generator).bfloat16().float()
         down = torch.randn(D, SIZE, generator=generator).bfloat16().float()
-        super().__init__(Linear(gate_up, None, Products()), Linear(down, None, Products()), "silu")
+        super().__init__(
+            FloatLinear(gate_up, None, Products()), FloatLinear(down, None, Products()), "silu"
+        )
         self.tokens = 0
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -45,7 +47,7 @@ def by_definition(mix: Experts, x: Tensor, per_token: int, normalise: bool) -> T
     weights = torch.where(probabilities >= threshold, probabilities, 0.0)
     if normalise:
         weights = weights / weights.sum(-1, keepdim=True)
-    outputs = torch.stack([Mlp.__call__(expert, x) for expert in mix.experts], 1)  # (T, E, D)
+    outputs = torch.stack([expert(x) for expert in mix.experts], 1)  # (T, E, D)
     return (weights[..., None] * outputs).sum(1)
 
 
@@ -88,6 +90,7 @@ def test_16_bits_are_routed_and_added_up_in_32() -> None:
     expected = mix(x.float())
     for expert in experts:
         for linear in (expert.gate_up, expert.down):
+            assert isinstance(linear, FloatLinear)
             linear.weight = linear.weight.bfloat16()
 
     y = mix(x)
@@ -105,7 +108,9 @@ def test_a_gated_mlp_uses_its_activation() -> None:
         "gelu_pytorch_tanh": _gelu,
     }
     for name, function in functions.items():
-        mlp = Mlp(Linear(up, None, Products()), Linear(torch.eye(1), None, Products()), name)
+        mlp = GatedMlp(
+            FloatLinear(up, None, Products()), FloatLinear(torch.eye(1), None, Products()), name
+        )
         assert mlp(x).item() == pytest.approx(function(x).item() * 2)
 
 

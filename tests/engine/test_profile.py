@@ -5,7 +5,6 @@ import math
 import time
 
 import pytest
-import torch
 from tiny_models import CPU, Reference
 
 from potluck.engine.profile import profile_layers
@@ -15,9 +14,7 @@ from potluck.model.layers import LayerKind
 
 
 def test_every_figure_is_measured_and_a_chunk_costs_more_than_a_token(llama: Reference) -> None:
-    profile = profile_layers(
-        llama.config, CPU, torch.float32, chunk=256, memory=1 << 24, budget_s=0.02
-    )
+    profile = profile_layers(llama.config, CPU, "f32", chunk=256, memory=1 << 24, budget_s=0.02)
 
     assert profile.decode_ms > 0
     assert profile.head_ms > 0
@@ -36,9 +33,7 @@ def test_a_bigger_layer_takes_longer() -> None:
                 "num_attention_heads": 4,
             }
         )
-        return profile_layers(
-            config, CPU, torch.float32, chunk=8, memory=1 << 28, budget_s=0.05
-        ).decode_ms
+        return profile_layers(config, CPU, "f32", chunk=8, memory=1 << 28, budget_s=0.05).decode_ms
 
     assert decode_ms(1024) > 2 * decode_ms(64)  # 256 times the weights
 
@@ -60,7 +55,7 @@ def test_every_kind_of_layer_is_measured_by_itself() -> None:
         }
     )
 
-    profile = profile_layers(config, CPU, torch.float32, chunk=8, memory=1 << 28, budget_s=0.05)
+    profile = profile_layers(config, CPU, "f32", chunk=8, memory=1 << 28, budget_s=0.05)
 
     dense, mixture = (LayerKind(window=None, experts=experts) for experts in (False, True))
     assert profile.layers == (dense, mixture, mixture, mixture)
@@ -73,7 +68,7 @@ def test_every_kind_of_layer_is_measured_by_itself() -> None:
 def test_a_profile_takes_about_the_time_it_was_given(llama: Reference) -> None:
     start = time.perf_counter()
 
-    profile_layers(llama.config, CPU, torch.float32, chunk=16, memory=1 << 24, budget_s=0.01)
+    profile_layers(llama.config, CPU, "f32", chunk=16, memory=1 << 24, budget_s=0.01)
 
     assert time.perf_counter() - start < 5  # a bound for a busy machine, not a figure
 
@@ -82,16 +77,14 @@ def test_a_layer_that_has_no_room_is_refused_with_the_numbers(llama: Reference) 
     parameters = sum(math.prod(shape) for shape in llama.config.layer_tensors(0).values())
 
     with pytest.raises(OutOfMemoryError, match="lends 10") as caught:
-        profile_layers(llama.config, CPU, torch.float32, chunk=1, memory=10_000)
+        profile_layers(llama.config, CPU, "f32", chunk=1, memory=10_000)
     assert caught.value.data["needed"] == 4 * parameters
 
 
 def test_a_head_that_has_no_room_is_concluded_from_a_part_of_it(llama: Reference) -> None:
     def head_ms(vocabulary: int) -> float:
         config = dataclasses.replace(llama.config, vocab_size=vocabulary)
-        return profile_layers(
-            config, CPU, torch.float32, chunk=1, memory=1 << 20, budget_s=0.02
-        ).head_ms
+        return profile_layers(config, CPU, "f32", chunk=1, memory=1 << 20, budget_s=0.02).head_ms
 
     # 2 MB and 400 MB of head, of which half a megabyte each is timed.
     assert head_ms(2 * 10**6) > 20 * head_ms(10**4)

@@ -14,7 +14,8 @@ from tiny_models import CPU, Reference, stored_tensors
 from torch import Tensor
 
 from potluck.engine.builder import StageWeights
-from potluck.engine.mlp import Mlp
+from potluck.engine.linear import FloatEmbedding, FloatLinear
+from potluck.engine.mlp import GatedMlp
 from potluck.engine.weights import (
     PIECE,
     StoredTensor,
@@ -23,6 +24,7 @@ from potluck.engine.weights import (
 )
 from potluck.errors import BrokenModelError, IntegrityError, InvalidLayersError, OutOfMemoryError
 from potluck.model.config import ModelConfig
+from potluck.model.schemes import Scheme
 
 MakeReference = Callable[..., Reference]
 
@@ -34,7 +36,7 @@ def load(
     embedding: bool = True,
     head: bool = True,
     tensors: tuple[StoredTensor, ...] | None = None,
-    dtype: torch.dtype = torch.float32,
+    scheme: Scheme = "f32",
     progress: Callable[[int, int], None] | None = None,
 ) -> StageWeights:
     return load_weights(
@@ -43,7 +45,7 @@ def load(
         embedding=embedding,
         head=head,
         tensors=reference.tensors if tensors is None else tensors,
-        dtype=dtype,
+        scheme=scheme,
         device=CPU,
         progress=progress,
     )
@@ -74,7 +76,7 @@ def test_projections_that_are_read_together_lie_together(
     block = load(reference).blocks[1]
 
     prefix = "model.layers.1."
-    assert isinstance(block.mlp, Mlp)
+    assert isinstance(block.mlp, GatedMlp)
     for linear, parts in (
         (block.attention.qkv, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
         (block.mlp.gate_up, ("mlp.gate_proj", "mlp.up_proj")),
@@ -83,6 +85,7 @@ def test_projections_that_are_read_together_lie_together(
     ):
         weights = [state[f"{prefix}{part}.weight"] for part in parts]
         biases = [state[f"{prefix}{part}.bias"] for part in parts]
+        assert isinstance(linear, FloatLinear)
         assert linear.bias is not None
         assert torch.equal(linear.weight, torch.cat(weights))
         assert torch.equal(linear.bias, torch.cat(biases))
@@ -93,9 +96,9 @@ def test_a_tied_head_is_the_embedding_itself(make_reference: MakeReference) -> N
 
     weights = load(reference)
 
-    assert weights.lm_head is not None
-    assert weights.embedding is not None
-    assert weights.lm_head.weight.data_ptr() == weights.embedding.data_ptr()
+    assert isinstance(weights.lm_head, FloatLinear)
+    assert isinstance(weights.embedding, FloatEmbedding)
+    assert weights.lm_head.weight.data_ptr() == weights.embedding.weight.data_ptr()
     assert weights.nbytes == sum(p.nbytes for p in reference.model.parameters())
 
 
@@ -105,7 +108,7 @@ def test_a_tied_head_alone_has_its_own_copy_and_no_embedding(
     weights = load(make_reference("qwen 2"), layers=range(3, 4), embedding=False)
 
     assert weights.embedding is None
-    assert weights.lm_head is not None
+    assert isinstance(weights.lm_head, FloatLinear)
     assert weights.lm_head.weight.shape == (131, 48)
 
 
@@ -147,9 +150,12 @@ def test_progress_that_raises_stops_the_load(llama: Reference) -> None:
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("computed", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("scheme", "computed"),
+    [("f32", torch.float32), ("f16", torch.float16), ("bf16", torch.bfloat16)],
+)
 def test_every_stored_dtype_is_converted_to_every_computed_one(
-    llama: Reference, tmp_path: Path, stored: torch.dtype, computed: torch.dtype
+    llama: Reference, tmp_path: Path, stored: torch.dtype, scheme: Scheme, computed: torch.dtype
 ) -> None:
     # One matrix is larger than a piece, and ends within one.
     config = dataclasses.replace(llama.config, vocab_size=PIECE // 48 // 2 * 3 + 5)
@@ -162,12 +168,12 @@ def test_every_stored_dtype_is_converted_to_every_computed_one(
         embedding=True,
         head=False,
         tensors=stored_tensors(tmp_path),
-        dtype=computed,
+        scheme=scheme,
         device=CPU,
     )
 
-    assert weights.embedding is not None
-    assert torch.equal(weights.embedding, matrix.to(computed))
+    assert isinstance(weights.embedding, FloatEmbedding)
+    assert torch.equal(weights.embedding.weight, matrix.to(computed))
 
 
 def test_a_changed_byte_is_found_and_its_digest_named(damaged: Reference) -> None:
@@ -255,18 +261,20 @@ def test_a_model_for_which_there_is_no_memory_is_refused(llama: Reference) -> No
                     nbytes=config.vocab_size * config.hidden_size * 4,
                 )
             ],
-            dtype=torch.float32,
+            scheme="f32",
             device=CPU,
         )
 
 
 def test_random_weights_have_the_shape_of_the_model(llama: Reference) -> None:
     weights = random_weights(
-        llama.config, range(4), embedding=True, head=True, dtype=torch.float32, device=CPU
+        llama.config, range(4), embedding=True, head=True, scheme="f32", device=CPU
     )
 
     assert weights.nbytes == load(llama).nbytes
-    assert all(torch.isfinite(block.attention.qkv.weight).all() for block in weights.blocks)
+    for block in weights.blocks:
+        assert isinstance(block.attention.qkv, FloatLinear)
+        assert block.attention.qkv.weight.isfinite().all()
 
 
 def test_a_stored_tensor_of_the_hub_has_the_digest_of_its_bytes(llama: Reference) -> None:

@@ -10,6 +10,7 @@ from potluck.errors import InvalidConfigError, ModelError, UnknownArchitectureEr
 from potluck.model.config import ModelConfig
 from potluck.model.families import FAMILIES
 from potluck.model.rope import LinearScaling, Llama3Scaling, Rope
+from potluck.model.schemes import weight_bytes
 
 LLAMA: dict[str, object] = {
     "architectures": ["LlamaForCausalLM"],
@@ -287,7 +288,7 @@ def test_no_config_of_a_stranger_breaks_more_than_itself(
         assert len(config.ropes.layers) == len(config.expert_layers) == config.num_layers
         assert config.num_heads % config.num_kv_heads == 0
         assert all(0 < rope.dim <= config.head_dim for rope in config.ropes.distinct)
-        assert config.layer_bytes(0, 2) > 0
+        assert weight_bytes(config, config.layer_tensors(0), "int4") > 0
 
 
 @unhurried

@@ -1,5 +1,7 @@
 """Layers of one model that differ are told apart, and those of equal cost are not."""
 
+from math import prod
+
 import pytest
 
 from potluck.errors import InvalidConfigError
@@ -64,7 +66,7 @@ def test_layers_of_equal_cost_are_of_one_kind() -> None:
     assert [kind.experts for kind in mixed.layer_kinds] == [False, True, True, True]
 
 
-def test_the_bytes_of_a_layer_are_those_of_its_tensors() -> None:
+def test_a_layer_has_the_numbers_of_its_tensors() -> None:
     config = read(
         "Qwen3MoeForCausalLM",
         num_experts=3,
@@ -73,9 +75,9 @@ def test_the_bytes_of_a_layer_are_those_of_its_tensors() -> None:
         mlp_only_layers=[0],
     )
     attention = 2 * 64 * 64 + 2 * 64 * 32 + 2 * 64 + 2 * 16
+    sizes = [sum(map(prod, config.layer_tensors(layer).values())) for layer in (0, 1)]
 
-    assert config.layer_bytes(0, 2) == 2 * (attention + 3 * 64 * 32)
-    assert config.layer_bytes(1, 2) == 2 * (attention + 3 * 64 + 3 * 3 * 64 * 8)
+    assert sizes == [attention + 3 * 64 * 32, attention + 3 * 64 + 3 * 3 * 64 * 8]
 
 
 def test_experts_are_counted_under_both_of_their_names() -> None:

@@ -17,6 +17,7 @@ from potluck.engine.stage import Stage
 from potluck.engine.weights import StoredTensor, load_weights
 from potluck.ids import Digest, SessionId
 from potluck.model.config import ModelConfig
+from potluck.model.schemes import Scheme
 
 CPU = torch.device("cpu")
 SESSION = SessionId("chat")
@@ -89,6 +90,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Llama",
         {"num_key_value_heads": 1, "tie_word_embeddings": True, "vocab_size": 97},
     ),
+    "llama, whole blocks": ("Llama", {"intermediate_size": 80, "head_dim": 16}),
     "llama, no shared key heads": ("Llama", {"num_key_value_heads": 4}),
     "llama, biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
     "llama 3 scaling": ("Llama", {"rope_parameters": LLAMA_3, "head_dim": 32}),
@@ -107,10 +109,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Mixtral",
         {"num_local_experts": 3, "num_experts_per_tok": 1, **SLIDING},
     ),
-    "qwen 2": ("Qwen2", {"tie_word_embeddings": True}),
+    "qwen 2": (
+        "Qwen2",
+        {"tie_word_embeddings": True, "intermediate_size": 64, "num_key_value_heads": 4},
+    ),
     "qwen 2, window in the last layers": ("Qwen2", QWEN_WINDOW),
     "qwen 2.5, yarn": ("Qwen2", {"rope_parameters": YARN}),
-    "qwen 3": ("Qwen3", {"head_dim": 16}),
+    "qwen 3": ("Qwen3", {"head_dim": 16, "intermediate_size": 64}),
     "qwen 3, window": ("Qwen3", {"head_dim": 24, "num_key_value_heads": 1, **QWEN_WINDOW}),
     "qwen 3 moe": ("Qwen3Moe", {"norm_topk_prob": True, **QWEN_MOE}),
     "qwen 3 moe, some layers, odd": (
@@ -215,7 +220,7 @@ class Reference:
         *,
         embedding: bool | None = None,
         head: bool | None = None,
-        dtype: torch.dtype = torch.float32,
+        scheme: Scheme = "f32",
         device: torch.device = CPU,
         context: int = CONTEXT,
         cache_budget: int = 1 << 24,
@@ -229,7 +234,7 @@ class Reference:
             embedding=start == 0 if embedding is None else embedding,
             head=stop == self.config.num_layers if head is None else head,
             tensors=self.tensors,
-            dtype=dtype,
+            scheme=scheme,
             device=device,
         )
         return Stage(weights, context=context, cache_budget=cache_budget, epoch=epoch)
@@ -242,17 +247,17 @@ class Pipeline:
         self,
         reference: Reference,
         cuts: Sequence[int] = (),
-        dtype: torch.dtype = torch.float32,
+        scheme: Scheme = "f32",
         device: torch.device = CPU,
         context: int = CONTEXT,
     ) -> None:
         layers = reference.config.num_layers
         bounds = [0, *cuts, layers]
         self.stages = [
-            reference.stage(start, stop, head=False, dtype=dtype, device=device, context=context)
+            reference.stage(start, stop, head=False, scheme=scheme, device=device, context=context)
             for start, stop in pairwise(bounds)
         ]
-        self._head = reference.stage(layers, layers, embedding=False, dtype=dtype, device=device)
+        self._head = reference.stage(layers, layers, embedding=False, scheme=scheme, device=device)
         self.position = self._step = 0
         for stage in self.stages:
             stage.open(SESSION, epoch=1)
@@ -328,3 +333,15 @@ def stored_tensors(folder: Path) -> tuple[StoredTensor, ...]:
             )
         )
     return tuple(tensors)
+
+
+def difference(ours: Tensor, theirs: Tensor) -> float:
+    """The largest difference, relative to the largest logit."""
+    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+
+
+def off(logits: Tensor, exact: Tensor) -> float:
+    """The error of half of the tokens, relative to all logits: where a rounding lets a router choose
+    another expert, that token is another."""
+    errors = (logits - exact).pow(2).mean(-1).sqrt()  # (T,)
+    return (errors.median() / exact.pow(2).mean().sqrt()).item()

@@ -12,7 +12,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-Scheme: TypeAlias = Literal["f32", "bf16"]
+from potluck.model.schemes import AskedScheme, Scheme
+
 Scalar: TypeAlias = str | int | float | bool | None
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 Address = Annotated[str, Meta(min_length=1, max_length=261)]  # host[:port]; a host has 255 at most
@@ -255,7 +256,7 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     """POST /cluster/plan, answered by `PlanView`; POST /cluster/model, by `LoadProgress`es."""
 
     model: ModelName | None = None  # a folder, a Hub id in the local cache, or None: the guide
-    scheme: Scheme | None = None  # None: as the model's files are, where that is offered
+    scheme: AskedScheme = "auto"
     layers: tuple[tuple[Name, LayerCount], ...] | None = None  # by hand: in this order
     workers: Annotated[int, Meta(ge=0, le=64)] = 0  # wait until so many take part
     context: ContextLength | None = None

@@ -17,13 +17,13 @@ from potluck.api.schema import (
     LoadProgress,
     PlanRequest,
     PlanView,
-    Scheme,
 )
 from potluck.cli import terminal
 from potluck.cli.computers import open_client
 from potluck.cli.terminal import Terminated, put, put_json, put_table, say
 from potluck.client import Client, NodeGoneError
 from potluck.errors import PotluckError, UsageError, format_bytes
+from potluck.model.schemes import Scheme
 
 KEY_VARIABLE = "POTLUCK_KEY"  # a key on the command line can be read by every program
 KEY_LENGTH = 8

@@ -4,9 +4,10 @@ import argparse
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn, TypeVar, get_args
 
 from potluck import __version__
+from potluck.model.schemes import Scheme
 
 OVERVIEW = """\
 Pool the computers of your home to run a language model none of them could run alone.
@@ -247,7 +248,12 @@ def _add_json(parser: Parser) -> None:
 def _add_model(parser: Parser) -> None:
     group = parser.add_argument_group("the model")
     group.add_argument("--model", metavar="DIR", help="folder or Hugging Face id (the guide)")
-    group.add_argument("--scheme", choices=["f32", "bf16"], help="how its weights are held")
+    group.add_argument(
+        "--scheme",
+        choices=(*get_args(Scheme), "auto"),
+        default="auto",
+        help="how its weights are held (auto: the best quality that fits)",
+    )
     group.add_argument(
         "--layers",
         metavar="NAME=N,…",

@@ -15,6 +15,7 @@ from potluck.cluster.stage_messages import LoadStage, TensorFile
 from potluck.cluster.survey import LinkQuality
 from potluck.errors import BusyError, PeerTimeoutError, RemoteProtocolError
 from potluck.ids import Digest, HomeId, NodeId
+from potluck.model.schemes import Scheme
 from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.net.measure import measure
@@ -36,7 +37,6 @@ from potluck.wire.messages import (
     Profile,
     Profiled,
     Purpose,
-    Scheme,
     Unload,
     Unloaded,
     WarmingUp,

@@ -22,10 +22,11 @@ from potluck.errors import (
 )
 from potluck.ids import NodeId
 from potluck.model.manifest import TensorEntry
+from potluck.model.schemes import Scheme
 from potluck.plan.placement import Plan, Stage
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import LocalModel
-from potluck.wire.messages import Address, Assign, Hop, Need, Scheme, TensorInfo
+from potluck.wire.messages import Address, Assign, Hop, Need, TensorInfo
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class Planned:
 
     model: LocalModel
     scheme: Scheme
+    note: str  # why this scheme, where it was chosen for its size; else empty
     context: int  # tokens
     plan: Plan
     names: Mapping[NodeId, str]  # of every computer that was considered

@@ -22,22 +22,24 @@ from potluck.cluster.pipeline import computer_lost
 from potluck.cluster.survey import Survey, Surveyed, shape_of
 from potluck.errors import (
     InvalidLayersError,
+    NotEnoughMemoryError,
+    OutOfMemoryError,
     PeerLostError,
     PotluckError,
     UsageError,
     format_bytes,
 )
 from potluck.ids import NodeId
+from potluck.model.schemes import AskedScheme, Scheme, schemes_to_try
 from potluck.plan.placement import labels, make_plan
 from potluck.store.registry import LocalModel
-from potluck.wire.messages import Scheme, StepFailed
+from potluck.wire.messages import StepFailed
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_CONTEXT = 8192  # tokens; a longer one is a choice, since it costs memory everywhere
 WAIT_FOR_WORKERS_S = 120.0  # that were asked for by number
 WAIT_FOR_NAMES_S = 20.0  # that were asked for by name: discovery takes a second or two
-SMALL_MODEL_BYTES = 100_000_000  # below it rounding to bf16 costs more than it gains
 SETTLE_S = 3.0  # mDNS answers within a second; the connections take less
 
 
@@ -133,8 +135,26 @@ class Master:
         return await self._open_model(folder, hashed)
 
     async def _plan(self, request: PlanRequest, model: LocalModel) -> Planned:
-        scheme = request.scheme or default_scheme(model)
-        context = request.context or min(model.config.max_position, DEFAULT_CONTEXT)
+        schemes = schemes_of(request.scheme, model)
+        note = ""
+        for scheme in schemes[:-1]:
+            needed = shape_of(model.config, scheme, context=self._context(request, model))
+            lent = self._lent()
+            try:
+                if needed.model_memory <= lent:  # else there is nothing to measure
+                    return await self._plan_in(scheme, request, model, note)
+            except (NotEnoughMemoryError, OutOfMemoryError) as error:
+                logger.info("scheme=%s does not fit: %s", scheme, error)
+            note = (
+                f"In {scheme} the model needs {format_bytes(needed.model_memory)} with its cache,"
+                f" and your computers lend {format_bytes(lent)}; this is the best quality that fits."
+            )
+        return await self._plan_in(schemes[-1], request, model, note)
+
+    async def _plan_in(
+        self, scheme: Scheme, request: PlanRequest, model: LocalModel, note: str
+    ) -> Planned:
+        context = self._context(request, model)
         workers = list(self._computers.available())
         computers = [self._computers.local, *workers]
         seats = await self._survey.seats(computers, model.manifest.config, model.config, scheme)
@@ -149,10 +169,20 @@ class Master:
         return Planned(
             model=model,
             scheme=scheme,
+            note=note,
             context=context,
             plan=plan,
             names={seat.node: label for seat, label in zip(seats, labels(seats), strict=True)},
         )
+
+    @staticmethod
+    def _context(request: PlanRequest, model: LocalModel) -> int:
+        return request.context or min(model.config.max_position, DEFAULT_CONTEXT)
+
+    def _lent(self) -> int:
+        """Bytes that all computers lend together."""
+        computers = (self._computers.local, *self._computers.available())
+        return sum(device.memory_free for computer in computers for device in computer.devices)
 
     async def _wait_for_workers(self, request: PlanRequest) -> None:
         names = {name.casefold() for name, _ in request.layers or ()}
@@ -370,11 +400,12 @@ class Master:
         return True
 
 
-def default_scheme(model: LocalModel) -> Scheme:
-    """As the files are, where that is offered; half precision is kept small."""
-    if model.manifest.nbytes < SMALL_MODEL_BYTES:
-        return "f32"
-    return "f32" if all(t.dtype == "F32" for t in model.manifest.tensors) else "bf16"
+def schemes_of(asked: AskedScheme, model: LocalModel) -> tuple[Scheme, ...]:
+    """The schemes that may be used, the preferred one first."""
+    if asked != "auto":
+        return (asked,)
+    dtypes = {tensor.dtype for tensor in model.manifest.tensors}
+    return schemes_to_try(model.config, dtypes, model.manifest.nbytes)
 
 
 def without_constraints(request: PlanRequest) -> PlanRequest:

@@ -39,7 +39,8 @@ from potluck.cluster.stage_messages import (
     decode_from_stage,
     encode,
 )
-from potluck.wire.messages import DeviceInfo, Scheme, StepFailed
+from potluck.model.schemes import Scheme
+from potluck.wire.messages import DeviceInfo, StepFailed
 
 logger = logging.getLogger(__name__)
 

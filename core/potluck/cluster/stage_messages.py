@@ -8,7 +8,8 @@ from typing import BinaryIO, TypeAlias
 
 import msgspec
 
-from potluck.wire.messages import DeviceInfo, Hop, NodeInfo, Scheme, StepFailed, TensorInfo
+from potluck.model.schemes import Scheme
+from potluck.wire.messages import DeviceInfo, Hop, NodeInfo, StepFailed, TensorInfo
 
 MAX_FRAME = 256 << 20  # a stage's tensor list with its paths; far above any model's
 _LENGTH_BYTES = 4

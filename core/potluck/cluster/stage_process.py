@@ -45,7 +45,7 @@ from potluck.cluster.stage_messages import (
     read_frame,
 )
 from potluck.cluster.tasks import TaskSet
-from potluck.engine.device import compute_dtype, find_device, find_devices, set_threads
+from potluck.engine.device import find_device, find_devices, set_threads
 from potluck.engine.memory import release
 from potluck.engine.profile import LayerProfile, profile_layers
 from potluck.engine.stage import Stage
@@ -59,6 +59,7 @@ from potluck.errors import (
 )
 from potluck.ids import Digest, HomeId, NodeId
 from potluck.model.config import ModelConfig
+from potluck.model.schemes import weight_bytes
 from potluck.net.identity import Identity
 from potluck.net.transport import Link, Listener, dial
 from potluck.wire.messages import (
@@ -158,7 +159,7 @@ class StageServer:
             return profile_layers(
                 config,
                 device,
-                compute_dtype(message.scheme, device),
+                message.scheme,
                 chunk=message.tokens,
                 memory=self._lent().memory_free,
             )
@@ -232,7 +233,7 @@ class StageServer:
             embedding=message.embedding,
             head=message.head,
             tensors=map(_stored, message.tensors),
-            dtype=compute_dtype(message.scheme, device),
+            scheme=message.scheme,
             device=device,
             progress=progress,
         )
@@ -252,11 +253,10 @@ class StageServer:
     def _check_room(self, message: LoadStage) -> None:
         """Refuse what would not fit, before anything is allocated: a planner may be wrong or lie."""
         config = ModelConfig.from_dict(message.config)
-        item = compute_dtype(message.scheme, self._device.torch_device).itemsize
         tensors = config.stage_tensors(
             range(*message.layers), embedding=message.embedding, head=message.head
         )
-        needed = item * sum(math.prod(shape) for shape in tensors.values())
+        needed = weight_bytes(config, tensors, message.scheme)
         free = self._lent().memory_free
         if needed > free:
             raise OutOfMemoryError(

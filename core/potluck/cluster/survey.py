@@ -6,7 +6,6 @@ anew when they are old, and memory is always what is free now.
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from potluck.errors import EngineError, PotluckError
 from potluck.ids import NodeId, short
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
+from potluck.model.schemes import Scheme, activation_item, cache_item, weight_bytes
 from potluck.plan.cost import LinkCost, ModelShape, Seat
-from potluck.wire.messages import Address, DeviceInfo, Profiled, Scheme
+from potluck.wire.messages import Address, DeviceInfo, Profiled
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,6 @@ FAILED_AGE_S = 60.0  # a pair that cannot be measured is not tried again before
 LINK_AGE_S = 900.0  # a laptop moves to another room
 _MIN_RATIO, _MAX_RATIO = 0.1, 10.0  # what is beyond was not the computer's speed
 _ShapeKey: TypeAlias = tuple[Hashable, ...]
-ITEM_BYTES: Mapping[Scheme, int] = {"f32": 4, "bf16": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,22 +57,21 @@ class Surveyed(Protocol):
 
 def shape_of(config: ModelConfig, scheme: Scheme, *, context: int) -> ModelShape:
     """The sizes that the planner counts with."""
-    item = ITEM_BYTES[scheme]
 
     def nbytes(tensors: Mapping[str, tuple[int, ...]]) -> int:
-        return item * sum(math.prod(shape) for shape in tensors.values())
+        return weight_bytes(config, tensors, scheme)
 
     kinds = _kinds(config)
     layers = tuple(kinds.index(kind) for kind in config.layer_kinds)
     return ModelShape(
         layers=layers,
         layer_bytes=tuple(
-            config.layer_bytes(layers.index(kind), item) for kind in range(len(kinds))
+            nbytes(config.layer_tensors(layers.index(kind))) for kind in range(len(kinds))
         ),
-        kv_bytes_per_token=config.kv_bytes_per_token(item),
+        kv_bytes_per_token=config.kv_bytes_per_token(cache_item(scheme)),
         embedding_bytes=nbytes(config.embedding_tensors()),
         head_bytes=nbytes(config.head_tensors()),
-        hidden_bytes=config.hidden_size * item,
+        hidden_bytes=config.hidden_size * activation_item(scheme),
         context=context,
         tied=config.tie_word_embeddings,
     )

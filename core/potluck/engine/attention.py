@@ -27,7 +27,8 @@ class Span:
 
     start: int
     length: int
-    mask: Tensor | None  # (T, length), True: looks at; None: all, or `is_causal`
+    # (T, length), True: looks at, or numbers that are added to scores; None: all, or `is_causal`
+    mask: Tensor | None
     is_causal: bool
 
 
@@ -81,7 +82,7 @@ class Attention:
 
     __slots__ = (
         "_partial", "head_dim", "num_heads", "num_kv_heads", "output", "qk_norm", "qkv", "rope",
-        "scale", "window",
+        "rotary_dim", "scale", "window",
     )  # fmt: skip
 
     def __init__(self, heads: Heads, qkv: Linear, qk_norm: QkNorm | None, output: Linear) -> None:
@@ -89,7 +90,7 @@ class Attention:
         self.head_dim, self.window = heads.size, heads.window
         # None is torch's own, and saves it a conversion for each token.
         self.scale = None if heads.scale == heads.size**-0.5 else heads.scale
-        self.rope = heads.rope
+        self.rope, self.rotary_dim = heads.rope, heads.rotary_dim
         self._partial = heads.rotary_dim if heads.rotary_dim < heads.size else None
         self.qkv, self.qk_norm, self.output = qkv, qk_norm, output
 
@@ -122,13 +123,15 @@ class Attention:
         """
         G = self.num_heads // self.num_kv_heads
         q = q.view(1, self.num_kv_heads, G, self.head_dim)
-        keys, values = cache.read(span.start, span.length)
-        out = F.scaled_dot_product_attention(q, keys, values, scale=self.scale)  # (1, Hkv, G, K)
+        keys, values = cache.read(span.start, span.length, q.dtype)
+        out = F.scaled_dot_product_attention(  # (1, Hkv, G, K)
+            q, keys, values, attn_mask=span.mask, scale=self.scale
+        )
         return out.view(1, self.num_heads * self.head_dim)
 
     def _attend_many(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
         q = q.transpose(0, 1)[None]  # (1, H, T, K)
-        keys, values = cache.read(span.start, span.length)  # (1, Hkv, length, K)
+        keys, values = cache.read(span.start, span.length, q.dtype)  # (1, Hkv, length, K)
         out = F.scaled_dot_product_attention(
             q,
             keys,
@@ -153,12 +156,12 @@ class SoftCappedAttention(Attention):
         self._cap, self._scale_to_cap = cap, heads.scale / cap
 
     def _attend_one(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
-        keys, values = cache.read(span.start, span.length)
-        return self._attend(q, keys[0], values[0], None)
+        keys, values = cache.read(span.start, span.length, q.dtype)
+        return self._attend(q, keys[0], values[0], span.mask)
 
     def _attend_many(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
         T = q.shape[0]
-        keys, values = cache.read(span.start, span.length)
+        keys, values = cache.read(span.start, span.length, q.dtype)
         mask = span.mask
         if span.is_causal:
             mask = torch.ones((T, T), dtype=torch.bool, device=q.device).tril_()
@@ -173,6 +176,7 @@ class SoftCappedAttention(Attention):
         scores = (rows @ keys.transpose(1, 2)).float()  # (Hkv, G·T, length)
         scores = scores.mul_(self._scale_to_cap).tanh_().mul_(self._cap)
         if mask is not None:
-            scores.view(Hkv, -1, T, keys.shape[1]).masked_fill_(~mask, -torch.inf)
+            seen = scores.view(Hkv, -1, T, keys.shape[1])
+            seen.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else seen.add_(mask)
         out = scores.softmax(-1).to(values.dtype) @ values  # (Hkv, G·T, K)
         return out.view(H, T, K).transpose(0, 1).reshape(T, H * K)

@@ -1,13 +1,14 @@
-"""Choose a stage's pieces by its config, and allocate their weights.
+"""Choose a stage's pieces by its config and scheme, and allocate their weights.
 
-The matrices have the form that is computed with: the compute dtype, queries, keys and values in one,
-gate and up in one. Whoever builds fills them, all at once; what a family does to the loaded weights
-comes after that.
+The matrices have the form that is computed with: queries, keys and values in one, gate and up in one,
+of the compute dtype or packed. Whoever builds fills them, layer by layer; what a family does to the
+loaded weights comes after that.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -20,15 +21,28 @@ from potluck.engine.blocks import (
     SandwichLayer,
     ScaledLayer,
 )
-from potluck.engine.linear import Linear
-from potluck.engine.mlp import Experts, Mlp
+from potluck.engine.decoding import Run, decode_runs
+from potluck.engine.device import cache_dtype, compute_dtype
+from potluck.engine.kernels import Kernels, PackedWeight, best_kernels
+from potluck.engine.linear import (
+    Embedding,
+    FloatEmbedding,
+    FloatLinear,
+    JoinedLinear,
+    Linear,
+    PackedEmbedding,
+    PackedLinear,
+)
+from potluck.engine.mlp import Experts, GatedMlp, Mlp, PackedMlp
 from potluck.engine.norms import HeadNorm, ProjectionNorm, QkNorm, RmsNorm
 from potluck.engine.products import Products, fastest_products
+from potluck.engine.targets import PackedTarget, Target, TensorTarget, is_whole_blocks
 from potluck.model.config import ModelConfig, Shape
 from potluck.model.families import NormPlacement
 from potluck.model.layers import Experts as ExpertsConfig
+from potluck.model.schemes import PACKINGS, Scheme, tensor_bits, weight_bytes
 
-Fill = Callable[[list[tuple[str, Tensor]]], None]
+Fill = Callable[[list[tuple[str, Target]]], None]
 """Put the tensors of these names into this memory, which they fit."""
 
 _LAYERS: dict[NormPlacement, type[PreNormLayer | PostNormLayer | SandwichLayer]] = {
@@ -45,20 +59,19 @@ class StageWeights:
     config: ModelConfig
     layers: Sequence[int]
     blocks: tuple[DecoderLayer, ...]
-    embedding: Tensor | None  # (V, D)
+    runs: tuple[Run, ...]  # the same layers, as one token goes through them
+    embedding: Embedding | None
     norm: RmsNorm | None
     lm_head: Linear | None
-    dtype: torch.dtype
+    is_tied: bool  # embedding and head are one matrix, in the same memory
+    dtype: torch.dtype  # that is computed in
+    cache_dtype: torch.dtype  # of keys and values
     device: torch.device
 
     @property
     def nbytes(self) -> int:
-        total = sum(block.nbytes for block in self.blocks)
-        total += self.norm.nbytes if self.norm else 0
-        matrices = [self.embedding, self.lm_head.weight if self.lm_head else None]
-        # A tied head is the embedding's own memory.
-        distinct = {matrix.data_ptr(): matrix.nbytes for matrix in matrices if matrix is not None}
-        return total + sum(distinct.values())
+        pieces = [*self.blocks, self.norm, self.lm_head, None if self.is_tied else self.embedding]
+        return sum(piece.nbytes for piece in pieces if piece is not None)
 
 
 @torch.inference_mode()
@@ -68,46 +81,77 @@ def build_weights(
     *,
     embedding: bool,
     head: bool,
-    dtype: torch.dtype,
+    scheme: Scheme,
     device: torch.device,
     fill: Fill,
 ) -> StageWeights:
-    """Allocate a stage's matrices and have them filled, in the order in which files hold them."""
-    shapes = config.stage_tensors(layers, embedding=False, head=head)
-    nbytes = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
-    builder = _Builder(config, dtype, device, fastest_products(dtype, device, nbytes))
-    shared = builder.matrix(config.embedding_name) if embedding else None
-    blocks = tuple(builder.layer(layer) for layer in layers)
+    """Allocate a stage's matrices and have them filled, layer by layer."""
+    token_tensors = config.stage_tensors(layers, embedding=False, head=head)
+    builder = _Builder(config, scheme, device, weight_bytes(config, token_tensors, scheme), fill)
+    is_tied = embedding and head and config.tie_word_embeddings
+    with builder.filling():
+        table = builder.matrix(config.embedding_name) if embedding else None
+    blocks: list[DecoderLayer] = []
+    for layer in layers:
+        with builder.filling():
+            blocks.append(builder.layer(layer))
     norm = lm_head = None
     if head:
-        norm = builder.norm(config.final_norm_name)
-        lm_head = builder.lm_head(shared)
-    fill(builder.targets)
-    for finish in builder.finishing:
-        finish()
+        with builder.filling():
+            norm = builder.norm(config.final_norm_name)
+            matrix = table if is_tied and table is not None else builder.matrix(config.head_name)
+            lm_head = builder.lm_head(matrix)
     return StageWeights(
         config=config,
         layers=layers,
-        blocks=blocks,
-        embedding=shared,
+        blocks=tuple(blocks),
+        runs=decode_runs(blocks, cache_dtype(scheme, device)),
+        embedding=builder.embedding(table) if table is not None else None,
         norm=norm,
         lm_head=lm_head,
-        dtype=dtype,
+        is_tied=is_tied,
+        dtype=compute_dtype(scheme, device),
+        cache_dtype=cache_dtype(scheme, device),
         device=device,
     )
 
 
 class _Builder:
-    """Notes what is to be filled (`targets`), and what is to be done then (`finishing`)."""
+    """Makes pieces; notes what they have to be filled with, and what is to be done then."""
 
     def __init__(
-        self, config: ModelConfig, dtype: torch.dtype, device: torch.device, products: Products
+        self,
+        config: ModelConfig,
+        scheme: Scheme,
+        device: torch.device,
+        token_bytes: int,
+        fill: Fill,
     ) -> None:
-        self._config, self._dtype, self._device = config, dtype, device
-        self._products = products
+        self._config, self._device = config, device
+        self._scheme: Scheme = scheme
+        self._dtype = compute_dtype(scheme, device)
+        self._token_bytes = token_bytes  # of all the weights that one token reads
+        self._fill = fill
         self._shapes: dict[str, Shape] = {}  # of the layer that is being built
-        self.targets: list[tuple[str, Tensor]] = []
-        self.finishing: list[Callable[[], object]] = []
+        self._targets: list[tuple[str, Target]] = []
+        self._finishing: list[Callable[[], object]] = []
+
+    @cached_property
+    def _products(self) -> Products:
+        return fastest_products(self._dtype, self._device, self._token_bytes)
+
+    @cached_property
+    def _kernels(self) -> Kernels:
+        return best_kernels(threads=torch.get_num_threads())
+
+    @contextmanager
+    def filling(self) -> Iterator[None]:
+        """Fill what is made inside, then do what comes after that."""
+        yield
+        self._fill(self._targets)
+        for finish in self._finishing:
+            finish()
+        self._targets, self._finishing = [], []
 
     def layer(self, index: int) -> DecoderLayer:
         config, prefix = self._config, self._config.layer_prefix(index)
@@ -122,14 +166,25 @@ class _Builder:
             return ScaledLayer(attention, mlp, norms, multiplier=config.residual_multiplier)
         return _LAYERS[config.norms](attention, mlp, norms)
 
-    def matrix(self, name: str) -> Tensor:
-        return self._filled(name, self._empty(self._config.vocab_size, self._config.hidden_size))
+    def matrix(self, name: str) -> Tensor | PackedWeight:
+        """A matrix of the whole vocabulary: the embedding's or the head's."""
+        shape = (self._config.vocab_size, self._config.hidden_size)
+        bits = tensor_bits(self._config, name, shape, self._scheme)
+        if bits is None:
+            return self._filled(name, self._empty(*shape))
+        weight = PackedWeight.empty(*shape, bits)
+        self._targets.append((name, PackedTarget(weight, 0, shape[0], self._kernels)))
+        return weight
 
-    def lm_head(self, embedding: Tensor | None) -> Linear:
-        """The head's matrix; a tied one is the embedding, where the stage has that too."""
-        if not self._config.tie_word_embeddings or embedding is None:
-            embedding = self.matrix(self._config.head_name)
-        return Linear(embedding, None, self._products)
+    def embedding(self, matrix: Tensor | PackedWeight) -> Embedding:
+        if isinstance(matrix, PackedWeight):
+            return PackedEmbedding(matrix, self._dtype, self._device)
+        return FloatEmbedding(matrix)
+
+    def lm_head(self, matrix: Tensor | PackedWeight) -> Linear:
+        if isinstance(matrix, PackedWeight):
+            return PackedLinear(matrix, None, self._kernels)
+        return FloatLinear(matrix, None, self._products)
 
     def norm(self, name: str) -> RmsNorm:
         weight = self._norm_weight(self._config.hidden_size)
@@ -168,7 +223,7 @@ class _Builder:
                     self._filled(name, part)
                 heads = (config.num_heads, config.num_kv_heads)
                 norm = HeadNorm(weight, heads, config.rms_norm_eps)
-                self.finishing.append(norm.spread)
+                self._finishing.append(norm.spread)
                 return norm
             case "projection":
                 sizes = (config.q_size, config.kv_size)
@@ -180,11 +235,14 @@ class _Builder:
     def _mlp(self, prefix: str) -> Mlp:
         config = self._config
         parts = ("gate_up_proj",) if config.fused else ("gate_proj", "up_proj")
-        return Mlp(
-            self._linear(f"{prefix}mlp.", parts, bias=config.mlp_bias),
-            self._linear(f"{prefix}mlp.", ("down_proj",), bias=config.mlp_bias),
-            config.activation,
-        )
+        gate_up = self._linear(f"{prefix}mlp.", parts, bias=config.mlp_bias)
+        down = self._linear(f"{prefix}mlp.", ("down_proj",), bias=config.mlp_bias)
+        return self._gated(gate_up, down)
+
+    def _gated(self, gate_up: Linear, down: Linear) -> Mlp:
+        if self._config.activation == "silu" and isinstance(down, PackedLinear):
+            return PackedMlp(gate_up, down)
+        return GatedMlp(gate_up, down, self._config.activation)
 
     def _experts(self, prefix: str, experts: ExpertsConfig) -> Experts:
         config, facts = self._config, experts.facts
@@ -193,10 +251,9 @@ class _Builder:
         return Experts(
             self._filled(f"{block}gate.weight", router),
             [
-                Mlp(
+                self._gated(
                     self._linear(f"{block}experts.{expert}.", (facts.gate, facts.up), bias=False),
                     self._linear(f"{block}experts.{expert}.", (facts.down,), bias=False),
-                    config.activation,
                 )
                 for expert in range(experts.count)
             ],
@@ -206,27 +263,41 @@ class _Builder:
 
     def _linear(self, prefix: str, parts: tuple[str, ...], *, bias: bool) -> Linear:
         """One matrix whose rows are those of the parts, one after the other."""
-        shapes = [self._shapes[f"{prefix}{part}.weight"] for part in parts]
-        rows = [shape[0] for shape in shapes]
-        weight = self._empty(sum(rows), shapes[0][1])
-        for part, target in zip(parts, weight.split(rows), strict=True):
-            self._filled(f"{prefix}{part}.weight", target)
-        if not bias:
-            return Linear(weight, None, self._products)
+        names = [f"{prefix}{part}.weight" for part in parts]
+        shapes = [self._shapes[name] for name in names]
+        is_packed = self._scheme in PACKINGS
+        if is_packed and not all(is_whole_blocks(rows) for rows, _ in shapes[:-1]):
+            return JoinedLinear([self._linear(prefix, (part,), bias=bias) for part in parts])
+        rows, width = [shape[0] for shape in shapes], shapes[0][1]
+        offsets = self._bias(prefix, parts, rows) if bias else None
+        if not is_packed:
+            weight = self._empty(sum(rows), width)
+            for name, target in zip(names, weight.split(rows), strict=True):
+                self._filled(name, target)
+            return FloatLinear(weight, offsets, self._products)
+        bits = tensor_bits(self._config, names[0], shapes[0], self._scheme)
+        assert bits is not None
+        packed, first = PackedWeight.empty(sum(rows), width, bits), 0
+        for name, some in zip(names, rows, strict=True):
+            self._targets.append((name, PackedTarget(packed, first, some, self._kernels)))
+            first += some
+        return PackedLinear(packed, offsets, self._kernels)
+
+    def _bias(self, prefix: str, parts: tuple[str, ...], rows: Sequence[int]) -> Tensor:
         offsets = self._empty(sum(rows))
-        for part, target in zip(parts, offsets.split(rows), strict=True):
+        for part, target in zip(parts, offsets.split(list(rows)), strict=True):
             self._filled(f"{prefix}{part}.bias", target)
-        return Linear(weight, offsets, self._products)
+        return offsets
 
     def _norm_weight(self, *shape: int) -> Tensor:
         """In f32, whatever is computed in; of some families one less than what they multiply by."""
         weight = torch.empty(shape, device=self._device)
         if self._config.unit_offset:
-            self.finishing.append(lambda: weight.add_(1))
+            self._finishing.append(lambda: weight.add_(1))
         return weight
 
     def _filled(self, name: str, target: Tensor) -> Tensor:
-        self.targets.append((name, target))
+        self._targets.append((name, TensorTarget(target)))
         return target
 
     def _empty(self, *shape: int) -> Tensor:

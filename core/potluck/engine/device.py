@@ -17,9 +17,9 @@ import psutil
 import torch
 
 from potluck.errors import UsageError
+from potluck.model.schemes import PACKINGS, Scheme
 
 Kind = Literal["cuda", "mps", "cpu"]
-Scheme = Literal["f32", "bf16"]
 
 CPU_RESERVE = 0.2  # of all RAM: the desktop, a browser, our own processes
 GPU_RESERVE = 1_500_000_000  # bytes: the desktop's windows, CUDA's own context and workspaces
@@ -78,10 +78,26 @@ def find_device(kind: Kind, index: int = 0) -> Device:
 
 
 def compute_dtype(scheme: Scheme, device: torch.device) -> torch.dtype:
-    """What a scheme is computed in: 16 bits are bf16 where the device has it, else f16."""
-    if scheme == "f32":
-        return torch.float32
-    return torch.bfloat16 if _works(device, torch.bfloat16) else torch.float16
+    """What a scheme is computed in: 16 bits are bf16 where the device has it, else f16.
+
+    Packed weights are multiplied with sums in f32 on a CPU, where nothing is gained by less.
+    """
+    match scheme:
+        case "f32":
+            return torch.float32
+        case "f16":
+            return torch.float16
+        case _ if scheme in PACKINGS and device.type == "cpu":
+            return torch.float32
+        case _:
+            return torch.bfloat16 if _works(device, torch.bfloat16) else torch.float16
+
+
+def cache_dtype(scheme: Scheme, device: torch.device) -> torch.dtype:
+    """What keys and values are kept in: beside packed weights never more than 16 bits."""
+    if scheme in PACKINGS and device.type == "cpu":
+        return torch.float16
+    return compute_dtype(scheme, device)
 
 
 def set_threads(threads: int | None = None) -> int:

@@ -18,7 +18,10 @@ GRANULE = 256  # tokens; a short chat fits the first one, and few sizes mean lit
 
 
 class LayerCache:
-    """Keys and values of one layer: (2, Hkv, capacity, K), those past the length are garbage."""
+    """Keys and values of one layer: (2, Hkv, capacity, K), those past the length are garbage.
+
+    They may be kept in fewer bits than are computed with; `read` says in which they are wanted.
+    """
 
     __slots__ = ("_both", "_keys", "_values")
 
@@ -34,9 +37,15 @@ class LayerCache:
         else:
             target.copy_(kv.view(T, 2, -1, K).permute(1, 2, 0, 3))
 
-    def read(self, start: int, length: int) -> tuple[Tensor, Tensor]:
-        """Views of keys and values, (1, Hkv, length, K) each."""
-        return self._keys.narrow(2, start, length), self._values.narrow(2, start, length)
+    def read(self, start: int, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Keys and values, (1, Hkv, length, K) each; views where they are of this dtype."""
+        keys, values = self._keys.narrow(2, start, length), self._values.narrow(2, start, length)
+        return keys.to(dtype), values.to(dtype)
+
+    @property
+    def both(self) -> Tensor:
+        """The memory itself."""
+        return self._both
 
     def resize(self, capacity: int, length: int) -> None:
         """Make room for `capacity` tokens; the first `length` keep their values."""

@@ -1,12 +1,34 @@
 """A matrix that is multiplied with: the seam of the schemes."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from potluck.engine.kernels import Kernels, PackedWeight, QuantisedInput
+from potluck.engine.kernels.layout import ROWS
 from potluck.engine.products import Products
 
 
-class Linear:
-    """x Wᵀ + b. A quantised matrix is called in the same way."""
+class Linear(ABC):
+    """x Wᵀ + b, whatever W is held in."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self, x: Tensor) -> Tensor:
+        """(T, in) → (T, out)."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """What it holds."""
+
+
+class FloatLinear(Linear):
+    """A matrix of the dtype that is computed in."""
 
     __slots__ = ("_products", "bias", "weight")
 
@@ -20,4 +42,101 @@ class Linear:
 
     @property
     def nbytes(self) -> int:
-        return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
+        return self.weight.nbytes + _bias_bytes(self.bias)
+
+
+class PackedLinear(Linear):
+    """A matrix of 4 or 8 bits on a CPU; inputs are quantised to 8 bits, sums are f32."""
+
+    __slots__ = ("bias", "kernels", "weight")
+
+    def __init__(self, weight: PackedWeight, bias: Tensor | None, kernels: Kernels) -> None:
+        self.weight, self.bias, self.kernels = weight, bias, kernels
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.multiply(self.kernels.quantise(x))
+
+    def multiply(self, x: QuantisedInput) -> Tensor:
+        """The product with an input that is quantised already."""
+        return self.kernels.multiply(self.weight, x, addend=self.bias)
+
+    @property
+    def nbytes(self) -> int:
+        return self.weight.nbytes + _bias_bytes(self.bias)
+
+
+class JoinedLinear(Linear):
+    """Several matrices of one input, whose outputs stand one after the other.
+
+    For packed matrices that cannot be one, since a block of 16 rows would belong to two of them.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Sequence[Linear]) -> None:
+        self._parts = tuple(parts)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.cat([part(x) for part in self._parts], -1)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self._parts)
+
+
+class Embedding(ABC):
+    """A row of a matrix for each token."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Token ids (T,) → (T, D)."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """What it holds."""
+
+
+class FloatEmbedding(Embedding):
+    """Rows of the dtype that is computed in."""
+
+    __slots__ = ("weight",)
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight  # (V, D)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.weight)
+
+    @property
+    def nbytes(self) -> int:
+        return self.weight.nbytes
+
+
+class PackedEmbedding(Embedding):
+    """Rows of 4 or 8 bits, unpacked when they are looked up."""
+
+    __slots__ = ("_device", "_dtype", "weight")
+
+    def __init__(self, weight: PackedWeight, dtype: torch.dtype, device: torch.device) -> None:
+        self.weight, self._dtype, self._device = weight, dtype, device
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        # A row lies scattered over its block: the block is what is unpacked.
+        ids = ids.to("cpu", torch.int64)
+        groups = self.weight.groups[ids // ROWS]
+        width = self.weight.width
+        blocks = PackedWeight(groups.flatten(), len(ids) * ROWS, width, self.weight.bits)
+        rows = blocks.dequantise().view(len(ids), ROWS, width)
+        taken = rows[torch.arange(len(ids)), ids % ROWS]
+        return taken.to(self._device, self._dtype)
+
+    @property
+    def nbytes(self) -> int:
+        return self.weight.nbytes
+
+
+def _bias_bytes(bias: Tensor | None) -> int:
+    return 0 if bias is None else bias.nbytes

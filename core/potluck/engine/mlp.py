@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.engine.linear import Linear
+from potluck.engine.linear import Linear, PackedLinear
 from potluck.model.config import Activation
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -16,8 +17,19 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-class Mlp:
+class Mlp(Protocol):
     """down(activation(gate x) · (up x)) (https://arxiv.org/abs/2002.05202)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(T, D) → (T, D)."""
+        ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class GatedMlp:
+    """As torch computes it."""
 
     __slots__ = ("activation", "down", "gate_up")
 
@@ -28,6 +40,22 @@ class Mlp:
     def __call__(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, -1)
         return self.down(self.activation(gate).mul_(up))
+
+    @property
+    def nbytes(self) -> int:
+        return self.gate_up.nbytes + self.down.nbytes
+
+
+class PackedMlp:
+    """With silu, which one kernel computes and quantises for the last product."""
+
+    __slots__ = ("down", "gate_up")
+
+    def __init__(self, gate_up: Linear, down: PackedLinear) -> None:
+        self.gate_up, self.down = gate_up, down
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down.multiply(self.down.kernels.quantise_gated(self.gate_up(x)))
 
     @property
     def nbytes(self) -> int:

@@ -43,12 +43,12 @@ class QkNorm(Protocol):
 class HeadNorm:
     """Over each head by itself."""
 
-    __slots__ = ("_eps", "_heads", "_per_head", "_shape", "weight")
+    __slots__ = ("_heads", "_per_head", "_shape", "eps", "weight")
 
     def __init__(self, weight: Tensor, heads: tuple[int, int], eps: float) -> None:
         self.weight = weight  # (2, K): of the queries, of the keys
         self._shape = tuple(weight.shape[-1:])
-        self._heads, self._eps = heads, eps
+        self._heads, self.eps = heads, eps
         self._per_head = weight.new_empty((sum(heads), weight.shape[-1]))
 
     def spread(self) -> None:
@@ -57,7 +57,7 @@ class HeadNorm:
         self._per_head = self.weight.repeat_interleave(repeats, 0)  # (H + Hkv, K)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.float(), self._shape, None, self._eps).mul_(self._per_head)
+        return F.rms_norm(x.float(), self._shape, None, self.eps).mul_(self._per_head)
 
     @property
     def nbytes(self) -> int:

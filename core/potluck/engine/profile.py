@@ -24,6 +24,7 @@ from potluck.engine.weights import random_weights
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
+from potluck.model.schemes import Scheme, weight_bytes
 from potluck.wire.messages import Sampling
 
 CACHED = 256  # tokens in the cache while one token is timed: a short chat
@@ -63,7 +64,7 @@ class LayerProfile:
 def profile_layers(
     config: ModelConfig,
     device: torch.device,
-    dtype: torch.dtype,
+    scheme: Scheme,
     *,
     chunk: int,
     memory: int,
@@ -74,7 +75,7 @@ def profile_layers(
     Args:
         config: the model whose shape is measured.
         device: where.
-        dtype: what is computed in.
+        scheme: what its weights are held in.
         chunk: tokens of a prefill chunk.
         memory: bytes that may be used.
         budget_s: about how long each figure may take.
@@ -87,15 +88,15 @@ def profile_layers(
     with out_of_memory("measure one layer of this model", device):
         for kind in dict.fromkeys(kinds):
             like = [layer for layer, other in enumerate(kinds) if other == kind]
-            some = like[: _layer_count(config, like, dtype, memory)]
-            times[kind] = _time_layers(config, some, device, dtype, chunk, budget_s)
-        head_ms = _time_head(config, device, dtype, min(WORKING_SET, memory // 2), budget_s)
+            some = like[: _layer_count(config, like, scheme, memory)]
+            times[kind] = _time_layers(config, some, device, scheme, chunk, budget_s)
+        head_ms = _time_head(config, device, scheme, min(WORKING_SET, memory // 2), budget_s)
     return LayerProfile(kinds=times, layers=kinds, head_ms=head_ms)
 
 
-def _layer_count(config: ModelConfig, like: Sequence[int], dtype: torch.dtype, memory: int) -> int:
+def _layer_count(config: ModelConfig, like: Sequence[int], scheme: Scheme, memory: int) -> int:
     """So many layers of a kind that they leave the processor's cache, as far as they have room."""
-    nbytes = config.layer_bytes(like[0], dtype.itemsize)
+    nbytes = weight_bytes(config, config.layer_tensors(like[0]), scheme)
     if nbytes > memory:  # said before the computer begins to swap
         raise OutOfMemoryError(
             f"One layer of this model has {format_bytes(nbytes)}, and this computer lends"
@@ -111,14 +112,15 @@ def _time_layers(
     config: ModelConfig,
     layers: Sequence[int],
     device: torch.device,
-    dtype: torch.dtype,
+    scheme: Scheme,
     chunk: int,
     budget_s: float,
 ) -> LayerTimes:
     weights = random_weights(
-        config, layers, embedding=False, head=False, dtype=dtype, device=device
+        config, layers, embedding=False, head=False, scheme=scheme, device=device
     )
-    rotaries = [Rotary(rope, CACHED + chunk, dtype, device) for rope in config.ropes.distinct]
+    ropes, dtype = config.ropes.distinct, weights.cache_dtype
+    rotaries = [Rotary(rope, CACHED + chunk, weights.dtype, device) for rope in ropes]
     caches = [LayerCache(config.num_kv_heads, config.head_dim, dtype, device) for _ in layers]
     for cache in caches:
         cache.resize(max(CACHED + 1, chunk), 0)
@@ -129,6 +131,10 @@ def _time_layers(
 
         def once() -> None:
             step, y = Step(position, tokens, rotaries, device), next(inputs)
+            if tokens == 1:
+                for layers in weights.runs:
+                    y = layers(y, caches, step)
+                return
             for block, cache in zip(weights.blocks, caches, strict=True):
                 y = block.forward(y, cache, step)
 
@@ -141,12 +147,13 @@ def _time_layers(
 
 
 def _time_head(
-    config: ModelConfig, device: torch.device, dtype: torch.dtype, nbytes: int, budget_s: float
+    config: ModelConfig, device: torch.device, scheme: Scheme, nbytes: int, budget_s: float
 ) -> float:
     """Time a part of the vocabulary's rows and conclude on all: a head may have gigabytes."""
-    rows = max(1, min(config.vocab_size, nbytes // (config.hidden_size * dtype.itemsize)))
+    row_bytes = weight_bytes(config, config.head_tensors(), scheme) // config.vocab_size
+    rows = max(1, min(config.vocab_size, nbytes // max(1, row_bytes)))
     part = replace(config, vocab_size=rows)
-    weights = random_weights(part, (), embedding=False, head=True, dtype=dtype, device=device)
+    weights = random_weights(part, (), embedding=False, head=True, scheme=scheme, device=device)
     norm, lm_head = weights.norm, weights.lm_head
     assert norm is not None
     assert lm_head is not None

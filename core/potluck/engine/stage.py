@@ -11,7 +11,6 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.attention import Step
@@ -79,7 +78,7 @@ class Stage:
             layers=len(weights.blocks),
             kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
-            dtype=weights.dtype,
+            dtype=weights.cache_dtype,
             device=weights.device,
             context=context,
             budget=cache_budget,
@@ -173,13 +172,17 @@ class Stage:
         """All layers. The session's cache is written, its length is not moved."""
         inputs = inputs.to(self._device)
         if self.weights.embedding is not None:
-            x = F.embedding(inputs, self.weights.embedding)
+            x = self.weights.embedding(inputs)
             if (multiplier := self.weights.config.embedding_multiplier) != 1.0:
                 # Rounded to the compute dtype, as Gemma was trained.
                 x *= torch.tensor(multiplier, dtype=self._dtype)
         else:
             x = inputs.to(self._dtype)
         step = Step(position, x.shape[0], self._rotaries, self._device)
+        if step.tokens == 1:
+            for run in self.weights.runs:
+                x = run(x, cache.layers, step)
+            return x
         for block, layer in zip(self.weights.blocks, cache.layers, strict=True):
             x = block.forward(x, layer, step)
         return x

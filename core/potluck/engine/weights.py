@@ -1,8 +1,9 @@
 """Load a stage's weights from tensors on disk, or make random ones to measure with.
 
-The files are read piece by piece straight into the matrices that `builder.py` allocates, so that
-loading never holds a second copy of the model. Each tensor's SHA-256 is checked over the very bytes
-that are read, while they are in the processor's cache.
+The files are read piece by piece straight into the matrices that `builder.py` allocates, converted or
+packed on the way, so that loading never holds a second copy of the model. What is packed already is
+read into its place. Each tensor's SHA-256 is checked over the very bytes that are read, while they are
+in the processor's cache.
 `read` and not `mmap`: a file that another process truncates is an error here, not a dead process.
 """
 
@@ -14,15 +15,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
+from typing import cast
 
 import torch
-from torch import Tensor
 
 from potluck.engine.builder import StageWeights, build_weights
+from potluck.engine.kernels.layout import ROWS
 from potluck.engine.memory import out_of_memory
+from potluck.engine.targets import Target
 from potluck.errors import BrokenModelError, IntegrityError, InvalidLayersError
 from potluck.ids import Digest
 from potluck.model.config import ModelConfig
+from potluck.model.schemes import PACKED_DTYPES, Scheme, packed_bytes, tensor_bits
 
 PIECE = 1 << 20  # bytes read, hashed and converted at a time: fits the processor's L2 cache
 
@@ -52,7 +56,7 @@ def load_weights(
     embedding: bool,
     head: bool,
     tensors: Iterable[StoredTensor],
-    dtype: torch.dtype,
+    scheme: Scheme,
     device: torch.device,
     progress: Progress | None = None,
     threads: int = 2,
@@ -73,15 +77,18 @@ def load_weights(
         )
     stored = {tensor.name: tensor for tensor in tensors}
     needed = config.stage_tensors(layers, embedding=embedding, head=head)
-    _check(stored, needed)
+    _check(config, stored, needed, scheme)
 
-    def fill(targets: list[tuple[str, Tensor]]) -> None:
-        jobs = [(stored[name], target) for name, target in targets]
-        _Reader(sum(tensor.nbytes for tensor, _ in jobs), progress).run(jobs, threads)
-
-    with out_of_memory("load these layers", device):
+    total = sum(stored[name].nbytes for name in needed)
+    with out_of_memory("load these layers", device), _Reader(total, progress, threads) as reader:
         return build_weights(
-            config, layers, embedding=embedding, head=head, dtype=dtype, device=device, fill=fill
+            config,
+            layers,
+            embedding=embedding,
+            head=head,
+            scheme=scheme,
+            device=device,
+            fill=lambda targets: reader.run((stored[name], target) for name, target in targets),
         )
 
 
@@ -91,27 +98,33 @@ def random_weights(
     *,
     embedding: bool,
     head: bool,
-    dtype: torch.dtype,
+    scheme: Scheme,
     device: torch.device,
     seed: int = 0,
 ) -> StageWeights:
     """Weights that mean nothing and compute in the same time; made at the speed of memory."""
     generator = torch.Generator().manual_seed(seed)
-    block = torch.randn(1 << 16, generator=generator).mul_(0.02).to(device, dtype)
+    numbers = torch.randn(PIECE, generator=generator).mul_(0.02).bfloat16()
 
-    def fill(targets: list[tuple[str, Tensor]]) -> None:
+    def fill(targets: list[tuple[str, Target]]) -> None:
         for _, target in targets:
-            flat = target.view(-1)
-            whole = len(flat) // len(block) * len(block)
-            flat[:whole].view(-1, len(block)).copy_(block)
-            flat[whole:].copy_(block[: len(flat) - whole])
+            rows = min(_rows_at_once(target, 1), -(-target.rows // ROWS) * ROWS)
+            piece = numbers.repeat(-(-rows * target.width // PIECE))[: rows * target.width]
+            piece = piece.view(rows, target.width)
+            for first in range(0, target.rows, rows):
+                target.fill(first, piece[: target.rows - first])
 
     return build_weights(
-        config, layers, embedding=embedding, head=head, dtype=dtype, device=device, fill=fill
+        config, layers, embedding=embedding, head=head, scheme=scheme, device=device, fill=fill
     )
 
 
-def _check(stored: Mapping[str, StoredTensor], needed: Mapping[str, tuple[int, ...]]) -> None:
+def _check(
+    config: ModelConfig,
+    stored: Mapping[str, StoredTensor],
+    needed: Mapping[str, tuple[int, ...]],
+    scheme: Scheme,
+) -> None:
     for name, shape in needed.items():
         tensor = stored.get(name)
         if tensor is None:
@@ -120,15 +133,15 @@ def _check(stored: Mapping[str, StoredTensor], needed: Mapping[str, tuple[int, .
                 " incomplete: download it again.",
                 tensor=name,
             )
-        dtype = SOURCE_DTYPES.get(tensor.dtype)
-        if dtype is None:
+        nbytes = _stored_bytes(config, tensor, shape, scheme)
+        if nbytes is None:
             raise BrokenModelError(
                 f"The tensor {name} is stored as {tensor.dtype}; Potluck reads"
                 f" {', '.join(SOURCE_DTYPES)}. Take the model in its original form.",
                 tensor=name,
                 dtype=tensor.dtype,
             )
-        if tuple(tensor.shape) != shape or tensor.nbytes != math.prod(shape) * dtype.itemsize:
+        if tuple(tensor.shape) != shape or tensor.nbytes != nbytes:
             raise BrokenModelError(
                 f"The tensor {name} has the shape {list(tensor.shape)} and {tensor.nbytes} bytes,"
                 f" where the model's config calls for {list(shape)} of {tensor.dtype}. The files"
@@ -137,42 +150,47 @@ def _check(stored: Mapping[str, StoredTensor], needed: Mapping[str, tuple[int, .
             )
 
 
+def _stored_bytes(
+    config: ModelConfig, tensor: StoredTensor, shape: tuple[int, ...], scheme: Scheme
+) -> int | None:
+    """How many bytes such a tensor has; None: it is not one that this scheme can be made of."""
+    if (dtype := SOURCE_DTYPES.get(tensor.dtype)) is not None:
+        return math.prod(shape) * dtype.itemsize
+    bits = tensor_bits(config, tensor.name, shape, scheme)
+    if bits is None or PACKED_DTYPES.get(tensor.dtype) != bits:
+        return None
+    return packed_bytes(shape[0], math.prod(shape[1:]), bits)
+
+
 class _Reader:
     """Read, check and convert tensors on a few threads; counts what is done."""
 
-    def __init__(self, total: int, progress: Progress | None) -> None:
+    def __init__(self, total: int, progress: Progress | None, threads: int) -> None:
         self._total, self._done, self._progress = total, 0, progress
         self._lock = threading.Lock()
         self._stopped = threading.Event()
+        self._pool = ThreadPoolExecutor(max(threads, 1), thread_name_prefix="load")
 
-    def run(self, jobs: list[tuple[StoredTensor, Tensor]], threads: int) -> None:
-        with ThreadPoolExecutor(max(threads, 1), thread_name_prefix="load") as pool:
-            futures = [pool.submit(self._read, *job) for job in jobs]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                self._stopped.set()  # those at work end at their next piece
-                pool.shutdown(cancel_futures=True)
-                raise
+    def __enter__(self) -> "_Reader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()  # after an error, those at work end at their next piece
+        self._pool.shutdown(cancel_futures=True)
+
+    def run(self, jobs: Iterable[tuple[StoredTensor, Target]]) -> None:
+        for future in [self._pool.submit(self._read, *job) for job in jobs]:
+            future.result()
 
     @torch.inference_mode()
-    def _read(self, tensor: StoredTensor, target: Tensor) -> None:
-        flat, filled = target.view(-1), 0
-        dtype = SOURCE_DTYPES[tensor.dtype]
-        piece = memoryview(bytearray(min(PIECE, tensor.nbytes)))
-        digest, left = hashlib.sha256(), tensor.nbytes
+    def _read(self, tensor: StoredTensor, target: Target) -> None:
+        digest = hashlib.sha256()
         with tensor.path.open("rb", buffering=0) as file:
             file.seek(tensor.offset)
-            while left and not self._stopped.is_set():
-                view = piece[: min(left, len(piece))]
-                if not _read_fully(file, view):
-                    break  # the digest of what is there is not the one asked for
-                digest.update(view)
-                values = torch.frombuffer(view, dtype=dtype)
-                flat[filled : filled + len(values)].copy_(values)
-                filled, left = filled + len(values), left - len(view)
-                self._advance(len(view))
+            if tensor.dtype in PACKED_DTYPES:
+                self._read_packed(file, tensor, target, digest)
+            else:
+                self._read_numbers(file, tensor, target, digest)
         if not self._stopped.is_set() and digest.hexdigest() != tensor.digest:
             raise IntegrityError(
                 f"The stored bytes of {tensor.name} are not what they were announced as: the file"
@@ -181,11 +199,45 @@ class _Reader:
                 tensor=tensor.name,
             )
 
+    def _read_numbers(
+        self, file: FileIO, tensor: StoredTensor, target: Target, digest: "hashlib._Hash"
+    ) -> None:
+        dtype = SOURCE_DTYPES[tensor.dtype]
+        rows = _rows_at_once(target, dtype.itemsize)
+        row_bytes = target.width * dtype.itemsize
+        piece = memoryview(bytearray(min(rows, target.rows) * row_bytes))
+        for first in range(0, target.rows, rows):
+            view = piece[: min(rows, target.rows - first) * row_bytes]
+            if self._stopped.is_set() or not _read_fully(file, view):
+                return  # the digest of what is there is not the one asked for
+            digest.update(view)
+            target.fill(first, torch.frombuffer(view, dtype=dtype).view(-1, target.width))
+            self._advance(len(view))
+
+    def _read_packed(
+        self, file: FileIO, tensor: StoredTensor, target: Target, digest: "hashlib._Hash"
+    ) -> None:
+        packed = target.packed
+        assert packed is not None
+        whole = memoryview(cast("bytearray", packed.data.numpy()))
+        for start in range(0, len(whole), PIECE):
+            view = whole[start : start + PIECE]
+            if self._stopped.is_set() or not _read_fully(file, view):
+                return
+            digest.update(view)
+            self._advance(len(view))
+
     def _advance(self, nbytes: int) -> None:
         with self._lock:
             self._done += nbytes
             if self._progress is not None:
                 self._progress(self._done, self._total)
+
+
+def _rows_at_once(target: Target, itemsize: int) -> int:
+    """Whole blocks of rows, of about a piece."""
+    rows = PIECE // max(1, target.width * itemsize)
+    return max(ROWS, rows // ROWS * ROWS)
 
 
 def _read_fully(file: FileIO, view: memoryview) -> bool:

@@ -33,6 +33,7 @@ from potluck.model.limits import (
     MAX_POSITION,
     MAX_VOCAB,
 )
+from potluck.model.quantized import Quantization, read_quantization
 from potluck.model.rope import Ropes, read_ropes
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -90,6 +91,7 @@ class ModelConfig:
     residual_multiplier: float  # of what a layer adds
     logits_divisor: float
     eos_token_ids: tuple[int, ...]
+    quantization: Quantization | None  # how files hold the matrices; None: as plain numbers
 
     @classmethod
     def from_dict(cls, config: Mapping[str, object]) -> "ModelConfig":
@@ -155,9 +157,11 @@ class ModelConfig:
             norms |= {"self_attn.q_norm": self.q_size, "self_attn.k_norm": self.kv_size}
         return tensors | {f"{prefix}{name}.weight": (size,) for name, size in norms.items()}
 
-    def layer_bytes(self, layer: int, itemsize: int) -> int:
-        """All the weights of one layer."""
-        return itemsize * sum(math.prod(shape) for shape in self.layer_tensors(layer).values())
+    def is_router(self, name: str) -> bool:
+        """Whether a tensor is the matrix that chooses the experts of a layer."""
+        return self.experts is not None and name.endswith(
+            f".{self.experts.facts.block}.gate.weight"
+        )
 
     def embedding_tensors(self) -> dict[str, Shape]:
         return {self.embedding_name: (self.vocab_size, self.hidden_size)}
@@ -239,6 +243,8 @@ def _read(whole: Fields, architecture: str, family: Family) -> ModelConfig:
     for name, requirement in _ABSENT.items():
         if value := whole.value(name) or fields.value(name):
             raise invalid(name, value, requirement)
+    quantization = read_quantization(whole if "quantization_config" in whole else fields)
+    norms_are_whole = quantization is not None and quantization.norms_are_whole
     fields = fields.over(family.defaults)
     hidden = fields.integer("hidden_size", 1, MAX_HIDDEN)
     heads = fields.integer("num_attention_heads", 1, MAX_HEADS)
@@ -272,7 +278,7 @@ def _read(whole: Fields, architecture: str, family: Family) -> ModelConfig:
         mlp_bias=_fact(fields, family.mlp_bias),
         fused=family.fused,
         norms=family.norms,
-        unit_offset=family.unit_offset,
+        unit_offset=family.unit_offset and not norms_are_whole,
         qk_norm=family.qk_norm,
         attention_scale=_attention_scale(fields, family, head_dim),
         attention_softcap=_softcap(fields, family.attention_softcap),
@@ -283,12 +289,11 @@ def _read(whole: Fields, architecture: str, family: Family) -> ModelConfig:
         residual_multiplier=_multiplier(fields, family.residual_multiplier),
         logits_divisor=_multiplier(fields, family.logits_divisor),
         eos_token_ids=fields.integers("eos_token_id", 0, MAX_VOCAB, MAX_EOS),
+        quantization=quantization,
     )
 
 
 _ABSENT = {
-    "quantization_config": "must be absent: models that are already quantised cannot be read yet,"
-    " take the original one",
     "use_bidirectional_attention": "must be absent: a model that looks ahead cannot write text",
 }
 

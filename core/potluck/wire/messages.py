@@ -12,6 +12,8 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
+from potluck.model.schemes import Scheme
+
 # Limits, each with its reason. They bound what a hostile header can make us build.
 # A name is shown in a list, on one line: no control characters, no marks that reverse the text.
 _UNPRINTABLE = "\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
@@ -29,7 +31,6 @@ Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 MAX_KINDS = 16  # of layers in one model; with and without window or experts they are four
 TimesByKind = Annotated[tuple[Seconds, ...], Meta(min_length=1, max_length=MAX_KINDS)]
 Dtype = Literal["F32", "F16", "BF16", "I32", "I64", "U8", "I8"]  # as safetensors names them
-Scheme = Literal["f32", "bf16"]
 Purpose = Literal["control", "activations", "weights"]
 Shape = Annotated[tuple[Count, ...], Meta(max_length=8)]
 

@@ -1,0 +1,60 @@
+"""How one token goes through a stage's layers: as few calls as the device allows.
+
+A run is some consecutive layers as one call. On a CPU with packed weights that is a function generated
+for them; where there is none, the layers themselves, one after the other.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from potluck.engine.attention import Step
+from potluck.engine.blocks import DecoderLayer
+from potluck.engine.kernels import ReferenceKernels
+from potluck.engine.kvcache import LayerCache
+from potluck.engine.linear import PackedLinear
+
+
+class Run(ABC):
+    """Layers from `first` on, for one token."""
+
+    @abstractmethod
+    def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
+        """(1, D) → (1, D); `caches` are those of all layers of the stage; `x` is not changed."""
+
+
+class LayerRun(Run):
+    """Layers as they are."""
+
+    def __init__(self, first: int, blocks: Sequence[DecoderLayer]) -> None:
+        self._first, self._blocks = first, tuple(blocks)
+
+    def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
+        for block, cache in zip(self._blocks, caches[self._first :], strict=False):
+            x = block.forward(x, cache, step)
+        return x
+
+
+def decode_runs(blocks: Sequence[DecoderLayer], cache_dtype: torch.dtype) -> tuple[Run, ...]:
+    """Cut the layers into the longest runs that one call can do."""
+    if not any(_is_generated(block) for block in blocks):
+        return (LayerRun(0, blocks),)
+    # Not before it is needed, nor where it does not load: it brings llvmlite.
+    from potluck.engine.generated_run import GeneratedRun, run_key
+
+    runs: list[Run] = []
+    first = 0
+    for key, group in groupby(blocks, lambda block: run_key(block, cache_dtype)):
+        some = list(group)
+        run = LayerRun(first, some) if key is None else GeneratedRun(first, some, key)
+        runs.append(run)
+        first += len(some)
+    return tuple(runs)
+
+
+def _is_generated(block: DecoderLayer) -> bool:
+    qkv = block.attention.qkv
+    return isinstance(qkv, PackedLinear) and not isinstance(qkv.kernels, ReferenceKernels)
