@@ -158,16 +158,17 @@ def _awq(quantization: Quantization, parts: Mapping[str, Tensor], width: int) ->
     scales = parts["scales"].float().t().contiguous()
 
     def columns(words: Tensor) -> Tensor:
-        fields = _fields(words.contiguous(), 4).unflatten(1, (-1, 8))
-        return fields[..., list(_AWQ_FIELDS)].flatten(1)
+        """(in, words) → (columns, in)."""
+        inputs, count = words.shape
+        octets = words.t().contiguous().view(torch.uint8).view(count, inputs, 4).transpose(1, 2)
+        fields = torch.stack((octets & 15, octets >> 4), 2).flatten(1, 2)  # (words, 8, in)
+        return fields[:, list(_AWQ_FIELDS)].flatten(0, 1)
 
     def rows(first: int, last: int) -> Tensor:
-        found = columns(
-            qweight[:, first // 8 : -(-last // 8)]
-        )  # (in, n); first is a multiple of 16
-        return found[:, : last - first].t()
+        # The first one is a multiple of 16, and so of the columns of a word.
+        return columns(qweight[:, first // 8 : -(-last // 8)])[: last - first]
 
-    zeros = columns(parts["qzeros"])[:, : len(scales)].t().to(torch.int16)
+    zeros = columns(parts["qzeros"])[: len(scales)].to(torch.int16)  # (out, groups)
     return _Words(rows, zeros, scales, None, quantization.group_size or width)
 
 

@@ -2,8 +2,8 @@
 
 Also the header of a safetensors file (https://github.com/huggingface/safetensors#format), from bytes
 with limits: a downloaded file is a stranger's. A manifest has exactly the tensors that the config
-names; others (rotary `inv_freq`, an `lm_head` beside tied embeddings) are computed or unused, hence
-not part of the model, and never sent.
+names, as they are stored (`quantized.py`); others (rotary `inv_freq`, an `lm_head` beside tied
+embeddings) are computed or unused, hence not part of the model, and never sent.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from potluck.errors import BrokenModelError, format_bytes
 from potluck.ids import Digest, ModelId
+from potluck.model.quantized import weight_name
 
 LENGTH_SIZE = 8  # bytes of the header's length, little-endian, at the start of a file
 MAX_HEADER = 100_000_000  # bytes; the limit of the reference implementation
@@ -30,7 +31,6 @@ DTYPE_BITS: Mapping[str, int] = {
     "F8_E5M2FNUZ": 8, "F8_E4M3FNUZ": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4, "C64": 64,
     "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
 }  # fmt: skip
-WEIGHT_DTYPES = ("F32", "F16", "BF16")  # what the engine loads; a quantised file is another matter
 
 # Fields of config.json that say where a model came from, who saved it or how it was trained and
 # stored, not what is computed. Two folders that differ in these alone are one model, and the path in
@@ -84,17 +84,18 @@ class Manifest:
     tensors: tuple[TensorEntry, ...]  # by name
 
     @property
-    def parameters(self) -> int:
-        return sum(prod(entry.shape) for entry in self.tensors)
-
-    @property
     def nbytes(self) -> int:
         return sum(entry.nbytes for entry in self.tensors)
 
     def stage(self, names: Iterable[str]) -> tuple[TensorEntry, ...]:
-        """The entries of these tensors, in this order. A name that is none of the model's is our bug."""
-        by_name = {entry.name: entry for entry in self.tensors}
-        return tuple(by_name[name] for name in names)
+        """The entries that these tensors of the model are stored in, tensor by tensor in this order.
+
+        A name that is none of the model's is our bug.
+        """
+        stored: dict[str, list[TensorEntry]] = {}
+        for entry in self.tensors:
+            stored.setdefault(weight_name(entry.name), []).append(entry)
+        return tuple(entry for name in names for entry in stored[name])
 
 
 def make_manifest(config: Mapping[str, object], tensors: Iterable[TensorEntry]) -> Manifest:
@@ -159,41 +160,6 @@ def parse_header(header: bytes, file_size: int, file: str) -> dict[str, TensorSp
             file=file,
         )
     return spans
-
-
-def check_tensors(
-    expected: Mapping[str, Shape], found: Mapping[str, TensorSpan], *, where: str
-) -> None:
-    """Check that every tensor that the config names is there, in its shape and a dtype we load.
-
-    Args:
-        expected: names and shapes, from `ModelConfig.stage_tensors`.
-        found: everything that the model's files announce.
-        where: the folder, for messages.
-    """
-    for name, shape in expected.items():
-        span = found.get(name)
-        if span is None:
-            raise BrokenModelError(
-                f"The model in {where} lacks tensor {name} {list(shape)}, which its config.json"
-                f" asks for; {len(found)} others are there. Its files do not belong together, or"
-                " the download is not complete.",
-                tensor=name,
-            )
-        if span.shape != shape:
-            raise BrokenModelError(
-                f"Tensor {name} in {span.file} has shape {list(span.shape)}, but config.json asks"
-                f" for {list(shape)}. The files do not belong together; download the model again.",
-                tensor=name,
-                file=span.file,
-            )
-        if span.dtype not in WEIGHT_DTYPES:
-            raise BrokenModelError(
-                f"Tensor {name} in {span.file} is stored as {span.dtype}; Potluck loads"
-                f" {', '.join(WEIGHT_DTYPES)}. Use the model's unquantised version.",
-                tensor=name,
-                file=span.file,
-            )
 
 
 def _span(name: str, tensor: _RawTensor, start: int, file: str) -> TensorSpan:

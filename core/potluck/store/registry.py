@@ -19,11 +19,11 @@ from potluck.model.manifest import (
     Manifest,
     TensorEntry,
     TensorSpan,
-    check_tensors,
     header_length,
     make_manifest,
     parse_header,
 )
+from potluck.model.stored import find_stored
 from potluck.store.digests import ModelFile, Progress, Stamp, digest_tensors
 
 WEIGHTS = "model.safetensors"
@@ -89,8 +89,9 @@ def _open_model(
         )
     spans = _read_spans(folder)
     everything = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
-    check_tensors(everything, {name: span for name, (_, span) in spans.items()}, where=str(folder))
-    files = _by_file({name: spans[name] for name in everything})
+    found = {name: span for name, (_, span) in spans.items()}
+    stored = find_stored(everything, found, config.quantization, where=str(folder))
+    files = _by_file({span.name: spans[span.name] for parts in stored.values() for span in parts})
     digests = digest_tensors(files, cache_dir=cache_dir, progress=progress, threads=threads)
     entries = [
         TensorEntry(
