@@ -147,13 +147,13 @@ class Attention:
 class SoftCappedAttention(Attention):
     """Scores are bent to stay below a cap: cap · tanh(score / cap) (Gemma 2)."""
 
-    __slots__ = ("_cap", "_scale_to_cap")
+    __slots__ = ("_scale_to_cap", "cap")
 
     def __init__(
         self, heads: Heads, qkv: Linear, qk_norm: QkNorm | None, output: Linear, *, cap: float
     ) -> None:
         super().__init__(heads, qkv, qk_norm, output)
-        self._cap, self._scale_to_cap = cap, heads.scale / cap
+        self.cap, self._scale_to_cap = cap, heads.scale / cap
 
     def _attend_one(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
         keys, values = cache.read(span.start, span.length, q.dtype)
@@ -174,7 +174,7 @@ class SoftCappedAttention(Attention):
         Hkv = self.num_kv_heads
         rows = q.view(T, Hkv, H // Hkv, K).permute(1, 2, 0, 3).reshape(Hkv, -1, K)  # (Hkv, G·T, K)
         scores = (rows @ keys.transpose(1, 2)).float()  # (Hkv, G·T, length)
-        scores = scores.mul_(self._scale_to_cap).tanh_().mul_(self._cap)
+        scores = scores.mul_(self._scale_to_cap).tanh_().mul_(self.cap)
         if mask is not None:
             seen = scores.view(Hkv, -1, T, keys.shape[1])
             seen.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else seen.add_(mask)

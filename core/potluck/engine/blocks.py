@@ -25,9 +25,17 @@ class DecoderLayer(ABC):
     def __init__(self, attention: Attention, mlp: Mlp | Experts, norms: Sequence[RmsNorm]) -> None:
         self.attention, self.mlp, self.norms = attention, mlp, tuple(norms)
 
-    @abstractmethod
     def forward(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
         """Run (T, D) through the layer; the cache gets its keys and values from `step.position`."""
+        return self.add_mlp(self.add_attention(x, cache, step))
+
+    @abstractmethod
+    def add_attention(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        """The first half."""
+
+    @abstractmethod
+    def add_mlp(self, x: Tensor) -> Tensor:
+        """The second."""
 
     @property
     def nbytes(self) -> int:
@@ -39,10 +47,11 @@ class PreNormLayer(DecoderLayer):
 
     __slots__ = ()
 
-    def forward(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        before_attention, before_mlp = self.norms
-        x = self.attention(before_attention(x), cache, step).add_(x)
-        return self.mlp(before_mlp(x)).add_(x)
+    def add_attention(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        return self.attention(self.norms[0](x), cache, step).add_(x)
+
+    def add_mlp(self, x: Tensor) -> Tensor:
+        return self.mlp(self.norms[1](x)).add_(x)
 
 
 class PostNormLayer(DecoderLayer):
@@ -50,10 +59,11 @@ class PostNormLayer(DecoderLayer):
 
     __slots__ = ()
 
-    def forward(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        after_attention, after_mlp = self.norms
-        x = after_attention(self.attention(x, cache, step)).add_(x)
-        return after_mlp(self.mlp(x)).add_(x)
+    def add_attention(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        return self.norms[0](self.attention(x, cache, step)).add_(x)
+
+    def add_mlp(self, x: Tensor) -> Tensor:
+        return self.norms[1](self.mlp(x)).add_(x)
 
 
 class SandwichLayer(DecoderLayer):
@@ -61,16 +71,19 @@ class SandwichLayer(DecoderLayer):
 
     __slots__ = ()
 
-    def forward(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        before_attention, after_attention, before_mlp, after_mlp = self.norms
-        x = after_attention(self.attention(before_attention(x), cache, step)).add_(x)
-        return after_mlp(self.mlp(before_mlp(x))).add_(x)
+    def add_attention(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        before, after = self.norms[:2]
+        return after(self.attention(before(x), cache, step)).add_(x)
+
+    def add_mlp(self, x: Tensor) -> Tensor:
+        before, after = self.norms[2:]
+        return after(self.mlp(before(x))).add_(x)
 
 
 class ScaledLayer(DecoderLayer):
     """A norm before each, and what they add multiplied: Granite."""
 
-    __slots__ = ("_multiplier",)
+    __slots__ = ("multiplier",)
 
     def __init__(
         self,
@@ -81,10 +94,11 @@ class ScaledLayer(DecoderLayer):
         multiplier: float,
     ) -> None:
         super().__init__(attention, mlp, norms)
-        self._multiplier = multiplier
+        self.multiplier = multiplier
 
-    def forward(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        before_attention, before_mlp = self.norms
-        added = self.attention(before_attention(x), cache, step)
-        x = torch.add(x, added, alpha=self._multiplier)
-        return x.add_(self.mlp(before_mlp(x)), alpha=self._multiplier)
+    def add_attention(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        added = self.attention(self.norms[0](x), cache, step)
+        return torch.add(x, added, alpha=self.multiplier)
+
+    def add_mlp(self, x: Tensor) -> Tensor:
+        return torch.add(x, self.mlp(self.norms[1](x)), alpha=self.multiplier)

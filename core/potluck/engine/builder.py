@@ -240,8 +240,8 @@ class _Builder:
         return self._gated(gate_up, down)
 
     def _gated(self, gate_up: Linear, down: Linear) -> Mlp:
-        if self._config.activation == "silu" and isinstance(down, PackedLinear):
-            return PackedMlp(gate_up, down)
+        if isinstance(down, PackedLinear):
+            return PackedMlp(gate_up, down, self._config.activation)
         return GatedMlp(gate_up, down, self._config.activation)
 
     def _experts(self, prefix: str, experts: ExpertsConfig) -> Experts:

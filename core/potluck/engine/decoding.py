@@ -43,13 +43,13 @@ def decode_runs(blocks: Sequence[DecoderLayer], cache_dtype: torch.dtype) -> tup
     if not any(_is_generated(block) for block in blocks):
         return (LayerRun(0, blocks),)
     # Not before it is needed, nor where it does not load: it brings llvmlite.
-    from potluck.engine.generated_run import GeneratedRun, run_key
+    from potluck.engine.generated_run import GeneratedRun, run_shape
 
     runs: list[Run] = []
     first = 0
-    for key, group in groupby(blocks, lambda block: run_key(block, cache_dtype)):
+    for shape, group in groupby(blocks, lambda block: run_shape(block, cache_dtype)):
         some = list(group)
-        run = LayerRun(first, some) if key is None else GeneratedRun(first, some, key)
+        run = LayerRun(first, some) if shape is None else GeneratedRun(first, some, shape)
         runs.append(run)
         first += len(some)
     return tuple(runs)

@@ -1,104 +1,118 @@
-"""A run of layers as one generated function: which layers it can do, and how it is called."""
+"""Runs of layers as generated functions: which layers they can do, and how they are called."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from potluck.engine.attention import Attention, Step
-from potluck.engine.blocks import DecoderLayer, PreNormLayer
+from potluck.engine.attention import SoftCappedAttention, Step
+from potluck.engine.blocks import (
+    DecoderLayer,
+    PostNormLayer,
+    PreNormLayer,
+    SandwichLayer,
+    ScaledLayer,
+)
 from potluck.engine.decoding import Run
 from potluck.engine.kernels.attention_kernel import Heads
-from potluck.engine.kernels.decode import Decoder, LayerWeights
+from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels
+from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import PackedLinear
-from potluck.engine.mlp import PackedMlp
-from potluck.engine.norms import HeadNorm
+from potluck.engine.mlp import Experts, PackedMlp
+from potluck.engine.norms import HeadNorm, ProjectionNorm
+from potluck.model.families import NormPlacement, QkNorm
+
+_NORMS: Mapping[type[DecoderLayer], NormPlacement] = {
+    PreNormLayer: "before",
+    ScaledLayer: "before",
+    PostNormLayer: "after",
+    SandwichLayer: "around",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class RunKey:
-    """What layers have in common that one call goes through."""
-
-    heads: Heads
-    rope: int | None
-    epsilon: float
-
-
-def run_key(block: DecoderLayer, cache_dtype: torch.dtype) -> RunKey | None:
-    """The run that a layer belongs to; None: there is no function for it."""
-    attention = block.attention
-    norm = attention.qk_norm
-    is_known = (
-        type(block) is PreNormLayer
-        and type(attention) is Attention
-        and attention.scale is None
-        and isinstance(norm, HeadNorm | None)
-        and isinstance(block.mlp, PackedMlp)
-        and all(isinstance(matrix, PackedLinear) for matrix in _matrices(block))
-        and all(matrix.bias is None for matrix in _packed(block)[1:])
-    )
-    if not is_known:
+def run_shape(block: DecoderLayer, cache_dtype: torch.dtype) -> LayerShape | None:
+    """What a function has to be generated for; None: it cannot do this layer."""
+    weights = _layer_weights(block)
+    if weights is None or type(block) not in _NORMS:
         return None
-    epsilon = block.norms[0].eps
+    attention, epsilon = block.attention, block.norms[0].eps
+    norm = attention.qk_norm
+    kinds: dict[type, QkNorm] = {HeadNorm: "head", ProjectionNorm: "projection"}
     heads = Heads(
         heads=attention.num_heads,
         kv_heads=attention.num_kv_heads,
         head_dim=attention.head_dim,
-        rotary_dim=0 if attention.rope is None else attention.rotary_dim,
-        epsilon=norm.eps if isinstance(norm, HeadNorm) else epsilon,
+        rotary_dim=attention.rotary_dim,
+        qk_norm=None if norm is None else kinds[type(norm)],
+        epsilon=epsilon,
+        scale=attention.head_dim**-0.5 if attention.scale is None else attention.scale,
+        softcap=attention.cap if isinstance(attention, SoftCappedAttention) else None,
         cache_kind=KINDS[cache_dtype],
     )
-    return RunKey(heads, attention.rope, epsilon)
+    return layer_shape(
+        weights,
+        heads,
+        norms=_NORMS[type(block)],
+        epsilon=epsilon,
+        multiplier=block.multiplier if isinstance(block, ScaledLayer) else 1.0,
+        activation=block.mlp.activation if isinstance(block.mlp, PackedMlp) else "silu",
+    )
 
 
 class GeneratedRun(Run):
-    """Consecutive layers of one shape."""
+    """Consecutive layers of one shape. Experts are Python's, with a call for what is before them."""
 
-    def __init__(self, first: int, blocks: Sequence[DecoderLayer], key: RunKey) -> None:
-        kernels = _packed(blocks[0])[0].kernels
-        assert isinstance(kernels, GeneratedKernels)
-        layers = [_layer_weights(block) for block in blocks]
+    def __init__(self, first: int, blocks: Sequence[DecoderLayer], shape: LayerShape) -> None:
+        qkv = blocks[0].attention.qkv
+        assert isinstance(qkv, PackedLinear)
+        assert isinstance(qkv.kernels, GeneratedKernels)
+        weights = [_layer_weights(block) for block in blocks]
+        layers = [layer for layer in weights if layer is not None]
         self._layers = slice(first, first + len(blocks))
-        self._rope = key.rope
-        self._decoder = Decoder(kernels, layers, key.heads, key.epsilon)
-        self._nothing = torch.empty(0)
+        self._decoder = Decoder(qkv.kernels, layers, shape)
+        self._experts = [block for block in blocks if isinstance(block.mlp, Experts)]
 
     def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
         x = x.clone()  # it is updated in place
-        cos = sin = self._nothing
-        if self._rope is not None:
-            # One row of the cosines, both halves of which are the same, and of the signed sines.
-            cos, sin = (angles.view(2, -1)[1] for angles in step.angles[self._rope])
         memory = [cache.both for cache in caches[self._layers]]
-        self._decoder(x, memory, step.position, cos, sin)
+        if not self._experts:
+            self._decoder(x, memory, step.position, step.angles)
+            return x
+        self._decoder.begin(memory, step.position, step.angles)
+        for index, block in enumerate(self._experts):
+            self._decoder.run(x, index, 1)
+            x = block.add_mlp(x)
         return x
 
 
-def _matrices(block: DecoderLayer) -> list[object]:
-    mlp = block.mlp
-    assert isinstance(mlp, PackedMlp)
-    return [block.attention.qkv, block.attention.output, mlp.gate_up, mlp.down]
-
-
-def _packed(block: DecoderLayer) -> list[PackedLinear]:
-    return [matrix for matrix in _matrices(block) if isinstance(matrix, PackedLinear)]
-
-
-def _layer_weights(block: DecoderLayer) -> LayerWeights:
-    attention = block.attention
-    qkv, output, gate_up, down = _packed(block)
-    norm = attention.qk_norm
+def _layer_weights(block: DecoderLayer) -> LayerWeights | None:
+    """None where a matrix is not packed, or not in one piece."""
+    attention, mlp = block.attention, block.mlp
+    qkv, output, norm = attention.qkv, attention.output, attention.qk_norm
+    if not isinstance(qkv, PackedLinear) or not isinstance(output, PackedLinear):
+        return None
+    assert isinstance(norm, HeadNorm | ProjectionNorm | None)
+    gate_up = down = None
+    norms = block.norms
+    if isinstance(mlp, Experts):
+        norms = norms[: len(norms) // 2]  # the first half are those of attention
+    else:
+        if not isinstance(mlp, PackedMlp) or not isinstance(mlp.gate_up, PackedLinear):
+            return None
+        gate_up, down = mlp.gate_up, mlp.down
     return LayerWeights(
-        input_norm=block.norms[0].weight,
+        norms=tuple(one.weight for one in norms),
         qkv=qkv.weight,
         qkv_bias=qkv.bias,
-        qk_norm=norm.weight if isinstance(norm, HeadNorm) else None,
+        qk_norm=None if norm is None else norm.weight,
         output=output.weight,
-        post_norm=block.norms[1].weight,
-        gate_up=gate_up.weight,
-        down=down.weight,
+        output_bias=output.bias,
+        gate_up=None if gate_up is None else gate_up.weight,
+        gate_up_bias=None if gate_up is None else gate_up.bias,
+        down=None if down is None else down.weight,
+        down_bias=None if down is None else down.bias,
         window=attention.window,
+        rope=attention.rope,
     )

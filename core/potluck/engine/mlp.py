@@ -47,15 +47,17 @@ class GatedMlp:
 
 
 class PackedMlp:
-    """With silu, which one kernel computes and quantises for the last product."""
+    """With the gates in one kernel, which also quantises them for the last product."""
 
-    __slots__ = ("down", "gate_up")
+    __slots__ = ("activation", "down", "gate_up")
 
-    def __init__(self, gate_up: Linear, down: PackedLinear) -> None:
+    def __init__(self, gate_up: Linear, down: PackedLinear, activation: Activation) -> None:
         self.gate_up, self.down = gate_up, down
+        self.activation: Activation = activation
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down.multiply(self.down.kernels.quantise_gated(self.gate_up(x)))
+        gated = self.down.kernels.quantise_gated(self.gate_up(x), self.activation)
+        return self.down.multiply(gated)
 
     @property
     def nbytes(self) -> int:

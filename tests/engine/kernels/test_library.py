@@ -1,16 +1,18 @@
 """Every kernel of every path compiles, for processors that are not this one too."""
 
 import struct
+from dataclasses import replace
 from functools import partial
 
 import pytest
 from llvmlite import binding
 
-from potluck.engine.kernels.attention_kernel import Heads, emit_attend, emit_rotate
-from potluck.engine.kernels.emit import KIND_F16
+from potluck.engine.kernels.attention_kernel import Heads, emit_attend
+from potluck.engine.kernels.emit import KIND_F16, KIND_INT8
 from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
 from potluck.engine.kernels.library import KERNELS, emit_kernel, optimise, target_machine
 from potluck.engine.kernels.paths import PATHS, Path, usable_paths
+from potluck.engine.kernels.rotate_kernel import emit_rotate
 
 # Windows wants a call to a library where a stack frame is larger than a page: none may be.
 TRIPLES = ["x86_64-pc-windows-msvc-elf", "aarch64-pc-windows-msvc-elf"]
@@ -29,15 +31,29 @@ CASES = [
 ]
 
 
-HEADS = Heads(heads=6, kv_heads=2, head_dim=40, rotary_dim=20, epsilon=1e-5, cache_kind=KIND_F16)
-LAYER = LayerShape(
-    hidden=80, intermediate=112, attention=HEADS, epsilon=1e-5,
-    qkv_bits=8, output_bits=4, gate_up_bits=4, down_bits=8,
+# Many large heads on one key head: what needs most of the stack.
+HEADS = Heads(
+    heads=8, kv_heads=1, head_dim=256, rotary_dim=256, qk_norm="head", epsilon=1e-5, scale=0.1,
+    softcap=50.0, cache_kind=KIND_INT8,
 )  # fmt: skip
+ODD_HEADS = Heads(
+    heads=6, kv_heads=2, head_dim=40, rotary_dim=20, qk_norm="projection", epsilon=1e-5, scale=0.1,
+    softcap=None, cache_kind=KIND_F16,
+)  # fmt: skip
+LAYER = LayerShape(
+    hidden=80, intermediate=112, attention=HEADS, norms="around", epsilon=1e-5, multiplier=1.0,
+    activation="gelu_pytorch_tanh", qkv_bits=8, output_bits=4, gate_up_bits=4, down_bits=8,
+)  # fmt: skip
+OTHER_LAYER = replace(
+    LAYER, attention=ODD_HEADS, norms="before", multiplier=0.3, activation="silu", down_bits=4
+)
 SHAPED = {
     "attend": partial(emit_attend, shape=HEADS),
+    "attend_odd": partial(emit_attend, shape=ODD_HEADS),
     "rotate": partial(emit_rotate, shape=HEADS),
+    "rotate_odd": partial(emit_rotate, shape=ODD_HEADS),
     "decode": partial(emit_decode, shape=LAYER),
+    "decode_other": partial(emit_decode, shape=OTHER_LAYER),
 }
 
 

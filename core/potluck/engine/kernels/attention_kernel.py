@@ -1,7 +1,8 @@
-"""The kernels of attention for one token: turn queries and keys, write the cache, attend.
+"""The kernel of attention for one token: softmax(scale q Kᵀ) V over what is cached.
 
-A layer's cache is (2, Hkv, capacity, K): keys, then values, of f32, bf16 or f16. The heads of a group
-share a key head, whose keys and values are read once for all of them and never expanded.
+A layer's cache is (2, Hkv, capacity, K): keys, then values, of f32, bf16 or f16, or of int8 with a
+scale after each (see `layout`). The heads of a group share a key head, whose keys and values are read
+once for all of them and never expanded.
 """
 
 import math
@@ -13,24 +14,25 @@ from potluck.engine.kernels.emit import (
     F32,
     I64,
     KIND_BYTES,
+    KIND_INT8,
     POINTER,
-    VOID,
     Emitter,
     Value,
     constant,
     vector,
 )
-from potluck.engine.kernels.functions import emit_exp
+from potluck.engine.kernels.functions import emit_exp, emit_tanh
+from potluck.engine.kernels.layout import CACHE_SCALE_BYTES
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import PIECE
+from potluck.model.families import QkNorm
 
 LANES = 16  # of f32; also the cached tokens whose scores are found together
 _WIDE = vector(F32, LANES)
 
-# qkv, cosines, sines, norm of queries or null, norm of keys, keys, values, numbers from head to head
-ROTATE = ir.FunctionType(VOID, [POINTER] * 7 + [I64])
+SUMS = LANES * LANES  # f32 for each head, that `attend` uses while it runs
 
-# The arguments of `attend`, 8 bytes each.
+# The arguments of `attend`, 8 bytes each; the stride of key heads is in bytes.
 ATTEND_FIELDS = (
     "queries",
     "keys",
@@ -39,6 +41,7 @@ ATTEND_FIELDS = (
     "length",
     "scores",
     "scores_stride",
+    "sums",
     "out",
 )
 
@@ -50,8 +53,11 @@ class Heads:
     heads: int
     kv_heads: int
     head_dim: int
-    rotary_dim: int  # of the head_dim numbers of a head, how many turn
-    epsilon: float  # of the norms of queries and keys, where there are any
+    rotary_dim: int  # of the head_dim numbers of a head, how many turn where a layer has rotary
+    qk_norm: QkNorm | None
+    epsilon: float  # of the norms of queries and keys
+    scale: float  # of queries times keys
+    softcap: float | None  # scores become cap tanh(score / cap)
     cache_kind: int
 
     def __post_init__(self) -> None:
@@ -64,87 +70,22 @@ class Heads:
         """Heads that share a key head."""
         return self.heads // self.kv_heads
 
-
-def emit_rotate(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
-    """Norm, where there is one, and turn queries and keys in place; write keys and values of a token.
-
-    Queries, keys and values are f32, one head after the other. `keys` and `values` are where those of
-    the first head go. Turning is that of `transformers`: (a, b) → (a cos - b sin, b cos + a sin) of a
-    head's halves, cosines and sines f32, one for each pair.
-    """
-    function = ir.Function(module, ROTATE, name)
-    qkv, cosines, sines, query_norm, key_norm, keys, values, stride = function.args
-    e = Emitter(function, path)
-    head_bytes = 4 * shape.head_dim
-    has_norm = e.icmp_unsigned("!=", e.ptrtoint(query_norm, I64), constant(I64, 0))
-    with e.loop(0, shape.heads + shape.kv_heads) as head:
-        numbers = e.at(qkv, head, head_bytes)
-        with e.if_then(has_norm):
-            is_query = e.icmp_signed("<", head, constant(I64, shape.heads))
-            _norm(e, numbers, e.select(is_query, query_norm, key_norm), shape)
-        _turn(e, numbers, cosines, sines, shape.rotary_dim // 2)
-    with e.loop(0, shape.kv_heads) as head:
-        target = e.mul(head, stride)
-        key = e.at(qkv, e.add(head, constant(I64, shape.heads)), head_bytes)
-        value = e.at(qkv, e.add(head, constant(I64, shape.heads + shape.kv_heads)), head_bytes)
-        for source, cache in ((key, keys), (value, values)):
-            _write(e, source, e.at(cache, target, KIND_BYTES[shape.cache_kind]), shape)
-    e.ret_void()
-    return function
-
-
-def _norm(e: Emitter, numbers: Value, weight: Value, shape: Heads) -> None:
-    squares = e.variable(constant(_WIDE, 0.0))
-
-    def add_square(index: Value, mask: Value | None) -> None:
-        value = e.fetch_numbers(e.at(numbers, index, 4), 0, LANES, mask)
-        squares.value = e.multiply_add(value, value, squares.value)
-
-    def scale(index: Value, mask: Value | None) -> None:
-        here = e.at(numbers, index, 4)
-        value = e.fmul(e.fetch_numbers(here, 0, LANES, mask), inverse)
-        weights = e.fetch_numbers(e.at(weight, index, 4), 0, LANES, mask)
-        e.put_numbers(e.fmul(value, weights), here, 0, mask)
-
-    width = constant(I64, shape.head_dim)
-    e.vectors(width, LANES, add_square)
-    mean = e.fmul(e.total(squares.value), constant(F32, 1 / shape.head_dim))
-    root = e.intrinsic("llvm.sqrt.f32", F32, [e.fadd(mean, constant(F32, shape.epsilon))])
-    inverse = e.splat(e.fdiv(constant(F32, 1.0), root), LANES)
-    e.vectors(width, LANES, scale)
-
-
-def _turn(e: Emitter, numbers: Value, cosines: Value, sines: Value, half: int) -> None:
-    def turn(index: Value, mask: Value | None) -> None:
-        first, second = e.at(numbers, index, 4), e.at(e.at(numbers, 4 * half), index, 4)
-        a, b, cos, sin = (
-            e.fetch_numbers(address, 0, LANES, mask)
-            for address in (first, second, e.at(cosines, index, 4), e.at(sines, index, 4))
-        )
-        e.put_numbers(e.fsub(e.fmul(a, cos), e.fmul(b, sin)), first, 0, mask)
-        e.put_numbers(e.fadd(e.fmul(b, cos), e.fmul(a, sin)), second, 0, mask)
-
-    e.vectors(constant(I64, half), LANES, turn)
-
-
-def _write(e: Emitter, source: Value, target: Value, shape: Heads) -> None:
-    def write(index: Value, mask: Value | None) -> None:
-        value = e.fetch_numbers(e.at(source, index, 4), 0, LANES, mask)
-        here = e.at(target, index, KIND_BYTES[shape.cache_kind])
-        e.put_numbers(value, here, shape.cache_kind, mask)
-
-    e.vectors(constant(I64, shape.head_dim), LANES, write)
+    @property
+    def cached_bytes(self) -> int:
+        """Of a key, or a value, in the cache."""
+        scale_bytes = CACHE_SCALE_BYTES if self.cache_kind == KIND_INT8 else 0
+        return self.head_dim * KIND_BYTES[self.cache_kind] + scale_bytes
 
 
 def emit_attend(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
-    """softmax(q Kᵀ / sqrt(head_dim)) V for the key heads from first to last: a job of the pool.
+    """Attention of the key heads from first to last: a job of the pool.
 
     Scores are kept, `scores_stride` for each head, a multiple of 16 and not less than the length.
     """
     function = ir.Function(module, PIECE, name)
     arguments, first, last = function.args
     e = Emitter(function, path)
-    pointers = {"queries", "keys", "values", "scores", "out"}
+    pointers = {"queries", "keys", "values", "scores", "sums", "out"}
     given = {
         field: e.fetch(e.at(arguments, 8 * index), POINTER if field in pointers else I64)
         for index, field in enumerate(ATTEND_FIELDS)
@@ -152,16 +93,16 @@ def emit_attend(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
     with e.loop(first, last) as kv_head:
         head = e.mul(kv_head, constant(I64, shape.group))
         cached = e.mul(kv_head, given["head_stride"])
-        item = KIND_BYTES[shape.cache_kind]
         attention = _Attention(
             e=e,
             shape=shape,
             queries=e.at(given["queries"], head, 4 * shape.head_dim),
-            keys=e.at(given["keys"], cached, item),
-            values=e.at(given["values"], cached, item),
+            keys=e.at(given["keys"], cached),
+            values=e.at(given["values"], cached),
             length=given["length"],
             scores=e.at(given["scores"], e.mul(head, given["scores_stride"]), 4),
             scores_stride=given["scores_stride"],
+            sums=e.at(given["sums"], head, 4 * SUMS),
             out=e.at(given["out"], head, 4 * shape.head_dim),
         )
         attention.score()
@@ -182,37 +123,51 @@ class _Attention:
     length: Value
     scores: Value
     scores_stride: Value
+    sums: Value  # not on the stack: on Windows a frame above 4 KB takes a call to a library
     out: Value
 
     def score(self) -> None:
         """Scores of all cached tokens, 16 at a time; of those past the last, minus infinity."""
         e, group = self.e, self.shape.group
-        sums = e.stack(_WIDE, group * LANES)
+        scales = e.stack(_WIDE, 1)
         final = e.sub(self.length, constant(I64, 1))
-        scale = constant(_WIDE, 1 / math.sqrt(self.shape.head_dim))
         with e.loop(0, self.length, LANES) as start:
             with e.loop(0, LANES) as member:
                 token = e.add(start, member)
                 token = e.select(e.icmp_signed("<", token, final), token, final)
-                self._multiply(token, e.at(sums, member, 4 * LANES))
-            left = e.sub(self.length, start)
-            is_there = e.first_lanes(left, LANES)
+                key = self._cached(self.keys, token)
+                self._multiply(key, e.at(self.sums, member, 4 * LANES))
+                if self._has_scales:
+                    e.put(self._scale_of(key), e.at(scales, member, 4))
+            key_scales = e.fetch(scales, _WIDE) if self._has_scales else None
+            is_there = e.first_lanes(e.sub(self.length, start), LANES)
             for head in range(group):
-                rows = [e.at(sums, (head * LANES + row) * 4 * LANES) for row in range(LANES)]
-                total = e.fmul(e.total_of_each([e.fetch(row, _WIDE) for row in rows]), scale)
-                total = e.select(is_there, total, constant(_WIDE, -math.inf))
-                e.put(total, self._score_at(head, start))
+                rows = [e.at(self.sums, 4 * (head * SUMS + row * LANES)) for row in range(LANES)]
+                total = e.total_of_each([e.fetch(row, _WIDE) for row in rows])
+                score = self._bend(total, key_scales)
+                score = e.select(is_there, score, constant(_WIDE, -math.inf))
+                e.put(score, self._score_at(head, start))
 
-    def _multiply(self, token: Value, sums: Value) -> None:
+    def _multiply(self, key: Value, sums: Value) -> None:
         """The products of a token's key with each head's query, as 16 partial sums."""
         e = self.e
-        key = self._cached(self.keys, token, range(self._vectors))
+        parts = self._numbers(key, range(self._vectors))
         for head in range(self.shape.group):
             total = constant(_WIDE, 0.0)
-            for index, part in enumerate(key):
+            for index, part in enumerate(parts):
                 query = self._part(self.queries, head, index)
                 total = e.multiply_add(part, query, total)
-            e.put(total, e.at(sums, head * LANES * 4 * LANES))
+            e.put(total, e.at(sums, 4 * head * SUMS))
+
+    def _bend(self, total: Value, key_scales: Value | None) -> Value:
+        """The scores of 16 tokens, from queries times keys."""
+        e, shape = self.e, self.shape
+        if key_scales is not None:
+            total = e.fmul(total, key_scales)
+        if shape.softcap is None:
+            return e.fmul(total, constant(_WIDE, shape.scale))
+        bent = emit_tanh(e, e.fmul(total, constant(_WIDE, shape.scale / shape.softcap)))
+        return e.fmul(bent, constant(_WIDE, shape.softcap))
 
     def softmax(self) -> list[Value]:
         """Scores become exp(score - highest); returns one over the sum of each head."""
@@ -245,9 +200,13 @@ class _Attention:
                 for part in parts
             }
             with e.loop(0, self.length) as token:
-                values = self._cached(self.values, token, parts)
+                cached = self._cached(self.values, token)
+                values = self._numbers(cached, parts)
                 for head in range(group):
-                    weight = e.splat(e.fetch(self._score_at(head, token), F32), LANES)
+                    weight = e.fetch(self._score_at(head, token), F32)
+                    if self._has_scales:
+                        weight = e.fmul(weight, self._scale_of(cached))
+                    weight = e.splat(weight, LANES)
                     for part, value in zip(parts, values, strict=True):
                         total = totals[head, part]
                         total.value = e.multiply_add(weight, value, total.value)
@@ -273,13 +232,22 @@ class _Attention:
     def _part(self, base: Value, head: int, part: int) -> Value:
         return self.e.fetch_numbers(self._number_at(base, head, part), 0, LANES, self._mask(part))
 
-    def _cached(self, base: Value, token: Value, parts: range) -> list[Value]:
-        """Some vectors of a token's key or value."""
+    def _cached(self, base: Value, token: Value) -> Value:
+        """Where a token's key or value is."""
+        return self.e.at(base, token, self.shape.cached_bytes)
+
+    def _numbers(self, cached: Value, parts: range) -> list[Value]:
+        """Some vectors of a key or value; integers where it has a scale."""
         e, kind = self.e, self.shape.cache_kind
-        row = e.at(base, token, self.shape.head_dim * KIND_BYTES[kind])
+        item = LANES * KIND_BYTES[kind]
         return [
-            e.fetch_numbers(
-                e.at(row, part * LANES * KIND_BYTES[kind]), kind, LANES, self._mask(part)
-            )
+            e.fetch_numbers(e.at(cached, part * item), kind, LANES, self._mask(part))
             for part in parts
         ]
+
+    @property
+    def _has_scales(self) -> bool:
+        return self.shape.cache_kind == KIND_INT8
+
+    def _scale_of(self, cached: Value) -> Value:
+        return self.e.fetch(self.e.at(cached, self.shape.head_dim), F32)

@@ -1,47 +1,82 @@
 """Decoding: one token through a stage's layers in a single call, with all memory made beforehand."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from potluck.engine.kernels.attention_kernel import LANES, Heads
+from potluck.engine.kernels.attention_kernel import LANES, SUMS, Heads
+from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels
 from potluck.engine.kernels.layer_kernel import LAYER_FIELDS, STEP_FIELDS, LayerShape
 from potluck.engine.kernels.layout import input_bytes
 from potluck.engine.kernels.tensors import PackedWeight
+from potluck.model.config import Activation
+from potluck.model.families import NormPlacement
 
 _NO_WINDOW = 1 << 40  # tokens
+_NORMS: Mapping[NormPlacement, tuple[str, ...]] = {
+    "before": ("before_attention", "before_mlp"),
+    "after": ("after_attention", "after_mlp"),
+    "around": ("before_attention", "after_attention", "before_mlp", "after_mlp"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
-    """A decoder layer: packed matrices, and norms and biases in f32."""
+    """A decoder layer: packed matrices, and norms and biases in f32.
 
-    input_norm: Tensor  # (D,)
+    Without an MLP it is attention alone, with its norms and its residual: what experts follow.
+    """
+
+    norms: tuple[Tensor, ...]  # (D,) each, in the order in which a token passes them
     qkv: PackedWeight
-    qkv_bias: Tensor | None
-    qk_norm: Tensor | None  # (2, K): of queries, of keys
+    qkv_bias: Tensor | None = None
+    qk_norm: Tensor | None = None  # (2, K): of queries, of keys; or of projections, (H·K + Hkv·K,)
     output: PackedWeight
-    post_norm: Tensor  # (D,)
-    gate_up: PackedWeight  # gates before ups
-    down: PackedWeight
-    window: int | None  # cached tokens that a query looks at, itself among them
+    output_bias: Tensor | None = None
+    gate_up: PackedWeight | None = None  # gates before ups
+    gate_up_bias: Tensor | None = None
+    down: PackedWeight | None = None
+    down_bias: Tensor | None = None
+    window: int | None = None  # cached tokens that a query looks at, itself among them
+    rope: int | None = 0  # which of the angles of a call turn its heads; None: none do
 
 
-def layer_shape(weights: LayerWeights, heads: Heads, epsilon: float) -> LayerShape:
-    """The shape of a layer, which all layers of a `Decoder` must have."""
+def layer_shape(
+    weights: LayerWeights,
+    heads: Heads,
+    *,
+    norms: NormPlacement = "before",
+    epsilon: float,
+    multiplier: float = 1.0,
+    activation: Activation = "silu",
+) -> LayerShape:
+    """The shape of a layer: those of one shape can be in one `Decoder`.
+
+    Args:
+        weights: of the layer.
+        heads: of its attention.
+        norms: where they stand.
+        epsilon: of those norms.
+        multiplier: of what attention and MLP add to the hidden states.
+        activation: of the gates.
+    """
+    gate_up, down = weights.gate_up, weights.down
     return LayerShape(
         hidden=weights.qkv.width,
-        intermediate=weights.down.width,
+        intermediate=0 if down is None else down.width,
         attention=heads,
+        norms=norms,
         epsilon=epsilon,
+        multiplier=multiplier,
+        activation=activation,
         qkv_bits=weights.qkv.bits,
         output_bits=weights.output.bits,
-        gate_up_bits=weights.gate_up.bits,
-        down_bits=weights.down.bits,
+        gate_up_bits=0 if gate_up is None else gate_up.bits,
+        down_bits=0 if down is None else down.bits,
     )
 
 
@@ -52,25 +87,24 @@ class Decoder:
     """
 
     def __init__(
-        self,
-        kernels: GeneratedKernels,
-        layers: Sequence[LayerWeights],
-        heads: Heads,
-        epsilon: float,
+        self, kernels: GeneratedKernels, layers: Sequence[LayerWeights], shape: LayerShape
     ) -> None:
-        shape = layer_shape(layers[0], heads, epsilon)
         for layer in layers:
-            assert layer_shape(layer, heads, epsilon) == shape, "layers of one shape"
             _check(layer, shape)
         self._kernels, self._layers, self._shape = kernels, tuple(layers), shape
         self._decode = kernels.decode_kernel(shape)
         widest = max(shape.hidden, shape.attended, shape.intermediate)
+        heads = shape.attention.heads
         self._records = torch.empty(input_bytes(1, widest), dtype=torch.uint8)
-        self._wide = torch.empty(max(shape.qkv_rows, 2 * shape.intermediate))
+        self._wide = torch.empty(max(shape.qkv_rows, 2 * shape.intermediate, shape.hidden))
         self._attended = torch.empty(shape.attended)
-        self._scores = torch.empty((shape.attention.heads, 0))
+        self._scores = torch.empty((heads, 0))
+        self._sums = torch.empty((heads, SUMS))
+        self._ropes = sorted({layer.rope for layer in layers if layer.rope is not None})
+        self._angles = _Record(("cosines", "sines"), 2 + max(self._ropes, default=-1))
         self._step = _Record(STEP_FIELDS, 1)
         self._own = _Record(LAYER_FIELDS, len(layers))
+        self._places = [(0, 0)] * len(layers)
         self._describe()
 
     def __call__(
@@ -78,72 +112,101 @@ class Decoder:
         hidden: Tensor,
         caches: Sequence[Tensor],
         position: int,
-        cosines: Tensor,
-        sines: Tensor,
+        angles: Sequence[tuple[Tensor, Tensor]],
     ) -> None:
         """Run one token through the layers.
 
         Args:
             hidden: (1, D), f32; becomes the hidden states after the last layer.
-            caches: of each layer, (2, Hkv, capacity, K); the token's keys and values are written.
+            caches: of each layer, (2, Hkv, capacity, K), or K + 4 if int8; the token's keys and values
+                are written.
             position: of the token; so many tokens are cached.
-            cosines: of the position's angles, f32, one for each pair.
-            sines: likewise.
+            angles: of the position, for each kind of rotary cosines and signed sines, `rotary_dim` of
+                them, f32, as `rotary.rotate` takes them.
         """
+        self.begin(caches, position, angles)
+        self.run(hidden, 0, len(self._layers))
+
+    def begin(
+        self, caches: Sequence[Tensor], position: int, angles: Sequence[tuple[Tensor, Tensor]]
+    ) -> None:
+        """Say where the next token is; some of its layers at a time can then `run`."""
+        self._place(caches, position)
+        rotary_dim = self._shape.attention.rotary_dim
+        for rope in self._ropes:
+            (cosines, sines), row = angles[rope], self._angles.rows[1 + rope]
+            assert cosines.dtype == sines.dtype == torch.float32
+            assert cosines.numel() == sines.numel() == rotary_dim
+            row[0], row[1] = cosines.data_ptr(), sines.data_ptr()
+        self._step.rows[0][1] = position
+
+    def run(self, hidden: Tensor, first: int, count: int) -> None:
+        """Take the token through so many layers, from the first on."""
         assert hidden.dtype == torch.float32
         assert hidden.is_contiguous()
         assert hidden.numel() == self._shape.hidden
-        for angles in (cosines, sines):
-            assert angles.dtype == torch.float32
-            assert angles.is_contiguous()
-            assert angles.numel() == self._shape.attention.rotary_dim // 2
-        self._place(caches, position)
-        step = self._step.rows[0]
-        step[0], step[1] = hidden.data_ptr(), position
-        step[2], step[3] = cosines.data_ptr(), sines.data_ptr()
+        assert 0 <= first <= first + count <= len(self._layers)
+        self._step.rows[0][0] = hidden.data_ptr()
         self._kernels.wake()
-        self._decode(self._step.address, self._own.address, len(self._layers))
+        own = self._own.address + first * 8 * len(LAYER_FIELDS)
+        self._decode(self._step.address, own, count)
 
     def _describe(self) -> None:
         """Write what stays the same from token to token."""
         step = {
+            "angles": self._angles.address,
             "records": self._records.data_ptr(),
             "wide": self._wide.data_ptr(),
             "attended": self._attended.data_ptr(),
+            "sums": self._sums.data_ptr(),
             "job": self._kernels.job,
             "shares": self._kernels.shares,
         }
         self._step.write(0, step)
+        heads = self._shape.attention
+        queries = heads.head_dim * (heads.heads if heads.qk_norm == "projection" else 1)
         for index, layer in enumerate(self._layers):
-            norms = layer.qk_norm
-            own = {
-                "input_norm": layer.input_norm.data_ptr(),
-                "qkv": layer.qkv.data.data_ptr(),
-                "qkv_bias": 0 if layer.qkv_bias is None else layer.qkv_bias.data_ptr(),
-                "query_norm": 0 if norms is None else norms[0].data_ptr(),
-                "key_norm": 0 if norms is None else norms[1].data_ptr(),
-                "output": layer.output.data.data_ptr(),
-                "post_norm": layer.post_norm.data_ptr(),
-                "gate_up": layer.gate_up.data.data_ptr(),
-                "down": layer.down.data.data_ptr(),
-                "window": _NO_WINDOW if layer.window is None else layer.window,
+            tensors: dict[str, Tensor | None] = {
+                "qkv": layer.qkv.data,
+                "qkv_bias": layer.qkv_bias,
+                "output": layer.output.data,
+                "output_bias": layer.output_bias,
+                "gate_up": None if layer.gate_up is None else layer.gate_up.data,
+                "gate_up_bias": layer.gate_up_bias,
+                "down": None if layer.down is None else layer.down.data,
+                "down_bias": layer.down_bias,
+                **dict(zip(_norm_names(self._shape), layer.norms, strict=True)),
             }
+            if layer.qk_norm is not None:
+                norm = layer.qk_norm.flatten()
+                tensors |= {"query_norm": norm, "key_norm": norm[queries:]}
+            own = {name: 0 if one is None else one.data_ptr() for name, one in tensors.items()}
+            own["window"] = _NO_WINDOW if layer.window is None else layer.window
+            own["rope"] = 0 if layer.rope is None else 1 + layer.rope
             self._own.write(index, own)
 
     def _place(self, caches: Sequence[Tensor], position: int) -> None:
         """Write where the caches are; they move when a session grows, or is another."""
-        keys = LAYER_FIELDS.index("keys")
         assert len(caches) == len(self._layers)
-        for cache, row in zip(caches, self._own.rows, strict=True):
-            assert position < cache.shape[2], "no room in the cache"
-            if row[keys] != cache.data_ptr():
-                heads = self._shape.attention
-                assert KINDS[cache.dtype] == heads.cache_kind
-                assert cache.is_contiguous()
-                assert (cache.shape[1], cache.shape[3]) == (heads.kv_heads, heads.head_dim)
-                row[keys] = cache.data_ptr()
-                row[keys + 1] = cache.data_ptr() + cache.nbytes // 2
-                row[keys + 2] = cache.shape[2] * cache.shape[3]
+        for index, cache in enumerate(caches):
+            place = cache.data_ptr(), cache.shape[2]
+            assert position < place[1], "no room in the cache"
+            if self._places[index] == place:
+                continue
+            heads = self._shape.attention
+            width = cached_width(heads.head_dim, cache.dtype)
+            assert KINDS[cache.dtype] == heads.cache_kind
+            assert cache.is_contiguous()
+            assert (cache.shape[0], cache.shape[1], cache.shape[3]) == (2, heads.kv_heads, width)
+            self._own.write(
+                index,
+                {
+                    "keys": cache.data_ptr(),
+                    "values": cache.data_ptr() + cache.nbytes // 2,
+                    "head_stride": cache.shape[2] * heads.cached_bytes,
+                },
+            )
+            self._places[index] = place
         if position >= self._scores.shape[1]:
             tokens = -(-(2 * position + 1) // LANES) * LANES
             self._scores = torch.empty((self._shape.attention.heads, tokens))
@@ -159,26 +222,39 @@ class _Record:
         self.rows = ((ctypes.c_int64 * len(fields)) * count)()
         self.address = ctypes.addressof(self.rows)
 
-    def write(self, row: int, values: dict[str, int]) -> None:
+    def write(self, row: int, values: Mapping[str, int]) -> None:
         for name, value in values.items():
             self.rows[row][self._fields.index(name)] = value
 
 
+def _norm_names(shape: LayerShape) -> list[str]:
+    """The fields that the norms of such a layer go to."""
+    names = _NORMS[shape.norms]
+    return [name for name in names if shape.intermediate or name.endswith("attention")]
+
+
 def _check(layer: LayerWeights, shape: LayerShape) -> None:
     """What the kernel takes for granted."""
-    matrices = (layer.qkv, layer.output, layer.gate_up, layer.down)
-    assert [(matrix.rows, matrix.width) for matrix in matrices] == [
-        (shape.qkv_rows, shape.hidden),
-        (shape.hidden, shape.attended),
-        (2 * shape.intermediate, shape.hidden),
-        (shape.hidden, shape.intermediate),
-    ]
-    vectors = {layer.input_norm: shape.hidden, layer.post_norm: shape.hidden}
-    if layer.qkv_bias is not None:
-        vectors[layer.qkv_bias] = shape.qkv_rows
-    if layer.qk_norm is not None:
-        vectors[layer.qk_norm] = 2 * shape.attention.head_dim
-    for vector, numbers in vectors.items():
-        assert vector.dtype == torch.float32
-        assert vector.is_contiguous()
-        assert vector.numel() == numbers
+    heads, hidden, wide = shape.attention, shape.hidden, 2 * shape.intermediate
+    for matrix, rows, width, bits in (
+        (layer.qkv, shape.qkv_rows, hidden, shape.qkv_bits),
+        (layer.output, hidden, shape.attended, shape.output_bits),
+        (layer.gate_up, wide, hidden, shape.gate_up_bits),
+        (layer.down, hidden, shape.intermediate, shape.down_bits),
+    ):
+        assert (matrix is None) == (rows == 0 or width == 0)
+        assert matrix is None or (matrix.rows, matrix.width, matrix.bits) == (rows, width, bits)
+    assert (layer.qk_norm is None) == (heads.qk_norm is None)
+    normed = 2 if heads.qk_norm == "head" else heads.heads + heads.kv_heads
+    for vector, numbers in (
+        *((norm, hidden) for norm in layer.norms),
+        (layer.qk_norm, normed * heads.head_dim),
+        (layer.qkv_bias, shape.qkv_rows),
+        (layer.output_bias, hidden),
+        (layer.gate_up_bias, wide),
+        (layer.down_bias, hidden),
+    ):
+        if vector is not None:
+            assert vector.dtype == torch.float32
+            assert vector.is_contiguous()
+            assert vector.numel() == numbers

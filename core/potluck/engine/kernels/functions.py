@@ -7,6 +7,9 @@ from potluck.engine.kernels.emit import F32, I8, I32, Emitter, Value, constant, 
 from potluck.engine.kernels.layout import LARGEST, NOTHING
 from potluck.model.config import Activation
 
+Numbers = Callable[[Value, Value | None], Value]
+"""A vector of the numbers from this index on, f32; with a mask, those, and else zeros."""
+
 _LOG2_E = 1 / math.log(2)
 # ln 2 in two parts, the first with so few digits that a multiple of it is exact.
 _LN2_HIGH = 355 / 512
@@ -62,6 +65,22 @@ EMIT_ACTIVATION: Mapping[Activation, Callable[[Emitter, Value], Value]] = {
     "silu": emit_silu,
     "gelu_pytorch_tanh": emit_gelu_tanh,
 }
+
+
+def emit_inverse_root(
+    e: Emitter, numbers: Numbers, width: Value, lanes: int, epsilon: Value
+) -> Value:
+    """1 / sqrt(mean(x x) + epsilon) of so many numbers, in as many lanes as they come in."""
+    squares = e.variable(constant(vector(F32, lanes), 0.0))
+
+    def add_square(index: Value, mask: Value | None) -> None:
+        some = numbers(index, mask)
+        squares.value = e.multiply_add(some, some, squares.value)
+
+    e.vectors(width, lanes, add_square)
+    mean = e.fdiv(e.total(squares.value), e.sitofp(width, F32))
+    root = e.intrinsic("llvm.sqrt.f32", F32, [e.fadd(mean, epsilon)])
+    return e.splat(e.fdiv(constant(F32, 1.0), root), lanes)
 
 
 def emit_scale(e: Emitter, largest: Value) -> tuple[Value, Value]:

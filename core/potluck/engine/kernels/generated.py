@@ -7,7 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.kernels.base import Kernels
-from potluck.engine.kernels.emit import KIND_BF16, KIND_F16, KIND_F32
+from potluck.engine.kernels.emit import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import GROUP, ROWS, blocks_of, group_bytes, groups_of
 from potluck.engine.kernels.library import Kernel, Library, library
@@ -16,7 +16,12 @@ from potluck.engine.kernels.pool import Pool
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 from potluck.model.config import Activation
 
-KINDS = {torch.float32: KIND_F32, torch.bfloat16: KIND_BF16, torch.float16: KIND_F16}
+KINDS = {
+    torch.float32: KIND_F32,
+    torch.bfloat16: KIND_BF16,
+    torch.float16: KIND_F16,
+    torch.int8: KIND_INT8,  # of caches alone
+}
 _ROWS_PADDED = 512  # of a matrix of odd size, copied at a time
 _SHARES = 4  # of a product for each thread: the last to finish is late by a quarter at most
 

@@ -27,7 +27,14 @@ from potluck.engine.kernels.emit import (
     internal,
     vector,
 )
-from potluck.engine.kernels.functions import EMIT_ACTIVATION, emit_bytes, emit_integers, emit_scale
+from potluck.engine.kernels.functions import (
+    EMIT_ACTIVATION,
+    Numbers,
+    emit_bytes,
+    emit_integers,
+    emit_inverse_root,
+    emit_scale,
+)
 from potluck.engine.kernels.layout import (
     GROUP,
     RECORD_BYTES,
@@ -44,18 +51,15 @@ QUANTISE = ir.FunctionType(VOID, [POINTER, I32, I64, I64, I64, POINTER])
 # the same, and f32 weights of the norm and its epsilon
 NORM_QUANTISE = ir.FunctionType(VOID, [*QUANTISE.args, POINTER, F32])
 
-Values = Callable[[Value, Value | None], Value]
-"""The 32 numbers from this index on, f32; with a mask, those, and else zeros."""
-
-RowValues = Callable[[Emitter, Value, int], Values]
+RowNumbers = Callable[[Emitter, Value, int], Numbers]
 """The numbers to quantise, of the row at this address, which are of this kind."""
 
 
 def emit_quantise(module: ir.Module, name: str, path: Path) -> ir.Function:
     """Numbers as they are."""
 
-    def values_of(e: Emitter, row: Value, kind: int) -> Values:
-        return lambda index, mask: _fetch(e, row, index, kind, mask)
+    def values_of(e: Emitter, row: Value, kind: int) -> Numbers:
+        return partial(_fetch, e, row, kind)
 
     return _emit_rows(ir.Function(module, QUANTISE, name), path, values_of)
 
@@ -68,12 +72,12 @@ def emit_gated_quantise(
     function = ir.Function(module, QUANTISE, name)
     width = function.args[3]
 
-    def values_of(e: Emitter, row: Value, kind: int) -> Values:
+    def values_of(e: Emitter, row: Value, kind: int) -> Numbers:
         ups = e.at(row, width, KIND_BYTES[kind])
 
         def values(index: Value, mask: Value | None) -> Value:
-            gate = activate(e, _fetch(e, row, index, kind, mask))
-            return e.fmul(gate, _fetch(e, ups, index, kind, mask))
+            gate = activate(e, _fetch(e, row, kind, index, mask))
+            return e.fmul(gate, _fetch(e, ups, kind, index, mask))
 
         return values
 
@@ -85,32 +89,24 @@ def emit_norm_quantise(module: ir.Module, name: str, path: Path) -> ir.Function:
     function = ir.Function(module, NORM_QUANTISE, name)
     width, weight, epsilon = function.args[3], *function.args[-2:]
 
-    def values_of(e: Emitter, row: Value, kind: int) -> Values:
-        squares = e.variable(constant(vector(F32, GROUP), 0.0))
-
-        def add_square(index: Value, mask: Value | None) -> None:
-            numbers = _fetch(e, row, index, kind, mask)
-            squares.value = e.multiply_add(numbers, numbers, squares.value)
-
-        e.vectors(width, GROUP, add_square)
-        mean = e.fdiv(e.total(squares.value), e.sitofp(width, F32))
-        root = e.intrinsic("llvm.sqrt.f32", F32, [e.fadd(mean, epsilon)])
-        inverse = e.splat(e.fdiv(constant(F32, 1.0), root), GROUP)
+    def values_of(e: Emitter, row: Value, kind: int) -> Numbers:
+        numbers = partial(_fetch, e, row, kind)
+        inverse = emit_inverse_root(e, numbers, width, GROUP, epsilon)
 
         def values(index: Value, mask: Value | None) -> Value:
-            normed = e.fmul(_fetch(e, row, index, kind, mask), inverse)
-            return e.fmul(normed, _fetch(e, weight, index, KIND_F32, mask))
+            normed = e.fmul(numbers(index, mask), inverse)
+            return e.fmul(normed, _fetch(e, weight, KIND_F32, index, mask))
 
         return values
 
     return _emit_rows(function, path, values_of)
 
 
-def _fetch(e: Emitter, row: Value, index: Value, kind: int, mask: Value | None) -> Value:
+def _fetch(e: Emitter, row: Value, kind: int, index: Value, mask: Value | None) -> Value:
     return e.fetch_numbers(e.at(row, index, KIND_BYTES[kind]), kind, GROUP, mask)
 
 
-def _emit_rows(function: ir.Function, path: Path, values_of: RowValues) -> ir.Function:
+def _emit_rows(function: ir.Function, path: Path, values_of: RowNumbers) -> ir.Function:
     """Records of each token's numbers, as `layout` says they lie."""
     write = _emit_record(function.module, f"{function.name}_record", path)
     e = Emitter(function, path)
@@ -118,7 +114,7 @@ def _emit_rows(function: ir.Function, path: Path, values_of: RowValues) -> ir.Fu
     groups = e.sdiv(e.add(width, constant(I64, GROUP - 1)), constant(I64, GROUP))
 
     def one_token(token: Value, record: Value, step: Value) -> None:
-        def write_group(values: Values, index: Value, mask: Value | None) -> None:
+        def write_group(values: Numbers, index: Value, mask: Value | None) -> None:
             group = e.sdiv(index, constant(I64, GROUP))
             e.call(write, [values(index, mask), e.at(record, group, step)])
 

@@ -21,6 +21,10 @@ group and in it token by token, a record:
 
 A value is worth scale x integer. With the sum known beforehand, a product starts from
 -zero point x sum, and multiplies unsigned by signed integers, as the instructions want it.
+
+A KV cache of int8 has for each key and value of a head its signed integers, and after them their
+scale, f32: (2, Hkv, capacity, K + 4) bytes, so that a token is written in one place and a head's
+tokens are one straight stream. Quantised as an input is, but K numbers share the scale.
 """
 
 from collections.abc import Iterator
@@ -38,6 +42,8 @@ LARGEST = 127  # integer of 8 bits; -128 is left out, so that a sign can be move
 # 4 bits: where the number of largest magnitude may land, in steps of the scale. 8 fills the range; less
 # spends fewer steps on it, more clips it and gives the others a finer scale.
 TRIED_STEPS = (8.0, 7.6, 7.2, 6.9, 8.3, 8.7, 6.6, 9.2)
+
+CACHE_SCALE_BYTES = 4  # after the integers of a key or value
 
 TILES = (8, 4, 2, 1)  # tokens
 TILE = TILES[0]

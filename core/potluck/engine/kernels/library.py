@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from llvmlite import binding, ir
 
-from potluck.engine.kernels.attention_kernel import Heads, emit_attend, emit_rotate
+from potluck.engine.kernels.attention_kernel import Heads, emit_attend
 from potluck.engine.kernels.input_kernel import (
     emit_gated_quantise,
     emit_norm_quantise,
@@ -26,6 +26,7 @@ from potluck.engine.kernels.packing_kernel import emit_pack
 from potluck.engine.kernels.paths import PATHS, Path, host_triple
 from potluck.engine.kernels.pool_kernel import emit_run, emit_serve
 from potluck.engine.kernels.product_kernel import emit_product, emit_product_piece
+from potluck.engine.kernels.rotate_kernel import emit_rotate
 from potluck.engine.kernels.stream_kernel import emit_read
 
 logger = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ class Library:
         return self._get(f"attend_{_digest(shape)}", partial(emit_attend, shape=shape))
 
     def rotate(self, shape: Heads) -> Kernel:
-        """Turning and caching of one token, for heads of this shape."""
+        """Turning and caching of some tokens, for heads of this shape."""
         return self._get(f"rotate_{_digest(shape)}", partial(emit_rotate, shape=shape))
 
     def decode(self, shape: LayerShape) -> Kernel:

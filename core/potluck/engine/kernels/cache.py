@@ -1,0 +1,32 @@
+"""Keys and values of a KV cache of int8, in plain torch: the bytes that the kernels write and read.
+
+What other kinds hold are the numbers themselves. `layout` says how these lie.
+"""
+
+import torch
+from torch import Tensor
+
+from potluck.engine.kernels.layout import CACHE_SCALE_BYTES, LARGEST, NOTHING
+
+
+def cached_width(head_dim: int, dtype: torch.dtype) -> int:
+    """The last dimension of a cache of this dtype, (2, Hkv, capacity, width)."""
+    return head_dim + CACHE_SCALE_BYTES if dtype == torch.int8 else head_dim
+
+
+def quantise_heads(heads: Tensor) -> Tensor:
+    """(…, K), floats → (…, K + 4), int8."""
+    numbers = heads.float()
+    largest = numbers.abs().amax(-1, keepdim=True)
+    is_nothing = largest < NOTHING
+    # A quotient; what torch makes of `127 / tensor` is 127 times a reciprocal.
+    inverse = torch.where(is_nothing, 0.0, torch.full_like(largest, LARGEST) / largest)
+    scale = torch.where(is_nothing, 0.0, largest / LARGEST)
+    scaled = (numbers * inverse).nan_to_num_(-LARGEST).clamp_(-LARGEST, LARGEST)
+    return torch.cat((scaled.round_().to(torch.int8), scale.view(torch.int8)), -1)
+
+
+def dequantise_heads(cached: Tensor) -> Tensor:
+    """(…, K + 4), int8 → (…, K), f32."""
+    scale = cached[..., -CACHE_SCALE_BYTES:].contiguous().view(torch.float32)  # (…, 1)
+    return cached[..., :-CACHE_SCALE_BYTES] * scale

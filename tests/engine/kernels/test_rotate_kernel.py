@@ -1,0 +1,92 @@
+"""Queries and keys are normed, turned and cached as torch does it, one token or many."""
+
+import pytest
+import torch
+from torch_layers import make_angles, make_cache, make_heads, make_qk_norm, rotate
+
+from potluck.engine.kernels.attention_kernel import Heads
+from potluck.engine.kernels.cache import dequantise_heads, quantise_heads
+from potluck.engine.kernels.generated import KINDS, host_paths
+from potluck.engine.kernels.library import library
+
+DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
+F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
+TOLERANCE = {F32: 1e-5, BF16: 1e-2, F16: 2e-3, INT8: 2e-2}
+
+every_path = pytest.mark.parametrize("path", [path.name for path in host_paths()])
+every_heads = pytest.mark.parametrize(
+    "heads",
+    [
+        make_heads(4, 2, 64, 64, BF16),
+        make_heads(3, 1, 40, 20, F32, qk_norm="projection"),
+        make_heads(8, 8, 16, 16, F16, qk_norm="head"),
+        make_heads(2, 1, 128, 128, F32, qk_norm="head"),
+        make_heads(7, 1, 24, 0, BF16, qk_norm="projection"),
+        make_heads(4, 2, 10, 10, INT8),
+        make_heads(2, 1, 256, 256, INT8, qk_norm="head"),
+    ],
+    ids=lambda heads: f"{heads.heads}-{heads.kv_heads}-{heads.head_dim}-{heads.cache_kind}",
+)
+
+
+@every_path
+@every_heads
+@pytest.mark.parametrize("tokens", [1, 5])
+@pytest.mark.parametrize("turns", [True, False])
+def test_queries_and_keys_turn_and_are_cached(
+    path: str, heads: Heads, tokens: int, turns: bool
+) -> None:
+    dtype = DTYPES[heads.cache_kind]
+    qkv = torch.randn(tokens, heads.heads + 2 * heads.kv_heads, heads.head_dim)
+    norm = make_qk_norm(heads)
+    angles = make_angles(heads, 11, tokens) if turns else None
+    expected = rotate(qkv, heads, angles, norm)
+    cache = make_cache(heads, 3 + tokens + 1, dtype).fill_(9)
+    addresses = (0, 0) if angles is None else [part.data_ptr() for part in angles]
+    size = heads.head_dim * (heads.heads if heads.qk_norm == "projection" else 1)
+    norms = (0, 0) if norm is None else (norm.data_ptr(), norm.flatten()[size:].data_ptr())
+    new = [cache[part, :, 3:].data_ptr() for part in range(2)]
+    stride = cache.stride(1) * cache.itemsize
+
+    library(path).rotate(heads)(qkv.data_ptr(), tokens, *addresses, *norms, *new, stride)
+
+    torch.testing.assert_close(qkv, expected, rtol=1e-5, atol=1e-5)
+    cached = cache[:, :, 3 : 3 + tokens]
+    numbers = dequantise_heads(cached) if dtype == INT8 else cached.float()
+    kv = expected[:, heads.heads :].unflatten(1, (2, -1)).permute(1, 2, 0, 3)
+    torch.testing.assert_close(numbers, kv, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    assert (cache[:, :, [0, 1, 2, -1]] == 9).all()
+
+
+@every_path
+@pytest.mark.parametrize("head_dim", [10, 64, 80, 128])
+def test_int8_is_cached_in_the_bytes_of_torch(path: str, head_dim: int) -> None:
+    heads = make_heads(2, 2, head_dim, 0, INT8)
+    kv = torch.randn(6, 4, head_dim) * torch.tensor([1.0, 1e-20, 1e20, 3.0])[:, None]
+    kv[0, 0] = 0
+    kv[1, 1] = 1e-31
+    kv[2, 2, 3] = float("inf")
+    kv[3, 3, :5] = torch.tensor([127.0, 0.5, 1.5, -2.5, -127.0])
+    kv[3, 3, 5:] = 0
+    qkv = torch.cat((torch.zeros(6, 2, head_dim), kv), 1)
+    cache = make_cache(heads, 6, INT8)
+    places = [cache[part].data_ptr() for part in range(2)]
+
+    library(path).rotate(heads)(qkv.data_ptr(), 6, 0, 0, 0, 0, *places, cache.stride(1))
+
+    expected = quantise_heads(kv.view(6, 2, 2, head_dim).permute(1, 2, 0, 3))
+    assert torch.equal(cache, expected)
+
+
+@every_path
+def test_what_is_not_finite_shows_in_the_cache(path: str) -> None:
+    heads = make_heads(1, 1, 64, 0, INT8)
+    qkv = torch.ones(3, 3, 64)
+    qkv[1, 1, 7], qkv[2, 2, 5] = float("nan"), float("-inf")
+    cache = make_cache(heads, 3, INT8)
+    places = [cache[part].data_ptr() for part in range(2)]
+
+    library(path).rotate(heads)(qkv.data_ptr(), 3, 0, 0, 0, 0, *places, cache.stride(1))
+
+    finite = dequantise_heads(cache)[:, 0].isfinite().all(-1)
+    assert finite.tolist() == [[True, False, True], [True, True, False]]

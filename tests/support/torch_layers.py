@@ -1,0 +1,182 @@
+"""A decoder layer in plain torch, token by token, which the generated kernels are compared with."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from potluck.engine.kernels import Kernels
+from potluck.engine.kernels.attention_kernel import Heads
+from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantise_heads
+from potluck.engine.kernels.decode import LayerWeights
+from potluck.engine.kernels.generated import KINDS
+from potluck.engine.kernels.layer_kernel import LayerShape
+from potluck.engine.kernels.tensors import PackedWeight
+from potluck.model.families import QkNorm
+
+EPSILON = 1e-5
+Angles = tuple[Tensor, Tensor]
+
+
+def make_heads(
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    rotary_dim: int,
+    dtype: torch.dtype,
+    *,
+    qk_norm: QkNorm | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> Heads:
+    return Heads(
+        heads=heads, kv_heads=kv_heads, head_dim=head_dim, rotary_dim=rotary_dim, qk_norm=qk_norm,
+        epsilon=EPSILON, scale=head_dim**-0.5 if scale is None else scale, softcap=softcap,
+        cache_kind=KINDS[dtype],
+    )  # fmt: skip
+
+
+def make_cache(heads: Heads, capacity: int, dtype: torch.dtype) -> Tensor:
+    width = cached_width(heads.head_dim, dtype)
+    return torch.zeros((2, heads.kv_heads, capacity, width), dtype=dtype)
+
+
+def make_qk_norm(heads: Heads) -> Tensor | None:
+    """Random weights of the norm that these heads have."""
+    match heads.qk_norm:
+        case None:
+            return None
+        case "head":
+            return torch.rand(2, heads.head_dim) + 0.5
+        case "projection":
+            return torch.rand((heads.heads + heads.kv_heads) * heads.head_dim) + 0.5
+
+
+def make_angles(heads: Heads, position: int, tokens: int = 1, slowest: float = 0.01) -> Angles:
+    """Cosines and signed sines, (T, 1, rotary_dim)."""
+    speeds = torch.linspace(1, slowest, heads.rotary_dim // 2)
+    angle = torch.arange(position, position + tokens)[:, None] * speeds
+    cos, sin = angle.cos(), angle.sin()
+    return torch.cat((cos, cos), -1)[:, None], torch.cat((-sin, sin), -1)[:, None]
+
+
+def rotate(qkv: Tensor, heads: Heads, angles: Angles | None, norm: Tensor | None) -> Tensor:
+    """(T, H + 2 Hkv, K) → the same; the queries and keys normed and turned."""
+    qkv = qkv.clone()
+    turned = heads.heads + heads.kv_heads
+    if norm is not None:
+        size = heads.head_dim
+        parts = norm.flatten().split([size, size] if heads.qk_norm == "head" else _sizes(heads))
+        for weight, some in zip(
+            parts, (slice(heads.heads), slice(heads.heads, turned)), strict=True
+        ):
+            numbers = qkv[:, some].reshape(-1, weight.numel())
+            normed = F.rms_norm(numbers, weight.shape, weight, heads.epsilon)
+            qkv[:, some] = normed.view(qkv[:, some].shape)
+    if angles is not None:
+        half = heads.rotary_dim // 2
+        cos, sin = angles[0][..., :half], angles[1][..., half:]
+        a, b = qkv[:, :turned, :half].clone(), qkv[:, :turned, half : 2 * half].clone()
+        qkv[:, :turned, :half] = a * cos - b * sin
+        qkv[:, :turned, half : 2 * half] = b * cos + a * sin
+    return qkv
+
+
+def _sizes(heads: Heads) -> list[int]:
+    return [heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim]
+
+
+def read(cache: Tensor) -> Tensor:
+    """What a cache holds, float64."""
+    return (dequantise_heads(cache) if cache.dtype == torch.int8 else cache).double()
+
+
+def write(cache: Tensor, position: int, kv: Tensor) -> None:
+    """Cache (2 Hkv, K) of a token."""
+    kv = kv.view(2, -1, kv.shape[-1])
+    cache[:, :, position] = quantise_heads(kv) if cache.dtype == torch.int8 else kv.to(cache.dtype)
+
+
+def attend(q: Tensor, heads: Heads, cache: Tensor, start: int, end: int) -> Tensor:
+    """(H, K) over the cached tokens from start to end."""
+    cached = read(cache).repeat_interleave(heads.group, 1)
+    keys, values = cached[:, :, start:end]
+    scores = (keys @ q.double()[:, :, None])[..., 0] * heads.scale
+    if heads.softcap is not None:
+        scores = (scores / heads.softcap).tanh() * heads.softcap
+    return (scores.softmax(-1)[:, None] @ values)[:, 0].float()
+
+
+def random_layer(
+    kernels: Kernels,
+    heads: Heads,
+    hidden: int,
+    intermediate: int,
+    bits: Sequence[int],
+    *,
+    norms: int = 2,
+    has_biases: bool = False,
+    window: int | None = None,
+    rope: int | None = 0,
+) -> LayerWeights:
+    """With an intermediate size of 0: attention alone."""
+
+    def matrix(rows: int, width: int, bits: int) -> PackedWeight:
+        return kernels.pack(torch.randn(rows, width) / math.sqrt(width), bits)
+
+    def bias(rows: int) -> Tensor | None:
+        return torch.randn(rows) if has_biases else None
+
+    qkv_rows = (heads.heads + 2 * heads.kv_heads) * heads.head_dim
+    return LayerWeights(
+        norms=tuple(torch.rand(hidden) + 0.5 for _ in range(norms)),
+        qkv=matrix(qkv_rows, hidden, bits[0]),
+        qkv_bias=bias(qkv_rows),
+        qk_norm=make_qk_norm(heads),
+        output=matrix(hidden, heads.heads * heads.head_dim, bits[1]),
+        output_bias=bias(hidden),
+        gate_up=matrix(2 * intermediate, hidden, bits[2]) if intermediate else None,
+        gate_up_bias=bias(2 * intermediate) if intermediate else None,
+        down=matrix(hidden, intermediate, bits[3]) if intermediate else None,
+        down_bias=bias(hidden) if intermediate else None,
+        window=window,
+        rope=rope,
+    )
+
+
+def run_layer(
+    kernels: Kernels,
+    layer: LayerWeights,
+    shape: LayerShape,
+    x: Tensor,
+    cache: Tensor,
+    position: int,
+    angles: Sequence[Angles],
+) -> Tensor:
+    """The layer of torch's operators and the kernels' products, which tests of their own cover."""
+    heads, norms = shape.attention, iter(layer.norms)
+
+    def norm(numbers: Tensor) -> Tensor:
+        weight = next(norms)
+        return F.rms_norm(numbers, weight.shape, weight, shape.epsilon)
+
+    def multiply(matrix: PackedWeight, numbers: Tensor, bias: Tensor | None) -> Tensor:
+        return kernels.multiply(matrix, kernels.quantise(numbers), addend=bias)
+
+    qkv = multiply(layer.qkv, norm(x) if shape.has_norms_before else x, layer.qkv_bias)
+    turn = None if layer.rope is None else angles[layer.rope]
+    qkv = rotate(qkv.view(1, -1, heads.head_dim), heads, turn, layer.qk_norm)[0]
+    write(cache, position, qkv[heads.heads :])
+    start = 0 if layer.window is None else max(0, position + 1 - layer.window)
+    attended = attend(qkv[: heads.heads], heads, cache, start, position + 1).view(1, -1)
+    added = multiply(layer.output, attended, layer.output_bias)
+    x = x + shape.multiplier * (norm(added) if shape.has_norms_after else added)
+    if layer.gate_up is None or layer.down is None:
+        return x
+    before = norm(x) if shape.has_norms_before else x
+    gate, up = multiply(layer.gate_up, before, layer.gate_up_bias).chunk(2, -1)
+    gate = F.silu(gate) if shape.activation == "silu" else F.gelu(gate, approximate="tanh")
+    added = multiply(layer.down, gate * up, layer.down_bias)
+    return x + shape.multiplier * (norm(added) if shape.has_norms_after else added)
