@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -278,10 +278,16 @@ class Pipeline:
 
 
 def make_model(
-    variant: str, folder: Path, *, seed: int = 0, dtype: torch.dtype = torch.float32
+    variant: str,
+    folder: Path,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    changes: Mapping[str, Any] | None = None,
 ) -> Reference:
-    """Write a random model of this variant into the folder, as the Hub has them."""
-    model = _random_model(*VARIANTS[variant])
+    """Write a random model of this variant, or nearly, into the folder, as the Hub has them."""
+    family, fields = VARIANTS[variant]
+    model = _random_model(family, {**fields, **(changes or {})})
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
