@@ -1,12 +1,18 @@
 """What is stored is told apart from what is not the model's."""
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
+from model_folders import CONFIG
 
 from potluck.errors import BrokenModelError
+from potluck.model import stored as module
+from potluck.model.config import ModelConfig
 from potluck.model.quantized import Quantization
-from potluck.model.stored import find_stored, stored_bytes
+from potluck.model.schemes import Scheme
+from potluck.model.stored import stored_bytes
 
 GPTQ = Quantization(method="gptq", bits=4, group_size=32, zero_offset=1)
 PLAIN = {"a": (2, 3)}
@@ -19,6 +25,17 @@ class Tensor:
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
+
+
+def find_stored(
+    expected: Mapping[str, tuple[int, ...]],
+    found: Mapping[str, Tensor],
+    quantization: Quantization | None,
+    *,
+    scheme: Scheme | None = None,
+) -> dict[str, tuple[Tensor, ...]]:
+    config = dataclasses.replace(ModelConfig.from_dict(CONFIG), quantization=quantization)
+    return module.find_stored(config, expected, found, scheme=scheme, where="here")
 
 
 def tensor(name: str, dtype: str, shape: tuple[int, ...], nbytes: int | None = None) -> Tensor:
@@ -42,13 +59,13 @@ def gptq(**changes: Tensor) -> dict[str, Tensor]:
 def test_plain_numbers_are_one_tensor_and_others_are_no_fault() -> None:
     found = named(tensor("a", "BF16", (2, 3)), tensor("rotary.inv_freq", "F32", (9,)))
 
-    assert find_stored(PLAIN, found, None, where="here") == {"a": (found["a"],)}
+    assert find_stored(PLAIN, found, None) == {"a": (found["a"],)}
 
 
 def test_a_quantised_matrix_is_its_parts_and_a_bias_is_plain() -> None:
     found = gptq()
 
-    stored = find_stored(MATRIX, found, GPTQ, where="here")
+    stored = find_stored(MATRIX, found, GPTQ)
 
     assert [part.name for part in stored["x.weight"]] == ["x.qweight", "x.qzeros", "x.scales"]
     assert stored["x.bias"] == (found["x.bias"],)
@@ -57,7 +74,7 @@ def test_a_quantised_matrix_is_its_parts_and_a_bias_is_plain() -> None:
 def test_an_optional_part_is_taken_where_it_is_there() -> None:
     order = tensor("x.g_idx", "I32", (64,))
 
-    stored = find_stored(MATRIX, gptq(g_idx=order), GPTQ, where="here")
+    stored = find_stored(MATRIX, gptq(g_idx=order), GPTQ)
 
     assert stored["x.weight"][-1] is order
 
@@ -66,7 +83,7 @@ def test_a_matrix_that_was_left_in_plain_numbers_is_read_as_that() -> None:
     plain = tensor("x.weight", "BF16", (16, 64))
     found = named(plain, tensor("x.bias", "BF16", (16,)))
 
-    assert find_stored(MATRIX, found, GPTQ, where="here")["x.weight"] == (plain,)
+    assert find_stored(MATRIX, found, GPTQ)["x.weight"] == (plain,)
 
 
 @pytest.mark.parametrize("name", ["x.weight_scale", "x.weight_scale_inv"])
@@ -74,7 +91,7 @@ def test_bytes_have_their_scale_under_either_name(name: str) -> None:
     found = named(tensor("x.weight", "F8_E4M3", (16, 64)), tensor(name, "BF16", (16, 1)))
     expected = {"x.weight": (16, 64)}
 
-    stored = find_stored(expected, found, Quantization(method="fp8"), where="here")
+    stored = find_stored(expected, found, Quantization(method="fp8"))
 
     assert stored["x.weight"] == tuple(found.values())
 
@@ -82,7 +99,7 @@ def test_bytes_have_their_scale_under_either_name(name: str) -> None:
 def test_blocks_of_gguf_are_one_tensor() -> None:
     found = named(tensor("x.weight", "GGUF_Q4_0", (16, 64)), tensor("x.bias", "F32", (16,)))
 
-    stored = find_stored(MATRIX, found, Quantization(method="gguf"), where="here")
+    stored = find_stored(MATRIX, found, Quantization(method="gguf"))
 
     assert stored["x.weight"] == (found["x.weight"],)
 
@@ -101,7 +118,7 @@ def test_plain_tensors_that_do_not_fit_the_config_are_named(
     found: dict[str, Tensor], words: str, name: str
 ) -> None:
     with pytest.raises(BrokenModelError, match=words) as caught:
-        find_stored(PLAIN, found, None, where="here")
+        find_stored(PLAIN, found, None)
 
     assert caught.value.data["tensor"] == name
 
@@ -119,7 +136,7 @@ def test_plain_tensors_that_do_not_fit_the_config_are_named(
 )
 def test_parts_that_do_not_fit_the_config_are_named(found: dict[str, Tensor], words: str) -> None:
     with pytest.raises(BrokenModelError, match=words):
-        find_stored(MATRIX, found, GPTQ, where="here")
+        find_stored(MATRIX, found, GPTQ)
 
 
 @pytest.mark.parametrize(
@@ -135,11 +152,24 @@ def test_blocks_of_gguf_that_cannot_be_are_named(bad: Tensor, words: str) -> Non
     found = named(bad, tensor("x.bias", "F32", (16,)))
 
     with pytest.raises(BrokenModelError, match=words):
-        find_stored(MATRIX, found, Quantization(method="gguf"), where="here")
+        find_stored(MATRIX, found, Quantization(method="gguf"))
 
 
 def test_a_vector_of_blocks_is_refused() -> None:
     found = named(tensor("x.bias", "GGUF_Q8_0", (32,)))
 
     with pytest.raises(BrokenModelError, match="stored as GGUF_Q8_0"):
-        find_stored({"x.bias": (32,)}, found, Quantization(method="gguf"), where="here")
+        find_stored({"x.bias": (32,)}, found, Quantization(method="gguf"))
+
+
+def test_a_matrix_that_is_packed_in_the_scheme_is_taken() -> None:
+    packed = tensor("x.weight", "PACKED4", (16, 64))
+    found = named(packed, tensor("x.bias", "F32", (16,)))
+
+    assert find_stored(MATRIX, found, GPTQ, scheme="int4")["x.weight"] == (packed,)
+    for scheme in ("int8", "bf16", None):
+        with pytest.raises(BrokenModelError, match="stored as PACKED4"):
+            find_stored(MATRIX, found, GPTQ, scheme=scheme)
+    short = named(tensor("x.weight", "PACKED4", (16, 64), 12))
+    with pytest.raises(BrokenModelError, match="12 bytes"):
+        find_stored({"x.weight": (16, 64)}, short, None, scheme="int4")

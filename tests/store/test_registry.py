@@ -250,3 +250,55 @@ def test_file_that_cannot_be_read_is_an_error_with_its_reason(folder, cache, mon
 
     with pytest.raises(BrokenModelError, match=r"cannot be read.*Permission denied"):
         open_model(folder, cache_dir=cache)
+
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16, "sym": True, "desc_act": False}
+
+
+def gptq_tensors(config):
+    """Zeros of the right shapes: a registry looks no further."""
+    tensors = {}
+    for name, values in tensors_of(config).items():
+        if "_proj." not in name:
+            tensors[name] = values
+            continue
+        rows, inputs = values.shape
+        prefix = name.removesuffix("weight")
+        tensors |= {
+            prefix + "qweight": np.zeros((inputs // 8, rows), np.int32),
+            prefix + "qzeros": np.zeros((inputs // 16, rows // 8), np.int32),
+            prefix + "scales": np.zeros((inputs // 16, rows), np.float16),
+            prefix + "g_idx": np.zeros(inputs, np.int32),
+        }
+    return tensors
+
+
+def test_quantised_model_has_its_stored_tensors_in_the_manifest(tmp_path, cache):
+    config = dict(CONFIG) | {"quantization_config": GPTQ}
+    tensors = gptq_tensors(config)
+    folder = make_folder(tmp_path / "m", config=config, tensors=tensors | {"x.qweight": tensors["model.layers.0.mlp.up_proj.qweight"]})  # fmt: skip
+
+    model = open_model(folder, cache_dir=cache)
+
+    assert {entry.name for entry in model.manifest.tensors} == tensors.keys()
+    stage = model.manifest.stage(model.config.layer_tensors(1))
+    assert {entry.name for entry in stage} == {n for n in tensors if ".layers.1." in n}
+    assert all(entry.digest in model.sources for entry in stage)
+
+
+def test_quantised_model_that_lacks_a_part_is_refused(tmp_path, cache):
+    config = dict(CONFIG) | {"quantization_config": GPTQ}
+    tensors = gptq_tensors(config)
+    del tensors["model.layers.1.self_attn.v_proj.qzeros"]
+
+    with pytest.raises(BrokenModelError, match=r"1\.self_attn\.v_proj\.qzeros"):
+        open_model(make_folder(tmp_path / "m", config=config, tensors=tensors), cache_dir=cache)
+
+
+def test_method_that_cannot_be_read_is_named(tmp_path, cache):
+    config = dict(CONFIG) | {"quantization_config": {"quant_method": "exl9"}}
+    folder = make_folder(tmp_path / "m", tensors=tensors_of())
+    (folder / "config.json").write_text(json.dumps(config))
+
+    with pytest.raises(InvalidConfigError, match=r"exl9.*It reads GPTQ"):
+        open_model(folder, cache_dir=cache)

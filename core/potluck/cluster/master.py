@@ -30,6 +30,7 @@ from potluck.errors import (
     format_bytes,
 )
 from potluck.ids import NodeId
+from potluck.model.nearest import nearest_schemes
 from potluck.model.schemes import AskedScheme, Scheme, schemes_to_try
 from potluck.plan.placement import labels, make_plan
 from potluck.store.registry import LocalModel
@@ -404,6 +405,8 @@ def schemes_of(asked: AskedScheme, model: LocalModel) -> tuple[Scheme, ...]:
     """The schemes that may be used, the preferred one first."""
     if asked != "auto":
         return (asked,)
+    if nearest := nearest_schemes(model.config):
+        return nearest
     dtypes = {tensor.dtype for tensor in model.manifest.tensors}
     return schemes_to_try(model.config, dtypes, model.manifest.nbytes)
 

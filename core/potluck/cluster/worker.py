@@ -7,7 +7,6 @@ the meantime gets them. Only certificates of role master may ask for anything.
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,6 +25,7 @@ from potluck.errors import (
 )
 from potluck.ids import Digest, HomeId, NodeId
 from potluck.model.config import ModelConfig
+from potluck.model.stored import find_stored
 from potluck.store.chunks import ChunkStore, Missing
 from potluck.store.fetch import WeightsLink, receive_tensors
 from potluck.store.progress import TransferProgress
@@ -50,7 +50,6 @@ from potluck.wire.operations import Role
 logger = logging.getLogger(__name__)
 
 KEEP_LOADED_S = 600.0  # without a master; then the memory goes back to this computer's owner
-ITEM_BYTES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2}  # dtypes that weights may have
 
 
 class MasterLink(Protocol):
@@ -335,10 +334,7 @@ def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
         range(start, stop), embedding=message.embedding, head=message.head
     )
     given = {info.name: info for info in message.tensors}
-    if len(given) != len(message.tensors) or given.keys() != wanted.keys():
+    stored = find_stored(config, wanted, given, scheme=message.scheme, where="the assignment")
+    if sum(map(len, stored.values())) != len(message.tensors):
         raise BrokenModelError("The tensors of the assignment are not those of its layers.")
-    for name, shape in wanted.items():
-        info = given[name]
-        if info.shape != shape or info.nbytes != math.prod(shape) * ITEM_BYTES.get(info.dtype, -1):
-            raise BrokenModelError(f"{name} should be {shape} and is {info.dtype} {info.shape}.")
     return {Digest(info.digest): info for info in message.tensors}

@@ -29,6 +29,7 @@ from torch import Tensor
 from potluck.engine.kernels.layout import GROUP, ROWS, groups_of
 from potluck.engine.targets import Target
 from potluck.errors import BrokenModelError
+from potluck.model.config import ModelConfig
 from potluck.model.quantized import GGUF, Quantization, gguf_bytes
 
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -53,6 +54,15 @@ class StoredRows:
         self.nbytes = nbytes  # of a row
         self.step = ROWS if interleaved is None else math.lcm(ROWS, interleaved)
         """Rows that have to be read together, or a multiple of them."""
+
+    @classmethod
+    def of(cls, config: ModelConfig, name: str, dtype: str, width: int) -> "StoredRows":
+        """Those of a tensor of this model."""
+        stored = config.quantization
+        is_interleaved = stored is not None and stored.interleaved_heads
+        is_turned = name.rpartition(".")[0].endswith(("self_attn.q_proj", "self_attn.k_proj"))
+        head = config.head_dim if is_interleaved and is_turned else None
+        return cls(dtype, width, interleaved=head)
 
     def fill(self, target: Target, first: int, data: memoryview) -> None:
         """Hand these rows on; the first one is a multiple of `step`."""

@@ -2,15 +2,14 @@
 
 The files are read piece by piece straight into the matrices that `builder.py` allocates, converted or
 packed on the way, so that loading never holds a second copy of the model. What is packed already is
-read into its place. Each tensor's SHA-256 is checked over the very bytes that are read, while they are
+read into its place; what is stored quantised goes through `dequantise.py`. Each tensor's SHA-256 is checked over the very bytes that are read, while they are
 in the processor's cache.
 `read` and not `mmap`: a file that another process truncates is an error here, not a dead process.
 """
 
 import hashlib
-import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import FileIO
@@ -20,17 +19,17 @@ from typing import cast
 import torch
 
 from potluck.engine.builder import StageWeights, build_weights
+from potluck.engine.dequantise import PART_DTYPES, StoredRows, fill_from_parts
 from potluck.engine.kernels.layout import ROWS
 from potluck.engine.memory import out_of_memory
 from potluck.engine.targets import Target
-from potluck.errors import BrokenModelError, IntegrityError, InvalidLayersError
+from potluck.errors import IntegrityError, InvalidLayersError
 from potluck.ids import Digest
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import PACKED_DTYPES, Scheme, packed_bytes, tensor_bits
+from potluck.model.schemes import PACKED_DTYPES, Scheme
+from potluck.model.stored import find_stored
 
 PIECE = 1 << 20  # bytes read, hashed and converted at a time: fits the processor's L2 cache
-
-SOURCE_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 Progress = Callable[[int, int], None]
 """Told bytes done and bytes in all, from any thread, one call at a time; may raise to stop loading."""
@@ -75,12 +74,12 @@ def load_weights(
             f"The model has {config.num_layers} layers, and {layers.start} to {layers.stop} were"
             " asked for.",
         )
-    stored = {tensor.name: tensor for tensor in tensors}
     needed = config.stage_tensors(layers, embedding=embedding, head=head)
-    _check(config, stored, needed, scheme)
-
-    total = sum(stored[name].nbytes for name in needed)
-    with out_of_memory("load these layers", device), _Reader(total, progress, threads) as reader:
+    found = {tensor.name: tensor for tensor in tensors}
+    stored = find_stored(config, needed, found, scheme=scheme, where="the store")
+    total = sum(tensor.nbytes for parts in stored.values() for tensor in parts)
+    reader = _Reader(config, total, progress, threads)
+    with out_of_memory("load these layers", device), reader:
         return build_weights(
             config,
             layers,
@@ -119,53 +118,13 @@ def random_weights(
     )
 
 
-def _check(
-    config: ModelConfig,
-    stored: Mapping[str, StoredTensor],
-    needed: Mapping[str, tuple[int, ...]],
-    scheme: Scheme,
-) -> None:
-    for name, shape in needed.items():
-        tensor = stored.get(name)
-        if tensor is None:
-            raise BrokenModelError(
-                f"The model has no tensor {name}, which its config calls for. Its folder is"
-                " incomplete: download it again.",
-                tensor=name,
-            )
-        nbytes = _stored_bytes(config, tensor, shape, scheme)
-        if nbytes is None:
-            raise BrokenModelError(
-                f"The tensor {name} is stored as {tensor.dtype}; Potluck reads"
-                f" {', '.join(SOURCE_DTYPES)}. Take the model in its original form.",
-                tensor=name,
-                dtype=tensor.dtype,
-            )
-        if tuple(tensor.shape) != shape or tensor.nbytes != nbytes:
-            raise BrokenModelError(
-                f"The tensor {name} has the shape {list(tensor.shape)} and {tensor.nbytes} bytes,"
-                f" where the model's config calls for {list(shape)} of {tensor.dtype}. The files"
-                " are not those of this config.",
-                tensor=name,
-            )
-
-
-def _stored_bytes(
-    config: ModelConfig, tensor: StoredTensor, shape: tuple[int, ...], scheme: Scheme
-) -> int | None:
-    """How many bytes such a tensor has; None: it is not one that this scheme can be made of."""
-    if (dtype := SOURCE_DTYPES.get(tensor.dtype)) is not None:
-        return math.prod(shape) * dtype.itemsize
-    bits = tensor_bits(config, tensor.name, shape, scheme)
-    if bits is None or PACKED_DTYPES.get(tensor.dtype) != bits:
-        return None
-    return packed_bytes(shape[0], math.prod(shape[1:]), bits)
-
-
 class _Reader:
     """Read, check and convert tensors on a few threads; counts what is done."""
 
-    def __init__(self, total: int, progress: Progress | None, threads: int) -> None:
+    def __init__(
+        self, config: ModelConfig, total: int, progress: Progress | None, threads: int
+    ) -> None:
+        self._config = config
         self._total, self._done, self._progress = total, 0, progress
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -178,54 +137,66 @@ class _Reader:
         self._stopped.set()  # after an error, those at work end at their next piece
         self._pool.shutdown(cancel_futures=True)
 
-    def run(self, jobs: Iterable[tuple[StoredTensor, Target]]) -> None:
+    def run(self, jobs: Iterable[tuple[Sequence[StoredTensor], Target]]) -> None:
         for future in [self._pool.submit(self._read, *job) for job in jobs]:
             future.result()
 
     @torch.inference_mode()
-    def _read(self, tensor: StoredTensor, target: Target) -> None:
+    def _read(self, parts: Sequence[StoredTensor], target: Target) -> None:
+        if len(parts) > 1:
+            self._read_parts(parts, target)
+        elif parts[0].dtype in PACKED_DTYPES:
+            assert target.packed is not None
+            self._read_whole(parts[0], memoryview(cast("bytearray", target.packed.data.numpy())))
+        else:
+            self._read_rows(parts[0], target)
+
+    def _read_rows(self, tensor: StoredTensor, target: Target) -> None:
+        form = StoredRows.of(self._config, tensor.name, tensor.dtype, target.width)
+        rows = max(1, PIECE // max(1, form.nbytes) // form.step) * form.step
+        piece = memoryview(bytearray(min(rows, target.rows) * form.nbytes))
+        starts = range(0, target.rows, rows)
+        views = (piece[: min(rows, target.rows - first) * form.nbytes] for first in starts)
+        for index, view in enumerate(self._filled(tensor, views)):
+            form.fill(target, starts[index], view)
+
+    def _read_parts(self, parts: Sequence[StoredTensor], target: Target) -> None:
+        """A matrix in several tensors, which are small enough to be held, being quantised."""
+        assert self._config.quantization is not None
+        read: dict[str, torch.Tensor] = {}
+        for part in parts:
+            data = bytearray(part.nbytes)
+            self._read_whole(part, memoryview(data))
+            values = torch.frombuffer(data, dtype=PART_DTYPES[part.dtype])
+            read[part.name.rpartition(".")[2]] = values.view(part.shape)
+        if not self._stopped.is_set():
+            fill_from_parts(target, self._config.quantization, read)
+
+    def _read_whole(self, tensor: StoredTensor, memory: memoryview) -> None:
+        views = (memory[start : start + PIECE] for start in range(0, len(memory), PIECE))
+        for _ in self._filled(tensor, views):
+            pass
+
+    def _filled(self, tensor: StoredTensor, views: Iterable[memoryview]) -> Iterator[memoryview]:
+        """Read the tensor into one view after the other; at the end its digest is checked."""
         digest = hashlib.sha256()
         with tensor.path.open("rb", buffering=0) as file:
             file.seek(tensor.offset)
-            if tensor.dtype in PACKED_DTYPES:
-                self._read_packed(file, tensor, target, digest)
-            else:
-                self._read_numbers(file, tensor, target, digest)
-        if not self._stopped.is_set() and digest.hexdigest() != tensor.digest:
+            for view in views:
+                if self._stopped.is_set():
+                    return
+                if not _read_fully(file, view):
+                    break  # the digest of what is there is not the one asked for
+                digest.update(view)
+                yield view
+                self._advance(len(view))
+        if digest.hexdigest() != tensor.digest:
             raise IntegrityError(
                 f"The stored bytes of {tensor.name} are not what they were announced as: the file"
                 f" {tensor.path.name} is damaged. They have to be fetched again.",
                 digest=tensor.digest,
                 tensor=tensor.name,
             )
-
-    def _read_numbers(
-        self, file: FileIO, tensor: StoredTensor, target: Target, digest: "hashlib._Hash"
-    ) -> None:
-        dtype = SOURCE_DTYPES[tensor.dtype]
-        rows = _rows_at_once(target, dtype.itemsize)
-        row_bytes = target.width * dtype.itemsize
-        piece = memoryview(bytearray(min(rows, target.rows) * row_bytes))
-        for first in range(0, target.rows, rows):
-            view = piece[: min(rows, target.rows - first) * row_bytes]
-            if self._stopped.is_set() or not _read_fully(file, view):
-                return  # the digest of what is there is not the one asked for
-            digest.update(view)
-            target.fill(first, torch.frombuffer(view, dtype=dtype).view(-1, target.width))
-            self._advance(len(view))
-
-    def _read_packed(
-        self, file: FileIO, tensor: StoredTensor, target: Target, digest: "hashlib._Hash"
-    ) -> None:
-        packed = target.packed
-        assert packed is not None
-        whole = memoryview(cast("bytearray", packed.data.numpy()))
-        for start in range(0, len(whole), PIECE):
-            view = whole[start : start + PIECE]
-            if self._stopped.is_set() or not _read_fully(file, view):
-                return
-            digest.update(view)
-            self._advance(len(view))
 
     def _advance(self, nbytes: int) -> None:
         with self._lock:

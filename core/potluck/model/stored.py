@@ -8,16 +8,17 @@ from math import prod
 from typing import Protocol, TypeVar
 
 from potluck.errors import BrokenModelError
+from potluck.model.config import ModelConfig, Shape
 from potluck.model.manifest import DTYPE_BITS
 from potluck.model.quantized import (
+    GGUF,
     GGUF_BLOCKS,
     WEIGHT,
-    Quantization,
-    Shape,
     StoredPart,
     gguf_bytes,
     stored_parts,
 )
+from potluck.model.schemes import PACKED_DTYPES, Scheme, packed_bytes, tensor_bits
 
 FLOAT_DTYPES = ("F32", "F16", "BF16")
 """Plain numbers; everything else takes a `quantization`."""
@@ -40,62 +41,79 @@ _Tensor = TypeVar("_Tensor", bound=Described)
 
 
 def find_stored(
+    config: ModelConfig,
     expected: Mapping[str, Shape],
     found: Mapping[str, _Tensor],
-    quantization: Quantization | None,
     *,
+    scheme: Scheme | None = None,
     where: str,
 ) -> dict[str, tuple[_Tensor, ...]]:
     """For each tensor of the model the stored ones that it is made of, checked; mostly it is one.
 
     Args:
+        config: the model's.
         expected: names and shapes, from `ModelConfig.stage_tensors`.
         found: what there is, by name. There may be more.
-        quantization: the config's.
+        scheme: what it may be packed in already; None: in none.
         where: the folder, for messages.
 
     Raises:
         BrokenModelError: one is missing, or not what the config asks for; it is named.
     """
-    return {
-        name: _stored(name, shape, found, quantization, where) for name, shape in expected.items()
-    }
+    stored: dict[str, tuple[_Tensor, ...]] = {}
+    for name, shape in expected.items():
+        tensor = found.get(name)
+        if tensor is not None and tensor.dtype in FLOAT_DTYPES:
+            _check(tensor, (shape,), where)
+            stored[name] = (tensor,)
+        elif tensor is not None and tensor.dtype in PACKED_DTYPES:
+            _check_packed(config, tensor, shape, scheme, where)
+            stored[name] = (tensor,)
+        else:
+            stored[name] = _quantised(config, name, shape, found, where)
+    return stored
 
 
 def stored_bytes(dtype: str, shape: Shape) -> int | None:
     """The bytes of a stored tensor; None: there is none of such a dtype and shape."""
+    if dtype in PACKED_DTYPES:
+        return packed_bytes(shape[0], prod(shape[1:]), PACKED_DTYPES[dtype]) if shape else None
     if (bits := DTYPE_BITS.get(dtype)) is None:
         return gguf_bytes(dtype, shape)
     return prod(shape) * bits // 8
 
 
-def _stored(
-    name: str,
-    shape: Shape,
-    found: Mapping[str, _Tensor],
-    quantization: Quantization | None,
-    where: str,
+def _check_packed(
+    config: ModelConfig, tensor: Described, shape: Shape, scheme: Scheme | None, where: str
+) -> None:
+    bits = None if scheme is None else tensor_bits(config, tensor.name, shape, scheme)
+    if PACKED_DTYPES[tensor.dtype] != bits:
+        raise _unreadable(tensor, FLOAT_DTYPES, where)
+    _check(tensor, (shape,), where)
+
+
+def _quantised(
+    config: ModelConfig, name: str, shape: Shape, found: Mapping[str, _Tensor], where: str
 ) -> tuple[_Tensor, ...]:
-    tensor = found.get(name)
-    if tensor is not None and tensor.dtype in FLOAT_DTYPES:
-        _check(tensor, (shape,), where)
-        return (tensor,)
-    parts = () if quantization is None else stored_parts(quantization, shape)
-    if not parts or not name.endswith(WEIGHT):
-        if tensor is None:
-            raise _missing(name, shape, len(found), where)
-        if quantization is None or quantization.method != "gguf" or len(shape) != 2:
-            raise _unreadable(tensor, FLOAT_DTYPES, where)
-        if tensor.dtype.removeprefix("GGUF_") not in GGUF_BLOCKS:
-            raise _unreadable(tensor, (*FLOAT_DTYPES, *GGUF_BLOCKS), where)
-        _check(tensor, (shape,), where)
-        return (tensor,)
-    chosen = [_part(name.removesuffix(WEIGHT), shape, part, found, where) for part in parts]
-    return tuple(tensor for tensor in chosen if tensor is not None)
+    quantization = config.quantization
+    if quantization is not None and name.endswith(WEIGHT):
+        prefix = name.removesuffix(WEIGHT)
+        parts = stored_parts(quantization, shape)
+        if parts:
+            chosen = [_part(prefix, part, found, where) for part in parts]
+            return tuple(tensor for tensor in chosen if tensor is not None)
+    if (tensor := found.get(name)) is None:
+        raise _missing(name, shape, len(found), where)
+    if quantization is None or quantization.method != "gguf" or len(shape) != 2:
+        raise _unreadable(tensor, FLOAT_DTYPES, where)
+    if tensor.dtype.removeprefix(GGUF) not in GGUF_BLOCKS:
+        raise _unreadable(tensor, (*FLOAT_DTYPES, *GGUF_BLOCKS), where)
+    _check(tensor, (shape,), where)
+    return (tensor,)
 
 
 def _part(
-    prefix: str, shape: Shape, part: StoredPart, found: Mapping[str, _Tensor], where: str
+    prefix: str, part: StoredPart, found: Mapping[str, _Tensor], where: str
 ) -> _Tensor | None:
     names = [prefix + suffix for suffix in part.suffixes]
     tensor = next((found[name] for name in names if name in found), None)

@@ -90,7 +90,7 @@ def _open_model(
     spans = _read_spans(folder)
     everything = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
     found = {name: span for name, (_, span) in spans.items()}
-    stored = find_stored(everything, found, config.quantization, where=str(folder))
+    stored = find_stored(config, everything, found, where=str(folder))
     files = _by_file({span.name: spans[span.name] for parts in stored.values() for span in parts})
     digests = digest_tensors(files, cache_dir=cache_dir, progress=progress, threads=threads)
     entries = [

@@ -31,6 +31,8 @@ Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 MAX_KINDS = 16  # of layers in one model; with and without window or experts they are four
 TimesByKind = Annotated[tuple[Seconds, ...], Meta(min_length=1, max_length=MAX_KINDS)]
 Dtype = Literal["F32", "F16", "BF16", "I32", "I64", "U8", "I8"]  # as safetensors names them
+StoredDtype = Annotated[str, Meta(max_length=16, pattern=r"\A[A-Z0-9_]+\Z")]
+"""As safetensors names it; `GGUF_` and a type of llama.cpp; `PACKED4` or `PACKED8`."""
 Purpose = Literal["control", "activations", "weights"]
 Shape = Annotated[tuple[Count, ...], Meta(max_length=8)]
 
@@ -76,7 +78,7 @@ class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One tensor of a model, as its manifest has it."""
 
     name: Annotated[str, Meta(max_length=256)]
-    dtype: Dtype
+    dtype: StoredDtype
     shape: Shape
     digest: Hex
     nbytes: Size
