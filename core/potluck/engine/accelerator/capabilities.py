@@ -1,0 +1,90 @@
+"""What a device computes with: tried there, for the log and for people."""
+
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from potluck.engine.accelerator.graphs import Graphs, device_graphs
+from potluck.engine.accelerator.probe import (
+    compute_capability,
+    find_int4_product,
+    norms_work,
+    shares_keys,
+)
+from potluck.engine.device import compute_dtype
+
+logger = logging.getLogger(__name__)
+
+Products = Literal["kernels", "int4", "blocks"]
+Decoding = Literal["generated", "graphs", "layers"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What packed weights and single tokens go through on a device."""
+
+    device: str  # as torch names it
+    compute_capability: tuple[int, int] | None  # of a CUDA device
+    dtype: torch.dtype  # of hidden states beside packed weights
+    products: Products  # our kernels, torch's int4 product, or weights unpacked block by block
+    decoding: Decoding  # generated functions, graphs, or layer by layer
+    notes: tuple[str, ...]  # what is slower or other than it could be, for people
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        version = ".".join(map(str, self.compute_capability or ("none",)))
+        return f"{self.device} sm={version} dtype={dtype} products={self.products} decoding={self.decoding}"
+
+
+def capabilities(device: torch.device) -> Capabilities:
+    """Try what this device can do. A second or less; never fails. Has not run on a real GPU."""
+    dtype = compute_dtype("int4", device)
+    products: Products = "kernels"
+    decoding: Decoding = "generated"
+    notes: list[str] = []
+    if device.type != "cpu":
+        products, decoding = "int4", "graphs"
+        if dtype != torch.bfloat16:
+            notes.append("it has no fast bf16 and computes in f16")
+        if find_int4_product(device, dtype) is None:
+            products = "blocks"
+            notes.append("packed weights are unpacked for each product: 16 bits are faster here")
+        if not can_capture(device_graphs(device), device):
+            decoding = "layers"
+            if device.type == "cuda":
+                notes.append("graphs do not work, so that a token takes longer")
+        if not shares_keys(device, dtype):
+            notes.append("keys are expanded for attention, so that prompts take longer")
+        if not norms_work(device):
+            notes.append("norms are computed in steps, which takes longer")
+    found = Capabilities(
+        device=str(device),
+        compute_capability=compute_capability(device),
+        dtype=dtype,
+        products=products,
+        decoding=decoding,
+        notes=tuple(notes),
+    )
+    logger.info("device %s notes=%s", found, "; ".join(found.notes) or "none")
+    return found
+
+
+def can_capture(graphs: Graphs | None, device: torch.device) -> bool:
+    """Whether work that is replayed is done anew."""
+    if graphs is None:
+        return False
+    x, y = torch.ones(4, device=device), torch.empty(4, device=device)
+
+    def body() -> None:
+        y.copy_(x * 2)
+
+    try:
+        work = graphs.capture(body)
+        x.fill_(3)
+        work.replay()
+        return bool((y == 6).all().item())
+    except RuntimeError as error:
+        logger.info("capturing failed device=%s reason=%s", device, error)
+        return False

@@ -1,0 +1,164 @@
+"""A run of layers, or a head, as a CUDA graph: one call for a token instead of ten a layer.
+
+A graph belongs to one session's caches and to one length of their prefix. When they move or grow, or the
+prefix does, it is captured anew, which takes as long as some tokens do. So a few graphs are kept, one
+that was just in use is not given up for another, and a token without a graph goes through the layers.
+What fails to be captured once is not tried again.
+"""
+
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from potluck.engine.accelerator.graphs import Graphs, Replay
+from potluck.engine.accelerator.static_step import (
+    StaticInputs,
+    clear_rest,
+    prefix_length,
+    static_forward,
+)
+from potluck.engine.attention import Step
+from potluck.engine.blocks import DecoderLayer
+from potluck.engine.decoding import LayerRun, Run
+from potluck.engine.kvcache import LayerCache
+from potluck.engine.mlp import Experts
+
+logger = logging.getLogger(__name__)
+
+_KEPT = 8  # graphs of a run: sessions in turns
+_IN_USE = 64  # tokens, within which a graph that was replayed is not given up
+
+
+@dataclass(slots=True)
+class _Captured:
+    work: Replay
+    memory: weakref.ref[Tensor]  # of the first layer's cache; caches grow from the first layer on
+    length: int  # of the prefix
+    used: int  # the number of the token that it was last replayed for
+
+
+class GraphRun(Run):
+    """Consecutive layers; none of them may wait for the device, as a mixture of experts does.
+
+    Has not run on real hardware.
+    """
+
+    def __init__(self, first: int, blocks: Sequence[DecoderLayer], graphs: Graphs) -> None:
+        self._layers, self._blocks = slice(first, first + len(blocks)), tuple(blocks)
+        self._plain = LayerRun(first, blocks)
+        self._graphs = graphs
+        self._captured: list[_Captured] = []
+        self._inputs: StaticInputs | None = None
+        self._output = torch.empty(0)
+        self._tokens = 0
+        self._is_given_up = False
+
+    def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
+        self._tokens += 1
+        own = caches[self._layers]
+        captured = None if self._is_given_up else self._find(own, x, step)
+        if captured is None:
+            return self._plain(x, caches, step)
+        self._load(x, step)
+        captured.work.replay()
+        return self._output.clone()
+
+    def _find(self, caches: Sequence[LayerCache], x: Tensor, step: Step) -> _Captured | None:
+        """The graph of these caches at this position, captured if need be."""
+        memory = caches[0].both
+        length = prefix_length(step.position, memory.shape[2])
+        for captured in self._captured:
+            if captured.memory() is memory and captured.length == length:
+                captured.used = self._tokens
+                return captured
+        if not self._make_room():
+            return None
+        self._load(x, step)
+        clear_rest(caches, step.position, length)
+        work = self._capture(caches, length)
+        if work is None:
+            return None
+        self._captured.append(_Captured(work, weakref.ref(memory), length, self._tokens))
+        return self._captured[-1]
+
+    def _make_room(self) -> bool:
+        """Let go of graphs whose caches are gone, then of the one not used for longest."""
+        self._captured = [one for one in self._captured if one.memory() is not None]
+        if len(self._captured) < _KEPT:
+            return True
+        oldest = min(self._captured, key=lambda one: one.used)
+        if self._tokens - oldest.used <= _IN_USE:
+            return False
+        self._captured.remove(oldest)
+        return True
+
+    def _load(self, x: Tensor, step: Step) -> None:
+        if self._inputs is None:
+            self._inputs, self._output = StaticInputs(x, step), torch.empty_like(x)
+        self._inputs.load(x, step)
+
+    def _capture(self, caches: Sequence[LayerCache], length: int) -> Replay | None:
+        inputs, output = self._inputs, self._output
+        assert inputs is not None
+
+        def body() -> None:
+            output.copy_(static_forward(self._blocks, caches, inputs, length))
+
+        work = _try_to_capture(self._graphs, body, f"{len(self._blocks)} layers")
+        self._is_given_up = work is None
+        return work
+
+
+class GraphedHead:
+    """Logits of one token: what a stage computes of (1, D), as one call. Has not run on real hardware."""
+
+    def __init__(self, logits: Callable[[Tensor], Tensor], graphs: Graphs) -> None:
+        self._logits, self._graphs = logits, graphs
+        self._work: Replay | None = None
+        self._hidden = self._output = torch.empty(0)
+        self._is_tried = False
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """(1, D) → (1, V), f32."""
+        if not self._is_tried:
+            self._is_tried = True
+            self._capture(hidden)
+        if self._work is None:
+            return self._logits(hidden)
+        self._hidden.copy_(hidden)
+        self._work.replay()
+        return self._output.clone()
+
+    def _capture(self, hidden: Tensor) -> None:
+        self._hidden = hidden.clone()
+        self._output = torch.empty_like(self._logits(hidden))
+
+        def body() -> None:
+            self._output.copy_(self._logits(self._hidden))
+
+        self._work = _try_to_capture(self._graphs, body, "the head")
+
+
+def graph_runs(blocks: Sequence[DecoderLayer], graphs: Graphs) -> tuple[Run, ...]:
+    """Cut the layers into runs: graphs, and as they are those that cannot be captured."""
+    runs: list[Run] = []
+    first = 0
+    for has_experts, group in groupby(blocks, lambda block: isinstance(block.mlp, Experts)):
+        some = list(group)
+        runs.append(LayerRun(first, some) if has_experts else GraphRun(first, some, graphs))
+        first += len(some)
+    return tuple(runs)
+
+
+def _try_to_capture(graphs: Graphs, body: Callable[[], None], what: str) -> Replay | None:
+    try:
+        return graphs.capture(body)
+    except RuntimeError as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        logger.warning("capturing %s failed, no graph is used for it: %s", what, reason)
+        return None

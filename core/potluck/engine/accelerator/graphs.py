@@ -1,0 +1,64 @@
+"""Capture work on a device once, and have it done again in one call.
+
+What is captured reads and writes the same memory every time; who replays it puts the inputs there.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+_WARM_UPS = 3  # what libraries allocate and choose in their first calls must not be captured
+
+
+class Replay(Protocol):
+    """Work that was captured."""
+
+    def replay(self) -> None: ...
+
+
+class Graphs(Protocol):
+    """A device's way to capture."""
+
+    def capture(self, body: Callable[[], None]) -> Replay:
+        """Run the body, more than once, and keep what it does on the device.
+
+        Raises:
+            RuntimeError: it does something that cannot be captured, or there is no memory.
+        """
+        ...
+
+
+class CudaGraphs:
+    """CUDA graphs that share one pool of memory; hence of one thread, one replayed after another.
+
+    They keep nothing there from one replay to the next, so they may have the same memory in turns.
+    Has not run on real hardware.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def capture(self, body: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        with torch.cuda.device(self._device):
+            self._warm_up(body)
+            graph = torch.cuda.CUDAGraph()
+            # Only this thread's calls are captured: another one may load weights meanwhile.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                body()
+            return graph
+
+    def _warm_up(self, body: Callable[[], None]) -> None:
+        """On a stream of its own (https://docs.pytorch.org/docs/stable/notes/cuda.html, CUDA Graphs)."""
+        side = torch.cuda.Stream(self._device)
+        side.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UPS):
+                body()
+        torch.cuda.current_stream(self._device).wait_stream(side)
+
+
+def device_graphs(device: torch.device) -> Graphs | None:
+    """The graphs of this device; None: it has none."""
+    return CudaGraphs(device) if device.type == "cuda" else None

@@ -1,0 +1,190 @@
+"""Packed matrices on a device that is no CPU.
+
+A matrix is filled as packed bytes on the CPU, and then placed: taken to the device in the form that is
+multiplied with there, some rows at a time, and the packed bytes let go. So there are never two copies of
+more than what is being loaded. `Int4Linear` has torch's int4 product; `BlockLinear` is plain torch, and
+runs wherever there is `F.linear`.
+
+Nothing here has run on a real GPU; the tests run both on the CPU.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from potluck.engine.accelerator.int4pack import Int4Form, planes
+from potluck.engine.accelerator.integers import integer_rows
+from potluck.engine.kernels import PackedWeight
+from potluck.engine.kernels.layout import GROUP, ROWS, ZERO_POINT, blocks_of, groups_of
+from potluck.engine.linear import Linear
+
+_BLOCK = 1 << 22  # weights unpacked at a time: 8 MB in 16 bits, which the cache of a GPU holds
+_MANY = 32  # rows of inputs, from which unpacking the weights once for all of them pays
+
+MakeLinear = Callable[[PackedWeight, Tensor | None], "PlacedLinear"]
+"""Of packed bytes on the CPU, which may still have to be filled, and a bias on the device."""
+
+
+class PlacedLinear(Linear):
+    """To be called after `place`, which in turn is called once the packed bytes are there."""
+
+    def __init__(
+        self,
+        weight: PackedWeight,
+        bias: Tensor | None,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.rows, self.width, self.bits = weight.rows, weight.width, weight.bits
+        self.bias = bias
+        self._source: PackedWeight | None = weight
+        self._dtype, self._device = dtype, device
+        self._padding = groups_of(weight.width) * GROUP - weight.width
+
+    @torch.inference_mode()
+    def place(self) -> None:
+        """Take the filled matrix to the device, and let go of the packed bytes."""
+        assert self._source is not None, "placed once"
+        self._place(self._source)
+        self._source = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        assert self._source is None, "placed before it is used"
+        if self._padding:
+            x = F.pad(x, (0, self._padding))
+        y = self._multiply(x)
+        return y if self.bias is None else y.add_(self.bias)
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds on the device, or will."""
+        bias = 0 if self.bias is None else self.bias.nbytes
+        return bias + sum(part.nbytes for part in self._parts())
+
+    def _multiply_by_blocks(self, x: Tensor) -> Tensor:
+        """Some rows of weights at a time, in the dtype of x: never a second copy of the matrix."""
+        y = x.new_empty((len(x), self.rows))
+        at_once = max(ROWS, _BLOCK // x.shape[1] // ROWS * ROWS)
+        for first in range(0, self.rows, at_once):
+            last = min(first + at_once, self.rows)
+            y[:, first:last] = F.linear(x, self.worth(first, last))
+        return y
+
+    @abstractmethod
+    def worth(self, first: int, last: int) -> Tensor:
+        """What the rows from first, a multiple of 16, to last are worth, (n, padded width)."""
+
+    @abstractmethod
+    def _place(self, weight: PackedWeight) -> None: ...
+
+    @abstractmethod
+    def _multiply(self, x: Tensor) -> Tensor:
+        """(T, padded width) → (T, rows), new memory."""
+
+    @abstractmethod
+    def _parts(self) -> tuple[Tensor, ...]: ...
+
+
+class BlockLinear(PlacedLinear):
+    """Weights as the bytes they are, unpacked block by block for each product.
+
+    Takes about nine bytes of memory traffic a weight; a 16-bit matrix takes two.
+    """
+
+    def __init__(
+        self,
+        weight: PackedWeight,
+        bias: Tensor | None,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        super().__init__(weight, bias, dtype=dtype, device=device)
+        rows, groups = blocks_of(weight.rows) * ROWS, groups_of(weight.width)
+        # 4 bits: inputs 0 … 15 of a group in the low halves, 16 … 31 in the high ones.
+        shape = (rows, groups, GROUP * weight.bits // 8)
+        self._integers = torch.empty(shape, dtype=torch.uint8, device=device)
+        self._scales = torch.empty((rows, groups), dtype=dtype, device=device)
+
+    def worth(self, first: int, last: int) -> Tensor:
+        integers = self._integers[first:last]
+        if self.bits == 4:
+            integers = torch.cat((integers & 15, integers >> 4), -1)
+        # Signed before they are wide: a byte is the least that can be read and written in between.
+        signed = integers.sub_(8).view(torch.int8) if self.bits == 4 else _signed(integers)
+        return (signed * self._scales[first:last, :, None]).flatten(1)
+
+    def _place(self, weight: PackedWeight) -> None:
+        for some in integer_rows(weight, self._device):
+            rows = slice(some.first, some.first + len(some.integers))
+            integers = some.integers
+            if weight.bits == 4:
+                low, high = integers.chunk(2, -1)
+                integers = low | high << 4
+            self._integers[rows] = integers
+            self._scales[rows] = some.scales
+
+    def _multiply(self, x: Tensor) -> Tensor:
+        return self._multiply_by_blocks(x)
+
+    def _parts(self) -> tuple[Tensor, ...]:
+        return self._integers, self._scales
+
+
+class Int4Linear(PlacedLinear):
+    """Weights as torch's int4 product takes them, 8 bits as two matrices of 4."""
+
+    def __init__(
+        self,
+        weight: PackedWeight,
+        bias: Tensor | None,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        form: Int4Form,
+        many_by_operator: bool,
+    ) -> None:
+        super().__init__(weight, bias, dtype=dtype, device=device)
+        self._form, self._many_by_operator = form, many_by_operator
+        self._planes = weight.bits // 4
+        rows, groups = blocks_of(weight.rows) * ROWS, self._planes * groups_of(weight.width)
+        self._packed = form.empty(rows, groups * GROUP, device)
+        self._scales = torch.empty((groups, rows, 2), dtype=dtype, device=device)
+
+    def worth(self, first: int, last: int) -> Tensor:
+        end = blocks_of(last) * ROWS
+        integers = self._form.unpack(self._form.rows_of(self._packed, first, end))
+        scales, zeros = self._scales[:, first:end].permute(2, 1, 0)[..., None].contiguous()
+        signed = integers.view(end - first, -1, GROUP).sub_(8).view(torch.int8)
+        values = torch.addcmul(zeros, signed.to(self._dtype), scales)  # (n, P·G, 32)
+        values = values.view(end - first, self._planes, -1)
+        return values.sum(1)[: last - first]
+
+    def _place(self, weight: PackedWeight) -> None:
+        for some in integer_rows(weight, self._device):
+            integers, scales, zeros = planes(some.integers, some.scales.float(), weight.bits)
+            last = some.first + len(integers)
+            self._form.rows_of(self._packed, some.first, last).copy_(self._form.convert(integers))
+            target = self._scales[:, some.first : last]  # (P·G, n, 2)
+            target[..., 0] = scales.t()
+            target[..., 1] = zeros.t()
+
+    def _multiply(self, x: Tensor) -> Tensor:
+        if len(x) >= _MANY and not self._many_by_operator:
+            return self._multiply_by_blocks(x)
+        if self._planes > 1:
+            x = x.repeat(1, self._planes)
+        y = self._form.multiply(x.contiguous(), self._packed, self._scales)
+        return y if y.shape[1] == self.rows else y[:, : self.rows].contiguous()
+
+    def _parts(self) -> tuple[Tensor, ...]:
+        return self._packed, self._scales
+
+
+def _signed(integers: Tensor) -> Tensor:
+    """Unsigned bytes with a zero point of 128 → signed ones: the highest bit turned."""
+    return (integers ^ ZERO_POINT[8]).view(torch.int8)

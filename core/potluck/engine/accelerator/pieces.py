@@ -1,0 +1,94 @@
+"""Which pieces of a layer a device computes with: torch's own operators where they are right there.
+
+What takes their place is slower, and made of operators so simple that every device has them.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from potluck.engine.accelerator.probe import norms_work, shares_keys
+from potluck.engine.attention import Attention, Span
+from potluck.engine.kvcache import LayerCache
+from potluck.engine.norms import HeadNorm, ProjectionNorm, RmsNorm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """The classes that layers are built of."""
+
+    attention: type[Attention] = Attention
+    rms_norm: type[RmsNorm] = RmsNorm
+    head_norm: type[HeadNorm] = HeadNorm
+    projection_norm: type[ProjectionNorm] = ProjectionNorm
+
+
+class ExpandedAttention(Attention):
+    """Many tokens with keys and values for every head of queries; one token as ever."""
+
+    __slots__ = ()
+
+    def _attend_many(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
+        shared = self.num_heads // self.num_kv_heads
+        keys, values = cache.read(span.start, span.length, q.dtype)
+        out = F.scaled_dot_product_attention(
+            q.transpose(0, 1)[None],  # (1, H, T, K)
+            keys.repeat_interleave(shared, 1),
+            values.repeat_interleave(shared, 1),
+            attn_mask=span.mask,
+            is_causal=span.is_causal,
+            scale=self.scale,
+        )
+        return out.transpose(1, 2).reshape(-1, self.num_heads * self.head_dim)
+
+
+class PlainRmsNorm(RmsNorm):
+    """Squares, their mean, and a quotient, one after the other."""
+
+    __slots__ = ()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (_normed(x, self.eps) * self.weight).to(x.dtype)
+
+
+class PlainHeadNorm(HeadNorm):
+    """Likewise."""
+
+    __slots__ = ()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return _normed(x, self.eps).mul_(self._per_head)
+
+
+class PlainProjectionNorm(ProjectionNorm):
+    """Likewise."""
+
+    __slots__ = ()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        parts = x.float().flatten(1).split(self._sizes, -1)
+        normed = torch.cat([_normed(part, self._eps) for part in parts], -1)
+        return normed.mul_(self.weight).view(x.shape)
+
+
+def choose_pieces(device: torch.device, dtype: torch.dtype) -> Pieces:
+    """What was tried on this device, and is right there. Has not run on a real GPU."""
+    if device.type == "cpu":
+        return Pieces()
+    attention = Attention if shares_keys(device, dtype) else ExpandedAttention
+    if norms_work(device):
+        return Pieces(attention=attention)
+    return Pieces(
+        attention=attention,
+        rms_norm=PlainRmsNorm,
+        head_norm=PlainHeadNorm,
+        projection_norm=PlainProjectionNorm,
+    )
+
+
+def _normed(x: Tensor, eps: float) -> Tensor:
+    """New memory, f32."""
+    wide = x.float()
+    return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)

@@ -1,0 +1,273 @@
+"""Layers and a head as graphs: captured once, again when memory moves, and done without if need be."""
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from tape_graphs import TapeGraphs
+from tiny_models import CPU, Reference
+from torch import Tensor
+
+from potluck.engine.accelerator.graph_run import GraphedHead, GraphRun, graph_runs
+from potluck.engine.accelerator.graphs import Replay
+from potluck.engine.attention import Step
+from potluck.engine.builder import StageWeights
+from potluck.engine.decoding import LayerRun
+from potluck.engine.kvcache import LayerCache
+from potluck.engine.rotary import Rotary
+
+MakeReference = Callable[..., Reference]
+
+VARIANTS = ["llama", "llama, biases", "gemma 2", "gemma 3", "phi 4 mini, short, partial", "granite"]
+CONTEXT = 600
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture
+def weights(llama: Reference) -> StageWeights:
+    return llama.stage(embedding=False).weights
+
+
+class Session:
+    """Two equal caches: one for the graphs, one for the layers themselves."""
+
+    def __init__(self, weights: StageWeights, prompt: int, capacity: int) -> None:
+        config = weights.config
+        self._weights = weights
+        self._rotaries = [
+            Rotary(rope, CONTEXT, torch.float32, CPU) for rope in config.ropes.distinct
+        ]
+        self.position = 0
+        self.caches, self._others = (
+            [
+                LayerCache(config.num_kv_heads, config.head_dim, torch.float32, CPU)
+                for _ in weights.blocks
+            ]
+            for _ in range(2)
+        )
+        self.resize(capacity)
+        self._prefill(prompt)
+
+    def resize(self, capacity: int) -> None:
+        for cache in (*self.caches, *self._others):
+            before = cache.both.shape[2]
+            cache.resize(capacity, min(before, self.position))
+            cache.both[:, :, self.position :].fill_(torch.nan)
+
+    def _prefill(self, tokens: int) -> None:
+        x = torch.randn(tokens, self._weights.config.hidden_size)
+        step = Step(0, tokens, self._rotaries, CPU)
+        for block, cache, other in zip(
+            self._weights.blocks, self.caches, self._others, strict=True
+        ):
+            x = block.forward(x, cache, step)
+            other.both.copy_(cache.both)
+        self.position = tokens
+
+    def error(self, runs: list[GraphRun]) -> float:
+        """Of one more token, relative to what the layers make of it."""
+        step = Step(self.position, 1, self._rotaries, CPU)
+        x = torch.randn(1, self._weights.config.hidden_size)
+        given, y = x.clone(), x
+        for run in runs:
+            y = run(y, self.caches, step)
+        expected = LayerRun(0, self._weights.blocks)(x, self._others, step)
+        self.position += 1
+        assert torch.equal(x, given)
+        return ((y - expected).norm() / expected.norm()).item()
+
+
+def graph_run(weights: StageWeights, graphs: TapeGraphs) -> list[GraphRun]:
+    return [GraphRun(0, weights.blocks, graphs)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_replayed_token_is_what_the_layers_make_of_it(
+    make_reference: MakeReference, variant: str
+) -> None:
+    weights = make_reference(variant).stage(embedding=False, head=False).weights
+    graphs = TapeGraphs()
+    runs, session = graph_run(weights, graphs), Session(weights, 9, 256)
+
+    errors = [session.error(runs) for _ in range(20)]
+
+    assert max(errors) < TOLERANCE
+    assert [tape.replays for tape in graphs.captured] == [20]
+
+
+def test_a_stage_may_have_several_runs(weights: StageWeights) -> None:
+    graphs = TapeGraphs()
+    runs = [GraphRun(0, weights.blocks[:1], graphs), GraphRun(1, weights.blocks[1:], graphs)]
+    session = Session(weights, 9, 256)
+
+    errors = [session.error(runs) for _ in range(5)]
+
+    assert max(errors) < TOLERANCE
+    assert graphs.tries == 2
+
+
+def test_a_cache_that_moved_is_captured_anew(weights: StageWeights) -> None:
+    graphs = TapeGraphs()
+    runs, session = graph_run(weights, graphs), Session(weights, 250, 256)
+
+    errors = [session.error(runs) for _ in range(6)]
+    session.resize(600)
+    errors += [session.error(runs) for _ in range(6)]
+
+    assert max(errors) < TOLERANCE
+    assert graphs.tries == 2
+
+
+def test_a_longer_prefix_is_captured_anew_and_a_shorter_one_is_still_there(
+    weights: StageWeights,
+) -> None:
+    graphs = TapeGraphs()
+    runs, session = graph_run(weights, graphs), Session(weights, 254, 600)
+
+    errors = [session.error(runs) for _ in range(4)]
+    session.position = 200  # trimmed
+    errors += [session.error(runs) for _ in range(2)]
+
+    assert max(errors) < TOLERANCE
+    assert graphs.tries == 2
+
+
+def test_sessions_have_graphs_of_their_own(weights: StageWeights) -> None:
+    graphs = TapeGraphs()
+    runs = graph_run(weights, graphs)
+    sessions = [Session(weights, tokens, 256) for tokens in (3, 8)]
+
+    errors = [session.error(runs) for _ in range(4) for session in sessions]
+
+    assert max(errors) < TOLERANCE
+    assert [tape.replays for tape in graphs.captured] == [4, 4]
+
+
+def test_more_sessions_in_turns_than_are_kept_do_not_push_each_other_out(
+    weights: StageWeights,
+) -> None:
+    graphs = TapeGraphs()
+    runs = graph_run(weights, graphs)
+    sessions = [Session(weights, 4, 256) for _ in range(10)]
+
+    errors = [session.error(runs) for _ in range(3) for session in sessions]
+
+    assert max(errors) < TOLERANCE
+    assert graphs.tries == 8
+
+
+def test_a_graph_long_unused_gives_way(weights: StageWeights) -> None:
+    graphs = TapeGraphs()
+    runs = graph_run(weights, graphs)
+    sessions = [Session(weights, 4, 256) for _ in range(9)]
+    for session in sessions[:8]:
+        session.error(runs)
+
+    errors = [sessions[7].error(runs) for _ in range(65)]
+    errors.append(sessions[8].error(runs))
+
+    assert max(errors) < TOLERANCE
+    assert graphs.tries == 9
+
+
+class Nothing:
+    def replay(self) -> None: ...
+
+
+class CountingGraphs:
+    """Keeps nothing of what is captured, so that only the run keeps it."""
+
+    def __init__(self) -> None:
+        self.made: list[weakref.ref[Replay]] = []
+
+    def capture(self, body: Callable[[], None]) -> Replay:
+        body()
+        work = Nothing()
+        self.made.append(weakref.ref(work))
+        return work
+
+
+def test_graphs_of_caches_that_are_gone_are_let_go(weights: StageWeights) -> None:
+    graphs = CountingGraphs()
+    run = GraphRun(0, weights.blocks, graphs)
+    session = Session(weights, 4, 256)
+    session.error([run])
+
+    del session
+    gc.collect()
+    other = Session(weights, 4, 256)
+    other.error([run])
+
+    assert [made() is None for made in graphs.made] == [True, False]
+
+
+def test_what_cannot_be_captured_is_computed_all_the_same_and_not_tried_again(
+    weights: StageWeights, caplog: pytest.LogCaptureFixture
+) -> None:
+    graphs = TapeGraphs(is_broken=True)
+    runs, session = graph_run(weights, graphs), Session(weights, 4, 256)
+
+    errors = [session.error(runs) for _ in range(4)]
+
+    assert max(errors) < TOLERANCE
+    assert graphs.tries == 1
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "4 layers" in caplog.text
+
+
+def test_layers_with_experts_stay_as_they_are(make_reference: MakeReference) -> None:
+    reference = make_reference("qwen 3 moe, some layers, odd")
+    weights = reference.stage(embedding=False, head=False).weights
+    graphs = TapeGraphs()
+    runs = graph_runs(weights.blocks, graphs)
+    session = Session(weights, 9, 256)
+
+    errors = [session.error(list(runs)) for _ in range(6)]  # pyright: ignore[reportArgumentType]
+
+    assert [type(run) for run in runs] == [GraphRun, LayerRun, GraphRun]
+    assert max(errors) < TOLERANCE
+    assert [tape.replays for tape in graphs.captured] == [6, 6]
+
+
+def test_waiting_for_the_device_cannot_be_captured() -> None:
+    """As on a GPU; this is what the tests above rely on."""
+    x = torch.ones(1)
+
+    def body() -> None:
+        x.add_(x.sum().item())
+
+    with pytest.raises(RuntimeError, match="not permitted"):
+        TapeGraphs().capture(body)
+
+
+def test_a_head_is_captured_once(llama: Reference) -> None:
+    graphs = TapeGraphs()
+    stage = llama.stage()
+    head = GraphedHead(stage.logits, graphs)
+    hidden = [torch.randn(1, llama.config.hidden_size) for _ in range(3)]
+
+    logits = [head(x) for x in hidden]
+
+    assert graphs.tries == 1
+    for x, ours in zip(hidden, logits, strict=True):
+        assert torch.equal(ours, stage.logits(x))
+
+
+def test_a_head_that_cannot_be_captured_is_computed(llama: Reference) -> None:
+    graphs = TapeGraphs(is_broken=True)
+    stage = llama.stage()
+    head = GraphedHead(stage.logits, graphs)
+    hidden: list[Tensor] = [torch.randn(1, llama.config.hidden_size) for _ in range(3)]
+
+    logits = [head(x) for x in hidden]
+
+    assert graphs.tries == 1
+    assert all(torch.equal(ours, stage.logits(x)) for x, ours in zip(hidden, logits, strict=True))

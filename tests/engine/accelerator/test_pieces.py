@@ -1,0 +1,80 @@
+"""Pieces of plain operators compute what torch's own do."""
+
+import pytest
+import torch
+
+from potluck.engine.accelerator.pieces import (
+    ExpandedAttention,
+    Pieces,
+    PlainHeadNorm,
+    PlainProjectionNorm,
+    PlainRmsNorm,
+    choose_pieces,
+)
+from potluck.engine.attention import Attention, Heads, Step
+from potluck.engine.kvcache import LayerCache
+from potluck.engine.linear import FloatLinear
+from potluck.engine.norms import HeadNorm, ProjectionNorm, RmsNorm
+from potluck.engine.products import Products
+
+CPU = torch.device("cpu")
+HEADS = Heads(queries=6, keys=2, size=8, window=5, scale=0.3, rope=None, rotary_dim=8)
+
+
+def test_a_cpu_has_all_of_torchs_own() -> None:
+    assert choose_pieces(CPU, torch.bfloat16) == Pieces()
+
+
+def test_a_device_where_nothing_is_right_gets_plain_ones() -> None:
+    pieces = choose_pieces(torch.device("meta"), torch.float32)
+
+    assert pieces == Pieces(
+        attention=ExpandedAttention,
+        rms_norm=PlainRmsNorm,
+        head_norm=PlainHeadNorm,
+        projection_norm=PlainProjectionNorm,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_norms_are_the_same(tokens: int, dtype: torch.dtype) -> None:
+    x, weight = torch.randn(tokens, 40).to(dtype), torch.randn(40)
+    qk, per_head = torch.randn(tokens, 8, 8).to(dtype)[:, :5], torch.randn(2, 8)
+
+    heads = HeadNorm(per_head, (3, 2), 1e-5), PlainHeadNorm(per_head, (3, 2), 1e-5)
+    for norm in heads:
+        norm.spread()
+    normed = [
+        (RmsNorm(weight, 1e-5)(x), PlainRmsNorm(weight, 1e-5)(x)),
+        (heads[0](qk), heads[1](qk)),
+        (
+            ProjectionNorm(weight, (24, 16), 1e-5)(qk),
+            PlainProjectionNorm(weight, (24, 16), 1e-5)(qk),
+        ),
+    ]
+
+    for theirs, ours in normed:
+        assert ours.dtype == theirs.dtype
+        assert torch.allclose(
+            ours.float(), theirs.float(), rtol=0.01 if dtype != torch.float32 else 1e-5
+        )
+
+
+def test_attention_with_expanded_keys_is_the_same() -> None:
+    weights = torch.randn(10 * 8, 32), torch.randn(32, 48)
+    qkv, output = (FloatLinear(weight, None, Products()) for weight in weights)
+    attentions = [kind(HEADS, qkv, None, output) for kind in (Attention, ExpandedAttention)]
+    caches = [LayerCache(2, 8, torch.float32, CPU) for _ in attentions]
+
+    position = 0
+    for tokens in (7, 4, 1):  # causal within the window or not, and one token
+        x = torch.randn(tokens, 32)
+        step = Step(position, tokens, (), CPU)
+        outputs = []
+        for attention, cache in zip(attentions, caches, strict=True):
+            cache.resize(16, position)
+            outputs.append(attention(x, cache, step))
+        position += tokens
+
+        assert torch.allclose(outputs[0], outputs[1], rtol=1e-4, atol=1e-4)

@@ -1,0 +1,108 @@
+"""What is right on a device is taken; what is wrong, missing or unknown is done without."""
+
+import pytest
+import torch
+from torch_forms import StrangeForm, SwappedForm, TorchForm
+
+from potluck.engine.accelerator.int4pack import CpuForm, CudaForm
+from potluck.engine.accelerator.linears import BlockLinear, Int4Linear
+from potluck.engine.accelerator.probe import (
+    choose_linear,
+    compute_capability,
+    find_int4_product,
+    int4_obstacle,
+    norms_work,
+    shares_keys,
+)
+from potluck.engine.kernels import ReferenceKernels
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_product_that_is_right_is_found(dtype: torch.dtype) -> None:
+    found = find_int4_product(CPU, dtype)
+
+    assert found is not None
+    assert isinstance(found.form, CpuForm)
+    assert found.many_by_operator  # the order on a CPU is not known
+
+
+def test_a_product_with_wrong_numbers_is_not_taken(caplog: pytest.LogCaptureFixture) -> None:
+    assert find_int4_product(CPU, torch.float32, SwappedForm()) is None
+    assert "missing or wrong" in caplog.text
+
+
+def test_a_product_that_is_missing_is_not_taken(caplog: pytest.LogCaptureFixture) -> None:
+    assert find_int4_product(CPU, torch.float32, CudaForm()) is None  # there is no such thing here
+    assert "missing or wrong" in caplog.text
+
+
+def test_weights_in_an_unknown_order_are_left_to_the_operator() -> None:
+    found = find_int4_product(CPU, torch.float32, StrangeForm())
+
+    assert found is not None
+    assert found.many_by_operator
+
+
+def test_a_product_in_a_known_order_is_right_both_ways() -> None:
+    form = TorchForm()
+
+    assert find_int4_product(CPU, torch.float32, form) is not None
+    assert form.products  # it was tried, and so was unpacking: `test_linears.py` has its numbers
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "is_hip", "is_tried"),
+    [
+        ((8, 0), torch.bfloat16, False, True),
+        ((12, 0), torch.bfloat16, False, True),
+        ((8, 6), torch.float16, False, False),
+        ((7, 5), torch.bfloat16, False, False),
+        ((7, 5), torch.bfloat16, True, True),
+        (None, torch.float16, False, True),
+    ],
+)
+def test_a_device_without_the_tensor_cores_is_not_even_tried(
+    capability: tuple[int, int] | None,
+    dtype: torch.dtype,
+    is_hip: bool,
+    is_tried: bool,
+) -> None:
+    assert (int4_obstacle(capability, dtype, is_hip=is_hip) is None) is is_tried
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_the_chosen_linear_multiplies(bits: int) -> None:
+    weight = torch.randn(40, 64)
+    packed = ReferenceKernels().pack(weight, bits)
+
+    linear = choose_linear(CPU, torch.bfloat16)(packed, None)
+    linear.place()
+
+    x = torch.randn(3, 64).bfloat16()
+    expected = x.float() @ packed.dequantise().t()
+    assert isinstance(linear, Int4Linear)
+    assert ((linear(x).float() - expected).norm() / expected.norm()).item() < 0.01
+
+
+def test_a_device_without_a_product_unpacks_weights_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    make = choose_linear(torch.device("meta"), torch.float16)
+
+    linear = make(ReferenceKernels().pack(torch.randn(16, 32), 4), None)
+
+    assert isinstance(linear, BlockLinear)
+    assert "unpacked for each product" in caplog.text
+
+
+def test_a_cpu_has_no_compute_capability_and_all_operators() -> None:
+    assert compute_capability(CPU) is None
+    assert shares_keys(CPU, torch.bfloat16)
+    assert norms_work(CPU)
+
+
+def test_a_device_that_gives_no_numbers_is_found_out() -> None:
+    assert not shares_keys(torch.device("meta"), torch.float32)
+    assert not norms_work(torch.device("meta"))

@@ -1,0 +1,79 @@
+"""Graphs as a GPU has them, on a CPU: operators are noted with their memory, and done again.
+
+What Python computed beside them (a position, a length) is in the tape as it was then, as it is in a
+CUDA graph; and what waits for the device cannot be captured.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+WAITING = (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    operator: Any
+    arguments: tuple[Any, ...]
+    named: dict[str, Any]
+    outcome: Any
+
+
+class Tape(TorchDispatchMode):
+    """Notes operators; `replay` does them again, on what they gave this time where they made it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._done: list[Done] = []
+        self.replays = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in WAITING:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        outcome = func(*args, **(kwargs or {}))
+        self._done.append(Done(func, args, kwargs or {}, outcome))
+        return outcome
+
+    def replay(self) -> None:
+        self.replays += 1
+        made: dict[int, Tensor] = {}
+
+        def now(then: Tensor) -> Tensor:
+            return made.get(id(then), then)
+
+        for done in self._done:
+            arguments, named = tree_map_only(Tensor, now, (done.arguments, done.named))
+            outcome = done.operator(*arguments, **named)
+            if isinstance(done.outcome, Tensor):
+                made[id(done.outcome)] = outcome
+            elif isinstance(done.outcome, list | tuple):
+                pairs = zip(done.outcome, outcome, strict=True)
+                made |= {id(then): new for then, new in pairs if isinstance(then, Tensor)}
+
+
+class TapeGraphs:
+    """Captures onto tapes; told so, it fails as a driver may."""
+
+    def __init__(self, *, is_broken: bool = False) -> None:
+        self.captured: list[Tape] = []
+        self.tries = 0
+        self._is_broken = is_broken
+
+    def capture(self, body: Callable[[], None]) -> Tape:
+        self.tries += 1
+        if self._is_broken:
+            raise RuntimeError("CUDA error: operation failed")
+        body()  # warm-ups, as on a GPU: done more than once, it must leave the same behind
+        body()
+        tape = Tape()
+        with tape:
+            body()
+        self.captured.append(tape)
+        return tape

@@ -1,0 +1,44 @@
+"""The int4 product of a device that is not here, in plain torch: rows as Apple's GPUs have them."""
+
+import torch
+from torch import Tensor
+
+from potluck.engine.accelerator.int4pack import MpsForm
+
+
+class TorchForm(MpsForm):
+    """Converts and multiplies with ordinary operators; counts products."""
+
+    def __init__(self) -> None:
+        self.products = 0
+
+    def convert(self, integers: Tensor) -> Tensor:
+        packed = self.empty(*integers.shape, device=integers.device)
+        rows = packed.view(torch.uint8).view(len(integers), -1)
+        rows[:] = integers[:, ::2] | integers[:, 1::2] << 4
+        return packed
+
+    def multiply(self, x: Tensor, packed: Tensor, scales_and_zeros: Tensor) -> Tensor:
+        self.products += 1
+        spread = scales_and_zeros.float().repeat_interleave(32, 0)  # (width, rows, 2)
+        weight = (self.unpack(packed).float() - 8) * spread[..., 0].t() + spread[..., 1].t()
+        return (x.float() @ weight.t()).to(x.dtype)
+
+
+class SwappedForm(TorchForm):
+    """One whose product takes the halves of a byte in the other order than it converts them in."""
+
+    def multiply(self, x: Tensor, packed: Tensor, scales_and_zeros: Tensor) -> Tensor:
+        halves = packed.view(torch.uint8)
+        return super().multiply(x, (halves << 4 | halves >> 4).view(torch.int32), scales_and_zeros)
+
+
+class StrangeForm(TorchForm):
+    """One whose product is right, while its order is not the one that is unpacked."""
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        return super().unpack(packed).flip(1)
+
+    def multiply(self, x: Tensor, packed: Tensor, scales_and_zeros: Tensor) -> Tensor:
+        form = TorchForm()
+        return form.multiply(x, packed, scales_and_zeros)
