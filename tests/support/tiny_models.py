@@ -258,6 +258,10 @@ class Pipeline:
             for start, stop in pairwise(bounds)
         ]
         self._head = reference.stage(layers, layers, embedding=False, scheme=scheme, device=device)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was run."""
         self.position = self._step = 0
         for stage in self.stages:
             stage.open(SESSION, epoch=1)
