@@ -34,7 +34,7 @@ from corpus import HERE, load_corpus  # noqa: E402
 from evaluate import LONGEST, MODEL, Guide, judge, perplexity, read_questions, share  # noqa: E402
 from tiny_models import Pipeline, Reference, off, stored_tensors  # noqa: E402
 
-from potluck.engine.weights import StoredTensor  # noqa: E402
+from potluck.engine.reading import StoredTensor  # noqa: E402
 from potluck.model.chat import ChatFormat  # noqa: E402
 from potluck.model.config import ModelConfig  # noqa: E402
 from potluck.model.schemes import Scheme, weight_bytes  # noqa: E402

@@ -16,12 +16,8 @@ from torch import Tensor
 from potluck.engine.builder import StageWeights
 from potluck.engine.linear import FloatEmbedding, FloatLinear
 from potluck.engine.mlp import GatedMlp
-from potluck.engine.weights import (
-    PIECE,
-    StoredTensor,
-    load_weights,
-    random_weights,
-)
+from potluck.engine.reading import PIECE, StoredTensor
+from potluck.engine.weights import load_weights, random_weights
 from potluck.errors import BrokenModelError, IntegrityError, InvalidLayersError, OutOfMemoryError
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import Scheme

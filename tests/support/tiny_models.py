@@ -13,8 +13,9 @@ import torch
 import transformers
 from torch import Tensor
 
+from potluck.engine.reading import StoredTensor
 from potluck.engine.stage import Stage
-from potluck.engine.weights import StoredTensor, load_weights
+from potluck.engine.weights import load_weights
 from potluck.ids import Digest, SessionId
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import Scheme

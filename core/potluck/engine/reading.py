@@ -1,0 +1,141 @@
+"""Read stored tensors into the memory that they are computed from.
+
+Files are read piece by piece straight into their targets, converted or packed on the way. What is
+packed already is read into its place; what is stored quantised goes through `dequantise.py`. Each
+tensor's SHA-256 is checked over the very bytes that are read, while they are in the processor's cache.
+`read` and not `mmap`: a file that another process truncates is an error here, not a dead process.
+"""
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from potluck.engine.dequantise import PART_DTYPES, StoredRows, fill_from_parts
+from potluck.engine.targets import Target
+from potluck.errors import IntegrityError
+from potluck.ids import Digest
+from potluck.model.config import ModelConfig
+from potluck.model.schemes import PACKED_DTYPES
+
+PIECE = 1 << 20  # bytes read, hashed and converted at a time: fits the processor's L2 cache
+
+Progress = Callable[[int, int], None]
+"""Told bytes done and bytes in all, from any thread, one call at a time; may raise to stop loading."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTensor:
+    """Where a tensor's bytes stand on disk, and what they must be."""
+
+    name: str
+    dtype: str  # as safetensors names it
+    shape: tuple[int, ...]
+    digest: Digest
+    path: Path
+    offset: int
+    nbytes: int
+
+
+class Reader:
+    """Read, check and convert tensors on a few threads; counts what is done."""
+
+    def __init__(
+        self, config: ModelConfig, total: int, progress: Progress | None, threads: int
+    ) -> None:
+        self._config = config
+        self._total, self._done, self._progress = total, 0, progress
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._pool = ThreadPoolExecutor(max(threads, 1), thread_name_prefix="load")
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()  # after an error, those at work end at their next piece
+        self._pool.shutdown(cancel_futures=True)
+
+    def run(self, jobs: Iterable[tuple[Sequence[StoredTensor], Target]]) -> None:
+        for future in [self._pool.submit(self._read, *job) for job in jobs]:
+            future.result()
+
+    @torch.inference_mode()
+    def _read(self, parts: Sequence[StoredTensor], target: Target) -> None:
+        if len(parts) > 1:
+            self._read_parts(parts, target)
+        elif parts[0].dtype in PACKED_DTYPES:
+            assert target.packed is not None
+            self._read_whole(parts[0], memoryview(cast("bytearray", target.packed.data.numpy())))
+        else:
+            self._read_rows(parts[0], target)
+
+    def _read_rows(self, tensor: StoredTensor, target: Target) -> None:
+        form = StoredRows.of(self._config, tensor.name, tensor.dtype, target.width)
+        rows = max(1, PIECE // max(1, form.nbytes) // form.step) * form.step
+        piece = memoryview(bytearray(min(rows, target.rows) * form.nbytes))
+        starts = range(0, target.rows, rows)
+        views = (piece[: min(rows, target.rows - first) * form.nbytes] for first in starts)
+        for index, view in enumerate(self._filled(tensor, views)):
+            form.fill(target, starts[index], view)
+
+    def _read_parts(self, parts: Sequence[StoredTensor], target: Target) -> None:
+        """A matrix in several tensors, which are small enough to be held, being quantised."""
+        assert self._config.quantization is not None
+        read: dict[str, torch.Tensor] = {}
+        for part in parts:
+            data = bytearray(part.nbytes)
+            self._read_whole(part, memoryview(data))
+            values = torch.frombuffer(data, dtype=PART_DTYPES[part.dtype])
+            read[part.name.rpartition(".")[2]] = values.view(part.shape)
+        if not self._stopped.is_set():
+            fill_from_parts(target, self._config.quantization, read)
+
+    def _read_whole(self, tensor: StoredTensor, memory: memoryview) -> None:
+        views = (memory[start : start + PIECE] for start in range(0, len(memory), PIECE))
+        for _ in self._filled(tensor, views):
+            pass
+
+    def _filled(self, tensor: StoredTensor, views: Iterable[memoryview]) -> Iterator[memoryview]:
+        """Read the tensor into one view after the other; at the end its digest is checked."""
+        digest = hashlib.sha256()
+        with tensor.path.open("rb", buffering=0) as file:
+            file.seek(tensor.offset)
+            for view in views:
+                if self._stopped.is_set():
+                    return
+                if not _read_fully(file, view):
+                    break  # the digest of what is there is not the one asked for
+                digest.update(view)
+                yield view
+                self._advance(len(view))
+        if digest.hexdigest() != tensor.digest:
+            raise IntegrityError(
+                f"The stored bytes of {tensor.name} are not what they were announced as: the file"
+                f" {tensor.path.name} is damaged. They have to be fetched again.",
+                digest=tensor.digest,
+                tensor=tensor.name,
+            )
+
+    def _advance(self, nbytes: int) -> None:
+        with self._lock:
+            self._done += nbytes
+            if self._progress is not None:
+                self._progress(self._done, self._total)
+
+
+def _read_fully(file: FileIO, view: memoryview) -> bool:
+    """Fill the view; False where the file ends before."""
+    filled = 0
+    while filled < len(view):
+        count = file.readinto(view[filled:])
+        if not count:
+            return False
+        filled += count
+    return True
