@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from potluck.engine.accelerator.graphs import Graphs, device_graphs
+from potluck.engine.accelerator.graphs import find_graphs
 from potluck.engine.accelerator.probe import (
     compute_capability,
     find_int4_product,
@@ -51,7 +51,7 @@ def capabilities(device: torch.device) -> Capabilities:
         if find_int4_product(device, dtype) is None:
             products = "blocks"
             notes.append("packed weights are unpacked for each product: 16 bits are faster here")
-        if not can_capture(device_graphs(device), device):
+        if find_graphs(device) is None:
             decoding = "layers"
             if device.type == "cuda":
                 notes.append("graphs do not work, so that a token takes longer")
@@ -69,22 +69,3 @@ def capabilities(device: torch.device) -> Capabilities:
     )
     logger.info("device %s notes=%s", found, "; ".join(found.notes) or "none")
     return found
-
-
-def can_capture(graphs: Graphs | None, device: torch.device) -> bool:
-    """Whether work that is replayed is done anew."""
-    if graphs is None:
-        return False
-    x, y = torch.ones(4, device=device), torch.empty(4, device=device)
-
-    def body() -> None:
-        y.copy_(x * 2)
-
-    try:
-        work = graphs.capture(body)
-        x.fill_(3)
-        work.replay()
-        return bool((y == 6).all().item())
-    except RuntimeError as error:
-        logger.info("capturing failed device=%s reason=%s", device, error)
-        return False

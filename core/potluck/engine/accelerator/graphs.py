@@ -3,10 +3,13 @@
 What is captured reads and writes the same memory every time; who replays it puts the inputs there.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
 import torch
+
+logger = logging.getLogger(__name__)
 
 _WARM_UPS = 3  # what libraries allocate and choose in their first calls must not be captured
 
@@ -59,6 +62,30 @@ class CudaGraphs:
         torch.cuda.current_stream(self._device).wait_stream(side)
 
 
-def device_graphs(device: torch.device) -> Graphs | None:
-    """The graphs of this device; None: it has none."""
-    return CudaGraphs(device) if device.type == "cuda" else None
+def find_graphs(device: torch.device) -> Graphs | None:
+    """The graphs of this device, if they work; None: it has none that do."""
+    if device.type != "cuda":
+        return None
+    try:
+        graphs = CudaGraphs(device)
+    except RuntimeError as error:
+        logger.info("no graphs device=%s reason=%s", device, error)
+        return None
+    return graphs if can_capture(graphs, device) else None
+
+
+def can_capture(graphs: Graphs, device: torch.device) -> bool:
+    """Whether work that is replayed is done anew."""
+    x, y = torch.ones(4, device=device), torch.empty(4, device=device)
+
+    def body() -> None:
+        y.copy_(x * 2)
+
+    try:
+        work = graphs.capture(body)
+        x.fill_(3)
+        work.replay()
+        return bool((y == 6).all().item())
+    except RuntimeError as error:
+        logger.info("capturing failed device=%s reason=%s", device, error)
+        return False

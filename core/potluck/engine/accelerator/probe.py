@@ -32,7 +32,8 @@ _FAULTS = (
 )  # an operator that is not there
 _TOLERANCE = 0.02  # relative error; bf16 has 0.003 here, another order of the integers about 1
 _INT4_CAPABILITY = (8, 0)  # tensor cores that take bf16
-_ROWS, _WIDTH = 48, 160  # of what is compared: no power of two, and tiles of 16 x 2
+_ROWS = 48
+_WIDTHS = (160, 256)  # of what is compared; with 8 bits twice that: 2, 4 and 8 tiles side by side
 _TOKENS = (1, 40)
 _TRIAL = 2048  # rows and width of what is timed
 _TRIAL_TOKENS = 256
@@ -153,20 +154,21 @@ def norms_work(device: torch.device) -> bool:
 def _multiplies(make: MakeLinear, bits: int, device: torch.device, dtype: torch.dtype) -> bool:
     """Whether products with few and with many rows of inputs are right."""
     generator = torch.Generator().manual_seed(0)
-    weight = torch.randn((_ROWS, _WIDTH), generator=generator)
-    packed = ReferenceKernels().pack(weight, bits)
-    expected = packed.dequantise()
-    try:
-        linear = make(packed, None)
-        linear.place()
-    except _FAULTS as fault:
-        logger.info("conversion of %d bits failed device=%s reason=%s", bits, device, _said(fault))
-        return False
-    for tokens in _TOKENS:
-        x = torch.randn((tokens, _WIDTH), generator=generator).to(dtype)
-        product = partial(linear, x.to(device))
-        if not _gives(product, x.float() @ expected.t(), f"product of {bits} bits", device):
+    for width in _WIDTHS:
+        weight = torch.randn((_ROWS, width), generator=generator)
+        packed = ReferenceKernels().pack(weight, bits)
+        expected = packed.dequantise()
+        try:
+            linear = make(packed, None)
+            linear.place()
+        except _FAULTS as fault:
+            logger.info("placing %d bits failed device=%s reason=%s", bits, device, _said(fault))
             return False
+        for tokens in _TOKENS:
+            x = torch.randn((tokens, width), generator=generator).to(dtype)
+            product = partial(linear, x.to(device))
+            if not _gives(product, x.float() @ expected.t(), f"product of {bits} bits", device):
+                return False
     return True
 
 
