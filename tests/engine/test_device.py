@@ -7,6 +7,7 @@ import torch
 from potluck.engine.device import (
     GPU_RESERVE,
     Device,
+    compute_capability,
     compute_dtype,
     cpu_name,
     find_device,
@@ -68,6 +69,11 @@ def test_the_cpu_computes_both_schemes() -> None:
 
     assert compute_dtype("f32", cpu) == torch.float32
     assert compute_dtype("bf16", cpu) in (torch.bfloat16, torch.float16)
+
+
+def test_only_cuda_devices_have_a_compute_capability() -> None:
+    assert compute_capability(torch.device("cpu")) is None
+    assert compute_capability(torch.device("mps")) is None
 
 
 def test_threads_are_as_many_as_cores_unless_told() -> None:

@@ -100,6 +100,11 @@ def cache_dtype(scheme: Scheme, device: torch.device) -> torch.dtype:
     return compute_dtype(scheme, device)
 
 
+def compute_capability(device: torch.device) -> tuple[int, int] | None:
+    """Which instructions a CUDA device has, such as (8, 6); None: it is no CUDA device."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+
+
 def set_threads(threads: int | None = None) -> int:
     """Compute with so many threads; None: as many as the processor has real cores.
 

@@ -8,12 +8,11 @@ import torch
 
 from potluck.engine.accelerator.graphs import find_graphs
 from potluck.engine.accelerator.probe import (
-    compute_capability,
     find_int4_product,
     norms_work,
     shares_keys,
 )
-from potluck.engine.device import compute_dtype
+from potluck.engine.device import compute_capability, compute_dtype
 
 logger = logging.getLogger(__name__)
 

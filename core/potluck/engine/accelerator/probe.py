@@ -19,6 +19,7 @@ from torch import Tensor
 
 from potluck.engine.accelerator.int4pack import Int4Form, int4_form
 from potluck.engine.accelerator.linears import BlockLinear, Int4Linear, MakeLinear, PlacedLinear
+from potluck.engine.device import compute_capability
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
 from potluck.engine.kernels.layout import packed_bytes
 
@@ -46,11 +47,6 @@ class Int4Product:
 
     form: Int4Form
     many_by_operator: bool  # whether it also takes many rows of inputs; else weights are unpacked
-
-
-def compute_capability(device: torch.device) -> tuple[int, int] | None:
-    """Of a CUDA device, such as (8, 6); None of others."""
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
 
 
 def choose_linear(device: torch.device, dtype: torch.dtype) -> MakeLinear:
