@@ -3,6 +3,7 @@
     --paths avx512vnni,avx2   which (all that the processor has)
     --threads 1               of the pool
     --rounds 9                of which the best counts
+    --only-decode             only the steps through whole layers
 
 Weights are those of a Llama-3.2-1B, each matrix in enough copies that none is in a cache when its turn
 comes. One token: gigabytes of packed weights a second, beside what a kernel that only reads gets in the
@@ -23,25 +24,56 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from potluck.engine.kernels.attention_kernel import Heads
-from potluck.engine.kernels.decode import Decoder, LayerWeights
-from potluck.engine.kernels.emit import KIND_BF16
-from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.engine.kernels.cache import cached_width
+from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
+from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
+from potluck.engine.kernels.library import library
 from potluck.engine.kernels.tensors import PackedWeight
 
-LAYER = {
-    "qkv": (3072, 2048),
-    "output": (2048, 2048),
-    "gate_up": (16384, 2048),
-    "down": (2048, 8192),
-}
+
+@dataclass(frozen=True)
+class Model:
+    """The shape of a model's layers."""
+
+    name: str
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def attended(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        return {
+            "qkv": (self.attended + 2 * self.kv_heads * self.head_dim, self.hidden),
+            "output": (self.hidden, self.attended),
+            "gate_up": (2 * self.intermediate, self.hidden),
+            "down": (self.hidden, self.intermediate),
+        }
+
+    def attention(self, dtype: torch.dtype) -> Heads:
+        return Heads(
+            heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim,
+            rotary_dim=self.head_dim, qk_norm=None, epsilon=1e-5, scale=self.head_dim**-0.5,
+            softcap=None, cache_kind=KINDS[dtype],
+        )  # fmt: skip
+
+
+LLAMA = Model("llama-3.2-1b", 2048, 8192, 32, 8, 64)
+QWEN = Model("qwen2.5-0.5b", 896, 4864, 14, 2, 64)
 HEAD = (128256, 2048)
 LAYERS = 16
-DECODED_LAYERS = 6  # beyond any cache
+REPEATED = 200  # what takes a microsecond
 BEYOND_CACHES = 256e6  # bytes
 
 
@@ -92,47 +124,123 @@ def prefill(
     return tokens / min(seconds(multiply) for _ in range(rounds))
 
 
-def decode_layers(kernels: GeneratedKernels, bits: int, rounds: int) -> None:
-    """A token through whole layers in one call, beside reading their weights."""
-    rows = [(shape, kernels.pack(torch.randn(shape) * 0.02, bits)) for shape in LAYER.values()]
+def random_layers(kernels: GeneratedKernels, model: Model, bits: int) -> list[LayerWeights]:
+    """More than fit a cache, with the same numbers in each."""
+    packed = [kernels.pack(torch.randn(shape) * 0.02, bits) for shape in model.matrices.values()]
     layers: list[LayerWeights] = []
-    for _ in range(DECODED_LAYERS):
-        matrices = [PackedWeight.empty(*shape, bits) for shape, _ in rows]
-        for matrix, (_, packed) in zip(matrices, rows, strict=True):
-            matrix.data.copy_(packed.data)
+    for _ in range(1 + int(BEYOND_CACHES / sum(matrix.nbytes for matrix in packed))):
+        matrices = [PackedWeight.empty(one.rows, one.width, bits) for one in packed]
+        for matrix, one in zip(matrices, packed, strict=True):
+            matrix.data.copy_(one.data)
         qkv, output, gate_up, down = matrices
-        norm = torch.ones(qkv.width)
-        layers.append(
-            LayerWeights(
-                input_norm=norm, qkv=qkv, qkv_bias=None, qk_norm=None, output=output,
-                post_norm=norm, gate_up=gate_up, down=down, window=None,
-            )
-        )  # fmt: skip
-    heads = Heads(
-        heads=32, kv_heads=8, head_dim=64, rotary_dim=64, epsilon=1e-5, cache_kind=KIND_BF16
-    )
-    start = time.perf_counter()
-    decoder = Decoder(kernels, layers, heads, 1e-5)
-    print(f"  decode, compiled in {time.perf_counter() - start:8.2f} s")
-    caches = [torch.zeros(2, 8, 1024, 64, dtype=torch.bfloat16) for _ in layers]
-    cosines, sines = torch.ones(32), torch.zeros(32)
-    hidden = torch.randn(1, 2048)
-    weights = [
-        one.data for layer in layers for one in (layer.qkv, layer.output, layer.gate_up, layer.down)
-    ]
+        norms = (torch.ones(model.hidden), torch.ones(model.hidden))
+        layers.append(LayerWeights(norms=norms, qkv=qkv, output=output, gate_up=gate_up, down=down))
+    return layers
 
-    def read() -> None:
-        for data in weights:
-            kernels.read(data)
 
-    for position in (0, 100, 900):
-        step = partial(decoder, hidden, caches, position, cosines, sines)
-        pairs = [(seconds(step), seconds(read)) for _ in range(rounds)]
-        decoding, reading = (min(column) / len(layers) for column in zip(*pairs, strict=True))
-        print(
-            f"  layer at {position:5}      {decoding * 1e6:8.0f} µs, reading {reading * 1e6:.0f}"
-            f" ({reading / decoding:.0%})"
+class LayerParts:
+    """A decode step and its parts, each to be measured alone; of all layers, or of one."""
+
+    def __init__(
+        self, kernels: GeneratedKernels, model: Model, bits: int, dtype: torch.dtype
+    ) -> None:
+        self.kernels, self.heads = kernels, model.attention(dtype)
+        self.layers = random_layers(kernels, model, bits)
+        self.decoder = Decoder(
+            kernels, self.layers, layer_shape(self.layers[0], self.heads, epsilon=1e-5)
         )
+        width = cached_width(self.heads.head_dim, dtype)
+        self.caches = [
+            torch.zeros((2, self.heads.kv_heads, 1024, width), dtype=dtype) for _ in self.layers
+        ]
+        ones = torch.ones(self.heads.rotary_dim)
+        self.angles = [(ones, ones)]
+        self.hidden, self.attended = torch.randn(1, model.hidden), torch.randn(1, model.attended)
+        self.gate_up = torch.randn(1, 2 * model.intermediate)
+        self.qkv = torch.randn(1, model.matrices["qkv"][0])
+        self._rotate = library(kernels.name).rotate(self.heads)
+        self.nothing = torch.zeros(1, 1)
+        self.no_weight = kernels.pack(self.nothing, bits)
+        self.no_input = kernels.quantise(self.nothing)
+        self.inputs = {
+            width: kernels.quantise(torch.randn(1, width))
+            for width in (model.hidden, model.attended, model.intermediate)
+        }
+        self.outputs = {rows: torch.empty(1, rows) for rows, _ in model.matrices.values()}
+        self.weights = [
+            matrix
+            for layer in self.layers
+            for matrix in (layer.qkv, layer.output, layer.gate_up, layer.down)
+            if matrix is not None
+        ]
+
+    def step(self, position: int) -> None:
+        self.decoder(self.hidden, self.caches, position, self.angles)
+
+    def read(self) -> None:
+        for matrix in self.weights:
+            self.kernels.read(matrix.data)
+
+    def products(self) -> None:
+        for matrix in self.weights:
+            self.kernels.multiply(matrix, self.inputs[matrix.width], out=self.outputs[matrix.rows])
+
+    def quantise(self) -> None:
+        """What a layer quantises, once."""
+        norm = self.layers[0].norms[0]
+        self.kernels.quantise_normed(self.hidden, norm, 1e-5)
+        self.kernels.quantise(self.attended)
+        self.kernels.quantise_normed(self.hidden, norm, 1e-5)
+        self.kernels.quantise_gated(self.gate_up)
+
+    def quantise_nothing(self) -> None:
+        """What such a call from Python takes."""
+        self.kernels.quantise(self.nothing)
+
+    def multiply_nothing(self) -> None:
+        self.kernels.multiply(self.no_weight, self.no_input, out=self.nothing)
+
+    def rotate(self, tokens: int) -> None:
+        """Of no tokens: what the call takes."""
+        cosines, sines = self.angles[0]
+        keys, values = self.caches[0]
+        addresses = [one.data_ptr() for one in (cosines, sines, keys, keys, keys, values)]
+        self._rotate(self.qkv.data_ptr(), tokens, *addresses, keys.stride(0) * keys.itemsize)
+
+
+def decode_layers(
+    kernels: GeneratedKernels, model: Model, bits: int, dtype: torch.dtype, rounds: int
+) -> None:
+    """A token through whole layers in one call, part by part, beside reading their weights."""
+    start = time.perf_counter()
+    parts = LayerParts(kernels, model, bits, dtype)
+    steps = [partial(parts.step, position) for position in (0, 100, 900)]
+    small = (
+        parts.quantise,
+        parts.quantise_nothing,
+        parts.multiply_nothing,
+        partial(parts.rotate, 1),
+        partial(parts.rotate, 0),
+    )
+    actions = [*steps, parts.read, parts.products, *(partial(repeat, action) for action in small)]
+    rows = [[seconds(action) for action in actions] for _ in range(rounds)]
+    best = [min(column) * 1e6 for column in zip(*rows, strict=True)]
+    empty, near, far, reading, products = (one / len(parts.layers) for one in best[:5])
+    quantise, no_quantise, no_multiply, rotate, no_rotate = (one / REPEATED for one in best[5:])
+    products -= 4 * no_multiply
+    quantise, rotate = quantise - 4 * no_quantise, rotate - no_rotate
+    rest = empty - products - quantise - rotate
+    print(
+        f"  {model.name} {str(dtype)[6:]}: {near:.0f} µs a layer at 100 ({reading / near:.0%}),"
+        f" {far:.0f} at 900 ({reading / far:.0%}); reading {reading:.0f}, products {products:.0f},"
+        f" quantise {quantise:.1f}, rotate {rotate:.1f}, attention {near - empty:.1f} and"
+        f" {far - empty:.1f}, rest {rest:.1f}; measured in {time.perf_counter() - start:.0f} s"
+    )
+
+
+def repeat(action: Callable[[], object]) -> None:
+    for _ in range(REPEATED):
+        action()
 
 
 def bench(kernels: GeneratedKernels, bits: int, rounds: int) -> None:
@@ -142,7 +250,7 @@ def bench(kernels: GeneratedKernels, bits: int, rounds: int) -> None:
     print(f"  pack                {weight.nbytes / packing / 1e6:8.0f} MB/s of bf16")
     layer: list[PackedWeight] = []
     fractions: list[float] = []
-    for name, (rows, width) in {**LAYER, "head": HEAD}.items():
+    for name, (rows, width) in {**LLAMA.matrices, "head": HEAD}.items():
         packed = kernels.pack(torch.randn(rows, width).mul_(0.02).bfloat16(), bits)
         products, reading = decode(kernels, copies(packed), rounds)
         fractions.append(products / reading)
@@ -150,13 +258,19 @@ def bench(kernels: GeneratedKernels, bits: int, rounds: int) -> None:
             f"  1 token {name:8} {products / 1e9:10.1f} GB/s of {reading / 1e9:.1f}"
             f" ({products / reading:.0%})"
         )
-        if name in LAYER:
+        if name != "head":
             layer.append(packed)
     print(f"  1 token, median     {statistics.median(fractions):8.0%} of reading")
-    decode_layers(kernels, bits, rounds)
     for tokens in (16, 64, 256, 512):
         rate = prefill(kernels, layer, tokens, max(2, rounds // 3))
         print(f"  {tokens:4} tokens         {rate / LAYERS:8.0f} tokens/s of {LAYERS} layers")
+
+
+def bench_decoding(kernels: GeneratedKernels, bits: int, rounds: int) -> None:
+    print(f"\n{kernels.name} int{bits}, µs a layer")
+    for model in (LLAMA, QWEN):
+        for dtype in (torch.float16, torch.int8):
+            decode_layers(kernels, model, bits, dtype, rounds)
 
 
 def main() -> None:
@@ -165,12 +279,15 @@ def main() -> None:
     parser.add_argument("--paths", default=",".join(known))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only-decode", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in options.paths.split(","):
         kernels = GeneratedKernels(known[name], options.threads)
         for bits in (4, 8):
-            bench(kernels, bits, options.rounds)
+            if not options.only_decode:
+                bench(kernels, bits, options.rounds)
+            bench_decoding(kernels, bits, options.rounds)
         kernels.close()
 
 
