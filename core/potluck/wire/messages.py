@@ -207,6 +207,31 @@ class LinkMeasured(Message, frozen=True, tag="link_measured"):
     address: Address  # the fastest of those offered
 
 
+class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What the parts of one token take in a stage, each timed alone, once."""
+
+    weight_bytes: Size  # of the matrices that a token reads, those of the head among them
+    read_bytes_per_s: Annotated[float, Meta(gt=0)]  # of reading them, and nothing else
+    layers_ms: Seconds  # all layers, as they decode
+    products_ms: Seconds  # of that, the products with matrices
+    attention_ms: Seconds  # of that, attention to the cached tokens
+    head_ms: Seconds  # final norm, lm_head and the choice; 0 where there is no head
+
+
+class MeasureStage(Message, frozen=True, tag="measure_stage"):
+    """Time the parts of one token in the stage of this plan. Answered by `stage_measured`."""
+
+    epoch: Count
+    position: Annotated[int, Meta(ge=0, lt=MAX_TOKENS)]  # so many tokens are cached
+
+
+class StageMeasured(Message, frozen=True, tag="stage_measured"):
+    """What they took."""
+
+    epoch: Count
+    times: StageTimes
+
+
 class Blob(Message, frozen=True, tag="blob"):
     """Payload that measures a link; answered when the last byte has arrived."""
 
@@ -229,6 +254,7 @@ class Assign(Message, frozen=True, tag="assign"):
     head: bool
     context: Annotated[int, Meta(ge=1, le=MAX_TOKENS)]  # tokens of one session at most
     tensors: Annotated[tuple[TensorInfo, ...], Meta(max_length=MAX_TENSORS)]
+    seed: Count | None = None  # of random weights, made where they are computed with: no tensors
 
 
 class NeedTensor(msgspec.Struct, frozen=True, kw_only=True):

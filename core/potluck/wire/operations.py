@@ -22,6 +22,7 @@ from potluck.wire.messages import (
     Load,
     Loaded,
     MeasureLink,
+    MeasureStage,
     Message,
     Need,
     NeedTensor,
@@ -34,6 +35,7 @@ from potluck.wire.messages import (
     Rejected,
     Result,
     Revoked,
+    StageMeasured,
     Status,
     StepFailed,
     Stored,
@@ -62,7 +64,8 @@ _ALWAYS: Final[Table] = table(Ping, Pong, Goodbye, Error)
 BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
     "control": _ALWAYS | table(
         Status, Revoked, Profile, Profiled, MeasureLink, LinkMeasured, Blob, BlobReceived,
-        Assign, Need, Load, WarmingUp, Loaded, Unload, Unloaded, StepFailed,
+        Assign, Need, Load, WarmingUp, Loaded, MeasureStage, StageMeasured, Unload, Unloaded,
+        StepFailed,
     ),
     "activations": _ALWAYS | table(
         Attach, OpenSession, Forward, Result, TrimSession, CloseSession, Blob, BlobReceived,
@@ -73,9 +76,9 @@ ALL: Final[Table] = {op: m for known in (HANDSHAKE, *BY_PURPOSE.values()) for op
 
 # On control the master asks and a worker answers: what comes from the other side is unknown there.
 _FROM: Final[Mapping[Role, Table]] = {
-    "master": table(Revoked, Profile, MeasureLink, Assign, Load, Unload),
+    "master": table(Revoked, Profile, MeasureLink, Assign, Load, MeasureStage, Unload),
     "worker": table(
-        Status, Profiled, LinkMeasured, Need, WarmingUp, Loaded, Unloaded, StepFailed,
+        Status, Profiled, LinkMeasured, Need, WarmingUp, Loaded, StageMeasured, Unloaded, StepFailed,
     ),
 }
 # fmt: on
@@ -97,6 +100,7 @@ ANSWERS: Final[Mapping[type[Message], type[Message]]] = {
     Blob: BlobReceived,
     Assign: Need,
     Load: Loaded,
+    MeasureStage: StageMeasured,
     Unload: Unloaded,
 }
 """What answers what; `error` may answer anything."""

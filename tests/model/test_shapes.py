@@ -1,0 +1,25 @@
+from math import prod
+
+import pytest
+
+from potluck.model.config import ModelConfig
+from potluck.model.shapes import SHAPES
+
+PARAMETERS = {  # in billions, as their makers say
+    "llama-1b": 1.24,
+    "llama-3b": 3.21,
+    "llama-8b": 8.03,
+    "llama-70b": 70.6,
+    "qwen-0.5b": 0.49,
+    "qwen-7b": 7.62,
+    "qwen3-30b-a3b": 30.5,
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_shape_is_a_model_of_as_many_parameters_as_it_is_known_for(name: str) -> None:
+    config = ModelConfig.from_dict(SHAPES[name])
+
+    tensors = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
+    parameters = sum(map(prod, tensors.values()))
+    assert parameters / 1e9 == pytest.approx(PARAMETERS[name], rel=0.01)
