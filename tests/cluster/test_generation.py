@@ -7,7 +7,7 @@ from fake_chain import FakeChain, next_token
 from fake_cluster import until
 
 from potluck.cluster.generation import Generator, Usage
-from potluck.cluster.pipeline import Pipeline
+from potluck.cluster.pipeline import Pipeline, Room
 from potluck.errors import EngineError, PeerLostError, PromptError
 from potluck.wire.messages import Sampling
 
@@ -27,7 +27,8 @@ def on_a_chain(
         generator = Generator(
             pipeline,
             context=64,
-            chunk_tokens=options.get("chunk_tokens", 256),
+            room=Room(options.get("room", 64), "Laptop"),
+            chunk_tokens=lambda _: options.get("chunk_tokens", 256),
             max_sessions=options.get("max_sessions", 4),
         )
         async with asyncio.timeout(10):
@@ -89,6 +90,16 @@ def test_the_next_turn_sends_only_its_new_tokens() -> None:
         assert len(chain.opened) == 1
 
     on_a_chain(scenario)
+
+
+def test_what_a_computer_has_no_memory_for_is_refused_before_anything_runs() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        with pytest.raises(PromptError, match="12 tokens, and Laptop has memory .* of 10"):
+            await answer(generator, list(range(1, 13)), 5)
+        assert not chain.opened
+        assert len(await answer(generator, [1, 2, 3], 50)) == 7
+
+    on_a_chain(scenario, room=10)
 
 
 def test_an_edited_turn_trims_what_no_longer_holds() -> None:

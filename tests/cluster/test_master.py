@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_cluster import FakeComputer, FakeComputers, failing, run, until
+from model_folders import CONFIG
 
 from potluck.api.openai import StageTiming, Timings
 from potluck.api.schema import PlanRequest
@@ -20,6 +21,8 @@ from potluck.errors import (
     PotluckError,
     UsageError,
 )
+from potluck.model.config import ModelConfig
+from potluck.model.footprint import working_bytes
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import DeviceInfo, Sampling, StepFailed
 
@@ -434,7 +437,7 @@ def test_auto_takes_the_best_quality_that_fits_and_says_why(model: LocalModel) -
     async def main() -> None:
         home = Home(model)
         room = shape_of(model.config, "int8", context=64).model_memory
-        home.desk.devices = (small(home.desk, room - 1),)
+        home.desk.devices = (small(home.desk, room),)
         home.laptop.devices = (small(home.laptop, 1),)
         planned = await home.master.plan(PlanRequest(model="big", context=64))
 
@@ -468,7 +471,9 @@ def test_when_who_is_left_is_not_enough_no_other_model_answers_instead(model: Lo
 
 
 def small(computer: FakeComputer, memory: int) -> DeviceInfo:
-    return msgspec.structs.replace(computer.devices[0], memory_free=memory)
+    """So much for weights and caches, beside what a stage computes with."""
+    working = working_bytes(ModelConfig.from_dict(CONFIG), 64)
+    return msgspec.structs.replace(computer.devices[0], memory_free=memory + working)
 
 
 def test_a_computer_lost_while_it_receives_fails_the_load(model: LocalModel) -> None:

@@ -258,7 +258,7 @@ hear()
 say(LoadProgress(epoch=1, done=1, total=2))
 assert isinstance(hear(), UnloadStage)
 say(LoadProgress(epoch=1, done=2, total=2))
-say(StageLoaded(request=1, seconds=0.1, memory_bytes=1))
+say(StageLoaded(request=1, seconds=0.1, memory_bytes=1, cache_tokens=64))
 say(StageUnloaded(request=hear().request))
 """
 

@@ -56,7 +56,7 @@ FROM_STAGE: list[FromStage] = [
     Memory(devices=(DEVICE,)),
     LayerProfiled(request=1, device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0),
     LoadProgress(epoch=1, done=2, total=3),
-    StageLoaded(request=2, seconds=0.5, memory_bytes=9),
+    StageLoaded(request=2, seconds=0.5, memory_bytes=9, cache_tokens=64),
     StageUnloaded(request=4),
     RequestFailed(request=2, kind="engine", message="No.", data={"digest": "x", "n": 1}),
     StepFailed(epoch=1, session="s", step=2, kind="need_replay", message="No.", position=3),

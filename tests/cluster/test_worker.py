@@ -75,7 +75,7 @@ class FakeStage:
             error, self.error = self.error, None
             raise error
         self.loaded = stage
-        return StageLoaded(request=1, seconds=0.5, memory_bytes=99)
+        return StageLoaded(request=1, seconds=0.5, memory_bytes=99, cache_tokens=64)
 
     async def unload(self) -> None:
         self.unloads += 1

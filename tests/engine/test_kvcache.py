@@ -138,3 +138,8 @@ def test_a_closed_or_reopened_session_gives_its_bytes_back() -> None:
     pool.close(A)
     assert pool.nbytes == 0
     pool.close(A)
+
+
+def test_the_pool_says_how_long_one_session_can_become() -> None:
+    assert make_pool(budget=300 * PER_TOKEN).tokens == 300
+    assert make_pool(budget=1 << 40).tokens == make_pool(budget=1 << 41).tokens  # the context

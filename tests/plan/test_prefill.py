@@ -5,7 +5,7 @@ import pytest
 
 from potluck.plan.cost import HOP_SOFTWARE_MS, LOCAL_HOP_MS, LinkCost, Links, ModelShape, Seat
 from potluck.plan.placement import make_plan
-from potluck.plan.prefill import time_to_first_token_ms
+from potluck.plan.prefill import best_chunk, time_to_first_token_ms
 
 SeatOf = Callable[..., Seat]
 ShapeOf = Callable[..., ModelShape]
@@ -16,7 +16,9 @@ def forecast(
     shape: ModelShape, seats: list[Seat], links: Links, prompt_tokens: int, **options: object
 ) -> float:
     plan = make_plan(shape, seats, links, **options)  # pyright: ignore[reportArgumentType]
-    return time_to_first_token_ms(shape, plan, prompt_tokens=prompt_tokens, chunk_tokens=100)
+    return time_to_first_token_ms(
+        shape, plan, prompt_tokens=prompt_tokens, chunk_tokens=100, measured_tokens=100
+    )
 
 
 def test_one_stage_takes_chunk_after_chunk(seat_of: SeatOf, shape_of: ShapeOf) -> None:
@@ -54,12 +56,12 @@ def test_a_link_slower_than_the_stages_sets_the_pace(seat_of: SeatOf, shape_of: 
     assert ms[11] - ms[10] == pytest.approx(100)
 
 
-def test_a_short_prompt_costs_its_share_of_a_chunk_but_not_less_than_a_token(
+def test_a_short_prompt_costs_a_token_and_its_share_of_a_chunk(
     seat_of: SeatOf, shape_of: ShapeOf
 ) -> None:
     shape, seats = shape_of(10), [seat_of("Laptop", decode_ms=1.0, prefill_ms=10.0)]
 
-    assert forecast(shape, seats, {}, 50) == pytest.approx(50 + 2 * LOCAL_HOP_MS)
+    assert forecast(shape, seats, {}, 50) == pytest.approx(10 + 49 * 90 / 99 + 2 * LOCAL_HOP_MS)
     assert forecast(shape, seats, {}, 1) == pytest.approx(10 + 2 * LOCAL_HOP_MS)
 
 
@@ -72,3 +74,25 @@ def test_layers_of_every_kind_cost_their_own_time(seat_of: SeatOf, shape_of: Sha
     seat = replace(seat_of("Laptop", decode_ms=(1.0, 1.0)), prefill_ms=(10.0, 30.0))
 
     assert forecast(shape, [seat], {}, 100) == pytest.approx(70 + 2 * LOCAL_HOP_MS)
+
+
+def test_one_stage_takes_the_largest_chunk(seat_of: SeatOf, shape_of: ShapeOf) -> None:
+    shape, seats = shape_of(10), [seat_of("Laptop", decode_ms=1.0, prefill_ms=10.0)]
+    plan = make_plan(shape, seats, {})
+
+    assert best_chunk(shape, plan, prompt_tokens=2000, measured_tokens=128) == 256
+    on_gpu = replace(plan, stages=tuple(replace(s, device="cuda:0") for s in plan.stages))
+    assert best_chunk(shape, on_gpu, prompt_tokens=2000, measured_tokens=128) == 512
+
+
+def test_several_stages_take_smaller_chunks_of_a_short_prompt(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    seats = [seat_of(name, decode_ms=0.1, prefill_ms=10.0) for name in ("Laptop", "Desktop")]
+    layers = [(seat.name, 5) for seat in seats]
+    shape = shape_of(10)
+    plan = make_plan(shape, seats, links_of(seats, rtt_ms=0.1, bytes_per_s=1e9), layers=layers)
+
+    chunk = best_chunk(shape, plan, prompt_tokens=512, measured_tokens=128)
+
+    assert chunk < 256

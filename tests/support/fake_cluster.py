@@ -62,6 +62,7 @@ class FakeComputer:
         self.chains: list[FakeChain] = []
         self.is_loaded = False
         self.kinds = 1  # of layers that it measures
+        self.cache_tokens = 1 << 20  # that one session can hold
         self._ms = ms
 
     async def _do(self, call: str) -> None:
@@ -106,12 +107,13 @@ class FakeComputer:
         model: LocalModel,
         neighbours: Neighbours,
         progress: Callable[[float], None],
-    ) -> None:
+    ) -> int:
         progress(0.5)
         await self._do("load")
         self.next_hops.append(neighbours.next_hop)
         self.previous.append(neighbours.previous)
         self.is_loaded = True
+        return self.cache_tokens
 
     async def unload(self, epoch: int) -> None:
         await self._do("unload")

@@ -53,7 +53,7 @@ class Engine:
         if self.gate is not None:
             await self.gate.wait()
         self.loaded = stage
-        return StageLoaded(request=1, seconds=0.5, memory_bytes=99)
+        return StageLoaded(request=1, seconds=0.5, memory_bytes=99, cache_tokens=64)
 
     async def unload(self) -> None:
         self.loaded = None

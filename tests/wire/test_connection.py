@@ -351,7 +351,7 @@ def test_progress_is_no_answer(pair: Pair) -> None:
 
 def test_an_answer_of_the_wrong_kind_breaks_the_connection(pair: Pair) -> None:
     number = pair.a.request(Unload(epoch=1))
-    pair.b.send(Loaded(re=number, epoch=1, seconds=1, memory_bytes=1))
+    pair.b.send(Loaded(re=number, epoch=1, seconds=1, memory_bytes=1, cache_tokens=64))
     pair.carry()
 
     assert "answered `unload` with `loaded`" in str(pair.errors[pair.a])

@@ -170,7 +170,7 @@ class LocalComputer:
         model: LocalModel,
         neighbours: Neighbours,
         progress: Callable[[float], None],
-    ) -> None:
+    ) -> int:
         def loaded(report: StageProgress) -> None:
             progress(report.done / max(report.total, 1))
 
@@ -189,7 +189,7 @@ class LocalComputer:
             previous=neighbours.previous,
         )
         handle = await self._engine.handle()
-        await handle.load(stage, loaded)
+        return (await handle.load(stage, loaded)).cache_tokens
 
     async def unload(self, epoch: int) -> None:
         if self._lent_to() is not None:
@@ -269,7 +269,7 @@ class RemoteComputer:
         model: LocalModel,
         neighbours: Neighbours,
         progress: Callable[[float], None],
-    ) -> None:
+    ) -> int:
         """Have the stage loaded. As long as it says that it is warming up, it is waited for."""
         loop = asyncio.get_running_loop()
         message = Load(
@@ -284,7 +284,8 @@ class RemoteComputer:
                         progress(message.progress)
 
                 self._on_warming_up = warming_up
-                await self._ask(message, Loaded, timeout_s=LOAD_TIMEOUT_S)
+                loaded = await self._ask(message, Loaded, timeout_s=LOAD_TIMEOUT_S)
+                return loaded.cache_tokens
         except TimeoutError:
             raise PeerTimeoutError(
                 f"{self.name} has said nothing of its loading for {LOAD_SILENCE_S:.0f} seconds."

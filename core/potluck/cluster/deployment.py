@@ -12,7 +12,8 @@ from typing import Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from potluck.cluster.pipeline import ActivationLink, Pipeline
+from potluck.cluster.pipeline import ActivationLink, Pipeline, Room
+from potluck.cluster.survey import PROFILE_TOKENS, shape_of
 from potluck.errors import (
     IntegrityError,
     PeerLostError,
@@ -24,6 +25,7 @@ from potluck.ids import NodeId
 from potluck.model.manifest import TensorEntry
 from potluck.model.schemes import Scheme
 from potluck.plan.placement import Plan, Stage
+from potluck.plan.prefill import best_chunk
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Address, Assign, Hop, Need, TensorInfo
@@ -65,7 +67,7 @@ class Member(Protocol):
         model: LocalModel,
         neighbours: Neighbours,
         progress: Callable[[float], None],
-    ) -> None: ...
+    ) -> int: ...  # tokens that one session can hold there
     async def unload(self, epoch: int) -> None: ...
     async def connect(self, port: int) -> ActivationLink: ...
 
@@ -95,6 +97,13 @@ class Planned:
     plan: Plan
     names: Mapping[NodeId, str]  # of every computer that was considered
 
+    def chunk_tokens(self, prompt_tokens: int) -> int:
+        """How many tokens of a prompt are sent at once."""
+        shape = shape_of(self.model.config, self.scheme, context=self.context)
+        return best_chunk(
+            shape, self.plan, prompt_tokens=prompt_tokens, measured_tokens=PROFILE_TOKENS
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
@@ -122,6 +131,7 @@ class Deployment:
         self.phase: Phase = "streaming"
         self.tasks = [self._task(stage, members[stage.node]) for stage in planned.plan.stages]
         self.pipeline: Pipeline | None = None
+        self.room: Room | None = None  # of the computer that has the least
         self._changed = changed
         self._running: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[object] | None = None
@@ -185,10 +195,12 @@ class Deployment:
         ports = await _together(_named(task, self._give(task)) for task in self.tasks)
         self.phase = "loading"
         self._changed()
-        await _together(
+        tokens = await _together(
             _named(task, self._load(task, self._neighbours(index, ports)))
             for index, task in enumerate(self.tasks)
         )
+        names = [task.progress.name for task in self.tasks]
+        self.room = min(map(Room, tokens, names), key=lambda room: room.tokens)
         first, last = await self._connect(ports)
         self.pipeline = Pipeline(epoch=self.epoch, first=first, last=last, stages=len(self.tasks))
         self._running = asyncio.create_task(self.pipeline.run(), name="pipeline")
@@ -258,20 +270,21 @@ class Deployment:
                 return need.activation_port
         raise AssertionError("the loop ends by returning or raising")
 
-    async def _load(self, task: Task, neighbours: Neighbours) -> None:
+    async def _load(self, task: Task, neighbours: Neighbours) -> int:
         def loaded(fraction: float) -> None:
             task.progress.loaded = fraction
             self._changed()
 
         try:
-            await task.member.load(task.assign, self.planned.model, neighbours, loaded)
+            tokens = await task.member.load(task.assign, self.planned.model, neighbours, loaded)
         except (IntegrityError, RemoteError) as error:
             if error.code != "integrity" and error.data.get("kind") != "integrity":
                 raise
             # A file in its store was damaged: it threw it away, and gets it again.
             await self._give(task)
-            await task.member.load(task.assign, self.planned.model, neighbours, loaded)
+            tokens = await task.member.load(task.assign, self.planned.model, neighbours, loaded)
         loaded(1.0)
+        return tokens
 
     async def stop(self, *, unload: bool = True) -> None:
         """Take the plan out of force; members that are gone are not waited for."""

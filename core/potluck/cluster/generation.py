@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from potluck.cluster.pipeline import Pipeline
+from potluck.cluster.pipeline import Pipeline, Room
 from potluck.errors import EngineError, NeedReplayError, PromptError, UnknownSessionError
 from potluck.ids import SessionId
 from potluck.wire.messages import MAX_HISTORY, Result, Sampling, TokenLogprob
 
-CHUNK_TOKENS = 256  # of prefill: bounds a stage's activations, and lets the stages overlap
+CHUNK_TOKENS = 256  # of prefill, where no forecast says what is best
 MAX_SESSIONS = 4  # conversations whose caches are kept; the stages' memory may hold fewer
 _REPLAYS = 4  # a stage that loses its cache more often than this in one step is broken
 
@@ -77,12 +77,24 @@ class Generator:
         pipeline: Pipeline,
         *,
         context: int,
-        chunk_tokens: int = CHUNK_TOKENS,
+        room: Room | None = None,
+        chunk_tokens: Callable[[int], int] = lambda _: CHUNK_TOKENS,
         max_sessions: int = MAX_SESSIONS,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """Make a generator.
+
+        Args:
+            pipeline: that computes.
+            context: tokens that a conversation has at most.
+            room: of the computer that can hold the shortest one; None: all can hold the context.
+            chunk_tokens: for a prompt of so many new tokens, how many are sent at once.
+            max_sessions: conversations whose caches are kept.
+            clock: seconds.
+        """
         self.pipeline = pipeline
-        self.context = context
+        self._room = room if room is not None and room.tokens < context else None
+        self.context = context if self._room is None else self._room.tokens
         self._chunk_tokens = chunk_tokens
         self._max_sessions = max_sessions
         self._clock = clock
@@ -118,6 +130,14 @@ class Generator:
     def _check(self, prompt: Sequence[int]) -> None:
         if not prompt:
             raise PromptError("The prompt is empty: there is nothing to continue.")
+        if self._room is not None and len(prompt) >= self.context:
+            raise PromptError(
+                f"The prompt has {len(prompt)} tokens, and {self._room.name} has memory for the"
+                f" cache of {self._room.tokens}. Shorten it, free memory there, or load the model"
+                " anew in a smaller scheme.",
+                tokens=len(prompt),
+                context=self.context,
+            )
         if len(prompt) >= self.context:
             raise PromptError(
                 f"The prompt has {len(prompt)} tokens and the context holds {self.context}."
@@ -190,8 +210,9 @@ class Generator:
         under_way: deque[asyncio.Future[Result]] = deque()
         result: Result | None = None
         try:
-            for begin in range(start, len(session.tokens), self._chunk_tokens):
-                chunk = session.tokens[begin : begin + self._chunk_tokens]
+            size = self._chunk_tokens(len(session.tokens) - start)
+            for begin in range(start, len(session.tokens), size):
+                chunk = session.tokens[begin : begin + size]
                 is_last = begin + len(chunk) == len(session.tokens)
                 session.step += 1
                 under_way.append(

@@ -30,6 +30,7 @@ from potluck.errors import (
     format_bytes,
 )
 from potluck.ids import NodeId
+from potluck.model.footprint import working_bytes
 from potluck.model.nearest import nearest_schemes
 from potluck.model.schemes import AskedScheme, Scheme, schemes_to_try
 from potluck.plan.placement import labels, make_plan
@@ -158,7 +159,13 @@ class Master:
         context = self._context(request, model)
         workers = list(self._computers.available())
         computers = [self._computers.local, *workers]
-        seats = await self._survey.seats(computers, model.manifest.config, model.config, scheme)
+        seats = await self._survey.seats(
+            computers,
+            model.manifest.config,
+            model.config,
+            scheme,
+            working=working_bytes(model.config, context),
+        )
         links = await self._survey.links(self._computers.local, workers)
         plan = make_plan(
             shape_of(model.config, scheme, context=context),
@@ -318,7 +325,12 @@ class Master:
             changed=self._deployment_changed,
         )
         pipeline = await deployment.start()
-        self._generator = Generator(pipeline, context=planned.context)
+        self._generator = Generator(
+            pipeline,
+            context=planned.context,
+            room=deployment.room,
+            chunk_tokens=planned.chunk_tokens,
+        )
         self._enter("ready", "Ready")
         return deployment
 

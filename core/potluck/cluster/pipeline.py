@@ -8,6 +8,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from potluck.errors import (
@@ -62,6 +63,14 @@ _STEP_ERRORS: dict[str, type[PotluckError]] = {
         UnknownSessionError,
     )
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many tokens of one conversation a computer's cache can hold."""
+
+    tokens: int
+    name: str  # of the computer
 
 
 class ActivationLink(Protocol):

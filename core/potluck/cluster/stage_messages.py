@@ -118,6 +118,7 @@ class StageLoaded(StageMessage, frozen=True, tag="stage_loaded"):
     request: int
     seconds: float
     memory_bytes: int
+    cache_tokens: int  # that one session can hold
 
 
 class StageUnloaded(StageMessage, frozen=True, tag="stage_unloaded"):

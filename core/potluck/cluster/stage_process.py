@@ -48,18 +48,17 @@ from potluck.cluster.tasks import TaskSet
 from potluck.engine.device import find_device, find_devices, set_threads
 from potluck.engine.memory import release
 from potluck.engine.profile import LayerProfile, profile_layers
+from potluck.engine.reading import StoredTensor
 from potluck.engine.stage import Stage
-from potluck.engine.weights import StoredTensor, load_weights
+from potluck.engine.weights import load_weights
 from potluck.errors import (
     EngineError,
     IdentityError,
-    OutOfMemoryError,
     PotluckError,
-    format_bytes,
 )
 from potluck.ids import Digest, HomeId, NodeId
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import weight_bytes
+from potluck.model.footprint import stage_footprint, working_bytes
 from potluck.net.identity import Identity
 from potluck.net.transport import Link, Listener, dial
 from potluck.wire.messages import (
@@ -73,7 +72,6 @@ MEMORY_INTERVAL_S = 2.0
 MEMORY_STEP = 0.02  # of the total: a smaller change of what is free is not worth a message
 PROGRESS_INTERVAL_S = 0.1
 SMALL_LAYER = 2_000_000  # parameters: computed before a second thread is awake
-CACHE_SHARE = 0.9  # of what is free after loading; the rest is for activations
 
 
 class StageServer:
@@ -209,7 +207,12 @@ class StageServer:
             self._tasks.spawn(self._chain.watch(loaded, next_link))
         seconds = time.perf_counter() - started
         self._tell(Memory(devices=(self._lent(),)))
-        return StageLoaded(request=message.request, seconds=seconds, memory_bytes=stage.nbytes)
+        return StageLoaded(
+            request=message.request,
+            seconds=seconds,
+            memory_bytes=stage.nbytes,
+            cache_tokens=stage.cache_tokens,
+        )
 
     def _build(self, message: LoadStage) -> Stage:
         """On the computing thread: read, check and convert the weights."""
@@ -238,7 +241,7 @@ class StageServer:
             progress=progress,
         )
         room = self._info(in_use=weights.nbytes).memory_free - weights.nbytes
-        budget = max(0, int(CACHE_SHARE * room))
+        budget = max(0, room - working_bytes(config, message.context))
         return Stage(weights, context=message.context, cache_budget=budget, epoch=message.epoch)
 
     def _choose_threads(self, config: ModelConfig) -> None:
@@ -253,18 +256,15 @@ class StageServer:
     def _check_room(self, message: LoadStage) -> None:
         """Refuse what would not fit, before anything is allocated: a planner may be wrong or lie."""
         config = ModelConfig.from_dict(message.config)
-        tensors = config.stage_tensors(
-            range(*message.layers), embedding=message.embedding, head=message.head
+        footprint = stage_footprint(
+            config,
+            range(*message.layers),
+            embedding=message.embedding,
+            head=message.head,
+            scheme=message.scheme,
+            context=message.context,
         )
-        needed = weight_bytes(config, tensors, message.scheme)
-        free = self._lent().memory_free
-        if needed > free:
-            raise OutOfMemoryError(
-                f"{self._me.name} lends {format_bytes(free)}, and these layers need"
-                f" {format_bytes(needed)}. Free memory there, or load the model anew.",
-                needed=needed,
-                available=free,
-            )
+        footprint.check(self._lent().memory_free, self._me.name, message.context)
 
     async def _unload(self, message: UnloadStage) -> StageUnloaded:
         async with self._turn:

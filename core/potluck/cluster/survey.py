@@ -98,8 +98,17 @@ class Survey:
         raw_config: Mapping[str, object],
         config: ModelConfig,
         scheme: Scheme,
+        *,
+        working: int = 0,
     ) -> list[Seat]:
         """One seat for each computer that could be measured, in the order given.
+
+        Args:
+            computers: the master first.
+            raw_config: the model's `config.json`.
+            config: the same, read.
+            scheme: what its weights are held in.
+            working: bytes that a stage computes with; they are taken off what a computer lends.
 
         Raises:
             PotluckError: the first computer, which is the master, cannot compute.
@@ -115,7 +124,7 @@ class Survey:
                 continue
             if isinstance(result, BaseException):
                 raise result
-            seats.append(_seat(computer, result))
+            seats.append(_seat(computer, result, working))
         return seats
 
     async def _profile(
@@ -209,7 +218,7 @@ def _shape_key(config: ModelConfig) -> _ShapeKey:
     )
 
 
-def _seat(computer: Surveyed, profile: Profiled) -> Seat:
+def _seat(computer: Surveyed, profile: Profiled, working: int) -> Seat:
     device = profile.device
     free = next(
         (
@@ -223,7 +232,7 @@ def _seat(computer: Surveyed, profile: Profiled) -> Seat:
         node=computer.node_id,
         name=computer.name,
         device=device_label(device),
-        memory=free,
+        memory=max(0, free - working),
         decode_ms=profile.decode_ms,
         prefill_ms=profile.prefill_ms,
         head_ms=profile.head_ms,

@@ -240,7 +240,12 @@ class Worker:
             raise
         loan.is_loaded, loan.progress = True, None
         self._changed()
-        return Loaded(epoch=assign.epoch, seconds=loaded.seconds, memory_bytes=loaded.memory_bytes)
+        return Loaded(
+            epoch=assign.epoch,
+            seconds=loaded.seconds,
+            memory_bytes=loaded.memory_bytes,
+            cache_tokens=loaded.cache_tokens,
+        )
 
     def _loan_of(self, link: MasterLink, epoch: int) -> Loan:
         loan = self.loan

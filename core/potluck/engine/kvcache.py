@@ -113,6 +113,13 @@ class CachePool:
     def nbytes(self) -> int:
         return sum(cache.nbytes for cache in self._caches.values())
 
+    @property
+    def tokens(self) -> int:
+        """What one session can hold when it has the budget for itself."""
+        if not self._bytes_per_token:
+            return self._context
+        return min(self._context, self._budget // self._bytes_per_token)
+
     def open(self, session: SessionId) -> SessionCache:
         """An empty cache; one of the same name is forgotten."""
         layers = [
@@ -146,7 +153,7 @@ class CachePool:
     def _make_room(self, cache: SessionCache, tokens: int) -> tuple[int, list[SessionId]]:
         """Choose the new capacity, and evict until it fits the budget."""
         least = min(_round_up(tokens), self._context)
-        most = self._budget // self._bytes_per_token if self._bytes_per_token else self._context
+        most = self.tokens
         if least > most:
             raise OutOfMemoryError(
                 f"A conversation of {tokens} tokens needs {format_bytes(least * self._bytes_per_token)}"

@@ -90,6 +90,11 @@ class Stage:
         """Weights and caches."""
         return self.weights.nbytes + self._pool.nbytes
 
+    @property
+    def cache_tokens(self) -> int:
+        """How long a session can become here."""
+        return self._pool.tokens
+
     def position(self, session: SessionId) -> int:
         """How many tokens of the session are cached; 0 where it is not known."""
         known = self._sessions.get(session)

@@ -9,15 +9,44 @@ from potluck.plan.cost import TOKEN_MESSAGE_BYTES, ModelShape
 from potluck.plan.placement import Plan
 
 _TOKEN_ID_BYTES = 4
+_CHUNKS = (512, 256, 128, 64)  # tokens
+_CPU_CHUNK = 256  # at most: what is computed on then fits the caches of a processor
+
+
+def best_chunk(shape: ModelShape, plan: Plan, *, prompt_tokens: int, measured_tokens: int) -> int:
+    """The chunk that a prompt is through fastest with; the larger one of equals.
+
+    Small chunks keep all stages busy, and large ones read the weights less often.
+    """
+    on_cpu = any(stage.device == "cpu" for stage in plan.stages)
+    return min(
+        (chunk for chunk in _CHUNKS if not on_cpu or chunk <= _CPU_CHUNK),
+        key=lambda chunk: time_to_first_token_ms(
+            shape,
+            plan,
+            prompt_tokens=prompt_tokens,
+            chunk_tokens=chunk,
+            measured_tokens=measured_tokens,
+        ),
+    )
 
 
 def time_to_first_token_ms(
-    shape: ModelShape, plan: Plan, *, prompt_tokens: int, chunk_tokens: int
+    shape: ModelShape,
+    plan: Plan,
+    *,
+    prompt_tokens: int,
+    chunk_tokens: int,
+    measured_tokens: int,
 ) -> float:
     """From the driver's first chunk to the first token back at it.
 
-    `prompt_tokens` are those that no cache holds yet, `chunk_tokens` the length of the chunks that
-    `Seat.prefill_ms` was measured with.
+    Args:
+        shape: the model.
+        plan: its stages.
+        prompt_tokens: those that no cache holds yet.
+        chunk_tokens: that are sent at once.
+        measured_tokens: of the chunk that `Seat.prefill_ms` was measured with.
     """
     free_at = [0.0] * (2 * len(plan.stages))  # every stage, and the link before it
     arrival = 0.0
@@ -28,9 +57,10 @@ def time_to_first_token_ms(
             size = shape.hidden_bytes if k else _TOKEN_ID_BYTES
             sent = max(arrival, free_at[2 * k]) + tokens * size * hop.ms_per_byte
             free_at[2 * k] = sent
-            # a short chunk costs its share, but never less than one token does
+            # one token costs the reading of the weights, each further one its share of a chunk
             decode_ms = stage.predicted_ms - stage.head_ms
-            compute_ms = max(decode_ms, stage.prefill_ms * tokens / chunk_tokens)
+            further = max(0.0, stage.prefill_ms - decode_ms) / max(1, measured_tokens - 1)
+            compute_ms = decode_ms + (tokens - 1) * further
             arrival = max(sent + hop.latency_ms, free_at[2 * k + 1]) + compute_ms
             free_at[2 * k + 1] = arrival
     return arrival + plan.stages[-1].head_ms + plan.hops[-1].ms(TOKEN_MESSAGE_BYTES)

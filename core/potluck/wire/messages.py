@@ -294,6 +294,7 @@ class Loaded(Message, frozen=True, tag="loaded"):
     epoch: Count
     seconds: Seconds
     memory_bytes: Size
+    cache_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)]  # that one session can hold
 
 
 class Unload(Message, frozen=True, tag="unload"):

@@ -1,0 +1,48 @@
+"""What a stage takes is known, and refused, before it is loaded."""
+
+import pytest
+
+from potluck.errors import OutOfMemoryError
+from potluck.model.config import ModelConfig
+from potluck.model.footprint import MAX_CHUNK_TOKENS, stage_footprint, working_bytes
+from potluck.model.schemes import weight_bytes
+
+CONFIG = ModelConfig.from_dict(
+    {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 4,
+        "vocab_size": 100,
+    }
+)
+
+
+def test_a_footprint_counts_weights_and_the_cache_of_its_layers() -> None:
+    one = stage_footprint(CONFIG, [2], embedding=False, head=False, scheme="int8", context=100)
+    two = stage_footprint(CONFIG, [2, 3], embedding=False, head=True, scheme="int8", context=100)
+
+    assert one.weights == weight_bytes(CONFIG, CONFIG.layer_tensors(2), "int8")
+    assert one.cache == 2 * 2 * 16 * 2 * 100  # keys and values, heads, their size, f16, tokens
+    assert two.cache == 2 * one.cache
+    assert two.weights > 2 * one.weights
+    assert one.total == one.weights + one.cache + one.working
+
+
+def test_what_is_computed_with_is_bounded_by_the_chunk() -> None:
+    per_token = working_bytes(CONFIG, 100_001) - working_bytes(CONFIG, 100_000)
+    assert per_token == CONFIG.kv_bytes_per_token(4) + MAX_CHUNK_TOKENS
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
+    footprint = stage_footprint(
+        CONFIG, range(4), embedding=True, head=True, scheme="f32", context=4096
+    )
+    footprint.check(footprint.total, "Laptop", 4096)
+    with pytest.raises(
+        OutOfMemoryError, match=r"Laptop lends .* of cache for 4096 tokens"
+    ) as raised:
+        footprint.check(footprint.total - 1, "Laptop", 4096)
+    assert raised.value.data == {"needed": footprint.total, "available": footprint.total - 1}
