@@ -63,11 +63,19 @@ class Reader:
         self._pool.shutdown(cancel_futures=True)
 
     def run(self, jobs: Iterable[tuple[Sequence[StoredTensor], Target]]) -> None:
-        for future in [self._pool.submit(self._read, *job) for job in jobs]:
+        """Fill the targets, several at a time."""
+        for future in [self._pool.submit(self.fill, *job) for job in jobs]:
             future.result()
 
     @torch.inference_mode()
-    def _read(self, parts: Sequence[StoredTensor], target: Target) -> None:
+    def fill(self, parts: Sequence[StoredTensor], target: Target) -> None:
+        """Fill one target from the tensors that it is stored in, in the order of its rows.
+
+        Raises:
+            IntegrityError: the bytes do not have their digest.
+            BrokenModelError: they are no weights.
+            OSError: a file cannot be read.
+        """
         if len(parts) > 1:
             self._read_parts(parts, target)
         elif parts[0].dtype in PACKED_DTYPES:

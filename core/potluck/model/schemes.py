@@ -43,6 +43,8 @@ PACKINGS: Mapping[Scheme, Packing] = {
 FLOAT_BYTES: Mapping[Scheme, int] = {"f32": 4, "bf16": 2, "f16": 2}  # of one weight
 PACKED_DTYPES: Mapping[str, int] = {"PACKED8": 8, "PACKED4": 4}
 """What a manifest calls the dtype of packed bytes, and their bits."""
+PACKING_VERSION = 1
+"""Of what packing makes of the same numbers: other bytes, and what was packed before is not remembered."""
 
 _EMBEDDING_BITS = 8
 _VECTOR_BYTES = 4  # of a number of what is not packed
