@@ -1,18 +1,22 @@
 """The generated kernels of one path, called with tensors."""
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from potluck.engine.kernels.attention_kernel import Heads
 from potluck.engine.kernels.base import Kernels
+from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.emit import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import GROUP, ROWS, blocks_of, group_bytes, groups_of
-from potluck.engine.kernels.library import Kernel, Library, library
+from potluck.engine.kernels.library import Kernel, Library, address_of, library
 from potluck.engine.kernels.paths import Path, host_architecture, host_features, usable_paths
 from potluck.engine.kernels.pool import Pool
+from potluck.engine.kernels.prefill_kernel import PREFILL_FIELDS, scratch_floats
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 from potluck.model.config import Activation
 
@@ -80,6 +84,58 @@ class GeneratedKernels(Kernels):
         assert gate_up.shape[1] % 2 == 0
         return self._quantise(f"{activation}_quantise", gate_up, gate_up.shape[1] // 2)
 
+    def attend(
+        self, shape: Heads, qkv: Tensor, cache: Tensor, position: int, window: int | None
+    ) -> Tensor:
+        """Attention of some tokens, whose keys and values are cached already.
+
+        Args:
+            shape: of the heads.
+            qkv: (T, (H + 2 Hkv)·K), f32: each token's queries, turned, before its keys and values.
+            cache: (2, Hkv, capacity, K), or K + 4 if int8.
+            position: of the first token.
+            window: cached tokens that a query looks at, itself among them; None: all.
+
+        Returns:
+            (T, H·K), f32.
+        """
+        tokens, capacity = len(qkv), cache.shape[2]
+        assert qkv.dtype == torch.float32
+        assert qkv.is_contiguous()
+        assert qkv.shape[1] == (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+        assert KINDS[cache.dtype] == shape.cache_kind
+        assert cache.is_contiguous()
+        assert cache.shape[:2] == (2, shape.kv_heads)
+        assert cache.shape[3] == cached_width(shape.head_dim, cache.dtype)
+        assert position + tokens <= capacity
+        out = torch.empty((tokens, shape.heads * shape.head_dim))
+        stats = torch.empty((shape.heads, tokens, 2))
+        scratch = torch.empty((shape.kv_heads, scratch_floats(shape, self._library.path)))
+        given = {
+            "queries": qkv.data_ptr(),
+            "tokens": tokens,
+            "position": position,
+            "window": capacity if window is None else window,
+            "keys": cache.data_ptr(),
+            "values": cache.data_ptr() + cache.nbytes // 2,
+            "head_stride": capacity * shape.cached_bytes,
+            "scratch": scratch.data_ptr(),
+            "stats": stats.data_ptr(),
+            "out": out.data_ptr(),
+        }
+        arguments = [given[field] for field in PREFILL_FIELDS]
+        self._share(self._library.attend_many(shape), arguments, shape.kv_heads, 1)
+        return out
+
+    def _share(self, piece: Kernel, arguments: Sequence[int], blocks: int, step: int) -> None:
+        """Call a piece for all blocks: alone, or so many at a time together with the pool."""
+        # Small: the job has them in memory for as long as the call lasts.
+        memory = (ctypes.c_int64 * len(arguments))(*arguments)
+        if self._pool is None:
+            piece(ctypes.addressof(memory), 0, blocks)
+        else:
+            self._pool.run(address_of(piece), ctypes.addressof(memory), blocks, step)
+
     def _quantise(self, kernel: str, x: Tensor, width: int, *more: float) -> QuantisedInput:
         if x.stride(1) != 1:
             x = x.contiguous()
@@ -129,8 +185,5 @@ class GeneratedKernels(Kernels):
         if self._pool is None:
             self._library[f"product{packed.bits}"](*arguments, 0, blocks)
             return
-        piece = self._library.address(f"piece{packed.bits}")
         step = max(1, blocks // self.shares)
-        # Small: the job has them in memory for as long as the call lasts.
-        memory = (ctypes.c_int64 * len(arguments))(*arguments)
-        self._pool.run(piece, ctypes.addressof(memory), blocks, step)
+        self._share(self._library[f"piece{packed.bits}"], arguments, blocks, step)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from llvmlite import binding, ir
 
@@ -25,6 +25,7 @@ from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
 from potluck.engine.kernels.packing_kernel import emit_pack
 from potluck.engine.kernels.paths import PATHS, Path, host_triple
 from potluck.engine.kernels.pool_kernel import emit_run, emit_serve
+from potluck.engine.kernels.prefill_kernel import emit_attend_many
 from potluck.engine.kernels.product_kernel import emit_product, emit_product_piece
 from potluck.engine.kernels.rotate_kernel import emit_rotate
 from potluck.engine.kernels.stream_kernel import emit_read
@@ -105,6 +106,11 @@ class Library:
         """Attention of one token, for heads of this shape."""
         return self._get(f"attend_{_digest(shape)}", partial(emit_attend, shape=shape))
 
+    def attend_many(self, shape: Heads) -> Kernel:
+        """Attention of many tokens, for heads of this shape."""
+        name = f"attend_many_{_digest(shape)}"
+        return self._get(name, partial(emit_attend_many, shape=shape))
+
     def rotate(self, shape: Heads) -> Kernel:
         """Turning and caching of some tokens, for heads of this shape."""
         return self._get(f"rotate_{_digest(shape)}", partial(emit_rotate, shape=shape))
@@ -120,11 +126,6 @@ class Library:
                 self._compiled[name] = compiled
         return compiled[0]
 
-    def address(self, name: str) -> int:
-        """Where the kernel of this name begins."""
-        self[name]
-        return self._compiled[name][1].get_function_address(name)
-
     def _compile(self, name: str, emit: Emit) -> tuple[Kernel, binding.ExecutionEngine]:
         start = time.perf_counter()
         machine = target_machine(self.path, host_triple())
@@ -137,6 +138,13 @@ class Library:
         seconds = time.perf_counter() - start
         logger.debug("kernel compiled path=%s name=%s s=%.2f", self.path.name, name, seconds)
         return prototype(engine.get_function_address(name)), engine
+
+
+def address_of(kernel: Kernel) -> int:
+    """Where a kernel begins."""
+    address = ctypes.cast(cast("ctypes._FuncPointer", kernel), ctypes.c_void_p).value
+    assert address is not None
+    return address
 
 
 def _digest(shape: Heads | LayerShape) -> str:

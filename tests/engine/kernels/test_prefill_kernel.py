@@ -1,0 +1,77 @@
+"""Attention of many tokens is that of float64, wherever panels, windows and chunks end."""
+
+import math
+
+import pytest
+import torch
+from torch_layers import attend, make_cache, make_heads
+
+from potluck.engine.kernels.attention_kernel import Heads
+from potluck.engine.kernels.cache import quantise_heads
+from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
+from potluck.engine.kernels.paths import Path
+
+DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
+F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
+CASES = {
+    "plain": (make_heads(4, 2, 64, 64, F16), None),
+    "soft cap, window, odd heads": (make_heads(3, 1, 40, 20, F32, softcap=2.0), 7),
+    "scale, no shared key heads": (make_heads(4, 4, 16, 16, BF16, scale=0.3), None),
+    "int8, window": (make_heads(4, 1, 10, 10, INT8), 70),
+    "int8, large heads": (make_heads(2, 1, 256, 256, INT8, softcap=30.0), None),
+}
+
+every_path = pytest.mark.parametrize("path", host_paths(), ids=lambda path: path.name)
+
+
+def fill(heads: Heads, cached: int, capacity: int) -> torch.Tensor:
+    """A cache with so many tokens, and garbage behind them."""
+    nothing = torch.full((2, heads.kv_heads, capacity, heads.head_dim), math.nan)
+    nothing[:, :, :cached] = torch.randn(2, heads.kv_heads, cached, heads.head_dim)
+    dtype = DTYPES[heads.cache_kind]
+    cache = make_cache(heads, capacity, dtype)
+    return cache.copy_(quantise_heads(nothing) if dtype == INT8 else nothing)
+
+
+@every_path
+@pytest.mark.parametrize(("heads", "window"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    ("position", "tokens"), [(0, 2), (0, 19), (33, 8), (250, 13), (5, 300), (520, 1)]
+)
+def test_attention_is_that_of_float64(
+    path: Path, heads: Heads, window: int | None, position: int, tokens: int
+) -> None:
+    qkv = 3 * torch.randn(tokens, heads.heads + 2 * heads.kv_heads, heads.head_dim)
+    cache = fill(heads, position + tokens, position + tokens + 3)
+
+    out = GeneratedKernels(path).attend(heads, qkv.flatten(1), cache, position, window)
+
+    for token in {0, tokens // 2, tokens - 1}:
+        end = position + token + 1
+        start = 0 if window is None else max(0, end - window)
+        expected = attend(qkv[token, : heads.heads], heads, cache, start, end)
+        got = out[token].view(heads.heads, -1)
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-5)
+
+
+def test_threads_compute_what_one_does() -> None:
+    heads, _ = CASES["plain"]
+    cache, qkv = fill(heads, 40, 64), torch.randn(40, 8 * 64)
+    alone, together = (GeneratedKernels(host_paths()[0], threads) for threads in (1, 2))
+
+    outputs = [kernels.attend(heads, qkv, cache, 0, None) for kernels in (alone, together)]
+
+    assert torch.equal(*outputs)
+    together.close()
+
+
+@every_path
+def test_what_is_not_finite_shows(path: Path) -> None:
+    heads, _ = CASES["plain"]
+    cache, qkv = fill(heads, 30, 64), torch.randn(30, 8, 64)
+    qkv[20, 1, 5] = math.nan
+
+    out = GeneratedKernels(path).attend(heads, qkv.flatten(1), cache, 0, None).view(30, 4, 64)
+
+    assert out[20, 1].isnan().all()
+    assert out[:20].isfinite().all()
