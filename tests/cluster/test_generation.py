@@ -94,7 +94,7 @@ def test_the_next_turn_sends_only_its_new_tokens() -> None:
 
 def test_what_a_computer_has_no_memory_for_is_refused_before_anything_runs() -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
-        with pytest.raises(PromptError, match="12 tokens, and Laptop has memory .* of 10"):
+        with pytest.raises(PromptError, match=r"12 tokens, and Laptop has memory .* of 10"):
             await answer(generator, list(range(1, 13)), 5)
         assert not chain.opened
         assert len(await answer(generator, [1, 2, 3], 50)) == 7
