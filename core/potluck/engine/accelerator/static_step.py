@@ -2,7 +2,8 @@
 
 That is what a graph captures. The layers are the ordinary ones (`blocks.py`); what they are given is of
 another kind: a step whose position is a number on the device, and caches that are written there. Of a
-cache they look at a prefix, whose length is one of few, behind a mask that all layers share.
+cache they look at a prefix, whose length is one of few, behind a mask that all layers share. Runs on the
+CPU, where it is tested against the layers at known positions; on a GPU it has not run.
 """
 
 from collections.abc import Sequence
