@@ -424,3 +424,58 @@ def test_folder_is_one_stores_at_a_time(root):
         make_store(root)
 
     make_store(root).close()
+
+
+def made(store: ChunkStore, data: bytes) -> Path:
+    """A file that another process has made for the store."""
+    store.workshop.mkdir(exist_ok=True)
+    path = store.workshop / "made"
+    path.write_bytes(data)
+    return path
+
+
+def test_a_file_of_the_workshop_becomes_a_tensor(store, root):
+    store.adopt(made(store, DATA), DIGEST)
+
+    assert files(root) == [DIGEST]
+    assert store.has(DIGEST, SIZE)
+    assert store.nbytes == SIZE
+    assert store.verify(DIGEST)
+
+
+def test_an_adopted_tensor_replaces_a_damaged_one_and_is_counted_once(store):
+    (digest,) = fill(store, DATA)
+    store.path(digest).write_bytes(DATA[:5])
+
+    store.adopt(made(store, DATA), digest)
+
+    assert store.verify(digest)
+    assert store.nbytes == SIZE
+
+
+def test_an_adopted_tensor_is_the_last_to_be_evicted(root):
+    with make_store(root, quota=3 * SIZE) as store:
+        (old,) = fill(store, DATA[::-1])
+        store.adopt(made(store, DATA), DIGEST)
+        store.free_for(2 * SIZE)
+
+        assert not store.has(old)
+        assert store.has(DIGEST)
+
+
+def test_what_cannot_be_adopted_is_removed(store):
+    file = made(store, DATA)
+    store.path(DIGEST).mkdir(parents=True)  # no file takes the place of a folder
+
+    with pytest.raises(StoreError, match="cannot be stored"):
+        store.adopt(file, DIGEST)
+    assert not file.exists()
+
+
+def test_an_unfinished_workshop_is_emptied(root):
+    with make_store(root) as store:
+        made(store, DATA)
+
+    with make_store(root) as store:
+        assert files(root) == []
+        assert store.nbytes == 0

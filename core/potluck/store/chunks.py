@@ -3,7 +3,8 @@
 A tensor is the file `<root>/<first 2 hex>/<digest>`; while it arrives it is `<digest>.part`, whose
 size is how much of it is here. A part becomes a tensor only after its SHA-256 was checked, its bytes
 were flushed and it was renamed; so a crash at any moment leaves parts that go on and tensors that
-are whole. Disks still fail: who loads a tensor checks it again (`verify`).
+are whole. What another process makes for the store it writes into `workshop`, and is adopted. Disks
+still fail: who loads a tensor checks it again (`verify`).
 
 Blocking, safe from several threads; one process at a time, which a locked file sees to. The time of
 last use is the file's mtime, so that it outlives the process.
@@ -24,7 +25,7 @@ from potluck.errors import DiskFullError, IntegrityError, StoreError, format_byt
 from potluck.files import sync_folder
 from potluck.ids import Digest, is_digest, short
 from potluck.store.lock import FolderLock
-from potluck.store.part import PART, Part, digest_file
+from potluck.store.part import PART, Part, digest_file, flush
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ class ChunkStore:
 
     def __post_init__(self) -> None:
         self._lock = FolderLock(self.root)
+        shutil.rmtree(self.workshop, ignore_errors=True)  # of a program that ended at work
         self._scan()
 
     def __enter__(self) -> "ChunkStore":
@@ -98,6 +100,11 @@ class ChunkStore:
         """What the store takes, parts included."""
         with self._mutex:
             return sum(item.size for item in self._items.values())
+
+    @property
+    def workshop(self) -> Path:
+        """A folder on the same disk for files that are to be adopted; it is not there at first."""
+        return self.root / "workshop"
 
     def path(self, digest: Digest) -> Path:
         """Where the tensor is once it is whole."""
@@ -193,6 +200,25 @@ class ChunkStore:
                 raise StoreError(f"Tensor {short(digest)} vanished before it was named.")
         for folder in folders:
             sync_folder(folder)
+
+    def adopt(self, file: Path, digest: Digest) -> None:
+        """Take in a file of the workshop that was digested while it was written; it moves.
+
+        Raises:
+            StoreError: the disk does not take it; the file is gone.
+        """
+        path = self.path(digest)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            flush(file)
+            with self._mutex:
+                file.replace(path)
+                self._items[digest] = _Item(path.stat().st_size, self.clock())
+        except OSError as error:
+            raise StoreError(f"A tensor cannot be stored: {error}.") from error
+        finally:
+            file.unlink(missing_ok=True)
+        sync_folder(path.parent)
 
     def verify(self, digest: Digest) -> bool:
         """Read the whole tensor; one that is missing or altered is discarded."""

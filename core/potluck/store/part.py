@@ -63,9 +63,8 @@ class Part:
 
     def finish(self, path: Path) -> None:
         """Flush a whole part and give it its name. To sync the folder is up to the caller."""
+        flush(self.path)
         with _disk_errors():
-            with self.path.open("r+b") as file:
-                flush_data(file.fileno())
             self.path.replace(path)
         self.is_whole = False
 
@@ -89,6 +88,12 @@ class _disk_errors:  # noqa: N801 - reads as a statement
                 " is here is kept."
             ) from error
         raise StoreError(f"Weights cannot be written: {error}.") from error
+
+
+def flush(path: Path) -> None:
+    """Have the disk hold a file's bytes before its name says that they are whole."""
+    with _disk_errors(), path.open("r+b") as file:
+        flush_data(file.fileno())
 
 
 def open_to_append(path: Path) -> io.FileIO:
