@@ -12,6 +12,8 @@ from potluck.cluster.stage_messages import (
     LoadStage,
     Memory,
     ProfileLayer,
+    Quantise,
+    Quantised,
     Ready,
     RequestFailed,
     StageLoaded,
@@ -50,6 +52,14 @@ TO_STAGE: list[ToStage] = [
         next_hop=Hop(node_id="ab" * 32, addresses=(Address(host="::1", port=1),)),
     ),
     UnloadStage(request=4),
+    Quantise(
+        request=5,
+        config={},
+        shape=(2, 3),
+        bits=4,
+        parts=(TensorFile(info=TENSOR, path="/model", offset=8),),
+        path="/packed",
+    ),
 ]
 FROM_STAGE: list[FromStage] = [
     Ready(devices=(DEVICE,), activation_port=5),
@@ -58,6 +68,7 @@ FROM_STAGE: list[FromStage] = [
     LoadProgress(epoch=1, done=2, total=3),
     StageLoaded(request=2, seconds=0.5, memory_bytes=9, cache_tokens=64),
     StageUnloaded(request=4),
+    Quantised(request=5, digest="ab" * 32, nbytes=7),
     RequestFailed(request=2, kind="engine", message="No.", data={"digest": "x", "n": 1}),
     StepFailed(epoch=1, session="s", step=2, kind="need_replay", message="No.", position=3),
 ]

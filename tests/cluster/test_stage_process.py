@@ -1,6 +1,7 @@
 """Real stage processes on loopback: what they load, compute, refuse and report."""
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from fake_cluster import until
 from model_folders import CONFIG, make_folder
 from stage_nodes import Driver, StageNode
 
+from potluck.cluster.deployment import tensor_info
 from potluck.cluster.generation import Generator, Token, Usage
 from potluck.cluster.pipeline import Pipeline, token_payload
-from potluck.cluster.stage_messages import Start
+from potluck.cluster.stage_messages import Quantise, Start, TensorFile
 from potluck.errors import (
+    DiskFullError,
     EngineError,
     IntegrityError,
     NeedReplayError,
@@ -112,6 +115,10 @@ async def reported(node: StageNode, pipeline: Pipeline) -> None:
         pipeline.step_failed(failure)
 
 
+def digest_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
 async def until_soon(condition: Callable[[], object]) -> None:
     """`until`, where another process has to do something first."""
     while not condition():  # noqa: ASYNC110
@@ -145,6 +152,54 @@ def test_what_is_no_model_cannot_be_measured_and_the_process_lives_on(
         await desk.handle.profile(dict(CONFIG), "bf16", 8)
 
     run(main())
+
+
+def quantising(model: LocalModel, path: Path, name: str) -> Quantise:
+    (entry,) = model.manifest.stage([name])
+    source = model.sources[entry.digest]
+    return Quantise(
+        request=0,
+        config=dict(model.manifest.config),
+        shape=(entry.shape[0], entry.shape[1]),
+        bits=4,
+        parts=(TensorFile(info=tensor_info(entry), path=str(source.path), offset=source.offset),),
+        path=str(path),
+    )
+
+
+def test_matrices_are_quantised_into_files(
+    desk: StageNode, model: LocalModel, tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        names = [f"model.layers.{layer}.mlp.up_proj.weight" for layer in range(4)]
+        jobs = [quantising(model, tmp_path / name, name) for name in names]
+        made = await asyncio.gather(*map(desk.handle.quantise, jobs))
+
+        for name, file in zip(names, made, strict=True):
+            data = (tmp_path / name).read_bytes()
+            assert (digest_of(data), len(data)) == (file.digest, file.nbytes)
+        assert len({file.digest for file in made}) == len(names)
+
+    run(main())
+
+
+def test_a_matrix_that_cannot_be_quantised_is_an_error_that_says_why(
+    desk: StageNode, model: LocalModel, tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        job = quantising(model, tmp_path / "nowhere" / "file", "model.layers.0.mlp.up_proj.weight")
+        with pytest.raises(DiskFullError, match="cannot be written"):
+            await desk.handle.quantise(job)
+        info = msgspec.structs.replace(job.parts[0].info, digest="ab" * 32)
+        damaged = msgspec.structs.replace(job.parts[0], info=info)
+        with pytest.raises(IntegrityError) as caught:
+            await desk.handle.quantise(
+                msgspec.structs.replace(job, parts=(damaged,), path=str(tmp_path / "file"))
+            )
+        assert caught.value.data["digest"] == "ab" * 32
+
+    run(main())
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_load_says_how_far_it_is(desk: StageNode, model: LocalModel, run: Run) -> None:

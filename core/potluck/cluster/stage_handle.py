@@ -28,6 +28,8 @@ from potluck.cluster.stage_messages import (
     LoadStage,
     Memory,
     ProfileLayer,
+    Quantise,
+    Quantised,
     Ready,
     RequestFailed,
     StageLoaded,
@@ -48,10 +50,11 @@ START_TIMEOUT_S = 90.0  # importing torch on a cold disk took 12 s on an old lap
 PROFILE_TIMEOUT_S = 60.0
 LOAD_SILENCE_S = 60.0  # a load that reports no progress for so long is stuck
 UNLOAD_TIMEOUT_S = 20.0
+QUANTISE_TIMEOUT_S = 600.0  # of one matrix: a gigabyte on a slow disk, behind others that wait
 _STOP_TIMEOUT_S = 3.0
 _LENGTH_BYTES = 4
 
-_Answer = TypeVar("_Answer", LayerProfiled, StageLoaded, StageUnloaded)
+_Answer = TypeVar("_Answer", LayerProfiled, StageLoaded, StageUnloaded, Quantised)
 
 
 class StageHandle:
@@ -201,6 +204,17 @@ class StageHandle:
         request = next(self._requests)
         await self._ask(request, UnloadStage(request=request), StageUnloaded, UNLOAD_TIMEOUT_S)
 
+    async def quantise(self, matrix: Quantise) -> Quantised:
+        """Write a matrix in its packed form. Who gives up waiting does not end the writing.
+
+        Raises:
+            IntegrityError: a file's bytes are not what its digest says; `data["digest"]`.
+            BrokenModelError: they are no weights.
+            DiskFullError: the file cannot be written.
+        """
+        matrix = msgspec.structs.replace(matrix, request=next(self._requests))
+        return await self._ask(matrix.request, matrix, Quantised, QUANTISE_TIMEOUT_S)
+
     async def _ask(
         self, request: int, message: ToStage, answer: type[_Answer], timeout_s: float | None
     ) -> _Answer:
@@ -265,7 +279,7 @@ class StageHandle:
                 future = self._waiting.get(message.request)
                 if future is not None and not future.done():
                     future.set_exception(error)
-            case LayerProfiled() | StageLoaded() | StageUnloaded():
+            case LayerProfiled() | StageLoaded() | StageUnloaded() | Quantised():
                 self._answer(message.request, message)
 
     def _answer(self, request: int, message: FromStage) -> None:

@@ -78,7 +78,18 @@ class UnloadStage(StageMessage, frozen=True, tag="unload_stage"):
     request: int
 
 
-ToStage: TypeAlias = Start | Lend | TrustChanged | ProfileLayer | LoadStage | UnloadStage
+class Quantise(StageMessage, frozen=True, tag="quantise"):
+    """Write the packed bytes of one matrix to a file, while others are written too."""
+
+    request: int
+    config: dict[str, object]
+    shape: tuple[int, int]  # of the matrix
+    bits: int
+    parts: tuple[TensorFile, ...]  # that it is stored in
+    path: str  # of the file, which is not there yet
+
+
+ToStage: TypeAlias = Start | Lend | TrustChanged | ProfileLayer | LoadStage | UnloadStage | Quantise
 
 
 class Ready(StageMessage, frozen=True, tag="ready"):
@@ -127,6 +138,14 @@ class StageUnloaded(StageMessage, frozen=True, tag="stage_unloaded"):
     request: int
 
 
+class Quantised(StageMessage, frozen=True, tag="quantised"):
+    """The answer to `quantise`: what is in the file."""
+
+    request: int
+    digest: str
+    nbytes: int
+
+
 class RequestFailed(StageMessage, frozen=True, tag="request_failed"):
     """The answer to a request that could not be done."""
 
@@ -143,6 +162,7 @@ FromStage: TypeAlias = (
     | LoadProgress
     | StageLoaded
     | StageUnloaded
+    | Quantised
     | RequestFailed
     | StepFailed
 )

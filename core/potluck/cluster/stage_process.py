@@ -31,12 +31,12 @@ from potluck.cluster.stage_messages import (
     LoadStage,
     Memory,
     ProfileLayer,
+    Quantise,
     Ready,
     RequestFailed,
     StageLoaded,
     StageUnloaded,
     Start,
-    TensorFile,
     ToStage,
     TrustChanged,
     UnloadStage,
@@ -44,11 +44,11 @@ from potluck.cluster.stage_messages import (
     encode,
     read_frame,
 )
+from potluck.cluster.stage_quantiser import Quantiser, stored_tensor
 from potluck.cluster.tasks import TaskSet
 from potluck.engine.device import find_device, find_devices, set_threads
 from potluck.engine.memory import release
 from potluck.engine.profile import LayerProfile, profile_layers
-from potluck.engine.reading import StoredTensor
 from potluck.engine.stage import Stage
 from potluck.engine.weights import load_weights
 from potluck.errors import (
@@ -56,7 +56,7 @@ from potluck.errors import (
     IdentityError,
     PotluckError,
 )
-from potluck.ids import Digest, HomeId, NodeId
+from potluck.ids import HomeId, NodeId
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint, working_bytes
 from potluck.net.identity import Identity
@@ -85,6 +85,7 @@ class StageServer:
         self._memory_limit = start.memory_limit
         self._threads = start.threads
         self._compute = ComputeThread()
+        self._quantiser = Quantiser(start.threads)
         self._chain = StageChain(start.me.name, self._compute, self._tell)
         self._turn = asyncio.Lock()  # one load or unload at a time
         self._wanted = 0  # the last request to load or unload; those before it are given up
@@ -120,6 +121,8 @@ class StageServer:
             case UnloadStage():
                 self._wanted = message.request
                 self._tasks.spawn(self._answer(message.request, self._unload(message)))
+            case Quantise():
+                self._tasks.spawn(self._answer(message.request, self._quantiser.answer(message)))
             case Start():
                 logger.warning("a second start is ignored")
 
@@ -235,7 +238,7 @@ class StageServer:
             range(*message.layers),
             embedding=message.embedding,
             head=message.head,
-            tensors=map(_stored, message.tensors),
+            tensors=map(stored_tensor, message.tensors),
             scheme=message.scheme,
             device=device,
             progress=progress,
@@ -306,19 +309,6 @@ class StageServer:
             if abs(now.memory_free - last.memory_free) > MEMORY_STEP * now.memory_total:
                 last = now
                 self._tell(Memory(devices=(now,)))
-
-
-def _stored(file: TensorFile) -> StoredTensor:
-    info = file.info
-    return StoredTensor(
-        name=info.name,
-        dtype=info.dtype,
-        shape=info.shape,
-        digest=Digest(info.digest),
-        path=Path(file.path),
-        offset=file.offset,
-        nbytes=info.nbytes,
-    )
 
 
 def _claim_stdout() -> BinaryIO:

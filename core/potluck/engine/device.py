@@ -110,11 +110,16 @@ def set_threads(threads: int | None = None) -> int:
 
     Two threads of one core share its arithmetic and its cache: more of them make a product slower.
     """
-    usable = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):  # a container may own fewer than there are
-        usable = min(usable, len(os.sched_getaffinity(0)))
-    torch.set_num_threads(max(1, threads or usable))
+    torch.set_num_threads(max(1, threads or usable_cores()))
     return torch.get_num_threads()
+
+
+def usable_cores() -> int:
+    """Real cores that this process may use."""
+    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):  # a container may own fewer than there are
+        cores = min(cores, len(os.sched_getaffinity(0)))
+    return cores
 
 
 def _works(device: torch.device, dtype: torch.dtype) -> bool:
