@@ -65,6 +65,19 @@ def percent(fraction: float) -> str:
     return f"{min(max(fraction, 0), 1) * 100:.0f} %"
 
 
+def precision(scheme: str) -> str:
+    """How finely a model's weights are held."""
+    match scheme:
+        case "f32":
+            return "32 bits"
+        case "bf16" | "f16":
+            return "16 bits"
+        case "int8":
+            return "8 bits"
+        case _:
+            return "4 bits"
+
+
 def plural(count: int, one: str, many: str) -> str:
     """`1 computer`, `3 computers`."""
     return f"{count} {one if count == 1 else many}"

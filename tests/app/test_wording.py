@@ -95,3 +95,11 @@ def test_where_a_model_runs_counts_computers_not_stages() -> None:
 def test_a_peers_name_is_never_markup() -> None:
     assert wording.tip("<img src=x> & co") == "<qt>&lt;img src=x&gt; &amp; co</qt>"
     assert wording.tip("") == ""
+
+
+@pytest.mark.parametrize(
+    ("scheme", "text"),
+    [("f32", "32 bits"), ("bf16", "16 bits"), ("int8", "8 bits"), ("int4-head8", "4 bits")],
+)
+def test_schemes_are_told_in_bits(scheme: str, text: str) -> None:
+    assert wording.precision(scheme) == text

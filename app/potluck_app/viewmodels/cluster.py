@@ -195,6 +195,8 @@ def model_card(state: ClusterState) -> ModelCard | None:
         figures.append(f"about {wording.tokens_per_s(model.plan.predicted_tokens_per_s)}")
     if segments:
         figures.append(wording.plural(max(s.stop for s in segments), "layer", "layers"))
+    if model.plan is not None:
+        figures.append(wording.precision(model.plan.scheme))
     on_its_way = model.state in ("preparing", "streaming", "loading")
     return ModelCard(
         name=wording.model_name(model.name),

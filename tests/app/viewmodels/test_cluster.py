@@ -88,7 +88,7 @@ def test_the_layer_bar_has_one_segment_per_stage_in_the_computers_colour() -> No
         ("here", "0\u20131", 0),
         ("there", "2\u20135", 1),
     ]
-    assert card.figures == "7.9 tok/s · 6 layers"
+    assert card.figures == "7.9 tok/s · 6 layers · 32 bits"
     assert card.pill == "Ready"
 
 
@@ -96,7 +96,7 @@ def test_before_the_first_answer_the_speed_is_a_prediction() -> None:
     card = cluster.model_card(home(model=running_model(tokens_per_s=None)))
 
     assert card is not None
-    assert card.figures == "about 120 tok/s · 6 layers"
+    assert card.figures == "about 120 tok/s · 6 layers · 32 bits"
 
 
 def test_a_failed_model_says_why() -> None:
