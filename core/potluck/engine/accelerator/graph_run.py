@@ -115,31 +115,31 @@ class GraphRun(Run):
 
 
 class GraphedHead:
-    """Logits of one token: what a stage computes of (1, D), as one call. Has not run on real hardware."""
+    """Logits of one token as one call. Has not run on real hardware."""
 
-    def __init__(self, logits: Callable[[Tensor], Tensor], graphs: Graphs) -> None:
-        self._logits, self._graphs = logits, graphs
+    def __init__(self, graphs: Graphs) -> None:
+        self._graphs = graphs
         self._work: Replay | None = None
         self._hidden = self._output = torch.empty(0)
         self._is_tried = False
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """(1, D) → (1, V), f32."""
+    def __call__(self, hidden: Tensor, logits: Callable[[Tensor], Tensor]) -> Tensor:
+        """(1, D) → (1, V), f32, as `logits` computes them: the same function in every call."""
         if not self._is_tried:
             self._is_tried = True
-            self._capture(hidden)
+            self._capture(hidden, logits)
         if self._work is None:
-            return self._logits(hidden)
+            return logits(hidden)
         self._hidden.copy_(hidden)
         self._work.replay()
         return self._output.clone()
 
-    def _capture(self, hidden: Tensor) -> None:
-        self._hidden = hidden.clone()
-        self._output = torch.empty_like(self._logits(hidden))
+    def _capture(self, hidden: Tensor, logits: Callable[[Tensor], Tensor]) -> None:
+        own, output = hidden.clone(), torch.empty_like(logits(hidden))
+        self._hidden, self._output = own, output
 
         def body() -> None:
-            self._output.copy_(self._logits(self._hidden))
+            output.copy_(logits(own))
 
         self._work = _try_to_capture(self._graphs, body, "the head")
 

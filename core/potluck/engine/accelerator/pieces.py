@@ -69,7 +69,7 @@ class PlainProjectionNorm(ProjectionNorm):
 
     def __call__(self, x: Tensor) -> Tensor:
         parts = x.float().flatten(1).split(self._sizes, -1)
-        normed = torch.cat([_normed(part, self._eps) for part in parts], -1)
+        normed = torch.cat([_normed(part, self.eps) for part in parts], -1)
         return normed.mul_(self.weight).view(x.shape)
 
 
