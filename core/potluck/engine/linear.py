@@ -91,7 +91,7 @@ class Embedding(ABC):
 
     @abstractmethod
     def __call__(self, ids: Tensor) -> Tensor:
-        """Token ids (T,) → (T, D)."""
+        """Token ids (T,) on the CPU → (T, D) on the device that is computed on."""
 
     @property
     @abstractmethod
@@ -108,7 +108,7 @@ class FloatEmbedding(Embedding):
         self.weight = weight  # (V, D)
 
     def __call__(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.weight)
+        return F.embedding(ids.to(self.weight.device), self.weight)
 
     @property
     def nbytes(self) -> int:
@@ -116,7 +116,7 @@ class FloatEmbedding(Embedding):
 
 
 class PackedEmbedding(Embedding):
-    """Rows of 4 or 8 bits, unpacked when they are looked up."""
+    """Rows of 4 or 8 bits in RAM, on whatever device is computed, unpacked when they are looked up."""
 
     __slots__ = ("_device", "_dtype", "weight")
 
@@ -125,7 +125,7 @@ class PackedEmbedding(Embedding):
 
     def __call__(self, ids: Tensor) -> Tensor:
         # A row lies scattered over its block: the block is what is unpacked.
-        ids = ids.to("cpu", torch.int64)
+        ids = ids.long()
         groups = self.weight.groups[ids // ROWS]
         width = self.weight.width
         blocks = PackedWeight(groups.flatten(), len(ids) * ROWS, width, self.weight.bits)

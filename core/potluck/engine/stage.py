@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from potluck.engine.accelerator import GraphedHead, find_graphs
 from potluck.engine.attention import Step
 from potluck.engine.builder import StageWeights
 from potluck.engine.kvcache import CachePool, SessionCache
@@ -84,6 +85,8 @@ class Stage:
             budget=cache_budget,
         )
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()  # latest used last
+        graphs = None if weights.lm_head is None else find_graphs(weights.device)
+        self._graphed_head = None if graphs is None else GraphedHead(graphs)
 
     @property
     def nbytes(self) -> int:
@@ -175,14 +178,13 @@ class Stage:
 
     def _run(self, inputs: Tensor, cache: SessionCache, position: int) -> Tensor:
         """All layers. The session's cache is written, its length is not moved."""
-        inputs = inputs.to(self._device)
         if self.weights.embedding is not None:
             x = self.weights.embedding(inputs)
             if (multiplier := self.weights.config.embedding_multiplier) != 1.0:
                 # Rounded to the compute dtype, as Gemma was trained.
                 x *= torch.tensor(multiplier, dtype=self._dtype)
         else:
-            x = inputs.to(self._dtype)
+            x = inputs.to(self._device, self._dtype)
         step = Step(position, x.shape[0], self._rotaries, self._device)
         if step.tokens == 1:
             for run in self.weights.runs:
@@ -204,6 +206,11 @@ class Stage:
             logits = (logits / cap).tanh_().mul_(cap)
         return logits
 
+    def _last_logits(self, hidden: Tensor) -> Tensor:
+        if self._graphed_head is None:
+            return self.logits(hidden)
+        return self._graphed_head(hidden, self.logits)
+
     def _output(
         self, hidden: Tensor, known: _Session, end: int, sampling: Sampling | None
     ) -> Output:
@@ -214,7 +221,7 @@ class Stage:
         history = known.history
         if sampling.history is not None:
             history = self._check_history(sampling.history)
-        logits = self.logits(hidden[-1:])[0]  # (V,): of the last token alone
+        logits = self._last_logits(hidden[-1:])[0]  # (V,): of the last token alone
         choice = choose(logits, sampling, position=end, history=history)
         if sampling.repetition_penalty != 1.0:
             known.history = [*history, choice.token_id]
