@@ -155,7 +155,7 @@ def test_missing_tokenizer_is_named(folder, cache):
     [
         ("pytorch_model.bin", "pickle files only.*safetensors"),
         ("consolidated.00.pth", "pickle files only.*safetensors"),
-        ("model-Q4.gguf", "GGUF.*safetensors"),
+        ("mmproj-Q4.gguf", "no weights.*safetensors and GGUF"),
         ("model-00001-of-00002.safetensors", "incomplete"),
         ("readme.txt", "no weights.*safetensors"),
     ],

@@ -282,7 +282,7 @@ class NodeBackend:
 
     async def _words(self, deployment: Deployment) -> tuple[ChatFormat, GenerationDefaults]:
         """Tokenizer, template and recommendations of a model, read once."""
-        folder = deployment.planned.model.folder
+        folder = deployment.planned.model.words
         if self._read is None or self._read[0] != folder:
             chat = await asyncio.to_thread(ChatFormat.load, folder)
             self._read = (folder, chat, await asyncio.to_thread(load_defaults, folder))

@@ -12,7 +12,7 @@ A matrix `X.weight` of such a model stands in the files as several tensors, or a
 
 Which matrices are stored so the files say themselves, whatever the lists of exceptions in the config:
 a matrix that is there in plain numbers is read as those. Scales of activations are not read: activations
-are quantised as they come. `gguf` is no `quant_method` of the Hub: it is what `store/gguf_config.py` writes.
+are quantised as they come. `gguf` is no `quant_method` of the Hub: it is what `gguf_config.py` writes.
 """
 
 from collections.abc import Callable, Mapping

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from potluck.errors import ModelError, PotluckError, UsageError
+from potluck.errors import BrokenModelError, ModelError, PotluckError, UsageError
 from potluck.files import write_atomically
+from potluck.store.gguf_files import gguf_files, gguf_parts, is_gguf
 from potluck.store.registry import model_name
 
 logger = logging.getLogger(__name__)
@@ -30,12 +31,12 @@ class ModelFolder:
     """A model on this disk, as a list shows it."""
 
     name: str
-    path: Path
+    path: Path  # of its folder, or of its GGUF file
     nbytes: int  # of its weights
 
 
 class RecentFolders:
-    """The folders that the user chose, latest first, in a small file. One that is gone is left out."""
+    """The folders and GGUF files that the user chose, latest first, in a small file. One that is gone is left out."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -45,7 +46,7 @@ class RecentFolders:
             names = msgspec.json.decode(self._file.read_bytes(), type=list[str])
         except (OSError, ValueError):  # none yet, or damaged: a convenience is not worth an error
             return []
-        return [path for path in map(Path, names) if path.is_dir()]
+        return [path for path in map(Path, names) if path.is_dir() or _is_gguf_file(path)]
 
     def add(self, folder: Path) -> None:
         folder = folder.absolute()
@@ -63,14 +64,13 @@ def list_models(
     """The models of these folders and of the Hub cache, each once, in this order.
 
     Args:
-        recent: folders in the Hugging Face layout.
+        recent: folders in the Hugging Face layout or with GGUF files, and GGUF files.
         hub_cache: None: where `HF_HUB_CACHE`, `HF_HOME` or the default say.
     """
-    folders = dict.fromkeys(path.absolute() for path in (*recent, *_cached(hub_cache)))
+    chosen = (path.absolute() for path in (*recent, *_cached(hub_cache)))
+    paths = dict.fromkeys(model for path in chosen for model in _models_in(path))
     models = [
-        ModelFolder(name=model_name(folder), path=folder, nbytes=_weights(folder))
-        for folder in folders
-        if (folder / "config.json").is_file()
+        ModelFolder(name=model_name(path), path=path, nbytes=_weights(path)) for path in paths
     ]
     return [model for model in models if model.nbytes]
 
@@ -91,7 +91,7 @@ def find_model(
         return default
     words = words.strip()
     folder = Path(words).expanduser()
-    if folder.is_dir():
+    if folder.is_dir() or _is_gguf_file(folder):
         return folder
     models = list_models(recent, hub_cache=hub_cache)
     wanted = words.lower()
@@ -102,7 +102,7 @@ def find_model(
     if is_repository(words):
         hint = " Download it first, or give the folder that holds it."
     else:
-        hint = " Give the folder that holds config.json and the safetensors files."
+        hint = " Give the folder that holds config.json and the safetensors files, or a GGUF file."
     known = ", ".join(model.name for model in models[:5])
     there = f" On this computer are: {known}." if known else ""
     raise UsageError(f"There is no model {words!r} on this computer.{hint}{there}", model=words)
@@ -201,8 +201,20 @@ def _cached(hub_cache: Path | None) -> list[Path]:
     return [newest[name].snapshot_path for name in sorted(newest, key=str.lower)]
 
 
-def _weights(folder: Path) -> int:
+def _models_in(path: Path) -> list[Path]:
+    if is_gguf(path):
+        return [path]
+    models = [path] if (path / "config.json").is_file() else []
+    return models + gguf_files(path)
+
+
+def _is_gguf_file(path: Path) -> bool:
+    return is_gguf(path) and path.is_file()
+
+
+def _weights(path: Path) -> int:
     try:
-        return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    except OSError:  # a link to a blob that is gone
+        files = gguf_parts(path) if is_gguf(path) else path.glob("*.safetensors")
+        return sum(file.stat().st_size for file in files)
+    except (OSError, BrokenModelError):  # a link to a blob that is gone, a part that is missing
         return 0

@@ -25,6 +25,7 @@ from potluck.model.manifest import (
 )
 from potluck.model.stored import find_stored
 from potluck.store.digests import ModelFile, Progress, Stamp, digest_tensors
+from potluck.store.gguf_files import find_gguf, gguf_name, is_gguf
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -45,7 +46,8 @@ class TensorSource:
 class LocalModel:
     """A model whose files are here, whole and consistent when they were opened."""
 
-    folder: Path
+    folder: Path  # or the GGUF file, or the first one of several
+    words: Path  # the folder with its tokenizer and template
     name: str  # for people: the folder's name, `org/name` in the Hub cache
     manifest: Manifest
     config: ModelConfig
@@ -56,6 +58,8 @@ def open_model(
     folder: Path, *, cache_dir: Path, progress: Progress | None = None, threads: int = THREADS
 ) -> LocalModel:
     """Read and check a model's folder, and digest those of its tensors that are not remembered.
+
+    The model may also be a GGUF file, or the only one in the folder.
 
     Raises:
         UsageError: there is no such folder, or no model in it.
@@ -68,8 +72,11 @@ def open_model(
 
 
 def model_name(folder: Path) -> str:
-    """What people call the model in this folder."""
+    """What people call the model in this folder, or in this GGUF file."""
     folder = folder.absolute()
+    if is_gguf(folder):
+        repository = model_name(folder.parent)
+        return f"{repository}/{gguf_name(folder)}" if "/" in repository else gguf_name(folder)
     # the Hub cache keeps org/name as models--org--name/snapshots/<revision>
     if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
         return folder.parent.parent.name.removeprefix("models--").replace("--", "/")
@@ -79,52 +86,67 @@ def model_name(folder: Path) -> str:
 def _open_model(
     folder: Path, cache_dir: Path, progress: Progress | None, threads: int
 ) -> LocalModel:
-    raw = _read_config(folder)
-    config = ModelConfig.from_dict(raw)
-    if not (folder / "tokenizer.json").is_file():
-        raise BrokenModelError(
-            f"{folder} has no tokenizer.json, without which text cannot become tokens."
-            " Download the model again with all its files.",
-            file="tokenizer.json",
-        )
-    spans = _read_spans(folder)
+    if (path := _gguf_of(folder)) is not None:
+        # Imported here: `gguf` takes a tenth of a second, which who has no such file need not wait for.
+        from potluck.store.gguf_model import open_gguf
+
+        opened = open_gguf(path, cache_dir=cache_dir)
+        folder, raw, config, words = path, opened.raw, opened.config, opened.words
+        spans = opened.spans
+    else:
+        raw = _read_config(folder)
+        config = ModelConfig.from_dict(raw)
+        if not (folder / "tokenizer.json").is_file():
+            raise BrokenModelError(
+                f"{folder} has no tokenizer.json, without which text cannot become tokens."
+                " Download the model again with all its files.",
+                file="tokenizer.json",
+            )
+        spans, words = _read_spans(folder), folder
     everything = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
     found = {name: span for name, (_, span) in spans.items()}
     stored = find_stored(config, everything, found, where=str(folder))
     files = _by_file({span.name: spans[span.name] for parts in stored.values() for span in parts})
     digests = digest_tensors(files, cache_dir=cache_dir, progress=progress, threads=threads)
-    entries = [
-        TensorEntry(
-            name=span.name,
-            dtype=span.dtype,
-            shape=span.shape,
-            digest=digests[span.name],
-            nbytes=span.nbytes,
-        )
-        for file in files
-        for span in file.spans
-    ]
+    spans_of_files = [(file, span) for file in files for span in file.spans]
     return LocalModel(
         folder=folder,
+        words=words,
         name=model_name(folder),
-        manifest=make_manifest(raw, entries),
+        manifest=make_manifest(raw, [_entry(span, digests) for _, span in spans_of_files]),
         config=config,
         sources={
             digests[span.name]: TensorSource(path=file.path, offset=span.offset, nbytes=span.nbytes)
-            for file in files
-            for span in file.spans
+            for file, span in spans_of_files
         },
+    )
+
+
+def _gguf_of(folder: Path) -> Path | None:
+    """The GGUF file that is meant; None: a folder in the Hugging Face layout. Some have both."""
+    has_config = (folder / "config.json").is_file()
+    return None if has_config and any(folder.glob("*.safetensors")) else find_gguf(folder)
+
+
+def _entry(span: TensorSpan, digests: Mapping[str, Digest]) -> TensorEntry:
+    return TensorEntry(
+        name=span.name,
+        dtype=span.dtype,
+        shape=span.shape,
+        digest=digests[span.name],
+        nbytes=span.nbytes,
     )
 
 
 def _read_config(folder: Path) -> dict[str, object]:
     if not folder.is_dir():
-        raise UsageError(f"There is no folder {folder}.", folder=str(folder))
+        what = "file" if is_gguf(folder) else "folder"
+        raise UsageError(f"There is no {what} {folder}.", folder=str(folder))
     path = folder / "config.json"
     if not path.is_file():
         raise UsageError(
             f"{folder} is not a model's folder: it has no config.json. Choose the folder that"
-            " holds the model's config.json, tokenizer.json and safetensors files.",
+            " holds the model's config.json, tokenizer.json and safetensors files, or a GGUF file.",
             folder=str(folder),
         )
     try:
@@ -226,11 +248,9 @@ def _no_weights(folder: Path) -> BrokenModelError:
         why = f"has safetensors files but neither {WEIGHTS} nor {INDEX}: the download is incomplete"
     elif any(name.endswith((".bin", ".pt", ".pth")) for name in names):
         why = "has its weights as pickle files only, which can run code when they are opened"
-    elif any(name.endswith(".gguf") for name in names):
-        why = "has its weights as GGUF, which Potluck does not read"
     else:
         why = "has no weights"
     return BrokenModelError(
-        f"{folder} {why}. Potluck reads safetensors: download the model in that form.",
+        f"{folder} {why}. Potluck reads safetensors and GGUF: download the model in that form.",
         file=WEIGHTS,
     )

@@ -1,0 +1,280 @@
+"""The tokenizer and the chat template of a GGUF file, in the files of the Hugging Face layout.
+
+Two kinds of vocabulary are in use, and both become a BPE of `tokenizers`:
+
+    gpt2    byte-level: its merges stand in the file, and `tokenizer.ggml.pre` names how text is cut
+            into words before (`src/llama-vocab.cpp` of llama.cpp has the expressions)
+    llama   SentencePiece: no merges but a score for each token, from which the same merges follow;
+            what is in no token is written byte by byte
+
+Tokens that a user or the model's maker added are found in a text as they are: control tokens, which are
+no part of what is shown, and the others, which are.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers.models import BPE
+from tokenizers.processors import TemplateProcessing
+
+from potluck.errors import BrokenModelError, InvalidConfigError
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # types of tokens
+_SPACE = "▁"
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_REST_OF_TEKKEN = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORDS = r"|[^\r\n\p{L}\p{N}]?\p{L}+"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+",
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*",
+)
+_LLAMA_3 = _CONTRACTIONS + _WORDS + r"|\p{N}{1,3}" + _REST
+_QWEN_2 = _CONTRACTIONS + _WORDS + r"|\p{N}" + _REST
+_TEKKEN = "|".join(_CASED) + r"|\p{N}" + _REST_OF_TEKKEN
+_GPT_4O = "|".join(f"{part}{_CONTRACTIONS}?" for part in _CASED) + r"|\p{N}{1,3}" + _REST_OF_TEKKEN
+_GPT_2 = ""  # the expression that `tokenizers` has itself
+_DIGITS = r"\p{N}"  # before that of GPT-2
+
+# How text is cut, by what `tokenizer.ggml.pre` says.
+_CUTS: Mapping[str, str] = {
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral"), _LLAMA_3),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), _LLAMA_3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan"), _QWEN_2),
+    **dict.fromkeys(("tekken",), _TEKKEN),
+    **dict.fromkeys(("gpt-4o", "llama4"), _GPT_4O),
+    **dict.fromkeys(("gpt-2", "phi-2", "olmo", "mpt", "jais", "exaone4"), _GPT_2),
+    **dict.fromkeys(("smollm", "refact", "starcoder", "command-r", "codeshell", "exaone"), _DIGITS),
+}
+# A word that is a token is not cut further, and texts begin with a token for that.
+_WHOLE_WORDS = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken"})
+_NORMALISED = frozenset({"qwen2", "deepseek-r1-qwen"})  # to NFC, as their own tokenizers do
+
+
+def read_gguf_words(metadata: Mapping[str, object]) -> dict[str, bytes]:
+    """The files `tokenizer.json` and `tokenizer_config.json`, from a GGUF file's fields.
+
+    Raises:
+        InvalidConfigError: the file has no tokenizer, or one of a kind that is not known here.
+        BrokenModelError: it has one that makes no sense.
+    """
+    kind, words = metadata.get("tokenizer.ggml.model"), _Words(metadata)
+    build = _KINDS.get(kind) if isinstance(kind, str) else None
+    if build is None:
+        raise _unknown("tokenizer.ggml.model", kind, _KINDS)
+    try:
+        tokenizer = build(words)
+        _add_tokens(tokenizer, words)
+        text = tokenizer.to_str()
+    except (InvalidConfigError, BrokenModelError):
+        raise
+    except Exception as error:  # tokenizers raises nothing more specific
+        raise BrokenModelError(
+            f"The GGUF file's tokenizer cannot be read: {error}. Download the file again."
+        ) from error
+    return {
+        "tokenizer.json": text.encode("utf-8", "replace"),
+        "tokenizer_config.json": json.dumps(_settings(words)).encode(),
+    }
+
+
+class _Words:
+    """The fields of a tokenizer."""
+
+    def __init__(self, metadata: Mapping[str, object]) -> None:
+        self._metadata = metadata
+        self.tokens = [token for token in self._list("tokens") if isinstance(token, str)]
+        if not self.tokens:
+            raise BrokenModelError("The GGUF file has no tokens, without which it reads no text.")
+        kinds = [kind for kind in self._list("token_type") if isinstance(kind, int)]
+        self.kinds = kinds if len(kinds) == len(self.tokens) else [_NORMAL] * len(self.tokens)
+        if self._metadata.get("tokenizer.ggml.model") == "llama":
+            self._respell()
+
+    def _respell(self) -> None:
+        """Runs of spaces that were added stand in texts as such."""
+        for index, kind in enumerate(self.kinds):
+            token = self.tokens[index]
+            if kind == _USER_DEFINED and not token.strip(_SPACE):
+                self.tokens[index] = token.replace(_SPACE, " ")
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        return {token: index for index, token in enumerate(self.tokens)}
+
+    @property
+    def merges(self) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        for merge in self._list("merges"):
+            left, space, right = str(merge)[1:].partition(
+                " "
+            )  # the first one may be a space itself
+            if space:
+                found.append((str(merge)[0] + left, right))
+        return found
+
+    @property
+    def scores(self) -> list[float]:
+        scores = [float(score) for score in self._list("scores") if isinstance(score, int | float)]
+        if len(scores) != len(self.tokens):
+            raise BrokenModelError("The GGUF file has not one score for each of its tokens.")
+        return scores
+
+    def cut(self) -> str:
+        """By its name, `tokenizer.ggml.pre`."""
+        name = self._metadata.get("tokenizer.ggml.pre", "default")
+        return name if isinstance(name, str) else ""
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self._metadata.get(f"tokenizer.ggml.{name}")
+        return value if isinstance(value, bool) else default
+
+    def special(self, name: str) -> tuple[str, int] | None:
+        """The text and id of the token that is used as this."""
+        index = self._metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if not isinstance(index, int) or not 0 <= index < len(self.tokens):
+            return None
+        return self.tokens[index], index
+
+    def template(self) -> str | None:
+        template = self._metadata.get("tokenizer.chat_template")
+        return template if isinstance(template, str) else None
+
+    def _list(self, name: str) -> Sequence[object]:
+        value = self._metadata.get(f"tokenizer.ggml.{name}")
+        return cast("list[object]", value) if isinstance(value, list) else ()
+
+
+def _byte_level(words: _Words) -> Tokenizer:
+    name = words.cut()
+    if name == "default":  # written by the first converters: GPT-2's own
+        expression = _GPT_2
+    elif (found := _CUTS.get(name)) is not None:
+        expression = found
+    else:
+        raise _unknown("tokenizer.ggml.pre", name, _CUTS)
+    whole = name in _WHOLE_WORDS
+    vocabulary = words.vocabulary
+    merges = [pair for pair in words.merges if pair[0] + pair[1] in vocabulary]
+    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=merges, ignore_merges=whole))
+    uses_own = expression in (_GPT_2, _DIGITS)
+    steps = [pre_tokenizers.Split(Regex(expression), behavior="isolated")] if expression else []
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=uses_own)]
+    )
+    if name in _NORMALISED:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.decoder = decoders.ByteLevel()
+    _add_ends(tokenizer, words, bos=whole)
+    return tokenizer
+
+
+def _sentence_piece(words: _Words) -> Tokenizer:
+    unknown = next(
+        (t for t, k in zip(words.tokens, words.kinds, strict=True) if k == _UNKNOWN), None
+    )
+    tokenizer = Tokenizer(
+        BPE(
+            vocab=words.vocabulary,
+            merges=_merges_of_scores(words),
+            unk_token=unknown,
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    prefix = words.flag("add_space_prefix", True)
+    spaces = normalizers.Replace(" ", _SPACE)
+    tokenizer.normalizer = (
+        normalizers.Sequence([normalizers.Prepend(_SPACE), spaces]) if prefix else spaces
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace(_SPACE, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            *([decoders.Strip(" ", 1, 0)] if prefix else []),
+        ]
+    )
+    _add_ends(tokenizer, words, bos=True)
+    return tokenizer
+
+
+_KINDS: Mapping[str, Callable[[_Words], Tokenizer]] = {
+    "gpt2": _byte_level,
+    "llama": _sentence_piece,
+}
+
+
+def _merges_of_scores(words: _Words) -> list[tuple[str, str]]:
+    """Every way to make a token of two, the tokens of the highest score first.
+
+    That is what SentencePiece joins first. Equals in the order in which `transformers` has them.
+    """
+    normal = {
+        token: score
+        for token, kind, score in zip(words.tokens, words.kinds, words.scores, strict=True)
+        if kind == _NORMAL
+    }
+    merges = [
+        (score, token[:cut], token[cut:])
+        for token, score in normal.items()
+        for cut in range(1, len(token))
+        if token[:cut] in normal and token[cut:] in normal
+    ]
+    merges.sort(key=lambda merge: (-merge[0], -len(merge[1]), -len(merge[2])))
+    return [(left, right) for _, left, right in merges]
+
+
+def _add_tokens(tokenizer: Tokenizer, words: _Words) -> None:
+    """Those that are found in a text as they are."""
+    added = [
+        AddedToken(token, special=kind != _USER_DEFINED, normalized=False)
+        for token, kind in zip(words.tokens, words.kinds, strict=True)
+        if kind in (_CONTROL, _UNKNOWN, _USER_DEFINED) and token
+    ]
+    tokenizer.add_tokens(added)  # pyright: ignore[reportUnknownMemberType]
+
+
+def _add_ends(tokenizer: Tokenizer, words: _Words, *, bos: bool) -> None:
+    """What a text begins and ends with; `bos` where the file does not say whether it begins so."""
+    first = words.special("bos") if words.flag("add_bos_token", bos) else None
+    last = words.special("eos") if words.flag("add_eos_token", False) else None
+    ends = [end for end in (first, last) if end is not None]
+    if not ends:
+        return
+    # Numbered, since a token's text may mean something in a template.
+    pieces = (["first"] if first else []) + ["$A"] + (["last"] if last else [])
+    names = {"first": first, "last": last}
+    tokenizer.post_processor = TemplateProcessing(
+        single=pieces,
+        special_tokens=[
+            {"id": name, "ids": [end[1]], "tokens": [end[0]]}
+            for name, end in names.items()
+            if end is not None
+        ],
+    )
+
+
+def _settings(words: _Words) -> dict[str, object]:
+    """`tokenizer_config.json`."""
+    settings: dict[str, object] = {}
+    for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
+        if (token := words.special(key)) is not None:
+            settings[f"{name}_token"] = token[0]
+    if (template := words.template()) is not None:
+        settings["chat_template"] = template
+    return settings
+
+
+def _unknown(field: str, value: object, known: Mapping[str, object]) -> InvalidConfigError:
+    shown = str(value)[:60].encode("ascii", "backslashreplace").decode()
+    return InvalidConfigError(
+        f"The GGUF file's {field} is {shown}, which Potluck cannot read; it reads"
+        f" {', '.join(sorted(known))}. Take the model as safetensors.",
+        field=field,
+        value=shown,
+    )

@@ -1,0 +1,164 @@
+"""GGUF files as models: their tensors by the names of Hugging Face, and their words in a folder.
+
+Tensors are digested and sent as they stand in the file; who loads them knows their blocks by the dtype
+(`GGUF_Q4_K`). Experts, which the file has in one tensor, are cut at their bytes. The tokenizer and the
+config are written into a folder beside the digests, where everything else finds them as if the model had
+come as safetensors.
+"""
+
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gguf import MODEL_ARCH_NAMES, TensorNameMap
+
+from potluck.errors import BrokenModelError
+from potluck.files import write_atomically
+from potluck.model.config import ModelConfig
+from potluck.model.gguf_config import FACTORS, Config, GgufFile, read_gguf_config
+from potluck.model.gguf_words import read_gguf_words
+from potluck.model.limits import MAX_HEAD_DIM
+from potluck.model.manifest import TensorSpan
+from potluck.model.quantized import GGUF
+from potluck.store.digests import ModelFile, Stamp
+from potluck.store.gguf_files import gguf_parts
+from potluck.store.gguf_header import GgufHeader, GgufTensor, read_gguf_header
+
+_EXPERT = re.compile(r"(?P<before>.+\.experts)\.(?P<expert>\d+)(?P<after>\..+)\.weight")
+_PLAIN = ("F32", "F16", "BF16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedGguf:
+    """What a registry makes a model of."""
+
+    raw: Config  # in the form of Hugging Face
+    config: ModelConfig
+    spans: Mapping[str, tuple[ModelFile, TensorSpan]]
+    words: Path  # the folder with the tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One of the files of a model."""
+
+    file: ModelFile
+    header: GgufHeader
+
+
+def open_gguf(path: Path, *, cache_dir: Path) -> OpenedGguf:
+    """Read and check a model's headers, and write its words.
+
+    Raises:
+        ModelError: the files are broken, or of a model that cannot be run.
+        OSError: they cannot be read.
+    """
+    parts = [_read_part(part) for part in gguf_parts(path)]
+    # A split model's fields are all in its first file, which often has no tensors.
+    metadata = parts[0].header.metadata
+    tensors: dict[str, tuple[_Part, GgufTensor]] = {}
+    for part in parts:
+        for name, tensor in part.header.tensors.items():
+            if name in tensors:
+                raise BrokenModelError(f"{path.name} has the tensor {name} twice.", file=path.name)
+            tensors[name] = (part, tensor)
+    file = GgufFile(
+        metadata=metadata,
+        shapes={name: tensor.shape for name, (_, tensor) in tensors.items()},
+        kinds={name: tensor.kind for name, (_, tensor) in tensors.items()},
+        factors={name: _numbers(*tensors[name]) for name in FACTORS if name in tensors},
+    )
+    raw = read_gguf_config(file)
+    config = ModelConfig.from_dict(raw)
+    architecture = str(metadata["general.architecture"])
+    return OpenedGguf(
+        raw=raw,
+        config=config,
+        spans=_spans(config, architecture, tensors),
+        words=_write_words(path, raw, metadata, cache_dir),
+    )
+
+
+def _read_part(path: Path) -> _Part:
+    stamp = Stamp.of(path)
+    return _Part(ModelFile(path.resolve(), stamp, ()), read_gguf_header(path))
+
+
+def _numbers(part: _Part, tensor: GgufTensor) -> tuple[float, ...]:
+    """The numbers of a small tensor of f32."""
+    if tensor.kind != "F32" or len(tensor.shape) != 1 or not 0 < tensor.shape[0] <= MAX_HEAD_DIM:
+        raise BrokenModelError(
+            f"{part.file.path.name} has {tensor.name} as {tensor.kind} {list(tensor.shape)}, where"
+            " a few numbers of F32 should be. Download the file again.",
+            tensor=tensor.name,
+        )
+    with part.file.path.open("rb") as file:
+        file.seek(tensor.offset)
+        data = file.read(tensor.nbytes)
+    if len(data) != tensor.nbytes:
+        raise BrokenModelError(f"{part.file.path.name} is cut off.", file=part.file.path.name)
+    return struct.unpack(f"<{tensor.shape[0]}f", data)
+
+
+def _spans(
+    config: ModelConfig, architecture: str, tensors: Mapping[str, tuple[_Part, GgufTensor]]
+) -> dict[str, tuple[ModelFile, TensorSpan]]:
+    """The model's tensors by the names of Hugging Face; what is not in the files is left out."""
+    kinds = {name: kind for kind, name in MODEL_ARCH_NAMES.items()}
+    names = TensorNameMap(kinds[architecture], config.num_layers)
+    found: dict[str, tuple[ModelFile, TensorSpan]] = {}
+    for name in config.stage_tensors(range(config.num_layers), embedding=True, head=True):
+        expert = _EXPERT.fullmatch(name)
+        whole = name if expert is None else f"{expert['before']}{expert['after']}.weight"
+        stored = tensors.get(names.get_name(whole, (".weight", ".bias")) or "")
+        if stored is None:
+            continue
+        part, tensor = stored
+        span = _span(name, part, tensor)
+        if expert is not None:
+            span = _slice(span, int(expert["expert"]))
+        found[name] = (part.file, span)
+    return found
+
+
+def _span(name: str, part: _Part, tensor: GgufTensor) -> TensorSpan:
+    return TensorSpan(
+        name=name,
+        dtype=tensor.kind if tensor.kind in _PLAIN else GGUF + tensor.kind,
+        shape=tensor.shape,
+        file=part.file.path.name,
+        offset=tensor.offset,
+        nbytes=tensor.nbytes,
+    )
+
+
+def _slice(whole: TensorSpan, index: int) -> TensorSpan:
+    """One of the matrices of a tensor (count, rows, inputs)."""
+    if len(whole.shape) != 3 or index >= whole.shape[0]:
+        return whole  # whose shape will not do
+    nbytes = whole.nbytes // whole.shape[0]
+    return TensorSpan(
+        name=whole.name,
+        dtype=whole.dtype,
+        shape=whole.shape[1:],
+        file=whole.file,
+        offset=whole.offset + index * nbytes,
+        nbytes=nbytes,
+    )
+
+
+def _write_words(path: Path, raw: Config, metadata: Mapping[str, object], cache_dir: Path) -> Path:
+    """Write what else belongs into a model's folder; made anew each time, since it takes a second."""
+    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
+    folder = cache_dir / "gguf" / name
+    config = {key: value for key, value in raw.items() if key != "quantization_config"}
+    files = read_gguf_words(metadata) | {"config.json": json.dumps(config).encode()}
+    for file, data in files.items():
+        target = folder / file
+        if not target.is_file() or target.read_bytes() != data:
+            write_atomically(target, data)
+    return folder

@@ -1,0 +1,56 @@
+"""Which files are a model is seen by their names."""
+
+from pathlib import Path
+
+import pytest
+
+from potluck.errors import BrokenModelError, UsageError
+from potluck.store.gguf_files import find_gguf, gguf_files, gguf_name, gguf_parts
+
+
+def touch(folder: Path, *names: str) -> list[Path]:
+    for name in names:
+        (folder / name).touch()
+    return [folder / name for name in names]
+
+
+def test_a_split_model_counts_once_and_what_sees_pictures_not_at_all(tmp_path: Path) -> None:
+    touch(tmp_path, "mmproj-F16.gguf", "b-00002-of-00002.gguf", "b-00001-of-00002.gguf", "a.gguf")
+    touch(tmp_path, "readme.md")
+
+    assert [path.name for path in gguf_files(tmp_path)] == ["a.gguf", "b-00001-of-00002.gguf"]
+
+
+def test_the_only_file_is_found_and_of_several_none(tmp_path: Path) -> None:
+    assert find_gguf(tmp_path) is None
+    (file,) = touch(tmp_path, "a.gguf")
+
+    assert find_gguf(tmp_path) == find_gguf(file) == file
+    assert find_gguf(tmp_path / "readme.md") is None
+    touch(tmp_path, "b.gguf")
+    with pytest.raises(UsageError, match="2 GGUF models"):
+        find_gguf(tmp_path)
+
+
+def test_parts_are_found_from_any_of_them(tmp_path: Path) -> None:
+    parts = touch(tmp_path, *(f"m-{i:05}-of-00003.gguf" for i in (1, 2, 3)))
+
+    assert gguf_parts(parts[0]) == gguf_parts(parts[2]) == parts
+    assert gguf_parts(tmp_path / "whole.gguf") == [tmp_path / "whole.gguf"]
+    parts[1].unlink()
+    with pytest.raises(BrokenModelError, match="lacks m-00002-of-00003"):
+        gguf_parts(parts[0])
+
+
+@pytest.mark.parametrize("count", ["00000", "99999"])
+def test_an_absurd_count_is_refused(tmp_path: Path, count: str) -> None:
+    with pytest.raises(BrokenModelError, match="cannot be one of"):
+        gguf_parts(tmp_path / f"m-00001-of-{count}.gguf")
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("Tiny-Q4_K_M.gguf", "Tiny-Q4_K_M"), ("Tiny-00001-of-00003.gguf", "Tiny"), ("a.GGUF", "a")],
+)
+def test_a_name_leaves_out_what_all_have(file: str, name: str) -> None:
+    assert gguf_name(Path(file)) == name

@@ -1,0 +1,238 @@
+"""Write small models as GGUF, as llama.cpp's converter does it (`conversion/*.py` there)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+FAMILIES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "llama",
+    "MixtralForCausalLM": "llama",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3moe",
+    "Phi3ForCausalLM": "phi3",
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3",
+    "Olmo2ForCausalLM": "olmo2",
+    "GraniteForCausalLM": "granite",
+    "SmolLM3ForCausalLM": "smollm3",
+    "Exaone4ForCausalLM": "exaone4",
+}
+INTERLEAVED = ("llama", "granite", "smollm3")
+TOKENS = ("<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a")
+
+
+def write_gguf(
+    folder: Path,
+    path: Path,
+    *,
+    kind: str = "F32",
+    fields: Mapping[str, object] | None = None,
+    vocabulary: bool = True,
+) -> Path:
+    """Write the model of a folder as one file.
+
+    Args:
+        folder: with `config.json` and `model.safetensors`.
+        path: of the file.
+        kind: the type of matrices; of one whose rows are no whole blocks F16.
+        fields: further ones of the file, or others.
+        vocabulary: whether there is a small one of SentencePiece's kind.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    architecture = FAMILIES[config["architectures"][0]]
+    writer = gguf.GGUFWriter(path, architecture)
+    _add_sizes(writer, config, architecture)
+    if vocabulary:
+        add_sentence_piece(writer, TOKENS)
+    for name, value in (fields or {}).items():
+        _add_field(writer, name, value)
+    for name, values in _tensors(folder, config, architecture).items():
+        _add_tensor(writer, name, values, kind)
+    finish(writer)
+    return path
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def add_sentence_piece(writer: gguf.GGUFWriter, tokens: Sequence[str]) -> None:
+    kinds = {"<unk>": 2, "<s>": 3, "</s>": 3}
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([-float(index) for index in range(len(tokens))])
+    writer.add_token_types(
+        [kinds.get(token, 6 if token.startswith("<0x") else 1) for token in tokens]
+    )
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+
+
+def _add_field(writer: gguf.GGUFWriter, name: str, value: object) -> None:
+    match value:
+        case bool():
+            writer.add_bool(name, value)
+        case int():
+            writer.add_uint32(name, value)
+        case float():
+            writer.add_float32(name, value)
+        case str():
+            writer.add_string(name, value)
+        case list() | tuple():
+            writer.add_array(name, value)
+        case _:
+            raise TypeError(name)
+
+
+def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str) -> None:
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    head_dim = config.get("head_dim") or hidden // heads
+    rope = config.get("rope_parameters") or {}
+    everywhere = rope.get("full_attention", rope)
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(hidden)
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(everywhere["rope_theta"])
+    writer.add_vocab_size(config["vocab_size"])
+    if head_dim != hidden // heads or architecture.startswith(("gemma", "qwen3")):
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+    turned = int(head_dim * everywhere.get("partial_rotary_factor", 1.0))
+    writer.add_rope_dimension_count(turned)
+    match everywhere.get("rope_type"):
+        case "linear":
+            writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+            writer.add_rope_scaling_factor(everywhere["factor"])
+        case "yarn":
+            writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+            writer.add_rope_scaling_factor(everywhere["factor"])
+            writer.add_rope_scaling_orig_ctx_len(everywhere["original_max_position_embeddings"])
+        case _:
+            pass
+    match architecture:
+        case "llama" if "num_local_experts" in config:
+            writer.add_expert_count(config["num_local_experts"])
+            writer.add_expert_used_count(config["num_experts_per_tok"])
+        case "qwen3moe":
+            writer.add_expert_count(config.get("num_experts") or config["num_local_experts"])
+            writer.add_expert_used_count(config["num_experts_per_tok"])
+            writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        case "phi3":
+            original = config.get("original_max_position_embeddings")
+            original = original or config["max_position_embeddings"]
+            writer.add_rope_scaling_orig_ctx_len(original)
+            writer.add_sliding_window(config.get("sliding_window") or 0)
+        case "gemma2" | "gemma3":
+            writer.add_sliding_window(config["sliding_window"])
+            if config.get("final_logit_softcapping"):
+                writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+            if architecture == "gemma2":
+                writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+            else:
+                windows = [kind == "sliding_attention" for kind in config["layer_types"]]
+                writer.add_sliding_window_pattern(windows)
+                writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+        case "granite":
+            writer.add_attention_scale(config["attention_multiplier"])
+            writer.add_embedding_scale(config["embedding_multiplier"])
+            writer.add_residual_scale(config["residual_multiplier"])
+            writer.add_logit_scale(config["logits_scaling"])
+        case "exaone4" if config.get("sliding_window"):
+            writer.add_sliding_window(config["sliding_window"])
+            windows = [kind == "sliding_attention" for kind in config["layer_types"]]
+            writer.add_sliding_window_pattern(windows)
+        case _:
+            pass
+
+
+def _tensors(folder: Path, config: dict[str, Any], architecture: str) -> dict[str, Tensor]:
+    """By their names in the file."""
+    kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(kinds[architecture], config["num_hidden_layers"])
+    tensors: dict[str, Tensor] = {}
+    experts: dict[str, dict[int, Tensor]] = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        if name == "lm_head.weight" and config["tie_word_embeddings"]:
+            continue
+        values = tensor.float()
+        if architecture in INTERLEAVED and name.rpartition(".")[0].endswith(("q_proj", "k_proj")):
+            heads = "num_attention_heads" if "q_proj" in name else "num_key_value_heads"
+            values = permute(values, config[heads])
+        if architecture.startswith("gemma") and name.endswith("norm.weight"):
+            values = values + 1
+        if ".experts." in name:
+            before, _, after = name.partition(".experts.")
+            number, _, rest = after.partition(".")
+            experts.setdefault(f"{before}.experts.{rest}", {})[int(number)] = values
+            continue
+        tensors[_name(names, name)] = values
+    for name, matrices in experts.items():
+        stacked = torch.stack([matrices[index] for index in range(len(matrices))])
+        tensors[_name(names, name)] = stacked
+    rope = config.get("rope_parameters") or {}
+    if rope.get("rope_type") == "llama3":
+        tensors["rope_freqs.weight"] = _frequency_factors(config, rope)
+    if rope.get("rope_type") == "longrope":
+        tensors["rope_factors_long.weight"] = torch.tensor(rope["long_factor"])
+        tensors["rope_factors_short.weight"] = torch.tensor(rope["short_factor"])
+    return tensors
+
+
+def _name(names: gguf.TensorNameMap, name: str) -> str:
+    found = names.get_name(name, (".weight", ".bias"))
+    assert found is not None, name
+    return found
+
+
+def permute(rows: Tensor, heads: int) -> Tensor:
+    """`LlamaModel.permute`."""
+    halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
+    return halves.swapaxes(1, 2).reshape(rows.shape)
+
+
+def _frequency_factors(config: dict[str, Any], rope: dict[str, Any]) -> Tensor:
+    """`LlamaModel.generate_extra_tensors`."""
+    dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    frequencies = 1.0 / (rope["rope_theta"] ** (torch.arange(0, dim, 2).float() / dim))
+    original = rope["original_max_position_embeddings"]
+    factors: list[float] = []
+    for frequency in frequencies.tolist():
+        wavelength = 2 * np.pi / frequency
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        if wavelength < original / high:
+            factors.append(1.0)
+        elif wavelength > original / low:
+            factors.append(rope["factor"])
+        else:
+            smooth = (original / wavelength - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
+    return torch.tensor(factors)
+
+
+def _add_tensor(writer: gguf.GGUFWriter, name: str, values: Tensor, kind: str) -> None:
+    array = values.contiguous().numpy()
+    dtype = gguf.GGMLQuantizationType[kind]
+    if values.dim() < 2 or "ffn_gate_inp" in name or name.startswith("rope_"):
+        writer.add_tensor(name, array.astype(np.float32))
+        return
+    if array.shape[-1] % gguf.GGML_QUANT_SIZES[dtype][0]:
+        dtype = gguf.GGMLQuantizationType.F16
+    writer.add_tensor(name, gguf.quants.quantize(array, dtype), raw_dtype=dtype)
