@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import CONTEXT, CPU, VARIANTS, make_model, off
+from tiny_models import CONTEXT, CPU, VARIANTS, Reference, make_model, off
 from torch import Tensor
 
 from potluck.engine.attention import Step
 from potluck.engine.builder import StageWeights
-from potluck.engine.decoding import LayerRun, Run
+from potluck.engine.decoding import LayerRun
+from potluck.engine.generated_run import GeneratedRun
+from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.rotary import Rotary
 from potluck.engine.weights import load_weights
+from potluck.model.schemes import Scheme
 
 TOKENS = 24  # more than any window
 # Of the hidden states. Both paths multiply with the same integers, but round their inputs to 8 bits:
@@ -44,74 +47,110 @@ FAMILIES = [
 MIXTURES = ["mixtral, one expert, window", "qwen 3 moe", "qwen 3 moe, some layers, odd"]
 
 
-Load = Callable[[str], StageWeights]
+Load = Callable[[str], Reference]
 
 
 @pytest.fixture(scope="module")
-def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
+def make(tmp_path_factory: pytest.TempPathFactory) -> Load:
     """The variant with projections of whole blocks of rows, as all models of the Hub have them."""
 
     @cache
-    def load(variant: str) -> StageWeights:
+    def make(variant: str) -> Reference:
         family, fields = VARIANTS[variant]
         # Phi's projections are one matrix in the files; rotary factors fix the size of its heads.
         changes: dict[str, Any] = {} if family == "Phi3" else {"hidden_size": 64}
         if "head_dim" in fields:
             changes["head_dim"] = 16
         changes["intermediate_size"] = 80
-        reference = make_model(variant, tmp_path_factory.mktemp("model"), changes=changes)
-        return load_weights(
-            reference.config,
-            range(reference.config.num_layers),
-            embedding=False,
-            head=False,
-            tensors=reference.tensors,
-            scheme="int8",
-            device=CPU,
-        )
+        return make_model(variant, tmp_path_factory.mktemp("model"), changes=changes)
 
-    return load
+    return make
 
 
-def run_tokens(weights: StageWeights, runs: Sequence[Run], tokens: Tensor) -> Tensor:
-    """Hidden states (T, 1, D) → (T, D), one after the other."""
+def load(reference: Reference, scheme: Scheme = "int8") -> StageWeights:
+    return load_weights(
+        reference.config,
+        range(reference.config.num_layers),
+        embedding=False,
+        head=False,
+        tensors=reference.tensors,
+        scheme=scheme,
+        device=CPU,
+    )
+
+
+def load_for_torch(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> StageWeights:
+    """The same packed weights, as they compute where no function can be generated."""
+    with monkeypatch.context() as patch:
+        patch.setattr("potluck.engine.builder.best_kernels", lambda **_: ReferenceKernels())
+        return load(reference)
+
+
+def make_caches(weights: StageWeights) -> list[LayerCache]:
     config, dtype = weights.config, weights.cache_dtype
     caches = [LayerCache(config.num_kv_heads, config.head_dim, dtype, CPU) for _ in weights.blocks]
     for layer in caches:
         layer.resize(CONTEXT, 0)
-    rotaries = [Rotary(rope, CONTEXT, weights.dtype, CPU) for rope in config.ropes.distinct]
-    outputs: list[Tensor] = []
+    return caches
+
+
+def make_step(weights: StageWeights, position: int, tokens: int) -> Step:
+    ropes = weights.config.ropes.distinct
+    rotaries = [Rotary(rope, CONTEXT, weights.dtype, CPU) for rope in ropes]
+    return Step(position, tokens, rotaries, CPU)
+
+
+def run_tokens(weights: StageWeights, tokens: Tensor) -> Tensor:
+    """Hidden states (T, D) → (T, D), one after the other through the runs."""
+    caches, outputs = make_caches(weights), list[Tensor]()
     for position, token in enumerate(tokens):
-        x, step = token, Step(position, 1, rotaries, CPU)
-        for run in runs:
+        x, step = token[None], make_step(weights, position, 1)
+        for run in weights.runs:
             x = run(x, caches, step)
+        outputs.append(x)
+    return torch.cat(outputs)
+
+
+def run_chunks(weights: StageWeights, tokens: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Hidden states (T, D) → (T, D), some at a time through the layers."""
+    caches, outputs, position = make_caches(weights), list[Tensor](), 0
+    for x in tokens.split(list(sizes)):
+        step = make_step(weights, position, len(x))
+        position += len(x)
+        for block, layer in zip(weights.blocks, caches, strict=True):
+            x = block.forward(x, layer, step)
         outputs.append(x)
     return torch.cat(outputs)
 
 
 @pytest.mark.parametrize("variant", [*FAMILIES, *MIXTURES])
 @torch.inference_mode()
-def test_runs_compute_what_layers_do(load: Load, variant: str) -> None:
-    weights = load(variant)
-    tokens = torch.randn(TOKENS, 1, weights.config.hidden_size)
+def test_runs_and_chunks_compute_what_torch_does(
+    make: Load, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    weights, plain = load(make(variant)), load_for_torch(make(variant), monkeypatch)
+    tokens = torch.randn(TOKENS, weights.config.hidden_size)
     given = tokens.clone()
 
-    through_runs = run_tokens(weights, weights.runs, tokens)
+    one_by_one = run_tokens(weights, tokens)
+    in_chunks = run_chunks(weights, tokens, (14, 1, 9))
 
-    through_layers = run_tokens(weights, [LayerRun(0, weights.blocks)], tokens)
-    assert off(through_runs, through_layers) < TOLERANCE
+    assert {type(run) for run in plain.runs} == {LayerRun}
+    expected = run_tokens(plain, tokens)
+    assert off(one_by_one, expected) < TOLERANCE
+    assert off(in_chunks, expected) < TOLERANCE
     assert torch.equal(tokens, given)
 
 
 @pytest.mark.parametrize("variant", FAMILIES)
-def test_a_family_without_experts_is_one_call(load: Load, variant: str) -> None:
-    weights = load(variant)
+def test_a_family_without_experts_is_one_call(make: Load, variant: str) -> None:
+    weights = load(make(variant))
 
-    assert [type(run).__name__ for run in weights.runs] == ["GeneratedRun"]
+    assert [type(run) for run in weights.runs] == [GeneratedRun]
 
 
 @pytest.mark.parametrize("variant", MIXTURES)
-def test_what_is_before_experts_is_generated_too(load: Load, variant: str) -> None:
-    weights = load(variant)
+def test_what_is_before_experts_is_generated_too(make: Load, variant: str) -> None:
+    weights = load(make(variant))
 
-    assert {type(run).__name__ for run in weights.runs} == {"GeneratedRun"}
+    assert {type(run) for run in weights.runs} == {GeneratedRun}

@@ -23,7 +23,7 @@ from potluck.engine.blocks import (
 )
 from potluck.engine.decoding import Run, decode_runs
 from potluck.engine.device import cache_dtype, compute_dtype
-from potluck.engine.kernels import Kernels, PackedWeight, best_kernels
+from potluck.engine.kernels import Kernels, PackedWeight, ReferenceKernels, best_kernels
 from potluck.engine.linear import (
     Embedding,
     FloatEmbedding,
@@ -34,7 +34,7 @@ from potluck.engine.linear import (
     PackedLinear,
 )
 from potluck.engine.mlp import Experts, GatedMlp, Mlp, PackedMlp
-from potluck.engine.norms import HeadNorm, ProjectionNorm, QkNorm, RmsNorm
+from potluck.engine.norms import HeadNorm, ProjectionNorm, RmsNorm
 from potluck.engine.products import Products, fastest_products
 from potluck.engine.targets import PackedTarget, Target, TensorTarget, is_whole_blocks
 from potluck.model.config import ModelConfig, Shape
@@ -105,7 +105,7 @@ def build_weights(
         config=config,
         layers=layers,
         blocks=tuple(blocks),
-        runs=decode_runs(blocks, cache_dtype(scheme, device)),
+        runs=decode_runs(blocks),
         embedding=builder.embedding(table) if table is not None else None,
         norm=norm,
         lm_head=lm_head,
@@ -207,11 +207,31 @@ class _Builder:
         qkv = self._linear(prefix, parts, bias=config.qkv_bias)
         qk_norm = self._qk_norm(prefix)
         output = self._linear(prefix, ("o_proj",), bias=config.output_bias)
+        if isinstance(output, PackedLinear) and not isinstance(output.kernels, ReferenceKernels):
+            return self._generated_attention(heads, qkv, qk_norm, output)
         if config.attention_softcap is None:
             return Attention(heads, qkv, qk_norm, output)
         return SoftCappedAttention(heads, qkv, qk_norm, output, cap=config.attention_softcap)
 
-    def _qk_norm(self, prefix: str) -> QkNorm | None:
+    def _generated_attention(
+        self, heads: Heads, qkv: Linear, qk_norm: HeadNorm | ProjectionNorm | None, output: Linear
+    ) -> Attention:
+        # Not before it is needed, nor where it does not load: it brings llvmlite.
+        from potluck.engine.generated_attention import GeneratedAttention
+        from potluck.engine.kernels.generated import KINDS, GeneratedKernels
+
+        assert isinstance(self._kernels, GeneratedKernels)
+        return GeneratedAttention(
+            heads,
+            qkv,
+            qk_norm,
+            output,
+            kernels=self._kernels,
+            softcap=self._config.attention_softcap,
+            cache_kind=KINDS[cache_dtype(self._scheme, self._device)],
+        )
+
+    def _qk_norm(self, prefix: str) -> HeadNorm | ProjectionNorm | None:
         config = self._config
         names = (f"{prefix}q_norm.weight", f"{prefix}k_norm.weight")
         match config.qk_norm:

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import groupby
 
-import torch
 from torch import Tensor
 
 from potluck.engine.attention import Step
@@ -38,7 +37,7 @@ class LayerRun(Run):
         return x
 
 
-def decode_runs(blocks: Sequence[DecoderLayer], cache_dtype: torch.dtype) -> tuple[Run, ...]:
+def decode_runs(blocks: Sequence[DecoderLayer]) -> tuple[Run, ...]:
     """Cut the layers into the longest runs that one call can do."""
     if not any(_is_generated(block) for block in blocks):
         return (LayerRun(0, blocks),)
@@ -47,7 +46,7 @@ def decode_runs(blocks: Sequence[DecoderLayer], cache_dtype: torch.dtype) -> tup
 
     runs: list[Run] = []
     first = 0
-    for shape, group in groupby(blocks, lambda block: run_shape(block, cache_dtype)):
+    for shape, group in groupby(blocks, run_shape):
         some = list(group)
         run = LayerRun(first, some) if shape is None else GeneratedRun(first, some, shape)
         runs.append(run)

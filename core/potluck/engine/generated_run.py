@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor
 
-from potluck.engine.attention import SoftCappedAttention, Step
+from potluck.engine.attention import Step
 from potluck.engine.blocks import (
     DecoderLayer,
     PostNormLayer,
@@ -14,15 +13,15 @@ from potluck.engine.blocks import (
     ScaledLayer,
 )
 from potluck.engine.decoding import Run
-from potluck.engine.kernels.attention_kernel import Heads
+from potluck.engine.generated_attention import GeneratedAttention
 from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
-from potluck.engine.kernels.generated import KINDS, GeneratedKernels
+from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import PackedLinear
 from potluck.engine.mlp import Experts, PackedMlp
 from potluck.engine.norms import HeadNorm, ProjectionNorm
-from potluck.model.families import NormPlacement, QkNorm
+from potluck.model.families import NormPlacement
 
 _NORMS: Mapping[type[DecoderLayer], NormPlacement] = {
     PreNormLayer: "before",
@@ -32,30 +31,16 @@ _NORMS: Mapping[type[DecoderLayer], NormPlacement] = {
 }
 
 
-def run_shape(block: DecoderLayer, cache_dtype: torch.dtype) -> LayerShape | None:
+def run_shape(block: DecoderLayer) -> LayerShape | None:
     """What a function has to be generated for; None: it cannot do this layer."""
     weights = _layer_weights(block)
-    if weights is None or type(block) not in _NORMS:
+    if weights is None or not isinstance(block.attention, GeneratedAttention):
         return None
-    attention, epsilon = block.attention, block.norms[0].eps
-    norm = attention.qk_norm
-    kinds: dict[type, QkNorm] = {HeadNorm: "head", ProjectionNorm: "projection"}
-    heads = Heads(
-        heads=attention.num_heads,
-        kv_heads=attention.num_kv_heads,
-        head_dim=attention.head_dim,
-        rotary_dim=attention.rotary_dim,
-        qk_norm=None if norm is None else kinds[type(norm)],
-        epsilon=epsilon,
-        scale=attention.head_dim**-0.5 if attention.scale is None else attention.scale,
-        softcap=attention.cap if isinstance(attention, SoftCappedAttention) else None,
-        cache_kind=KINDS[cache_dtype],
-    )
     return layer_shape(
         weights,
-        heads,
+        block.attention.shape,
         norms=_NORMS[type(block)],
-        epsilon=epsilon,
+        epsilon=block.norms[0].eps,
         multiplier=block.multiplier if isinstance(block, ScaledLayer) else 1.0,
         activation=block.mlp.activation if isinstance(block.mlp, PackedMlp) else "silu",
     )

@@ -4,7 +4,7 @@ Their weights are f32 too: 16 bits of a norm save nothing and cost a conversion.
 the weights (adding one) is done once they are loaded.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -43,6 +43,7 @@ class QkNorm(Protocol):
 class HeadNorm:
     """Over each head by itself."""
 
+    kind: Final = "head"
     __slots__ = ("_heads", "_per_head", "_shape", "eps", "weight")
 
     def __init__(self, weight: Tensor, heads: tuple[int, int], eps: float) -> None:
@@ -67,17 +68,18 @@ class HeadNorm:
 class ProjectionNorm:
     """Over all heads together, those of queries and those of keys."""
 
-    __slots__ = ("_eps", "_sizes", "weight")
+    kind: Final = "projection"
+    __slots__ = ("_sizes", "eps", "weight")
 
     def __init__(self, weight: Tensor, sizes: tuple[int, int], eps: float) -> None:
         self.weight = weight  # (H·K + Hkv·K,)
-        self._sizes, self._eps = list(sizes), eps
+        self._sizes, self.eps = list(sizes), eps
 
     def __call__(self, x: Tensor) -> Tensor:
         parts = x.float().flatten(1).split(self._sizes, -1)
         weights = self.weight.split(self._sizes)
         normed = [
-            F.rms_norm(part, tuple(weight.shape), weight, self._eps)
+            F.rms_norm(part, tuple(weight.shape), weight, self.eps)
             for part, weight in zip(parts, weights, strict=True)
         ]
         return torch.cat(normed, -1).view(x.shape)

@@ -12,6 +12,7 @@ from potluck.engine.kernels.emit import KIND_F16, KIND_INT8
 from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
 from potluck.engine.kernels.library import KERNELS, emit_kernel, optimise, target_machine
 from potluck.engine.kernels.paths import PATHS, Path, usable_paths
+from potluck.engine.kernels.prefill_kernel import emit_attend_many
 from potluck.engine.kernels.rotate_kernel import emit_rotate
 
 # Windows wants a call to a library where a stack frame is larger than a page: none may be.
@@ -50,6 +51,8 @@ OTHER_LAYER = replace(
 SHAPED = {
     "attend": partial(emit_attend, shape=HEADS),
     "attend_odd": partial(emit_attend, shape=ODD_HEADS),
+    "attend_many": partial(emit_attend_many, shape=HEADS),
+    "attend_many_odd": partial(emit_attend_many, shape=ODD_HEADS),
     "rotate": partial(emit_rotate, shape=HEADS),
     "rotate_odd": partial(emit_rotate, shape=ODD_HEADS),
     "decode": partial(emit_decode, shape=LAYER),

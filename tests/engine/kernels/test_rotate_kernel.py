@@ -6,14 +6,14 @@ from torch_layers import make_angles, make_cache, make_heads, make_qk_norm, rota
 
 from potluck.engine.kernels.attention_kernel import Heads
 from potluck.engine.kernels.cache import dequantise_heads, quantise_heads
-from potluck.engine.kernels.generated import KINDS, host_paths
-from potluck.engine.kernels.library import library
+from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
+from potluck.engine.kernels.paths import Path
 
 DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
 TOLERANCE = {F32: 1e-5, BF16: 1e-2, F16: 2e-3, INT8: 2e-2}
 
-every_path = pytest.mark.parametrize("path", [path.name for path in host_paths()])
+every_path = pytest.mark.parametrize("path", host_paths(), ids=lambda path: path.name)
 every_heads = pytest.mark.parametrize(
     "heads",
     [
@@ -34,7 +34,7 @@ every_heads = pytest.mark.parametrize(
 @pytest.mark.parametrize("tokens", [1, 5])
 @pytest.mark.parametrize("turns", [True, False])
 def test_queries_and_keys_turn_and_are_cached(
-    path: str, heads: Heads, tokens: int, turns: bool
+    path: Path, heads: Heads, tokens: int, turns: bool
 ) -> None:
     dtype = DTYPES[heads.cache_kind]
     qkv = torch.randn(tokens, heads.heads + 2 * heads.kv_heads, heads.head_dim)
@@ -42,13 +42,8 @@ def test_queries_and_keys_turn_and_are_cached(
     angles = make_angles(heads, 11, tokens) if turns else None
     expected = rotate(qkv, heads, angles, norm)
     cache = make_cache(heads, 3 + tokens + 1, dtype).fill_(9)
-    addresses = (0, 0) if angles is None else [part.data_ptr() for part in angles]
-    size = heads.head_dim * (heads.heads if heads.qk_norm == "projection" else 1)
-    norms = (0, 0) if norm is None else (norm.data_ptr(), norm.flatten()[size:].data_ptr())
-    new = [cache[part, :, 3:].data_ptr() for part in range(2)]
-    stride = cache.stride(1) * cache.itemsize
 
-    library(path).rotate(heads)(qkv.data_ptr(), tokens, *addresses, *norms, *new, stride)
+    GeneratedKernels(path).rotate(heads, qkv.view(tokens, -1), cache, 3, angles, norm)
 
     torch.testing.assert_close(qkv, expected, rtol=1e-5, atol=1e-5)
     cached = cache[:, :, 3 : 3 + tokens]
@@ -60,7 +55,7 @@ def test_queries_and_keys_turn_and_are_cached(
 
 @every_path
 @pytest.mark.parametrize("head_dim", [10, 64, 80, 128])
-def test_int8_is_cached_in_the_bytes_of_torch(path: str, head_dim: int) -> None:
+def test_int8_is_cached_in_the_bytes_of_torch(path: Path, head_dim: int) -> None:
     heads = make_heads(2, 2, head_dim, 0, INT8)
     kv = torch.randn(6, 4, head_dim) * torch.tensor([1.0, 1e-20, 1e20, 3.0])[:, None]
     kv[0, 0] = 0
@@ -70,23 +65,21 @@ def test_int8_is_cached_in_the_bytes_of_torch(path: str, head_dim: int) -> None:
     kv[3, 3, 5:] = 0
     qkv = torch.cat((torch.zeros(6, 2, head_dim), kv), 1)
     cache = make_cache(heads, 6, INT8)
-    places = [cache[part].data_ptr() for part in range(2)]
 
-    library(path).rotate(heads)(qkv.data_ptr(), 6, 0, 0, 0, 0, *places, cache.stride(1))
+    GeneratedKernels(path).rotate(heads, qkv.view(6, -1), cache, 0, None, None)
 
     expected = quantise_heads(kv.view(6, 2, 2, head_dim).permute(1, 2, 0, 3))
     assert torch.equal(cache, expected)
 
 
 @every_path
-def test_what_is_not_finite_shows_in_the_cache(path: str) -> None:
+def test_what_is_not_finite_shows_in_the_cache(path: Path) -> None:
     heads = make_heads(1, 1, 64, 0, INT8)
     qkv = torch.ones(3, 3, 64)
     qkv[1, 1, 7], qkv[2, 2, 5] = float("nan"), float("-inf")
     cache = make_cache(heads, 3, INT8)
-    places = [cache[part].data_ptr() for part in range(2)]
 
-    library(path).rotate(heads)(qkv.data_ptr(), 3, 0, 0, 0, 0, *places, cache.stride(1))
+    GeneratedKernels(path).rotate(heads, qkv.view(3, -1), cache, 0, None, None)
 
     finite = dequantise_heads(cache)[:, 0].isfinite().all(-1)
     assert finite.tolist() == [[True, False, True], [True, True, False]]

@@ -84,15 +84,58 @@ class GeneratedKernels(Kernels):
         assert gate_up.shape[1] % 2 == 0
         return self._quantise(f"{activation}_quantise", gate_up, gate_up.shape[1] // 2)
 
-    def attend(
-        self, shape: Heads, qkv: Tensor, cache: Tensor, position: int, window: int | None
-    ) -> Tensor:
-        """Attention of some tokens, whose keys and values are cached already.
+    def prepare(self, shape: Heads) -> None:
+        """Compile `rotate` and `attend` now, half a second that the first prompt does not wait."""
+        self._library.rotate(shape)
+        self._library.attend_many(shape)
+
+    def rotate(
+        self,
+        shape: Heads,
+        qkv: Tensor,
+        cache: Tensor,
+        position: int,
+        angles: tuple[Tensor, Tensor] | None,
+        norm: Tensor | None,
+    ) -> None:
+        """Norm and turn the queries and keys of some tokens in place; cache keys and values.
 
         Args:
             shape: of the heads.
-            qkv: (T, (H + 2 Hkv)·K), f32: each token's queries, turned, before its keys and values.
+            qkv: (T, (H + 2 Hkv)·K), f32: of each token queries, keys, values.
             cache: (2, Hkv, capacity, K), or K + 4 if int8.
+            position: of the first token.
+            angles: cosines and signed sines, `rotary_dim` for each token, f32, as `rotary.rotate`
+                takes them; None: nothing turns.
+            norm: f32 weights of the norm, those of queries first; None where the shape has no norm.
+        """
+        tokens = len(qkv)
+        _check(shape, qkv, cache, position)
+        assert (norm is None) == (shape.qk_norm is None)
+        for part in angles or ():
+            assert part.dtype == torch.float32
+            assert part.is_contiguous()
+            assert part.numel() == tokens * shape.rotary_dim
+        start = [part[:, :, position:].data_ptr() for part in cache.split(1)]
+        cosines, sines = (0, 0) if angles is None else (part.data_ptr() for part in angles)
+        query_norm = key_norm = 0
+        if norm is not None:
+            normed = shape.heads if shape.qk_norm == "projection" else 1
+            assert norm.is_contiguous()
+            query_norm = norm.data_ptr()
+            key_norm = query_norm + 4 * normed * shape.head_dim
+        places = (qkv.data_ptr(), tokens, cosines, sines, query_norm, key_norm, *start)
+        self._library.rotate(shape)(*places, cache.shape[2] * shape.cached_bytes)
+
+    def attend(
+        self, shape: Heads, qkv: Tensor, cache: Tensor, position: int, window: int | None
+    ) -> Tensor:
+        """Attention of some tokens, turned and cached already.
+
+        Args:
+            shape: of the heads.
+            qkv: as `rotate` leaves it.
+            cache: likewise.
             position: of the first token.
             window: cached tokens that a query looks at, itself among them; None: all.
 
@@ -100,14 +143,7 @@ class GeneratedKernels(Kernels):
             (T, H·K), f32.
         """
         tokens, capacity = len(qkv), cache.shape[2]
-        assert qkv.dtype == torch.float32
-        assert qkv.is_contiguous()
-        assert qkv.shape[1] == (shape.heads + 2 * shape.kv_heads) * shape.head_dim
-        assert KINDS[cache.dtype] == shape.cache_kind
-        assert cache.is_contiguous()
-        assert cache.shape[:2] == (2, shape.kv_heads)
-        assert cache.shape[3] == cached_width(shape.head_dim, cache.dtype)
-        assert position + tokens <= capacity
+        _check(shape, qkv, cache, position)
         out = torch.empty((tokens, shape.heads * shape.head_dim))
         stats = torch.empty((shape.heads, tokens, 2))
         scratch = torch.empty((shape.kv_heads, scratch_floats(shape, self._library.path)))
@@ -187,3 +223,15 @@ class GeneratedKernels(Kernels):
             return
         step = max(1, blocks // self.shares)
         self._share(self._library[f"piece{packed.bits}"], arguments, blocks, step)
+
+
+def _check(shape: Heads, qkv: Tensor, cache: Tensor, position: int) -> None:
+    """What the kernels of attention take for granted."""
+    assert qkv.dtype == torch.float32
+    assert qkv.is_contiguous()
+    assert qkv.shape[1] == (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    assert KINDS[cache.dtype] == shape.cache_kind
+    assert cache.is_contiguous()
+    assert cache.shape[:2] == (2, shape.kv_heads)
+    assert cache.shape[3] == cached_width(shape.head_dim, cache.dtype)
+    assert position + len(qkv) <= cache.shape[2]

@@ -7,6 +7,7 @@ No score is computed for a panel that lies behind a row's window or ahead of all
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -53,6 +54,10 @@ _PREPARE = ir.FunctionType(VOID, [POINTER, POINTER, I64, POINTER])
 _ROWS = ir.FunctionType(VOID, [POINTER] * 5 + [I64] * 3)
 
 
+Part = tuple[Value, Value | None]
+"""The number of a vector of a head, and the mask of what is there of it; None: it is whole."""
+
+
 @dataclass(frozen=True)
 class _Layout:
     """Where things stand in the scratch of a key head, and how much is done at a time."""
@@ -63,7 +68,7 @@ class _Layout:
     @property
     def rows(self) -> int:
         """Queries whose scores are found together; with `columns`, half of the registers."""
-        return {32: 8, 8: 4}.get(self.path.registers, 2)
+        return {32: 8, 8: 6}.get(self.path.registers, 2)
 
     @property
     def columns(self) -> int:
@@ -104,8 +109,16 @@ class _Layout:
     def has_scales(self) -> bool:
         return self.shape.cache_kind == KIND_INT8
 
-    def mask(self, e: Emitter, part: int) -> Value | None:
-        """Of a vector of a head; None: it is whole."""
+    def parts(self, e: Emitter, count: int) -> Iterator[list[Part]]:
+        """A head's vectors, so many at a time: code once for those that are whole, in a loop."""
+        whole = self.shape.head_dim // (LANES * count) * count
+        with e.loop(0, whole, count) as first:
+            yield [(e.add(first, constant(I64, index)), None) for index in range(count)]
+        for start in range(whole, self.vectors, count):
+            numbers = range(start, min(start + count, self.vectors))
+            yield [(constant(I64, number), self._mask(e, number)) for number in numbers]
+
+    def _mask(self, e: Emitter, part: int) -> Value | None:
         left = self.shape.head_dim - part * LANES
         return None if left >= LANES else e.first_lanes(constant(I64, left), LANES)
 
@@ -138,7 +151,7 @@ def emit_attend_many(module: ir.Module, name: str, path: Path, shape: Heads) -> 
         )
         scratch = e.at(given["scratch"], kv_head, 4 * layout.size)
         head = e.mul(kv_head, constant(I64, shape.group))
-        heads = _Heads(e=e, shape=shape, given=given, first=head)
+        heads = _Heads(e=e, layout=layout, given=given, first=head)
         heads.clear()
         with e.loop(start, end, PANEL) as panel:
             count = _least(e, e.sub(end, panel), constant(I64, PANEL))
@@ -164,48 +177,41 @@ class _Heads:
     """The heads that share a key head."""
 
     e: Emitter
-    shape: Heads
+    layout: _Layout
     given: dict[str, Value]
     first: Value
 
     def at(self, member: Value, token: Value) -> tuple[Value, Value, Value]:
         """Where queries, stats and output of a head's token stand."""
-        e, given = self.e, self.given
+        e, given, shape = self.e, self.given, self.layout.shape
         head = e.add(self.first, member)
-        queries = e.at(given["queries"], token, _row_bytes(self.shape))
+        queries = e.at(given["queries"], token, _row_bytes(shape))
         row = e.add(e.mul(head, given["tokens"]), token)
-        out = e.at(given["out"], token, _out_bytes(self.shape))
-        size = 4 * self.shape.head_dim
+        out = e.at(given["out"], token, _out_bytes(shape))
+        size = 4 * shape.head_dim
         return e.at(queries, head, size), e.at(given["stats"], row, 8), e.at(out, head, size)
 
     def clear(self) -> None:
         e = self.e
-        with e.loop(0, self.shape.group) as member, e.loop(0, self.given["tokens"]) as token:
+        with e.loop(0, self.layout.shape.group) as member, e.loop(0, self.given["tokens"]) as token:
             _, stats, out = self.at(member, token)
             e.put(constant(F32, _LOWEST), stats)
             e.put(constant(F32, 0.0), e.at(stats, 4))
             zero = constant(_WIDE, 0.0)
-            self._each_vector(out, lambda here, mask: e.put_numbers(zero, here, KIND_F32, mask))
+            for ((part, mask),) in self.layout.parts(e, 1):
+                e.put_numbers(zero, e.at(out, part, 4 * LANES), KIND_F32, mask)
 
     def divide(self) -> None:
         """By the sum of the powers."""
         e = self.e
-        with e.loop(0, self.shape.group) as member, e.loop(0, self.given["tokens"]) as token:
+        with e.loop(0, self.layout.shape.group) as member, e.loop(0, self.given["tokens"]) as token:
             _, stats, out = self.at(member, token)
             inverse = e.fdiv(constant(F32, 1.0), e.fetch(e.at(stats, 4), F32))
             factor = e.splat(inverse, LANES)
-
-            def scale(here: Value, mask: Value | None, factor: Value = factor) -> None:
+            for ((part, mask),) in self.layout.parts(e, 1):
+                here = e.at(out, part, 4 * LANES)
                 value = e.fmul(e.fetch_numbers(here, KIND_F32, LANES, mask), factor)
                 e.put_numbers(value, here, KIND_F32, mask)
-
-            self._each_vector(out, scale)
-
-    def _each_vector(self, numbers: Value, body: object) -> None:
-        layout = _Layout(self.shape, self.e.path)
-        for part in range(layout.vectors):
-            assert callable(body)
-            body(self.e.at(numbers, 4 * LANES * part), layout.mask(self.e, part))
 
 
 def _emit_prepare(module: ir.Module, name: str, layout: _Layout) -> ir.Function:
@@ -220,14 +226,15 @@ def _emit_prepare(module: ir.Module, name: str, layout: _Layout) -> ir.Function:
         inside = e.srem(first, constant(I64, layout.block))
         block = e.at(scratch, e.sub(first, inside), 4 * layout.padded)
         target = e.at(block, inside, 4)
-        for part in range(layout.vectors):
+        for (part,) in layout.parts(e, 1):
             numbers = [_fetch_part(e, layout, row, part) for row in rows]
             if layout.has_scales:
                 scales = [_scale_of(e, shape, row) for row in rows]
                 pairs = zip(numbers, scales, strict=True)
                 numbers = [e.fmul(some, e.splat(scale, LANES)) for some, scale in pairs]
+            columns = e.at(target, part[0], 4 * layout.block * LANES)
             for index, column in enumerate(e.transpose(numbers)):
-                e.put(column, e.at(target, 4 * layout.block * (part * LANES + index)))
+                e.put(column, e.at(columns, 4 * layout.block * index))
         if layout.has_scales:
             for lane, token in enumerate(tokens):
                 scale = _scale_of(e, shape, e.at(values, token, shape.cached_bytes))
@@ -284,10 +291,9 @@ class _Rows:
         factor = constant(_WIDE, layout.shape.scale)
         for row in range(self.rows):
             source = e.at(self.queries, row * _row_bytes(layout.shape))
-            for part in range(layout.vectors):
-                here = e.at(source, 4 * LANES * part)
-                numbers = e.fetch_numbers(here, KIND_F32, LANES, layout.mask(e, part))
-                e.put(e.fmul(numbers, factor), self._query(row, part * LANES))
+            for ((part, mask),) in layout.parts(e, 1):
+                numbers = e.fetch_numbers(e.at(source, part, 4 * LANES), KIND_F32, LANES, mask)
+                e.put(e.fmul(numbers, factor), e.at(self._query(row), part, 4 * LANES))
 
     def score(self, low: Value, high: Value) -> None:
         e, layout = self.e, self.layout
@@ -300,7 +306,7 @@ class _Rows:
                 column = e.at(keys, index, 4 * layout.block)
                 parts = [e.fetch(e.at(column, 64 * part), _WIDE) for part in range(layout.columns)]
                 for row in range(self.rows):
-                    query = e.fetch(e.at(self._query(row, 0), index, 4), F32)
+                    query = e.fetch(e.at(self._query(row), index, 4), F32)
                     wide = e.splat(query, LANES)
                     for part, keys_ in enumerate(parts):
                         total = totals[row, part]
@@ -370,38 +376,35 @@ class _Rows:
         """The output so far, scaled down, and the values weighted."""
         e, layout = self.e, self.layout
         alphas = [e.splat(e.fetch(e.at(self.alphas, 4 * r), F32), LANES) for r in range(self.rows)]
-        for first in range(0, layout.vectors, layout.columns):
-            parts = range(first, min(first + layout.columns, layout.vectors))
-            totals = {
-                (row, part): e.variable(e.fmul(self._fetch_out(row, part), alphas[row]))
+        for parts in layout.parts(e, layout.columns):
+            totals = [
+                [e.variable(e.fmul(self._out(row, part), alphas[row])) for part in parts]
                 for row in range(self.rows)
-                for part in parts
-            }
+            ]
             with e.loop(low, high) as token:
                 cached = e.at(self.values, token, layout.shape.cached_bytes)
-                values = {part: _fetch_part(e, layout, cached, part) for part in parts}
+                values = [_fetch_part(e, layout, cached, part) for part in parts]
                 for row in range(self.rows):
                     power = e.splat(e.fetch(e.at(self._scores(row), token, 4), F32), LANES)
-                    for part in parts:
-                        total = totals[row, part]
-                        total.value = e.multiply_add(power, values[part], total.value)
-            for (row, part), total in totals.items():
-                here, mask = self._out(row, part), layout.mask(e, part)
-                e.put_numbers(total.value, here, KIND_F32, mask)
+                    for total, value in zip(totals[row], values, strict=True):
+                        total.value = e.multiply_add(power, value, total.value)
+            for row in range(self.rows):
+                for (part, mask), total in zip(parts, totals[row], strict=True):
+                    e.put_numbers(total.value, self._out_at(row, part), KIND_F32, mask)
 
-    def _query(self, row: int, index: int) -> Value:
-        offset = self.layout.queries + row * self.layout.padded + index
-        return self.e.at(self.scratch, 4 * offset)
+    def _query(self, row: int) -> Value:
+        return self.e.at(self.scratch, 4 * (self.layout.queries + row * self.layout.padded))
 
     def _scores(self, row: int) -> Value:
         return self.e.at(self.scratch, 4 * (self.layout.scores + row * PANEL))
 
-    def _out(self, row: int, part: int) -> Value:
-        return self.e.at(self.out, row * _out_bytes(self.layout.shape) + 4 * LANES * part)
+    def _out_at(self, row: int, part: Value) -> Value:
+        out = self.e.at(self.out, row * _out_bytes(self.layout.shape))
+        return self.e.at(out, part, 4 * LANES)
 
-    def _fetch_out(self, row: int, part: int) -> Value:
-        mask = self.layout.mask(self.e, part)
-        return self.e.fetch_numbers(self._out(row, part), KIND_F32, LANES, mask)
+    def _out(self, row: int, part: Part) -> Value:
+        number, mask = part
+        return self.e.fetch_numbers(self._out_at(row, number), KIND_F32, LANES, mask)
 
 
 def _row_bytes(shape: Heads) -> int:
@@ -413,11 +416,10 @@ def _out_bytes(shape: Heads) -> int:
     return 4 * shape.head_dim * shape.heads
 
 
-def _fetch_part(e: Emitter, layout: _Layout, cached: Value, part: int) -> Value:
+def _fetch_part(e: Emitter, layout: _Layout, cached: Value, part: Part) -> Value:
     """A vector of a key or value; integers where it has a scale."""
-    kind = layout.shape.cache_kind
-    here = e.at(cached, part * LANES * KIND_BYTES[kind])
-    return e.fetch_numbers(here, kind, LANES, layout.mask(e, part))
+    kind, (number, mask) = layout.shape.cache_kind, part
+    return e.fetch_numbers(e.at(cached, number, LANES * KIND_BYTES[kind]), kind, LANES, mask)
 
 
 def _scale_of(e: Emitter, shape: Heads, cached: Value) -> Value:
