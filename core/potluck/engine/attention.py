@@ -105,10 +105,14 @@ class Attention:
             cos, sin = step.angles[self.rope]
             rotate(qk if self._partial is None else qk[..., : self._partial], cos, sin)
         cache.write(step.position, qkv[:, H:])
+        return self.output(self.attend(qkv[:, :H], cache, step))
+
+    def attend(self, q: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        """What these queries (T, H, K) find in the cache, up to their own places: (T, H·K)."""
         span = step.span(self.window)
-        if T == 1:
-            return self.output(self._attend_one(qkv[:, :H], cache, span))
-        return self.output(self._attend_many(qkv[:, :H], cache, span))
+        if step.tokens == 1:
+            return self._attend_one(q, cache, span)
+        return self._attend_many(q, cache, span)
 
     @property
     def nbytes(self) -> int:

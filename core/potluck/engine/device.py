@@ -122,6 +122,17 @@ def usable_cores() -> int:
     return cores
 
 
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done what it was given; a CPU has, when a call returns."""
+    match device.type:
+        case "cuda":
+            torch.cuda.synchronize(device)
+        case "mps":
+            torch.mps.synchronize()
+        case _:
+            pass
+
+
 def _works(device: torch.device, dtype: torch.dtype) -> bool:
     """Try it: what a driver promises and what it does are two things."""
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):

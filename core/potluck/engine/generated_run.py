@@ -55,13 +55,13 @@ class GeneratedRun(Run):
         assert isinstance(qkv.kernels, GeneratedKernels)
         weights = [_layer_weights(block) for block in blocks]
         layers = [layer for layer in weights if layer is not None]
-        self._layers = slice(first, first + len(blocks))
+        self.layers, self.heads = slice(first, first + len(blocks)), shape.attention
         self._decoder = Decoder(qkv.kernels, layers, shape)
         self._experts = [block for block in blocks if isinstance(block.mlp, Experts)]
 
     def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
         x = x.clone()  # it is updated in place
-        memory = [cache.both for cache in caches[self._layers]]
+        memory = [cache.both for cache in caches[self.layers]]
         if not self._experts:
             self._decoder(x, memory, step.position, step.angles)
             return x

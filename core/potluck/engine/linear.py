@@ -23,6 +23,11 @@ class Linear(ABC):
 
     @property
     @abstractmethod
+    def memory(self) -> tuple[Tensor, ...]:
+        """What one token's product reads of W."""
+
+    @property
+    @abstractmethod
     def nbytes(self) -> int:
         """What it holds."""
 
@@ -39,6 +44,10 @@ class FloatLinear(Linear):
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._products(x, self.weight, self.bias)
+
+    @property
+    def memory(self) -> tuple[Tensor, ...]:
+        return (self.weight,)
 
     @property
     def nbytes(self) -> int:
@@ -61,6 +70,10 @@ class PackedLinear(Linear):
         return self.kernels.multiply(self.weight, x, addend=self.bias)
 
     @property
+    def memory(self) -> tuple[Tensor, ...]:
+        return (self.weight.data,)
+
+    @property
     def nbytes(self) -> int:
         return self.weight.nbytes + _bias_bytes(self.bias)
 
@@ -78,6 +91,10 @@ class JoinedLinear(Linear):
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.cat([part(x) for part in self._parts], -1)
+
+    @property
+    def memory(self) -> tuple[Tensor, ...]:
+        return tuple(memory for part in self._parts for memory in part.memory)
 
     @property
     def nbytes(self) -> int:

@@ -71,18 +71,18 @@ class Experts:
     close numbers. Only experts that were chosen are computed.
     """
 
-    __slots__ = ("_normalise", "_per_token", "experts", "router")
+    __slots__ = ("_normalise", "experts", "per_token", "router")
 
     def __init__(
         self, router: Tensor, experts: Sequence[Mlp], *, per_token: int, normalise: bool
     ) -> None:
         self.router = router  # (E, D), f32
         self.experts = tuple(experts)
-        self._per_token, self._normalise = per_token, normalise
+        self.per_token, self._normalise = per_token, normalise
 
     def __call__(self, x: Tensor) -> Tensor:
         probabilities = F.linear(x.float(), self.router).softmax(-1)  # (T, E)
-        weights, chosen = probabilities.topk(self._per_token, -1)  # (T, k)
+        weights, chosen = probabilities.topk(self.per_token, -1)  # (T, k)
         if self._normalise:
             weights /= weights.sum(-1, keepdim=True)
         total = torch.zeros(x.shape, device=x.device)
@@ -106,7 +106,7 @@ class Experts:
         flat = chosen.flatten()  # (T·k,)
         order = flat.argsort(stable=True)
         counts = flat.bincount(minlength=len(self.experts)).tolist()
-        tokens = (order // self._per_token).split(counts)
+        tokens = (order // self.per_token).split(counts)
         shares = weights.flatten()[order][:, None].split(counts)
         for expert, rows, share in zip(self.experts, tokens, shares, strict=True):
             if len(rows):

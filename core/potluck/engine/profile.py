@@ -16,6 +16,7 @@ from torch import Tensor
 
 from potluck.engine.attention import Step
 from potluck.engine.builder import StageWeights
+from potluck.engine.device import synchronize
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.memory import out_of_memory
 from potluck.engine.rotary import Rotary
@@ -180,21 +181,11 @@ def _time(once: Callable[[], object], device: torch.device, budget_s: float) -> 
     times: list[float] = []
     end = time.perf_counter() + budget_s
     while True:
-        _synchronize(device)
+        synchronize(device)
         start = time.perf_counter()
         once()
-        _synchronize(device)
+        synchronize(device)
         now = time.perf_counter()
         times.append((now - start) * 1e3)
         if now >= end and (len(times) > 3 or times[0] > budget_s * 1e3):
             return median(times[1:] or times)
-
-
-def _synchronize(device: torch.device) -> None:
-    match device.type:
-        case "cuda":
-            torch.cuda.synchronize(device)
-        case "mps":
-            torch.mps.synchronize()
-        case _:
-            pass

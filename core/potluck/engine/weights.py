@@ -5,6 +5,7 @@ copy of the model.
 """
 
 from collections.abc import Iterable, Sequence
+from math import prod
 
 import torch
 
@@ -15,7 +16,7 @@ from potluck.engine.reading import PIECE, Progress, Reader, StoredTensor
 from potluck.engine.targets import Target
 from potluck.errors import InvalidLayersError
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import Scheme
+from potluck.model.schemes import Scheme, packed_bytes
 from potluck.model.stored import find_stored
 
 
@@ -71,22 +72,45 @@ def random_weights(
     scheme: Scheme,
     device: torch.device,
     seed: int = 0,
+    progress: Progress | None = None,
 ) -> StageWeights:
-    """Weights that mean nothing and compute in the same time; made at the speed of memory."""
+    """Weights that mean nothing and compute in the same time; made at the speed of memory.
+
+    Raises:
+        OutOfMemoryError: the device has no room for these layers.
+    """
     generator = torch.Generator().manual_seed(seed)
     numbers = torch.randn(PIECE, generator=generator).mul_(0.02).bfloat16()
+    tensors = config.stage_tensors(layers, embedding=embedding, head=head)
+    done, total = 0, sum(map(prod, tensors.values()))
 
     def fill(targets: list[tuple[str, Target]]) -> None:
+        nonlocal done
         for _, target in targets:
-            rows = min(_rows_at_once(target, 1), -(-target.rows // ROWS) * ROWS)
-            piece = numbers.repeat(-(-rows * target.width // PIECE))[: rows * target.width]
-            piece = piece.view(rows, target.width)
-            for first in range(0, target.rows, rows):
-                target.fill(first, piece[: target.rows - first])
+            _fill(target, numbers)
+            done += target.rows * target.width
+            if progress is not None:
+                progress(done, total)
 
-    return build_weights(
-        config, layers, embedding=embedding, head=head, scheme=scheme, device=device, fill=fill
-    )
+    with out_of_memory("make these layers", device):
+        return build_weights(
+            config, layers, embedding=embedding, head=head, scheme=scheme, device=device, fill=fill
+        )
+
+
+def _fill(target: Target, numbers: torch.Tensor) -> None:
+    """The same rows again and again; what is packed once is copied."""
+    rows = min(_rows_at_once(target, 1), -(-target.rows // ROWS) * ROWS)
+    piece = numbers.repeat(-(-rows * target.width // PIECE))[: rows * target.width]
+    piece = piece.view(rows, target.width)
+    target.fill(0, piece[: target.rows])
+    packed = target.packed
+    nbytes = 0 if packed is None else packed_bytes(rows, target.width, packed.bits)
+    for number, first in enumerate(range(rows, target.rows, rows), 1):
+        if packed is not None and first + rows <= target.rows:
+            packed.data[number * nbytes :][:nbytes] = packed.data[:nbytes]
+        else:
+            target.fill(first, piece[: target.rows - first])
 
 
 def _rows_at_once(target: Target, itemsize: int) -> int:

@@ -63,7 +63,7 @@ class PlacedLinear(Linear):
     def nbytes(self) -> int:
         """What it holds on the device, or will."""
         bias = 0 if self.bias is None else self.bias.nbytes
-        return bias + sum(part.nbytes for part in self._parts())
+        return bias + sum(part.nbytes for part in self.memory)
 
     def _multiply_by_blocks(self, x: Tensor) -> Tensor:
         """Some rows of weights at a time, in the dtype of x: never a second copy of the matrix."""
@@ -84,9 +84,6 @@ class PlacedLinear(Linear):
     @abstractmethod
     def _multiply(self, x: Tensor) -> Tensor:
         """(T, padded width) → (T, rows), new memory."""
-
-    @abstractmethod
-    def _parts(self) -> tuple[Tensor, ...]: ...
 
 
 class BlockLinear(PlacedLinear):
@@ -131,7 +128,8 @@ class BlockLinear(PlacedLinear):
     def _multiply(self, x: Tensor) -> Tensor:
         return self._multiply_by_blocks(x)
 
-    def _parts(self) -> tuple[Tensor, ...]:
+    @property
+    def memory(self) -> tuple[Tensor, ...]:
         return self._integers, self._scales
 
 
@@ -181,7 +179,8 @@ class Int4Linear(PlacedLinear):
         y = self._form.multiply(x.contiguous(), self._packed, self._scales)
         return y if y.shape[1] == self.rows else y[:, : self.rows].contiguous()
 
-    def _parts(self) -> tuple[Tensor, ...]:
+    @property
+    def memory(self) -> tuple[Tensor, ...]:
         return self._packed, self._scales
 
 

@@ -1,0 +1,66 @@
+"""The attention of one token alone, of layers whose decoding is generated, as calls to be measured."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from potluck.engine.blocks import DecoderLayer
+from potluck.engine.decoding import Run
+from potluck.engine.generated_run import GeneratedRun
+from potluck.engine.kernels.attention_kernel import ATTEND_FIELDS, LANES, SUMS, Heads
+from potluck.engine.kernels.generated import GeneratedKernels
+from potluck.engine.kvcache import LayerCache
+from potluck.engine.linear import PackedLinear
+
+
+def generated_heads(runs: Sequence[Run]) -> dict[int, Heads]:
+    """The layers of a stage that are in generated runs, and the shape of their heads."""
+    return {
+        layer: run.heads
+        for run in runs
+        if isinstance(run, GeneratedRun)
+        for layer in range(run.layers.start, run.layers.stop)
+    }
+
+
+def attention_call(
+    block: DecoderLayer, heads: Heads, cache: LayerCache, position: int
+) -> Callable[[], None]:
+    """A call that attends as a generated layer does.
+
+    Args:
+        block: the layer.
+        heads: what its function was generated for.
+        cache: of the layer, with keys and values up to `position`.
+        position: of the token that looks at them.
+    """
+    qkv, window, memory = block.attention.qkv, block.attention.window, cache.both
+    assert isinstance(qkv, PackedLinear)
+    kernels = qkv.kernels
+    assert isinstance(kernels, GeneratedKernels)
+    start = 0 if window is None else max(0, position + 1 - window)
+    length = position + 1 - start
+    stride = -(-length // LANES) * LANES
+    queries = torch.randn(heads.heads, heads.head_dim)
+    scores = torch.empty((heads.heads, stride))
+    sums, out = torch.empty((heads.heads, SUMS)), torch.empty_like(queries)
+    arguments = {
+        "queries": queries.data_ptr(),
+        "keys": memory[0].data_ptr() + start * heads.cached_bytes,
+        "values": memory[1].data_ptr() + start * heads.cached_bytes,
+        "head_stride": memory.shape[2] * heads.cached_bytes,
+        "length": length,
+        "scores": scores.data_ptr(),
+        "scores_stride": stride,
+        "sums": sums.data_ptr(),
+        "out": out.data_ptr(),
+    }
+    fields = torch.tensor([arguments[name] for name in ATTEND_FIELDS])
+
+    def attend(*_: Tensor) -> None:
+        kernels.attend_one(heads, fields.data_ptr())
+
+    # With what the fields point to, which has to live as long as the call.
+    return partial(attend, queries, memory, scores, sums, out)
