@@ -65,6 +65,15 @@ def test_a_name_shown_by_the_plan_is_understood(home: Home) -> None:
     assert plan_of(home, ("Mac (cccc1111)", 20)).stages[0].node.startswith("cccc")
 
 
+def test_a_computer_means_the_best_of_its_devices(home: Home) -> None:
+    for name in ("Living-room PC", "bbbb1"):
+        plan = plan_of(home, (name, 12), ("living-room pc/cuda:1", 8))
+        assert shares(plan) == [
+            ("Living-room PC cuda:0", (0, 12)),
+            ("Living-room PC cuda:1", (12, 20)),
+        ]
+
+
 def test_no_layers_for_a_computer_leave_it_out(home: Home) -> None:
     assert shares(plan_of(home, ("Laptop", 0), ("cccc1", 20))) == [("Mac cpu", (0, 20))]
 
@@ -76,7 +85,8 @@ def test_no_layers_for_a_computer_leave_it_out(home: Home) -> None:
         ([("aaa", 20)], "no computer called aaa"),
         ([("", 20)], "no computer called"),
         ([("Mac", 20)], r"may mean several: Mac \(cccc1111\) \(id cccc1111, cpu\)"),
-        ([("Living-room PC", 20)], "may mean several"),
+        ([("Living-room PC", 12), ("bbbb", 8)], "Living-room PC/cuda:0 is named twice"),
+        ([("Living-room PC/cuda:2", 20)], "no computer called Living-room PC/cuda:2"),
         ([("Laptop", 12), ("laptop", 8)], "Laptop is named twice"),
         ([("Laptop", 10)], "has 20 layers, and the ones given add up to 10"),
         ([("Laptop", 10), ("cccc", 11)], "add up to 21"),

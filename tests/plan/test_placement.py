@@ -9,7 +9,7 @@ import pytest
 
 from potluck.errors import NotEnoughMemoryError, PlanError, UsageError
 from potluck.plan.cost import TOKEN_MESSAGE_BYTES, LinkCost, Links, ModelShape, Seat, hop_between
-from potluck.plan.placement import Plan, labels, make_plan
+from potluck.plan.placement import Plan, computer_names, labels, make_plan
 
 HomeOf = Callable[..., tuple[ModelShape, list[Seat], dict[Any, LinkCost]]]
 SeatOf = Callable[..., Seat]
@@ -339,3 +339,9 @@ def test_names_are_told_apart_only_where_they_must_be(seat_of: SeatOf) -> None:
         "Desktop/cuda:1",
         "Mac",
     )
+    assert computer_names(seats) == {
+        "1" * 64: "Laptop (11111111)",
+        "2" * 64: "Laptop (22222222)",
+        "d" * 64: "Desktop",
+        "m" * 64: "Mac",
+    }

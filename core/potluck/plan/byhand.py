@@ -1,7 +1,7 @@
 """Follow the layers that a person gave: `Desktop=20,Laptop=16`, in this order.
 
-A computer goes by its name in any case, by the first characters of its id, or, where it has several
-devices, by `name/device`.
+A computer goes by its name in any case or by the first characters of its id, and means the best of
+its devices, the first of its seats; `name/device` means any one of them.
 """
 
 from collections.abc import Sequence
@@ -70,14 +70,14 @@ def _find(seats: Sequence[Seat], names: Sequence[str], wanted: str) -> int:
         found = exact or found
     if not found and len(key) >= _SHORTEST_ID:
         found = [i for i in everyone if seats[i].node.startswith(key)]
-    if len(found) == 1:
+    if len({seats[i].node for i in found}) == 1:
         return found[0]
     if found:
         choices = ", ".join(
             f"{names[i]} (id {short(seats[i].node)}, {seats[i].device})" for i in found
         )
         raise InvalidLayersError(
-            f"{wanted} may mean several: {choices}. Use the id, or the name as name/device.",
+            f"{wanted} may mean several: {choices}. Use the id.",
             name=wanted,
         )
     raise InvalidLayersError(

@@ -5,7 +5,7 @@ the layers given by hand, and says why in words.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
@@ -143,6 +143,12 @@ def labels(seats: Sequence[Seat]) -> tuple[str, ...]:
     return tuple(label(seat) for seat in seats)
 
 
+def computer_names(seats: Iterable[Seat]) -> dict[NodeId, str]:
+    """A name for each computer that no other has."""
+    one_of_each = tuple({seat.node: seat for seat in seats}.values())
+    return {seat.node: name for seat, name in zip(one_of_each, labels(one_of_each), strict=True)}
+
+
 def make_problem(
     shape: ModelShape, seats: Sequence[Seat], links: Links, min_workers: int = 0
 ) -> Problem:
@@ -211,8 +217,9 @@ def _alone(shape: ModelShape, seats: tuple[Seat, ...], problem: Problem) -> dict
     devices: dict[NodeId, list[int]] = {}
     for i, seat in enumerate(seats):
         devices.setdefault(seat.node, []).append(i)
-    names = labels([seats[own[0]] for own in devices.values()])
-    for name, (node, own) in zip(names, devices.items(), strict=True):
+    names = computer_names(seats)
+    for node, own in devices.items():
+        name = names[node]
         alone = replace(problem.only(own), min_workers=0)
         if route := best_route(alone):
             result[node] = Alone(name=name, tokens_per_s=_rate(route.ms))

@@ -53,14 +53,28 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 Addresses = Annotated[tuple[Address, ...], Meta(max_length=MAX_ADDRESSES)]
 
 
-class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that computes: `kind` and `index` name it (`cuda:0`), `name` is for people."""
+DeviceKind = Literal["cuda", "mps", "cpu"]
 
-    kind: Literal["cuda", "mps", "cpu"]
+
+class DeviceId(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of a node's devices, as torch counts them: `cuda:0`."""
+
+    kind: DeviceKind
+    index: Count = 0
+
+
+class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that computes: `kind` and `index` name it, `name` is for people."""
+
+    kind: DeviceKind
     index: Count = 0
     name: Name = ""
     memory_total: Size
     memory_free: Size  # what this node lends, now
+
+    @property
+    def id(self) -> DeviceId:
+        return DeviceId(kind=self.kind, index=self.index)
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +85,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: Annotated[str, Meta(max_length=32, pattern=_LINE)]  # of the program
     os: Annotated[str, Meta(max_length=64, pattern=_LINE)]
     arch: Annotated[str, Meta(max_length=32, pattern=_LINE)]
-    devices: Annotated[tuple[DeviceInfo, ...], Meta(max_length=16)] = ()
+    devices: Annotated[tuple[DeviceInfo, ...], Meta(max_length=16)] = ()  # the best one first
 
 
 class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,11 +189,12 @@ class Revoked(Message, frozen=True, tag="revoked"):
 
 
 class Profile(Message, frozen=True, tag="profile"):
-    """Measure a decoder layer of each kind that this model has, on the best device."""
+    """Measure a decoder layer of each kind that this model has, on one device."""
 
     config: dict[str, object]  # the model's config.json
     scheme: Scheme
     tokens: Annotated[int, Meta(ge=1, le=4096)]  # of the prefill chunk
+    device: DeviceId | None = None  # None: the best one
 
 
 class Profiled(Message, frozen=True, tag="profiled"):
@@ -223,6 +238,7 @@ class MeasureStage(Message, frozen=True, tag="measure_stage"):
 
     epoch: Count
     position: Annotated[int, Meta(ge=0, lt=MAX_TOKENS)]  # so many tokens are cached
+    device: DeviceId | None = None  # whose stage; None: the best one's
 
 
 class StageMeasured(Message, frozen=True, tag="stage_measured"):
@@ -243,7 +259,11 @@ class BlobReceived(Message, frozen=True, tag="blob_received"):
 
 
 class Assign(Message, frozen=True, tag="assign"):
-    """These layers are yours in this plan. Answered by `need`."""
+    """These layers are yours in this plan, on this device. Answered by `need`.
+
+    A node has at most one stage on each device, all of one plan: a first one of another epoch takes
+    the place of them all. Epoch and device name a stage from here on.
+    """
 
     epoch: Count
     model_id: Hex
@@ -255,6 +275,7 @@ class Assign(Message, frozen=True, tag="assign"):
     context: Annotated[int, Meta(ge=1, le=MAX_TOKENS)]  # tokens of one session at most
     tensors: Annotated[tuple[TensorInfo, ...], Meta(max_length=MAX_TENSORS)]
     seed: Count | None = None  # of random weights, made where they are computed with: no tensors
+    device: DeviceId | None = None  # None: the best one
 
 
 class NeedTensor(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,6 +299,7 @@ class Load(Message, frozen=True, tag="load"):
     epoch: Count
     next_hop: Hop | None  # None: the last stage, which answers the driver
     previous: Hex | None = None  # the stage before; None: the first, which the driver feeds
+    device: DeviceId | None = None  # whose stage; None: the best one's
 
 
 class WarmingUp(Message, frozen=True, tag="warming_up"):
@@ -286,6 +308,7 @@ class WarmingUp(Message, frozen=True, tag="warming_up"):
     epoch: Count
     progress: Annotated[float, Meta(ge=0, le=1)]
     eta_s: Seconds | None = None
+    device: DeviceId | None = None  # whose stage, as in `load`
 
 
 class Loaded(Message, frozen=True, tag="loaded"):
@@ -298,15 +321,16 @@ class Loaded(Message, frozen=True, tag="loaded"):
 
 
 class Unload(Message, frozen=True, tag="unload"):
-    """Free what belongs to this plan."""
+    """Free what belongs to this plan, on every device."""
 
     epoch: Count
 
 
 class Unloaded(Message, frozen=True, tag="unloaded"):
-    """It is freed."""
+    """It is freed; of a worker's own accord too, when a stage is lost and the others are no use."""
 
     epoch: Count
+    device: DeviceId | None = None  # that lost its stage
 
 
 class StepFailed(_Told, frozen=True, tag="step_failed"):
