@@ -3,7 +3,7 @@
     --paths avx512vnni,avx2   which (all that the processor has)
     --threads 1               of the pool
     --rounds 9                of which the best counts
-    --only-decode             only the steps through whole layers
+    --only-layers             what takes how long in whole layers, and nothing else
 
 Weights are those of a Llama-3.2-1B, each matrix in enough copies that none is in a cache when its turn
 comes. One token: gigabytes of packed weights a second, beside what a kernel that only reads gets in the
@@ -28,13 +28,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from potluck.engine.kernels.attention_kernel import Heads
 from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
 from potluck.engine.kernels.library import library
-from potluck.engine.kernels.tensors import PackedWeight
+from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 
 
 @dataclass(frozen=True)
@@ -238,6 +239,48 @@ def decode_layers(
     )
 
 
+def prefill_layer(kernels: GeneratedKernels, model: Model, bits: int, rounds: int) -> None:
+    """Where the time of a layer goes with many tokens, keys and values in f16."""
+    heads = model.attention(torch.float16)
+    matrices = [kernels.pack(torch.randn(shape) * 0.02, bits) for shape in model.matrices.values()]
+    norm = torch.ones(model.hidden)
+    for tokens, position in ((128, 0), (128, 512), (256, 0), (256, 512), (256, 4096)):
+        hidden = torch.randn(tokens, model.hidden)
+        qkv = torch.randn(tokens, model.matrices["qkv"][0])
+        gate_up = torch.randn(tokens, 2 * model.intermediate)
+        inputs = {
+            width: kernels.quantise(torch.randn(tokens, width))
+            for width in (model.hidden, model.attended, model.intermediate)
+        }
+        cache = torch.zeros(
+            (2, model.kv_heads, position + tokens, model.head_dim), dtype=torch.float16
+        )
+        angles = torch.ones(tokens, model.head_dim), torch.zeros(tokens, model.head_dim)
+
+        def products(inputs: dict[int, QuantisedInput] = inputs) -> None:
+            for matrix in matrices:
+                kernels.multiply(matrix, inputs[matrix.width])
+
+        def others(hidden: Tensor = hidden) -> None:
+            """Two norms, three inputs as they are, two residuals."""
+            for _ in range(2):
+                kernels.quantise(torch.rms_norm(hidden, norm.shape, norm, 1e-5))
+                hidden.add_(hidden, alpha=1e-6)
+            kernels.quantise(hidden)
+
+        parts: dict[str, Callable[[], object]] = {
+            "products": products,
+            "attention": partial(kernels.attend, heads, qkv, cache, position, None),
+            "gate": partial(kernels.quantise_gated, gate_up),
+            "norms, quantise, residuals": others,
+            "rotate": partial(kernels.rotate, heads, qkv, cache, position, angles, None),
+        }
+        rows = [[seconds(action) for action in parts.values()] for _ in range(rounds)]
+        best = [min(column) * 1e3 for column in zip(*rows, strict=True)]
+        shares = ", ".join(f"{name} {ms:.2f}" for name, ms in zip(parts, best, strict=True))
+        print(f"  {model.name}, {tokens} tokens after {position}: {shares}; {sum(best):.1f} ms")
+
+
 def repeat(action: Callable[[], object]) -> None:
     for _ in range(REPEATED):
         action()
@@ -266,9 +309,10 @@ def bench(kernels: GeneratedKernels, bits: int, rounds: int) -> None:
         print(f"  {tokens:4} tokens         {rate / LAYERS:8.0f} tokens/s of {LAYERS} layers")
 
 
-def bench_decoding(kernels: GeneratedKernels, bits: int, rounds: int) -> None:
-    print(f"\n{kernels.name} int{bits}, µs a layer")
+def bench_layers(kernels: GeneratedKernels, bits: int, rounds: int) -> None:
+    print(f"\n{kernels.name} int{bits}, whole layers")
     for model in (LLAMA, QWEN):
+        prefill_layer(kernels, model, bits, max(2, rounds // 3))
         for dtype in (torch.float16, torch.int8):
             decode_layers(kernels, model, bits, dtype, rounds)
 
@@ -279,15 +323,15 @@ def main() -> None:
     parser.add_argument("--paths", default=",".join(known))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only-decode", action="store_true")
+    parser.add_argument("--only-layers", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in options.paths.split(","):
         kernels = GeneratedKernels(known[name], options.threads)
         for bits in (4, 8):
-            if not options.only_decode:
+            if not options.only_layers:
                 bench(kernels, bits, options.rounds)
-            bench_decoding(kernels, bits, options.rounds)
+            bench_layers(kernels, bits, options.rounds)
         kernels.close()
 
 

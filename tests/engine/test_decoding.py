@@ -25,24 +25,29 @@ TOKENS = 24  # more than any window
 TOLERANCE = 0.02
 
 FAMILIES = [
-    "llama",
     "llama, biases",
     "mistral, window",
     "qwen 2, window in the last layers",
     "qwen 3, window",
-    "phi 3",
     "phi 4 mini, short, partial",
     "gemma 2",
     "gemma 3",
-    "gemma 3, text of a model with pictures",
-    "olmo 2",
     "olmo 2, no shared key heads, bias",
-    "smollm 3",
     "smollm 3, window, biases",
-    "granite",
     "granite, tied, biases",
-    "exaone 4",
     "exaone 4, hybrid",
+    *(
+        pytest.param(variant, marks=pytest.mark.slow)
+        for variant in (
+            "llama",
+            "phi 3",
+            "gemma 3, text of a model with pictures",
+            "olmo 2",
+            "smollm 3",
+            "granite",
+            "exaone 4",
+        )
+    ),
 ]
 MIXTURES = ["mixtral, one expert, window", "qwen 3 moe", "qwen 3 moe, some layers, odd"]
 
@@ -140,6 +145,24 @@ def test_runs_and_chunks_compute_what_torch_does(
     assert off(one_by_one, expected) < TOLERANCE
     assert off(in_chunks, expected) < TOLERANCE
     assert torch.equal(tokens, given)
+
+
+@pytest.mark.parametrize("variant", ["llama", "gemma 2"])
+@torch.inference_mode()
+def test_caches_of_int8_compute_what_torch_does_with_them(
+    make: Load, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    monkeypatch.setattr("potluck.engine.builder.cache_dtype", lambda *_: torch.int8)
+    weights, plain = load(make(variant)), load_for_torch(make(variant), monkeypatch)
+    tokens = torch.randn(TOKENS, weights.config.hidden_size)
+
+    one_by_one = run_tokens(weights, tokens)
+    in_chunks = run_chunks(weights, tokens, (14, 1, 9))
+
+    expected = run_tokens(plain, tokens)
+    assert off(one_by_one, expected) < TOLERANCE
+    assert off(in_chunks, expected) < TOLERANCE
+    assert [type(run) for run in weights.runs] == [GeneratedRun]
 
 
 @pytest.mark.parametrize("variant", FAMILIES)

@@ -37,6 +37,21 @@ def test_what_was_written_is_read_back_keys_before_values() -> None:
     assert torch.equal(values[0], kv[:, 3:].transpose(0, 1))
 
 
+def test_int8_is_read_back_with_the_scale_of_its_head() -> None:
+    cache = LayerCache(3, 4, torch.int8, CPU)
+    cache.resize(10, 0)
+    kv = torch.randn(5, 6, 4) * torch.logspace(-3, 3, 6)[:, None]
+
+    cache.write(2, kv)
+    cache.write(7, kv[:1])
+    cache.resize(20, 8)
+
+    step = kv.abs().amax(-1, keepdim=True) / 127
+    for heads, read in zip((slice(3), slice(3, 6)), cache.read(2, 5, torch.float32), strict=True):
+        assert ((read[0].transpose(0, 1) - kv[:, heads]).abs() <= 0.51 * step[:, heads]).all()
+    assert torch.equal(cache.read(7, 1, torch.float32)[0], cache.read(2, 1, torch.float32)[0])
+
+
 def test_growing_keeps_every_token() -> None:
     cache = LayerCache(3, 4, torch.float32, CPU)
     cache.resize(4, 0)

@@ -11,6 +11,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor
 
+from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantise_heads
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.ids import SessionId
 
@@ -20,16 +21,20 @@ GRANULE = 256  # tokens; a short chat fits the first one, and few sizes mean lit
 class LayerCache:
     """Keys and values of one layer: (2, Hkv, capacity, K), those past the length are garbage.
 
-    They may be kept in fewer bits than are computed with; `read` says in which they are wanted.
+    They may be kept in fewer bits than are computed with; `read` says in which they are wanted. Those
+    of int8 have a scale behind each, (2, Hkv, capacity, K + 4).
     """
 
     __slots__ = ("_both", "_keys", "_values")
 
     def __init__(self, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device):
-        self._set(torch.empty((2, kv_heads, 0, head_dim), dtype=dtype, device=device))
+        width = cached_width(head_dim, dtype)
+        self._set(torch.empty((2, kv_heads, 0, width), dtype=dtype, device=device))
 
     def write(self, position: int, kv: Tensor) -> None:
         """Store (T, 2·Hkv, K), a token's keys before its values, from `position` on."""
+        if self._both.dtype == torch.int8:
+            kv = quantise_heads(kv)
         T, _, K = kv.shape
         target = self._both.narrow(2, position, T)  # (2, Hkv, T, K)
         if T == 1:  # the order of axes is then the same, and a permutation takes 1 µs
@@ -40,6 +45,8 @@ class LayerCache:
     def read(self, start: int, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Keys and values, (1, Hkv, length, K) each; views where they are of this dtype."""
         keys, values = self._keys.narrow(2, start, length), self._values.narrow(2, start, length)
+        if keys.dtype == torch.int8:
+            keys, values = dequantise_heads(keys), dequantise_heads(values)
         return keys.to(dtype), values.to(dtype)
 
     @property
@@ -106,7 +113,8 @@ class CachePool:
         self._layers, self._kv_heads, self._head_dim = layers, kv_heads, head_dim
         self._dtype, self._device = dtype, device
         self._context, self._budget = context, budget
-        self._bytes_per_token = 2 * layers * kv_heads * head_dim * dtype.itemsize
+        width = cached_width(head_dim, dtype)
+        self._bytes_per_token = 2 * layers * kv_heads * width * dtype.itemsize
         self._caches: OrderedDict[SessionId, SessionCache] = OrderedDict()
 
     @property
