@@ -57,6 +57,40 @@ def test_models_of_the_hub_cache_and_recent_folders_are_listed_once(hub_cache, t
     ]
 
 
+def test_every_gguf_file_is_a_model_and_one_in_parts_is_one(hub_cache, tmp_path):
+    snapshot = hub_cache / "models--anna--tiny-GGUF" / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text(COMMIT)
+    for name in ("tiny-Q4_0.gguf", "tiny-Q8_0-00001-of-00002.gguf", "mmproj-F16.gguf"):
+        (snapshot / name).write_bytes(bytes(10))
+    (snapshot / "tiny-Q8_0-00002-of-00002.gguf").write_bytes(bytes(7))
+    mine = tmp_path / "mine.gguf"
+    mine.write_bytes(bytes(5))
+    (tmp_path / "half-00001-of-00002.gguf").write_bytes(bytes(3))  # whose other part is missing
+
+    models = list_models([mine, tmp_path], hub_cache=hub_cache)
+
+    assert [(model.name, model.path, model.nbytes) for model in models[:3]] == [
+        ("mine", mine, 5),
+        ("anna/tiny-GGUF/tiny-Q4_0", snapshot / "tiny-Q4_0.gguf", 10),
+        ("anna/tiny-GGUF/tiny-Q8_0", snapshot / "tiny-Q8_0-00001-of-00002.gguf", 17),
+    ]
+
+
+def test_gguf_file_is_found_by_its_path_and_its_name(tmp_path, empty_cache):
+    mine = tmp_path / "Tiny-Q4_0.gguf"
+    mine.write_bytes(bytes(5))
+    recent = RecentFolders(tmp_path / "recent.json")
+    recent.add(mine)
+
+    for words in (str(mine), "tiny-q4_0"):
+        found = find_model(words, default=tmp_path, recent=recent.folders(), hub_cache=empty_cache)
+        assert found == mine
+    mine.unlink()
+    assert recent.folders() == []
+
+
 def test_newest_snapshot_of_a_repository_is_the_one(hub_cache):
     repository = hub_cache / "models--anna--tiny-llama"
     newer = make_folder(repository / "snapshots" / ("d00d" * 10))

@@ -1,0 +1,263 @@
+"""What a GGUF file says becomes the config that the model had."""
+
+from typing import Any
+
+import pytest
+
+from potluck.errors import InvalidConfigError
+from potluck.model.config import ModelConfig
+from potluck.model.gguf_config import GgufFile, read_gguf_config
+from potluck.model.quantized import Quantization
+from potluck.model.rope import LinearScaling, LongScaling, YarnScaling
+
+SIZES: dict[str, object] = {
+    "context_length": 4096,
+    "embedding_length": 64,
+    "block_count": 4,
+    "feed_forward_length": 96,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "attention.layer_norm_rms_epsilon": 9.999999747378752e-06,  # what f32 makes of 1e-5
+    "rope.freq_base": 500000.0,
+}
+SHAPES = {"token_embd.weight": (320, 64), "blk.0.ffn_up.weight": (96, 64)}
+
+
+def read(
+    architecture: str = "llama",
+    *,
+    shapes: dict[str, tuple[int, ...]] | None = None,
+    kinds: dict[str, str] | None = None,
+    factors: dict[str, tuple[float, ...]] | None = None,
+    tokenizer: dict[str, object] | None = None,
+    **changes: object,
+) -> tuple[dict[str, Any], ModelConfig]:
+    sizes = SIZES | {name.replace("__", "."): value for name, value in changes.items()}
+    metadata: dict[str, object] = {"general.architecture": architecture}
+    metadata |= {f"{architecture}.{k}": v for k, v in sizes.items() if v is not None}
+    metadata |= {f"tokenizer.ggml.{k}": v for k, v in (tokenizer or {}).items()}
+    shapes = SHAPES | (shapes or {})
+    found = dict.fromkeys(shapes, "F16") | (kinds or {})
+    file = GgufFile(metadata=metadata, shapes=shapes, kinds=found, factors=factors or {})
+    raw = read_gguf_config(file)
+    return raw, ModelConfig.from_dict(raw)
+
+
+def test_sizes_are_read_and_numbers_of_f32_in_the_digits_they_were_written_in() -> None:
+    raw, config = read()
+
+    assert raw["architectures"] == ["LlamaForCausalLM"]
+    assert (config.vocab_size, config.hidden_size, config.intermediate_size) == (320, 64, 96)
+    assert (config.num_layers, config.num_heads, config.num_kv_heads) == (4, 4, 2)
+    assert (config.head_dim, config.max_position) == (16, 4096)
+    assert raw["rms_norm_eps"] == 1e-5
+    assert config.ropes.distinct[0].theta == 500000.0
+    assert config.tie_word_embeddings
+
+
+def test_a_head_of_its_own_and_biases_are_seen_by_their_tensors() -> None:
+    shapes = {"output.weight": (320, 64), "blk.0.attn_q.bias": (64,), "blk.0.ffn_gate.bias": (96,)}
+
+    _, config = read(shapes=shapes)
+
+    assert not config.tie_word_embeddings
+    assert config.qkv_bias
+    assert config.mlp_bias
+
+
+@pytest.mark.parametrize(
+    ("kinds", "stored"),
+    [
+        ({"token_embd.weight": "Q6_K", "a": "Q4_K", "b": "Q4_K"}, (4, False)),
+        ({"token_embd.weight": "F16", "a": "Q4_0", "b": "Q4_0"}, (4, True)),
+        ({"token_embd.weight": "Q8_0", "a": "Q8_0", "b": "Q8_0"}, (8, True)),
+        ({"token_embd.weight": "Q8_0", "a": "IQ4_XS", "b": "IQ4_XS"}, (4, False)),
+        ({"token_embd.weight": "BF16", "a": "BF16", "b": "BF16"}, (16, False)),
+        ({"token_embd.weight": "F32", "a": "F32", "b": "F32"}, (32, False)),
+    ],
+)
+def test_the_model_is_stored_as_most_of_its_weights_are(
+    kinds: dict[str, str], stored: tuple[int, bool]
+) -> None:
+    _, config = read(shapes={"a": (1000, 64), "b": (1000, 64)}, kinds=kinds)
+
+    assert config.quantization == Quantization(
+        method="gguf", bits=stored[0], is_symmetric=stored[1], interleaved_heads=True
+    )
+
+
+def test_ends_are_those_of_the_file_and_control_tokens_named_so() -> None:
+    tokenizer: dict[str, object] = {
+        "eos_token_id": 1,
+        "eot_token_id": 4,
+        "tokens": ["a", "</s>", "<|im_end|>", "<|end|>", "b", "<end_of_turn>"],
+        "token_type": [1, 3, 3, 1, 3, 3],
+    }
+
+    _, config = read(tokenizer=tokenizer)
+
+    assert config.eos_token_ids == (1, 2, 4, 5)
+
+
+def test_factors_of_frequencies_hold_at_every_length() -> None:
+    factors = tuple(float(i + 1) for i in range(8))
+
+    _, config = read(factors={"rope_freqs.weight": factors})
+
+    assert config.ropes.distinct[0].scaling == LongScaling(
+        short=factors, long=factors, original_max_position=4096, attention_factor=1.0
+    )
+
+
+def test_long_factors_are_those_of_phi() -> None:
+    short, long = (1.0,) * 6, (2.5,) * 6
+    factors = {"rope_factors_short.weight": short, "rope_factors_long.weight": long}
+
+    _, config = read(
+        "phi3",
+        factors=factors,
+        rope__dimension_count=12,
+        rope__scaling__original_context_length=512,
+        rope__scaling__attn_factor=1.19,
+        attention__sliding_window=0,
+    )
+
+    (rope,) = config.ropes.distinct
+    assert rope.dim == 12
+    assert rope.scaling == LongScaling(
+        short=short, long=long, original_max_position=512, attention_factor=1.19
+    )
+    assert config.sliding_windows == (None,) * 4
+    assert config.fused
+
+
+def test_a_window_of_phi_is_one_of_all_layers() -> None:
+    _, config = read("phi3", attention__sliding_window=2047)
+
+    assert config.sliding_windows == (2047,) * 4
+
+
+def test_other_scalings_are_read() -> None:
+    yarn: dict[str, Any] = {
+        "rope__scaling__type": "yarn",
+        "rope__scaling__factor": 4.0,
+        "rope__scaling__original_context_length": 1024,
+        "rope__scaling__yarn_beta_fast": 16.0,
+    }
+
+    assert read(rope__scaling__type="linear", rope__scaling__factor=8.0)[1].ropes.distinct[
+        0
+    ].scaling == LinearScaling(factor=8.0)
+    assert read(rope__scale_linear=2.0)[1].ropes.distinct[0].scaling == LinearScaling(factor=2.0)
+    assert read(rope__scaling__type="none")[1].ropes.distinct[0].scaling is None
+    scaling = read("qwen2", **yarn)[1].ropes.distinct[0].scaling
+    assert isinstance(scaling, YarnScaling)
+    assert (scaling.factor, scaling.original_max_position, scaling.beta_fast) == (4.0, 1024, 16.0)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "layers", "scalar"),
+    [("gemma2", 26, 32), ("gemma2", 46, 16), ("gemma3", 34, 32), ("gemma3", 62, 16)],
+)
+def test_the_largest_gemmas_have_a_scale_of_their_own(
+    architecture: str, layers: int, scalar: int
+) -> None:
+    _, config = read(
+        architecture,
+        block_count=layers,
+        attention__key_length=32,
+        attention__value_length=32,
+        attention__sliding_window=512,
+    )
+
+    assert config.attention_scale == scalar**-0.5
+    every = 2 if architecture == "gemma2" else 6
+    assert [window is None for window in config.sliding_windows] == [
+        (layer + 1) % every == 0 for layer in range(layers)
+    ]
+    assert not config.unit_offset  # files have one added already
+    assert (config.attention_softcap, config.logits_softcap) == (
+        (50.0, 30.0) if architecture == "gemma2" else (None, None)
+    )
+
+
+def test_gemma_3_turns_local_layers_by_another_theta() -> None:
+    _, config = read(
+        "gemma3",
+        block_count=6,
+        rope__freq_base=1e6,
+        rope__scaling__type="linear",
+        rope__scaling__factor=8.0,
+        attention__sliding_window=512,
+    )
+
+    everywhere, local = config.ropes.distinct
+    assert (everywhere.theta, everywhere.scaling) == (1e6, LinearScaling(factor=8.0))
+    assert (local.theta, local.scaling) == (1e4, None)
+
+
+def test_experts_are_counted() -> None:
+    more: dict[str, Any] = {
+        "expert_count": 8,
+        "expert_used_count": 2,
+        "expert_feed_forward_length": 24,
+    }
+
+    mixtral, qwen = read(**more)[1], read("qwen3moe", **more)[1]
+
+    for config, size in ((mixtral, 96), (qwen, 24)):
+        assert config.experts is not None
+        assert (config.experts.count, config.experts.per_token) == (8, 2)
+        assert config.experts.intermediate_size == size
+        assert config.experts.normalise
+    assert mixtral.architecture == "MixtralForCausalLM"
+    assert mixtral.sliding_windows == (None,) * 4
+
+
+def test_multipliers_of_granite_go_by_other_names() -> None:
+    _, config = read(
+        "granite",
+        attention__scale=0.015625,
+        embedding_scale=12.0,
+        residual_scale=0.22,
+        logit_scale=8.0,
+    )
+
+    assert (config.attention_scale, config.embedding_multiplier) == (0.015625, 12.0)
+    assert (config.residual_multiplier, config.logits_divisor) == (0.22, 8.0)
+
+
+def test_windows_may_be_listed_layer_by_layer() -> None:
+    _, config = read(
+        "exaone4",
+        attention__sliding_window=128,
+        attention__sliding_window_pattern=[True, True, False, True],
+    )
+
+    assert config.sliding_windows == (128, 128, None, 128)
+    assert read("exaone4")[1].sliding_windows == (None,) * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"embedding_length": None}, "llama.embedding_length is missing"),
+        ({"embedding_length": True}, "llama.embedding_length must be a whole number"),
+        ({"attention__head_count": 0}, "num_attention_heads"),
+        ({"attention__head_count": []}, "attention.head_count must be the same"),
+        ({"attention__layer_norm_rms_epsilon": "x"}, "rms_epsilon must be a number"),
+        ({"rope__scaling__type": "su"}, "rope.scaling.type must be"),
+        ({"rope__scaling__type": 3}, "rope.scaling.type must be text"),
+        ({"rope__freq_base": float("nan")}, "rope_theta"),
+        ({"shapes": {"token_embd.weight": (320,)}}, "token_embd.weight must be there"),
+        ({"block_count": 1 << 40}, "num_hidden_layers"),
+    ],
+)
+def test_what_cannot_be_is_named(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidConfigError, match=field):
+        read(**changes)
+
+
+def test_a_file_without_a_family_is_refused() -> None:
+    with pytest.raises(InvalidConfigError, match=r"general\.architecture"):
+        read_gguf_config(GgufFile(metadata={}, shapes={}, kinds={}, factors={}))
