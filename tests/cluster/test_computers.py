@@ -8,7 +8,7 @@ from worker_rig import DEVICE, Engine, Party, Rig, assign, join
 
 from potluck.cluster import computers
 from potluck.cluster.computers import LocalComputer, RemoteComputer
-from potluck.cluster.deployment import Neighbours
+from potluck.cluster.stage_task import Neighbours
 from potluck.errors import (
     BusyError,
     PeerTimeoutError,
@@ -37,8 +37,10 @@ def test_a_worker_takes_its_stage_all_the_way(tmp_path: Path, model: LocalModel)
             message = assign(model)
             need = await laptop.assign(message)
             sent: list[int] = []
-            await laptop.send_weights(need, model, lambda progress: sent.append(progress.sent))
-            await laptop.load(message, model, ALONE, lambda _: None)
+            await laptop.send_weights(
+                need, model.sources, lambda progress: sent.append(progress.sent)
+            )
+            await laptop.load(message, model.sources, ALONE, lambda _: None)
 
             assert sent[-1] == model.manifest.nbytes
             assert rig.engine.loaded is not None
@@ -85,10 +87,10 @@ def test_a_worker_that_says_nothing_of_its_loading_is_given_up(
         async with Rig(tmp_path) as rig:
             control = await rig.control()
             laptop, message = control.computer, assign(model)
-            await laptop.send_weights(await laptop.assign(message), model, lambda _: None)
+            await laptop.send_weights(await laptop.assign(message), model.sources, lambda _: None)
             rig.engine.gate = asyncio.Event()
             with pytest.raises(PeerTimeoutError, match="Laptop"):
-                await laptop.load(message, model, ALONE, lambda _: None)
+                await laptop.load(message, model.sources, ALONE, lambda _: None)
             laptop.warming_up(WarmingUp(epoch=1, progress=0.9))  # too late, and harmless
             rig.engine.gate.set()
 
@@ -99,10 +101,10 @@ def test_progress_of_another_plan_is_not_this_ones(tmp_path: Path, model: LocalM
     async def main() -> None:
         async with Rig(tmp_path) as rig:
             laptop, message = (await rig.control()).computer, assign(model)
-            await laptop.send_weights(await laptop.assign(message), model, lambda _: None)
+            await laptop.send_weights(await laptop.assign(message), model.sources, lambda _: None)
             rig.engine.gate = asyncio.Event()
             seen: list[float] = []
-            loading = asyncio.create_task(laptop.load(message, model, ALONE, seen.append))
+            loading = asyncio.create_task(laptop.load(message, model.sources, ALONE, seen.append))
             await until(lambda: seen)
             laptop.warming_up(WarmingUp(epoch=9, progress=0.9))
             rig.engine.gate.set()
@@ -177,7 +179,7 @@ def test_this_computer_reads_the_models_own_files(tmp_path: Path, model: LocalMo
         message = assign(model)
         assert not (await desk.assign(message)).tensors
         loaded: list[float] = []
-        await desk.load(message, model, ALONE, loaded.append)
+        await desk.load(message, model.sources, ALONE, loaded.append)
 
         stage = supervisor.engine.loaded
         assert stage is not None
@@ -206,7 +208,7 @@ def test_a_computer_that_works_alone_makes_a_home_for_its_own_connections(
     )
 
     async def main() -> None:
-        await desk.load(assign(model), model, ALONE, lambda _: None)
+        await desk.load(assign(model), model.sources, ALONE, lambda _: None)
         home = party.identity.own_home
         assert home is not None
         assert supervisor.engine.loaded is not None

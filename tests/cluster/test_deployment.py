@@ -4,7 +4,8 @@ from collections.abc import Callable
 import pytest
 from fake_cluster import FakeComputer, failing, run, until
 
-from potluck.cluster.deployment import STREAM_ATTEMPTS, Deployment, Planned
+from potluck.cluster.deployment import Deployment, Planned
+from potluck.cluster.stage_task import STREAM_ATTEMPTS
 from potluck.cluster.survey import Survey, shape_of
 from potluck.errors import BusyError, IntegrityError, PeerLostError, RemoteError
 from potluck.plan.placement import make_plan
@@ -39,7 +40,7 @@ async def deployment_on(
 
 def three() -> tuple[FakeComputer, FakeComputer, FakeComputer]:
     desk = FakeComputer("Desk", 1)
-    desk.stores_weights = True
+    desk.is_local = desk.stores_weights = True
     return desk, FakeComputer("Laptop", 2), FakeComputer("Mac", 3)
 
 
@@ -151,7 +152,7 @@ def test_a_weights_link_that_breaks_is_made_again(model: LocalModel) -> None:
 def test_a_weights_link_that_always_breaks_is_an_error(
     model: LocalModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("potluck.cluster.deployment.STREAM_PAUSE_S", 0.0)
+    monkeypatch.setattr("potluck.cluster.stage_task.STREAM_PAUSE_S", 0.0)
 
     async def main() -> None:
         desk, laptop, mac = three()

@@ -12,10 +12,10 @@ from fake_cluster import until
 from model_folders import CONFIG, make_folder
 from stage_nodes import Driver, StageNode
 
-from potluck.cluster.deployment import tensor_info
 from potluck.cluster.generation import Generator, Token, Usage
 from potluck.cluster.pipeline import Pipeline, token_payload
 from potluck.cluster.stage_messages import Quantise, Start, TensorFile
+from potluck.cluster.stage_tensors import tensor_info
 from potluck.errors import (
     DiskFullError,
     EngineError,

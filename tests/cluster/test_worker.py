@@ -9,8 +9,8 @@ from fake_cluster import run, until
 from memory_links import link_pair
 
 from potluck.cluster import worker as worker_module
-from potluck.cluster.deployment import tensor_info
 from potluck.cluster.stage_messages import LayerProfiled, LoadProgress, LoadStage, StageLoaded
+from potluck.cluster.stage_tensors import tensor_info
 from potluck.cluster.worker import Worker, check_assignment
 from potluck.errors import (
     BrokenModelError,

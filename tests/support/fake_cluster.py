@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 from fake_chain import FakeChain
 
-from potluck.cluster.deployment import Neighbours
+from potluck.cluster.stage_task import Neighbours
 from potluck.cluster.survey import LinkQuality, Surveyed
 from potluck.errors import PotluckError
-from potluck.ids import NodeId
+from potluck.ids import Digest, NodeId
 from potluck.store.progress import TransferProgress
-from potluck.store.registry import LocalModel
+from potluck.store.registry import TensorSource
 from potluck.wire.messages import (
     Address,
     Assign,
@@ -52,6 +52,7 @@ class FakeComputer:
         self.devices: Sequence[DeviceInfo] = (
             DeviceInfo(kind="cpu", name=name, memory_total=2 * memory, memory_free=memory),
         )
+        self.is_local = False
         self.stores_weights = False  # True: it has every tensor that it is assigned
         self.calls: list[str] = []
         self.errors: dict[str, list[BaseException]] = {}
@@ -93,18 +94,20 @@ class FakeComputer:
         return Need(epoch=assign.epoch, tensors=tensors, activation_port=5000)
 
     async def send_weights(
-        self, need: Need, model: LocalModel, progress: Callable[[TransferProgress], None]
+        self,
+        need: Need,
+        sources: Mapping[Digest, TensorSource],
+        progress: Callable[[TransferProgress], None],
     ) -> None:
         await self._do("send_weights")
-        sizes = {str(entry.digest): entry.nbytes for entry in model.manifest.tensors}
-        total = sum(sizes[tensor.digest] - tensor.offset for tensor in need.tensors)
+        total = sum(sources[Digest(t.digest)].nbytes - t.offset for t in need.tensors)
         progress(TransferProgress(sent=total, total=total, bytes_per_s=1e6, eta_s=0.0))
         self.stores_weights = True
 
     async def load(
         self,
         assign: Assign,
-        model: LocalModel,
+        sources: Mapping[Digest, TensorSource],
         neighbours: Neighbours,
         progress: Callable[[float], None],
     ) -> int:
@@ -130,6 +133,7 @@ class FakeComputers:
 
     def __init__(self, local: FakeComputer, *workers: FakeComputer) -> None:
         self.local = local
+        local.is_local = True
         self.workers = list(workers)
         self.absent = 0  # paired computers that may still turn up
         self.changed = asyncio.Condition()

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from potluck.cluster.computers import RemoteComputer
-from potluck.cluster.deployment import tensor_info
 from potluck.cluster.stage_messages import LayerProfiled, LoadProgress, LoadStage, StageLoaded
+from potluck.cluster.stage_tensors import tensor_info
 from potluck.cluster.worker import Worker
 from potluck.cluster.worker_links import WorkerLinks
 from potluck.errors import PeerLostError

@@ -40,7 +40,7 @@ ComputerState: TypeAlias = Literal[
 ]
 ModelPhase: TypeAlias = Literal["none", "preparing", "streaming", "loading", "ready", "failed"]
 LoadPhase: TypeAlias = Literal[
-    "hashing", "waiting", "planning", "streaming", "loading", "ready", "failed"
+    "hashing", "waiting", "planning", "quantising", "streaming", "loading", "ready", "failed"
 ]
 PairingState: TypeAlias = Literal[
     "asking",  # the other side has not answered; no digits yet

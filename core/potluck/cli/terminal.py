@@ -23,6 +23,7 @@ PHASES = {
     "hashing": "Reading the model",
     "waiting": "Waiting for computers",
     "planning": "Planning",
+    "quantising": "Quantising weights",
     "streaming": "Sending weights",
     "loading": "Loading",
     "ready": "Ready",

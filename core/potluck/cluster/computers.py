@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from potluck.cluster.deployment import Neighbours
 from potluck.cluster.engine_supervisor import EngineSupervisor
 from potluck.cluster.stage_messages import LoadProgress as StageProgress
 from potluck.cluster.stage_messages import LoadStage, TensorFile
+from potluck.cluster.stage_task import Neighbours
 from potluck.cluster.survey import LinkQuality
 from potluck.errors import BusyError, PeerTimeoutError, RemoteProtocolError
 from potluck.ids import Digest, HomeId, NodeId
@@ -22,7 +22,7 @@ from potluck.net.measure import measure
 from potluck.net.transport import dial
 from potluck.store.fetch import send_tensors
 from potluck.store.progress import TransferProgress
-from potluck.store.registry import LocalModel
+from potluck.store.registry import TensorSource
 from potluck.wire.messages import (
     Address,
     Assign,
@@ -64,6 +64,8 @@ class Neighbour(Protocol):
 
 class LocalComputer:
     """The master's own stage process."""
+
+    is_local = True
 
     def __init__(
         self,
@@ -160,14 +162,17 @@ class LocalComputer:
         return Need(epoch=assign.epoch, tensors=(), activation_port=stage.activation_port)
 
     async def send_weights(
-        self, need: Need, model: LocalModel, progress: Callable[[TransferProgress], None]
+        self,
+        need: Need,
+        sources: Mapping[Digest, TensorSource],
+        progress: Callable[[TransferProgress], None],
     ) -> None:
         raise AssertionError("this computer needs no weights of its own model")
 
     async def load(
         self,
         assign: Assign,
-        model: LocalModel,
+        sources: Mapping[Digest, TensorSource],
         neighbours: Neighbours,
         progress: Callable[[float], None],
     ) -> int:
@@ -184,7 +189,7 @@ class LocalComputer:
             embedding=assign.embedding,
             head=assign.head,
             context=assign.context,
-            tensors=tuple(_files(assign, model)),
+            tensors=tuple(_files(assign, sources)),
             next_hop=neighbours.next_hop,
             previous=neighbours.previous,
         )
@@ -202,16 +207,18 @@ class LocalComputer:
         return await self._dial(self._home(), self.node_id, here, "activations")
 
 
-def _files(assign: Assign, model: LocalModel) -> Sequence[TensorFile]:
+def _files(assign: Assign, sources: Mapping[Digest, TensorSource]) -> Sequence[TensorFile]:
     files: list[TensorFile] = []
     for info in assign.tensors:
-        source = model.sources[Digest(info.digest)]
+        source = sources[Digest(info.digest)]
         files.append(TensorFile(info=info, path=str(source.path), offset=source.offset))
     return files
 
 
 class RemoteComputer:
     """A worker of the own home, over its control connection."""
+
+    is_local = False
 
     def __init__(
         self,
@@ -255,18 +262,21 @@ class RemoteComputer:
         return await self._ask(assign, Need, ASSIGN_TIMEOUT_S)
 
     async def send_weights(
-        self, need: Need, model: LocalModel, progress: Callable[[TransferProgress], None]
+        self,
+        need: Need,
+        sources: Mapping[Digest, TensorSource],
+        progress: Callable[[TransferProgress], None],
     ) -> None:
         link = await self._dial(self.addresses, "weights")
         try:
-            await send_tensors(link, need.tensors, model.sources, progress=progress)
+            await send_tensors(link, need.tensors, sources, progress=progress)
         finally:
             link.close()
 
     async def load(
         self,
         assign: Assign,
-        model: LocalModel,
+        sources: Mapping[Digest, TensorSource],
         neighbours: Neighbours,
         progress: Callable[[float], None],
     ) -> int:

@@ -1,89 +1,36 @@
-"""Put a plan into force: assign, stream what each computer lacks, load, connect the driver.
+"""Put a plan into force: pack, assign, stream what each computer lacks, load, connect the driver.
 
-All computers at once in each step, and a step begins when the one before is done everywhere. What
+All computers at once in each step; the loading begins when everything is sent everywhere. What
 breaks on the way breaks the deployment, and leaves every store with what it has received.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, TypeVar
-
-import msgspec
+from typing import Literal, TypeAlias, TypeVar
 
 from potluck.cluster.pipeline import ActivationLink, Pipeline, Room
+from potluck.cluster.quantisation import Quantisation
+from potluck.cluster.stage_task import Member, Neighbours, StageProgress, StageTask
+from potluck.cluster.stage_tensors import StageTensors
 from potluck.cluster.survey import PROFILE_TOKENS, shape_of
-from potluck.errors import (
-    IntegrityError,
-    PeerLostError,
-    PotluckError,
-    RemoteError,
-    RemoteProtocolError,
-)
+from potluck.cluster.tasks import together
+from potluck.errors import PotluckError, format_bytes
 from potluck.ids import NodeId
-from potluck.model.manifest import TensorEntry
 from potluck.model.schemes import Scheme
 from potluck.plan.placement import Plan, Stage
 from potluck.plan.prefill import best_chunk
-from potluck.store.progress import TransferProgress
 from potluck.store.registry import LocalModel
-from potluck.wire.messages import Address, Assign, Hop, Need, TensorInfo
+from potluck.wire.messages import Address, Assign, Hop
 
 logger = logging.getLogger(__name__)
 
-STREAM_ATTEMPTS = 5  # of one computer's weights; a link that breaks more often is no link
-STREAM_PAUSE_S = 0.2  # before the second attempt, and so much longer before each further one
-_STREAM_SHARE = 0.8  # of the progress bar; loading is the rest
+_PACK_SHARE = 0.3  # of the progress bar, where there is something to pack
+_STREAM_SHARE = 0.8  # of what is left, where there is something to send; loading is the rest
 
 _T = TypeVar("_T")
-Phase: TypeAlias = Literal["streaming", "loading"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbours:
-    """Between whom a stage stands: None is the driver."""
-
-    previous: NodeId | None
-    next_hop: Hop | None
-
-
-class Member(Protocol):
-    """A computer that can hold a stage: this one or a connected worker."""
-
-    @property
-    def node_id(self) -> NodeId: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def addresses(self) -> tuple[Address, ...]: ...
-    async def assign(self, assign: Assign) -> Need: ...
-    async def send_weights(
-        self, need: Need, model: LocalModel, progress: Callable[[TransferProgress], None]
-    ) -> None: ...
-    async def load(
-        self,
-        assign: Assign,
-        model: LocalModel,
-        neighbours: Neighbours,
-        progress: Callable[[float], None],
-    ) -> int: ...  # tokens that one session can hold there
-    async def unload(self, epoch: int) -> None: ...
-    async def connect(self, port: int) -> ActivationLink: ...
-
-
-@dataclass(slots=True, kw_only=True)
-class StageProgress:
-    """How far one computer is."""
-
-    node_id: NodeId
-    name: str
-    is_assigned: bool = False  # what it lacks is known
-    sent: int = 0
-    total: int = 0
-    bytes_per_s: float | None = None
-    eta_s: float | None = None
-    loaded: float = 0.0
+Phase: TypeAlias = Literal["quantising", "streaming", "loading"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,16 +52,6 @@ class Planned:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """One stage on its way to a computer."""
-
-    stage: Stage
-    member: Member
-    assign: Assign
-    progress: StageProgress
-
-
 class Deployment:
     """One plan in force, or on its way. `pipeline` is there once `start` returned."""
 
@@ -125,21 +62,38 @@ class Deployment:
         epoch: int,
         members: Mapping[NodeId, Member],
         changed: Callable[[], None],
+        quantisation: Quantisation | None = None,
+        link_rate: Callable[[NodeId], float | None] = lambda node: None,
     ) -> None:
+        """Make a deployment that has not begun.
+
+        Args:
+            planned: what is put into force.
+            epoch: its number.
+            members: the computers of the plan, and maybe more.
+            changed: told when there is more to show.
+            quantisation: what packs weights before they are sent; None: they are sent as they are.
+            link_rate: how many bytes a second the link with a computer takes; None: unknown.
+        """
         self.planned = planned
         self.epoch = epoch
         self.phase: Phase = "streaming"
+        self._quantisation = quantisation
+        self._link_rate = link_rate
+        self._packing = asyncio.Lock()
+        self._changed = changed
         self.tasks = [self._task(stage, members[stage.node]) for stage in planned.plan.stages]
         self.pipeline: Pipeline | None = None
         self.room: Room | None = None  # of the computer that has the least
-        self._changed = changed
         self._running: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[object] | None = None
         self._failure: PotluckError | None = None
 
-    def _task(self, stage: Stage, member: Member) -> Task:
+    def _task(self, stage: Stage, member: Member) -> StageTask:
         planned, model = self.planned, self.planned.model
-        names = model.config.stage_tensors(stage.layers, embedding=stage.embedding, head=stage.head)
+        expected = model.config.stage_tensors(
+            stage.layers, embedding=stage.embedding, head=stage.head
+        )
         assign = Assign(
             epoch=self.epoch,
             model_id=model.manifest.model_id,
@@ -149,14 +103,27 @@ class Deployment:
             embedding=stage.embedding,
             head=stage.head,
             context=planned.context,
-            tensors=tuple(map(tensor_info, model.manifest.stage(names))),
+            tensors=(),  # known when it is given
         )
-        progress = StageProgress(node_id=stage.node, name=stage.name)
-        return Task(stage=stage, member=member, assign=assign, progress=progress)
+        return StageTask(
+            stage=stage,
+            member=member,
+            assign=assign,
+            tensors=StageTensors(model, planned.scheme, expected, self._quantisation),
+            progress=StageProgress(node_id=stage.node, name=stage.name),
+            changed=self._changed,
+        )
 
     @property
     def fraction(self) -> float:
         """How much of the way to a loaded model is done."""
+        to_pack = sum(task.progress.to_pack for task in self.tasks)
+        packed = sum(task.progress.packed for task in self.tasks) / to_pack if to_pack else 1.0
+        share = _PACK_SHARE if to_pack else 0.0
+        return share * packed + (1 - share) * self._fraction_after_packing
+
+    @property
+    def _fraction_after_packing(self) -> float:
         total = sum(task.progress.total for task in self.tasks)
         sent = sum(task.progress.sent for task in self.tasks)
         streamed = sent / total if total else 1.0
@@ -165,6 +132,25 @@ class Deployment:
         loaded = sum(task.progress.loaded for task in self.tasks) / len(self.tasks)
         share = _STREAM_SHARE if total else 0.0
         return share * streamed + (1 - share) * loaded
+
+    @property
+    def message(self) -> str:
+        """What is being done, for people."""
+        model = self.planned.model.name
+        match self.phase:
+            case "quantising":
+                return f"Quantising {model} to {self.planned.scheme}"
+            case "streaming":
+                total = sum(task.progress.total for task in self.tasks)
+                return f"Sending {model}, {format_bytes(total)}" if total else f"Sending {model}"
+            case "loading":
+                return f"Loading {model}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What did not go as it should have, and was done in another way."""
+        problems = {task.tensors.problem for task in self.tasks} - {None}
+        return tuple(f"Weights are sent as they are, which takes longer: {why}" for why in problems)
 
     @property
     def streamed_bytes(self) -> dict[str, int]:
@@ -190,13 +176,17 @@ class Deployment:
             raise self._failure from None
         finally:
             self._starting = None
+            for task in self.tasks:
+                task.tensors.release()
 
     async def _start(self) -> Pipeline:
-        ports = await _together(_named(task, self._give(task)) for task in self.tasks)
-        self.phase = "loading"
-        self._changed()
-        tokens = await _together(
-            _named(task, self._load(task, self._neighbours(index, ports)))
+        await together(_named(task, self._prepare(task)) for task in self.tasks)
+        if any(task.progress.to_pack for task in self.tasks):
+            self._enter("quantising")
+        ports = await together(_named(task, self._give(task)) for task in self.tasks)
+        self._enter("loading")
+        tokens = await together(
+            _named(task, task.load(self._neighbours(index, ports)))
             for index, task in enumerate(self.tasks)
         )
         names = [task.progress.name for task in self.tasks]
@@ -205,6 +195,20 @@ class Deployment:
         self.pipeline = Pipeline(epoch=self.epoch, first=first, last=last, stages=len(self.tasks))
         self._running = asyncio.create_task(self.pipeline.run(), name="pipeline")
         return self.pipeline
+
+    async def _prepare(self, task: StageTask) -> None:
+        quantisation, rate = self._quantisation, self._link_rate(task.stage.node)
+        pays = quantisation is not None and quantisation.pays(rate)
+        await task.prepare(is_packed_first=pays)
+
+    async def _give(self, task: StageTask) -> int:
+        async with self._packing:  # one stage after the other: the first is sent meanwhile
+            await task.pack()
+        return await task.give(lambda: self._enter("streaming"))
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self._changed()
 
     def _neighbours(self, index: int, ports: Sequence[int]) -> Neighbours:
         previous = self.tasks[index - 1].member.node_id if index else None
@@ -239,53 +243,6 @@ class Deployment:
         elif self._starting is not None:
             self._starting.cancel()
 
-    async def _give(self, task: Task) -> int:
-        """Assign a stage and send what is missing; the port where it listens.
-
-        A connection that breaks under way is made again, and goes on where the store stands.
-        """
-        for attempt in range(1, STREAM_ATTEMPTS + 1):
-            need = await task.member.assign(task.assign)
-            before = task.progress.sent
-            task.progress.is_assigned = True
-            if need.tensors:
-                task.progress.total = before + _missing(task.assign, need)
-            self._changed()
-
-            def sent(progress: TransferProgress, before: int = before) -> None:
-                task.progress.sent = before + progress.sent
-                task.progress.bytes_per_s = progress.bytes_per_s
-                task.progress.eta_s = progress.eta_s
-                self._changed()
-
-            try:
-                if need.tensors:
-                    await task.member.send_weights(need, self.planned.model, sent)
-            except PeerLostError:
-                if attempt == STREAM_ATTEMPTS:
-                    raise
-                logger.info("weights link broke, going on name=%s", task.progress.name)
-                await asyncio.sleep(STREAM_PAUSE_S * attempt)
-            else:
-                return need.activation_port
-        raise AssertionError("the loop ends by returning or raising")
-
-    async def _load(self, task: Task, neighbours: Neighbours) -> int:
-        def loaded(fraction: float) -> None:
-            task.progress.loaded = fraction
-            self._changed()
-
-        try:
-            tokens = await task.member.load(task.assign, self.planned.model, neighbours, loaded)
-        except (IntegrityError, RemoteError) as error:
-            if error.code != "integrity" and error.data.get("kind") != "integrity":
-                raise
-            # A file in its store was damaged: it threw it away, and gets it again.
-            await self._give(task)
-            tokens = await task.member.load(task.assign, self.planned.model, neighbours, loaded)
-        loaded(1.0)
-        return tokens
-
     async def stop(self, *, unload: bool = True) -> None:
         """Take the plan out of force; members that are gone are not waited for."""
         if self.pipeline is not None and self._running is not None:
@@ -303,19 +260,7 @@ class Deployment:
                     raise result
 
 
-def _missing(assign: Assign, need: Need) -> int:
-    """The bytes that a computer says it lacks of what it was assigned.
-
-    Raises:
-        RemoteProtocolError: it asks for what is not its.
-    """
-    sizes = {info.digest: info.nbytes for info in assign.tensors}
-    if any(tensor.offset > sizes.get(tensor.digest, -1) for tensor in need.tensors):
-        raise RemoteProtocolError("It asks for weights that it was not assigned.")
-    return sum(sizes[tensor.digest] - tensor.offset for tensor in need.tensors)
-
-
-async def _named(task: Task, step: Coroutine[None, None, _T]) -> _T:
+async def _named(task: StageTask, step: Coroutine[None, None, _T]) -> _T:
     """An error of one of several computers says which one it is about."""
     try:
         return await step
@@ -327,20 +272,5 @@ async def _named(task: Task, step: Coroutine[None, None, _T]) -> _T:
         raise
 
 
-async def _together(steps: Iterable[Coroutine[None, None, _T]]) -> list[_T]:
-    """Run all at once; the first that fails ends the others, and its error is ours."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(step) for step in steps]
-    except ExceptionGroup as failed:
-        raise failed.exceptions[0] from None
-    return [task.result() for task in tasks]
-
-
 def _at_port(addresses: Sequence[Address], port: int) -> tuple[Address, ...]:
     return tuple(Address(host=address.host, port=port) for address in addresses)
-
-
-def tensor_info(entry: TensorEntry) -> TensorInfo:
-    """A tensor of a manifest as the wire names it."""
-    return msgspec.convert(entry, TensorInfo, from_attributes=True)

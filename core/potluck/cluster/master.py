@@ -19,6 +19,7 @@ from potluck.api.schema import LoadPhase, PlanRequest
 from potluck.cluster.deployment import Deployment, Member, Planned
 from potluck.cluster.generation import Generator
 from potluck.cluster.pipeline import computer_lost
+from potluck.cluster.quantisation import Quantisation
 from potluck.cluster.survey import Survey, Surveyed, shape_of
 from potluck.errors import (
     InvalidLayersError,
@@ -42,6 +43,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_CONTEXT = 8192  # tokens; a longer one is a choice, since it costs memory everywhere
 WAIT_FOR_WORKERS_S = 120.0  # that were asked for by number
 WAIT_FOR_NAMES_S = 20.0  # that were asked for by name: discovery takes a second or two
+DEPLOYING: tuple[LoadPhase, ...] = ("quantising", "streaming", "loading")
 SETTLE_S = 3.0  # mDNS answers within a second; the connections take less
 
 
@@ -86,6 +88,7 @@ class Master:
         open_model: Callable[[Path, Callable[[int, int], None]], Awaitable[LocalModel]],
         resolve: Callable[[str | None], Path],
         changed: Callable[[], None],
+        quantisation: Quantisation | None = None,
     ) -> None:
         self.state = LoadState()
         self.deployment: Deployment | None = None
@@ -94,6 +97,7 @@ class Master:
         self._open_model = open_model
         self._resolve = resolve
         self._changed = changed
+        self._quantisation = quantisation
         self._survey = Survey()
         self._generator: Generator | None = None
         self._epoch = secrets.randbelow(1 << 30)  # no two masters' plans are mistaken for another
@@ -313,7 +317,7 @@ class Master:
     async def _deploy(self, planned: Planned) -> Deployment:
         self._epoch += 1
         model = planned.model
-        self._enter("streaming", f"Sending {model.name}, {format_bytes(model.manifest.nbytes)}")
+        self._enter("streaming", f"Sending {model.name}")
         everyone = {c.node_id: c for c in (self._computers.local, *self._computers.available())}
         self._missing -= everyone.keys()
         if lost := [stage.name for stage in planned.plan.stages if stage.node not in everyone]:
@@ -323,6 +327,8 @@ class Master:
             epoch=self._epoch,
             members=everyone,
             changed=self._deployment_changed,
+            quantisation=self._quantisation,
+            link_rate=self._link_rate,
         )
         pipeline = await deployment.start()
         self._generator = Generator(
@@ -335,9 +341,15 @@ class Master:
         return deployment
 
     def _deployment_changed(self) -> None:
-        if self.deployment is not None and self.state.phase in ("streaming", "loading"):
+        if self.deployment is not None and self.state.phase in DEPLOYING:
             self.state.phase = self.deployment.phase
+            self.state.message = self.deployment.message
         self._changed()
+
+    def _link_rate(self, node: NodeId) -> float | None:
+        """Bytes a second to a computer, as measured last."""
+        link = self._survey.link(self._computers.local.node_id, node)
+        return link.bytes_per_s if link is not None else None
 
     async def _retire(self) -> None:
         deployment, self.deployment, self._generator = self.deployment, None, None

@@ -27,9 +27,10 @@ from potluck.cluster.activity import IDLE_S, Activity
 from potluck.cluster.backend import NodeBackend, Parts
 from potluck.cluster.computers import LocalComputer
 from potluck.cluster.engine_supervisor import EngineSupervisor
-from potluck.cluster.master import Master
+from potluck.cluster.master import DEPLOYING, Master
 from potluck.cluster.membership import Membership, MembershipEvents
 from potluck.cluster.pairing import PairingDesk
+from potluck.cluster.quantisation import Quantisation
 from potluck.cluster.tasks import TaskSet
 from potluck.cluster.worker import Worker
 from potluck.cluster.worker_links import WorkerLinks
@@ -90,6 +91,9 @@ class Node:
             changed=self._changed,
         )
         self.identity.watch(self.engine)
+        self.quantisation = Quantisation(
+            store=self.store, memory=folders.cache / "packed", engine=self.engine.handle
+        )
         self.worker = Worker(
             stage=self.engine.handle,
             store=self.store,
@@ -152,6 +156,7 @@ class Node:
             open_model=self._open_model,
             resolve=self._resolve_model,
             changed=self.activity.touch,
+            quantisation=self.quantisation,
         )
         self.backend = NodeBackend(
             Parts(
@@ -181,6 +186,7 @@ class Node:
             stack.callback(self.store.close)
             engine = self._tasks.spawn(self.engine.run())
             stack.push_async_callback(_end, engine)
+            stack.push_async_callback(self.quantisation.stop)
             await self.listener.start()
             stack.push_async_callback(self.listener.stop)
             await self.discovery.start(self._advert())
@@ -229,7 +235,7 @@ class Node:
         while True:
             revision = await self.activity.changed(revision)
             for computer in self.membership.connected():
-                is_busy = self.master.state.phase in ("streaming", "loading")
+                is_busy = self.master.state.phase in DEPLOYING
                 if is_busy or survey.link(local.node_id, computer.node_id) is not None:
                     continue
                 if await survey.links(local, [computer]):

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from potluck.api import schema
 from potluck.api.schema import ComputerState, LoadProgress, PlanView, StageView, Transfer
 from potluck.cluster.computers import LocalComputer, RemoteComputer
 from potluck.cluster.deployment import Deployment, Planned
-from potluck.cluster.master import LoadState, Master
+from potluck.cluster.master import DEPLOYING, LoadState, Master
 from potluck.cluster.membership import Membership
 from potluck.cluster.pairing import PairingDesk
 from potluck.cluster.worker import Loan, Worker
@@ -21,6 +23,7 @@ _PHASE_SHARE: Mapping[str, tuple[float, float]] = {
     "hashing": (0.0, 0.1),
     "waiting": (0.1, 0.1),
     "planning": (0.1, 0.15),
+    "quantising": (0.15, 1.0),
     "streaming": (0.15, 1.0),
     "loading": (0.15, 1.0),
     "ready": (1.0, 1.0),
@@ -66,7 +69,10 @@ def plan_view(planned: Planned, *, epoch: int) -> PlanView:
 
 def deployment_plan(deployment: Deployment) -> PlanView:
     """The plan in force, or on its way."""
-    return plan_view(deployment.planned, epoch=deployment.epoch)
+    view = plan_view(deployment.planned, epoch=deployment.epoch)
+    return msgspec.structs.replace(
+        view, explanation="\n".join(filter(None, (view.explanation, *deployment.notes)))
+    )
 
 
 def transfers(deployment: Deployment | None) -> tuple[Transfer, ...]:
@@ -90,7 +96,7 @@ def load_fraction(state: LoadState, deployment: Deployment | None) -> float:
     inside = 0.0
     if state.phase == "hashing":
         inside = state.hashed
-    elif state.phase in ("streaming", "loading") and deployment is not None:
+    elif state.phase in DEPLOYING and deployment is not None:
         inside = deployment.fraction
     return start + (end - start) * inside
 
@@ -127,6 +133,7 @@ def model_state(master: Master, tokens_per_s: float | None) -> schema.ModelState
         "hashing": "preparing",
         "waiting": "preparing",
         "planning": "preparing",
+        "quantising": "preparing",
         "streaming": "streaming",
         "loading": "loading",
         "ready": "ready",
@@ -246,7 +253,9 @@ class ComputerViews:
             progress = task.progress
             if self._master.state.phase == "streaming" and progress.sent < progress.total:
                 return "receiving", progress.sent / progress.total, layers
-            if self._master.state.phase in ("streaming", "loading"):
+            if self._master.state.phase == "quantising":
+                return "ready", None, layers
+            if self._master.state.phase in DEPLOYING:
                 return "loading", progress.loaded, layers
             return "running", None, layers
         return "ready", None, None

@@ -1,0 +1,234 @@
+"""The tensors of one stage as they are sent, or read by this computer's own stage process.
+
+In a packed scheme a worker needs a quarter to a half of the bytes of the model's files. So matrices are
+packed before they are sent, and what became of which tensors is remembered: then a second load packs
+nothing, and computers that have the packed bytes are sent nothing. It is a saving and no condition:
+what the disk does not take goes as it is, and is packed by whoever loads it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import msgspec
+
+from potluck.cluster.quantisation import Matrix, Quantisation
+from potluck.cluster.stage_messages import TensorFile
+from potluck.errors import IntegrityError, StoreError
+from potluck.ids import Digest
+from potluck.model.config import Shape
+from potluck.model.manifest import TensorEntry
+from potluck.model.schemes import PACKED_DTYPES, Scheme, tensor_bits
+from potluck.model.stored import find_stored
+from potluck.store.quantised import Packed, recall, remember
+from potluck.store.registry import LocalModel, TensorSource
+from potluck.wire.messages import TensorInfo
+
+logger = logging.getLogger(__name__)
+
+_DTYPES = {bits: dtype for dtype, bits in PACKED_DTYPES.items()}
+
+
+@dataclass(slots=True, eq=False)
+class _Tensor:
+    """A tensor of the model."""
+
+    name: str
+    shape: Shape
+    parts: tuple[TensorEntry, ...]  # that it is stored in
+    matrix: Matrix | None  # None: it is not packed
+    packed: Packed | None = None  # what became of it, here or once upon a time
+
+    def infos(self, *, packed: bool) -> Iterable[TensorInfo]:
+        if not packed or self.packed is None or self.matrix is None:
+            return map(tensor_info, self.parts)
+        info = TensorInfo(
+            name=self.name,
+            dtype=_DTYPES[self.matrix.bits],
+            shape=self.shape,
+            digest=self.packed.digest,
+            nbytes=self.packed.nbytes,
+        )
+        return (info,)
+
+
+class StageTensors:
+    """What a stage is made of, packed as far as it is."""
+
+    def __init__(
+        self,
+        model: LocalModel,
+        scheme: Scheme,
+        expected: Mapping[str, Shape],
+        quantisation: Quantisation | None,
+    ) -> None:
+        """Make those of one stage; `prepare` comes before anything else.
+
+        Args:
+            model: whose they are.
+            scheme: that the stage computes in.
+            expected: names and shapes of its tensors.
+            quantisation: what packs; None: nothing is packed.
+        """
+        self._model, self._expected = model, expected
+        self._scheme: Scheme = scheme
+        self._quantisation = quantisation
+        self._tensors: list[_Tensor] = []
+        self._pinned: set[Digest] = set()
+        self.problem: str | None = None
+        """Why the rest is sent as it is, though it should have been packed."""
+
+    async def prepare(self) -> None:
+        """Look up what was packed before."""
+        self._tensors = await asyncio.to_thread(self._look_up)
+        if self._quantisation is not None:
+            self._pin(tensor.packed for tensor in self._tensors)
+
+    def _look_up(self) -> list[_Tensor]:
+        model, quantisation = self._model, self._quantisation
+        entries = {entry.name: entry for entry in model.manifest.tensors}
+        stored = find_stored(model.config, self._expected, entries, where=str(model.folder))
+        tensors = [
+            _Tensor(name, self._expected[name], parts, self._matrix(name, parts))
+            for name, parts in stored.items()
+        ]
+        if quantisation is not None:
+            known = recall(quantisation.memory, model.manifest.model_id)
+            for tensor in tensors:
+                if tensor.matrix is not None:
+                    tensor.packed = known.get(tensor.matrix.key)
+        return tensors
+
+    def _matrix(self, name: str, parts: Iterable[TensorEntry]) -> Matrix | None:
+        model, shape = self._model, self._expected[name]
+        bits = tensor_bits(model.config, name, shape, self._scheme)
+        if bits is None or self._quantisation is None:
+            return None
+        return Matrix(
+            model=model.manifest.model_id,
+            name=name,
+            config=dict(model.manifest.config),
+            shape=(shape[0], prod(shape[1:])),
+            bits=bits,
+            files=tuple(_tensor_file(part, model.sources[part.digest]) for part in parts),
+        )
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """What has to be read to pack what never was."""
+        return sum(matrix.nbytes for matrix in self._unpacked)
+
+    @property
+    def _unpacked(self) -> list[Matrix]:
+        return [t.matrix for t in self._tensors if t.matrix is not None and t.packed is None]
+
+    async def pack(self, done: Callable[[int], None]) -> None:
+        """Pack what never was. Where the disk does not take it there is a `problem`.
+
+        Args:
+            done: told the bytes of each matrix that is packed.
+
+        Raises:
+            ModelError, IntegrityError: the model's files are damaged.
+            EngineError: the stage process is gone.
+        """
+        await self._pack(self._unpacked, done)
+
+    async def _pack(self, matrices: list[Matrix], done: Callable[[int], None]) -> None:
+        quantisation = self._quantisation
+        if quantisation is None or not matrices:
+            return
+        tensors = {tensor.name: tensor for tensor in self._tensors}
+
+        def packed(matrix: Matrix, packed: Packed) -> None:
+            tensors[matrix.name].packed = packed
+            self._pin([packed])
+            done(matrix.nbytes)
+
+        try:
+            await quantisation.pack(matrices, packed)
+        except IntegrityError:
+            raise
+        except StoreError as error:
+            logger.warning("sending originals: %s", error)
+            self.problem = error.message
+        finally:
+            made = {m.key: p for m in matrices if (p := tensors[m.name].packed) is not None}
+            await asyncio.to_thread(
+                remember, quantisation.memory, self._model.manifest.model_id, made
+            )
+
+    def infos(self, *, is_local: bool) -> tuple[TensorInfo, ...]:
+        """What a stage is assigned: for this computer, what stands here now."""
+        here_only = is_local or self.problem is not None
+        return tuple(
+            info
+            for tensor in self._tensors
+            for info in tensor.infos(packed=not here_only or self._is_here(tensor.packed))
+        )
+
+    def _is_here(self, packed: Packed | None) -> bool:
+        store = self._quantisation.store if self._quantisation is not None else None
+        if store is None or packed is None:
+            return False
+        return store.has(Digest(packed.digest), packed.nbytes)
+
+    async def sources(self, digests: Collection[str]) -> Mapping[Digest, TensorSource] | None:
+        """Where these stand; what was packed once and is not here any more is packed again.
+
+        Returns:
+            None: it became something else than before, or could not be; assign anew.
+        """
+        lost = [
+            tensor.matrix
+            for tensor in self._tensors
+            if tensor.matrix is not None
+            and tensor.packed is not None
+            and tensor.packed.digest in digests
+            and not self._is_here(tensor.packed)
+        ]
+        await self._pack(lost, lambda _: None)
+        sources = {**self._model.sources, **dict(self._packed_sources())}
+        found = {Digest(digest): sources.get(Digest(digest)) for digest in digests}
+        if None in found.values():
+            return None
+        return {digest: source for digest, source in found.items() if source is not None}
+
+    def _packed_sources(self) -> Iterable[tuple[Digest, TensorSource]]:
+        for tensor in self._tensors:
+            if (packed := tensor.packed) is not None and self._is_here(packed):
+                assert self._quantisation is not None
+                digest = Digest(packed.digest)
+                path = self._quantisation.store.path(digest)
+                yield digest, TensorSource(path=path, offset=0, nbytes=packed.nbytes)
+
+    def discard(self, digest: object) -> bool:
+        """A tensor turned out to be damaged. Whether it can be made again, being ours."""
+        packed = (tensor.packed for tensor in self._tensors if tensor.packed is not None)
+        if self._quantisation is None or digest not in {one.digest for one in packed}:
+            return False
+        self._quantisation.store.discard(Digest(str(digest)))
+        return True
+
+    def _pin(self, packed: Iterable[Packed | None]) -> None:
+        assert self._quantisation is not None
+        fresh = {Digest(one.digest) for one in packed if one is not None} - self._pinned
+        self._quantisation.store.pin(fresh)
+        self._pinned |= fresh
+
+    def release(self) -> None:
+        """Nobody is sent these any more: they may be removed when there is no room."""
+        if self._quantisation is not None:
+            self._quantisation.store.unpin(self._pinned)
+        self._pinned = set()
+
+
+def tensor_info(entry: TensorEntry) -> TensorInfo:
+    """A tensor of a manifest as the wire names it."""
+    return msgspec.convert(entry, TensorInfo, from_attributes=True)
+
+
+def _tensor_file(entry: TensorEntry, source: TensorSource) -> TensorFile:
+    return TensorFile(info=tensor_info(entry), path=str(source.path), offset=source.offset)

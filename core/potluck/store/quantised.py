@@ -1,0 +1,49 @@
+"""What matrices became when they were quantised: the digests of their packed bytes, remembered.
+
+One small file for each model. It saves time and nothing else: what is missing, damaged or out of date is
+made again, and is the same bytes.
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from potluck.files import write_atomically
+from potluck.ids import ModelId, is_digest, short
+from potluck.model.schemes import PACKING_VERSION
+
+logger = logging.getLogger(__name__)
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """The packed bytes of a matrix."""
+
+    digest: str
+    nbytes: int
+
+
+def recall(folder: Path, model: ModelId) -> dict[str, Packed]:
+    """What is remembered of this model, under the keys that were given."""
+    try:
+        data = _path(folder, model).read_bytes()
+        known = msgspec.json.decode(data, type=dict[str, Packed])
+    except (OSError, ValueError):  # msgspec's errors and bad UTF-8 are ValueErrors
+        return {}
+    return {key: packed for key, packed in known.items() if is_digest(packed.digest)}
+
+
+def remember(folder: Path, model: ModelId, packed: Mapping[str, Packed]) -> None:
+    """Remember these as well as what is remembered; one at a time for a model."""
+    known = recall(folder, model)
+    if packed.items() <= known.items():
+        return
+    try:
+        write_atomically(_path(folder, model), msgspec.json.encode({**known, **packed}))
+    except OSError as error:  # a full disk costs the next load its time, not this one its model
+        logger.warning("packed tensors not remembered model=%s error=%s", short(model), error)
+
+
+def _path(folder: Path, model: ModelId) -> Path:
+    return folder / f"{model}-{PACKING_VERSION}.json"
