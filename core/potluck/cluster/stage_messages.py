@@ -9,7 +9,7 @@ from typing import BinaryIO, TypeAlias
 import msgspec
 
 from potluck.model.schemes import Scheme
-from potluck.wire.messages import DeviceInfo, Hop, NodeInfo, StepFailed, TensorInfo
+from potluck.wire.messages import DeviceId, DeviceInfo, Hop, NodeInfo, StepFailed, TensorInfo
 
 MAX_FRAME = 256 << 20  # a stage's tensor list with its paths; far above any model's
 _LENGTH_BYTES = 4
@@ -32,8 +32,10 @@ class Start(StageMessage, frozen=True, tag="start"):
 
     identity_folder: str
     me: NodeInfo
-    memory_limit: int | None = None  # bytes
+    memory_limit: int | None = None  # bytes of the RAM, and of each GPU
     threads: int | None = None
+    device: DeviceId | None = None  # None: the best one; that process knows of the others too
+    cpus: tuple[int, ...] = ()  # threads of each of the devices that the CPU is offered as
 
 
 class Lend(StageMessage, frozen=True, tag="lend"):
@@ -93,7 +95,7 @@ ToStage: TypeAlias = Start | Lend | TrustChanged | ProfileLayer | LoadStage | Un
 
 
 class Ready(StageMessage, frozen=True, tag="ready"):
-    """The process is up."""
+    """The process is up: its own device first, and of the best device's process the others too."""
 
     devices: tuple[DeviceInfo, ...]
     activation_port: int

@@ -19,9 +19,11 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import BinaryIO
 
+import msgspec
 import torch
 
 from potluck.cluster.compute_thread import ComputeThread
+from potluck.cluster.device_names import place_name
 from potluck.cluster.stage_chain import LoadedStage, StageChain
 from potluck.cluster.stage_messages import (
     FromStage,
@@ -46,7 +48,8 @@ from potluck.cluster.stage_messages import (
 )
 from potluck.cluster.stage_quantiser import Quantiser, stored_tensor
 from potluck.cluster.tasks import TaskSet
-from potluck.engine.device import find_device, find_devices, set_threads
+from potluck.engine.device import set_threads, use
+from potluck.engine.lending import Lending
 from potluck.engine.memory import release
 from potluck.engine.profile import LayerProfile, profile_layers
 from potluck.engine.stage import Stage
@@ -78,15 +81,18 @@ class StageServer:
     """Serves its node over the pipe, and its peers over TLS."""
 
     def __init__(self, start: Start, write: Callable[[bytes], None]) -> None:
-        self._me = start.me
         self._write = write
         self._identity = Identity.load(Path(start.identity_folder))
-        self._device = find_devices()[0]  # the best one
-        self._memory_limit = start.memory_limit
-        self._threads = start.threads
+        self._lending = Lending(start.device, cpus=start.cpus, limit=start.memory_limit)
+        self._device = self._lending.torch_device
+        devices = self._lending.all()
+        self._me = msgspec.structs.replace(
+            start.me, name=place_name(start.me.name, devices[0], devices)
+        )
+        self._threads = self._lending.threads or start.threads
         self._compute = ComputeThread()
         self._quantiser = Quantiser(start.threads)
-        self._chain = StageChain(start.me.name, self._compute, self._tell)
+        self._chain = StageChain(self._me.name, self._compute, self._tell)
         self._turn = asyncio.Lock()  # one load or unload at a time
         self._wanted = 0  # the last request to load or unload; those before it are given up
         self._tasks = TaskSet()
@@ -97,10 +103,12 @@ class StageServer:
         """Serve until the node is gone."""
         self._loop = asyncio.get_running_loop()
         self._compute.start()
+        use(self._device)
+        self._compute.submit(lambda: use(self._device))
         async with Listener(
             self._identity, me=lambda: self._me, on_link=self._chain.serve_link
         ) as listener:
-            self._tell(Ready(devices=(self._lent(),), activation_port=listener.port))
+            self._tell(Ready(devices=self._all_lent(), activation_port=listener.port))
             self._tasks.spawn(self._report_memory())
             while (message := await messages.get()) is not None:
                 self._handle(message)
@@ -109,8 +117,8 @@ class StageServer:
     def _handle(self, message: ToStage) -> None:
         match message:
             case Lend():
-                self._memory_limit = message.memory_limit
-                self._tell(Memory(devices=(self._lent(),)))
+                self._lending.limit = message.memory_limit
+                self._tell_memory()
             case TrustChanged():
                 self._trust_changed()
             case ProfileLayer():
@@ -153,13 +161,12 @@ class StageServer:
 
     async def _profile(self, message: ProfileLayer) -> LayerProfiled:
         config = ModelConfig.from_dict(message.config)
-        device = self._device.torch_device
 
         def measure() -> LayerProfile:
             self._choose_threads(config)
             return profile_layers(
                 config,
-                device,
+                self._device,
                 message.scheme,
                 chunk=message.tokens,
                 memory=self._lent().memory_free,
@@ -209,7 +216,7 @@ class StageServer:
         if next_link is not None:
             self._tasks.spawn(self._chain.watch(loaded, next_link))
         seconds = time.perf_counter() - started
-        self._tell(Memory(devices=(self._lent(),)))
+        self._tell_memory()
         return StageLoaded(
             request=message.request,
             seconds=seconds,
@@ -220,7 +227,6 @@ class StageServer:
     def _build(self, message: LoadStage) -> Stage:
         """On the computing thread: read, check and convert the weights."""
         config = ModelConfig.from_dict(message.config)
-        device = self._device.torch_device
         self._choose_threads(config)
         last_report = 0.0
 
@@ -240,10 +246,10 @@ class StageServer:
             head=message.head,
             tensors=map(stored_tensor, message.tensors),
             scheme=message.scheme,
-            device=device,
+            device=self._device,
             progress=progress,
         )
-        room = self._info(in_use=weights.nbytes).memory_free - weights.nbytes
+        room = self._lending.own(in_use=weights.nbytes).memory_free - weights.nbytes
         budget = max(0, room - working_bytes(config, message.context))
         return Stage(weights, context=message.context, cache_budget=budget, epoch=message.epoch)
 
@@ -272,7 +278,7 @@ class StageServer:
     async def _unload(self, message: UnloadStage) -> StageUnloaded:
         async with self._turn:
             await self._drop()
-        self._tell(Memory(devices=(self._lent(),)))
+        self._tell_memory()
         return StageUnloaded(request=message.request)
 
     async def _drop(self) -> None:
@@ -282,33 +288,35 @@ class StageServer:
         if loaded.next_link is not None:
             loaded.next_link.close()
         del loaded
-        device = self._device.torch_device
-        await self._compute.call(lambda: release(device))  # after the steps that still hold it
+        await self._compute.call(
+            lambda: release(self._device)
+        )  # after the steps that still hold it
+
+    def _in_use(self) -> int:
+        """What the loaded stage would give back."""
+        return self._chain.loaded.stage.nbytes if self._chain.loaded is not None else 0
 
     def _lent(self) -> DeviceInfo:
-        """What a plan may count on: what is free, and what the loaded stage would give back."""
-        return self._info(
-            in_use=self._chain.loaded.stage.nbytes if self._chain.loaded is not None else 0
-        )
+        """What a plan may count on here: what is free, and what the loaded stage would give back."""
+        return self._lending.own(in_use=self._in_use())
 
-    def _info(self, *, in_use: int) -> DeviceInfo:
-        now = find_device(self._device.kind, self._device.index)
-        return DeviceInfo(
-            kind=now.kind,
-            index=now.index,
-            name=now.name,
-            memory_total=now.memory_total,
-            memory_free=now.lendable(self._memory_limit, in_use=in_use),
-        )
+    def _all_lent(self) -> tuple[DeviceInfo, ...]:
+        return self._lending.all(in_use=self._in_use())
+
+    def _tell_memory(self) -> None:
+        self._tell(Memory(devices=self._all_lent()))
 
     async def _report_memory(self) -> None:
-        last = self._lent()
+        last = self._all_lent()
         while True:
             await asyncio.sleep(MEMORY_INTERVAL_S)
-            now = self._lent()
-            if abs(now.memory_free - last.memory_free) > MEMORY_STEP * now.memory_total:
+            now = self._all_lent()
+            if any(
+                abs(new.memory_free - old.memory_free) > MEMORY_STEP * new.memory_total
+                for new, old in zip(now, last, strict=True)
+            ):
                 last = now
-                self._tell(Memory(devices=(now,)))
+                self._tell(Memory(devices=now))
 
 
 def _claim_stdout() -> BinaryIO:

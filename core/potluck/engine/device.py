@@ -1,15 +1,16 @@
 """The devices of this computer: which there are, what they have free, what they can compute.
 
 Memory is asked for now, every time: other programs come and go. How much of it may be used is the
-user's limit, less a reserve that keeps the computer usable.
+user's limit, less a reserve that keeps the computer usable. The limit is of the RAM, and of each GPU
+that has memory of its own.
 """
 
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -36,12 +37,22 @@ class Device:
     name: str
     memory_total: int
     memory_free: int
+    parts: int = (
+        1  # of a CPU that is offered as several devices: this is one, with as much of the RAM
+    )
+    is_beside_gpu: bool = False  # a CPU whose RAM a GPU has too, which comes first
 
     @property
     def torch_device(self) -> torch.device:
         return (
             torch.device(self.kind) if self.kind == "cpu" else torch.device(self.kind, self.index)
         )
+
+    def now(self) -> "Device":
+        """The same, as of now. Of a GPU this takes some of its memory, so ask of one that is used."""
+        total, free = _MEMORY[self.kind](self.index)
+        total, free = total // self.parts, free // self.parts
+        return replace(self, memory_total=total, memory_free=free)
 
     def lendable(self, limit: int | None = None, *, in_use: int = 0) -> int:
         """Bytes that a model may take: what is free, less the reserve, within the user's limit.
@@ -54,27 +65,48 @@ class Device:
         if self.kind != "cuda":
             reserve = int(self.memory_total * CPU_RESERVE)
         room = max(0, self.memory_free + in_use - reserve)
-        return room if limit is None else min(room, limit)
+        if limit is None:
+            return room
+        # The GPU can have all of a limit that it shares; twice as much would be beyond it.
+        return 0 if self.is_beside_gpu else min(room, limit // self.parts)
 
 
-def find_devices() -> list[Device]:
-    """All devices of this computer, the CPU last; it is always there."""
+def find_devices(cpus: int = 1) -> list[Device]:
+    """All devices of this computer, the best one first and the CPU last; it is always there.
+
+    Args:
+        cpus: the CPU is offered as so many devices, which share the RAM equally.
+
+    Returns:
+        Of the GPUs the first as it is now. Another one counts as free: to ask it would take some
+        hundred megabytes of it, and it may be that nobody wants it. See `Device.now`.
+    """
     devices = [_cuda_device(index) for index in range(_cuda_count())]
     if torch.backends.mps.is_available():
         devices.append(_mps_device())
-    return [*devices, _cpu_device()]
+    devices[:1] = [device.now() for device in devices[:1]]
+    return [*devices, *(_cpu_device(index, cpus) for index in range(cpus))]
 
 
-def find_device(kind: Kind, index: int = 0) -> Device:
-    """One device as it is now.
+def find_device(kind: Kind, index: int = 0, *, cpus: int = 1) -> Device:
+    """One device as it is now; the others are left alone.
 
     Raises:
         UsageError: this computer has no such device.
     """
-    for device in find_devices():
-        if (device.kind, device.index) == (kind, index):
-            return device
+    if kind == "cpu" and index < cpus:
+        return _cpu_device(index, cpus)
+    if kind == "cuda" and index < _cuda_count():
+        return _cuda_device(index).now()
+    if kind == "mps" and index == 0 and torch.backends.mps.is_available():
+        return _mps_device().now()
     raise UsageError(f"This computer has no device {kind}:{index}.", kind=kind, index=index)
+
+
+def use(device: torch.device) -> None:
+    """Make this the thread's device: what names none must not go to the first GPU."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 def compute_dtype(scheme: Scheme, device: torch.device) -> torch.dtype:
@@ -149,28 +181,56 @@ def _cuda_count() -> int:
 
 
 def _cuda_device(index: int) -> Device:
-    free, total = torch.cuda.mem_get_info(index)
-    name = torch.cuda.get_device_name(index)
-    return Device(kind="cuda", index=index, name=name, memory_total=total, memory_free=free)
+    facts = torch.cuda.get_device_properties(index)  # asks the driver, and takes no memory
+    total = facts.total_memory
+    return Device(kind="cuda", index=index, name=facts.name, memory_total=total, memory_free=total)
 
 
 def _mps_device() -> Device:
-    # Apple's GPU shares the RAM; this is how much of it Metal wants to be asked for.
-    total = torch.mps.recommended_max_memory()
-    free = max(0, total - torch.mps.driver_allocated_memory())
-    free = min(free, psutil.virtual_memory().available)
+    total, free = _mps_memory(0)
     return Device(kind="mps", index=0, name=cpu_name(), memory_total=total, memory_free=free)
 
 
-def _cpu_device() -> Device:
-    memory = psutil.virtual_memory()
+def _cpu_device(index: int, parts: int) -> Device:
+    total, free = _ram(index)
     return Device(
         kind="cpu",
-        index=0,
+        index=index,
         name=cpu_name(),
-        memory_total=memory.total,
-        memory_free=memory.available,
+        memory_total=total // parts,
+        memory_free=free // parts,
+        parts=parts,
+        is_beside_gpu=torch.backends.mps.is_available(),
     )
+
+
+def _cuda_memory(index: int) -> tuple[int, int]:
+    free, total = torch.cuda.mem_get_info(index)
+    return total, free
+
+
+def _mps_memory(_: int) -> tuple[int, int]:
+    # Apple's GPU shares the RAM; this is how much of it Metal wants to be asked for.
+    total = torch.mps.recommended_max_memory()
+    free = max(0, total - torch.mps.driver_allocated_memory())
+    return total, min(free, psutil.virtual_memory().available)
+
+
+def _ram(_: int) -> tuple[int, int]:
+    """Beside a GPU that shares the RAM: what that leaves."""
+    memory = psutil.virtual_memory()
+    if not torch.backends.mps.is_available():
+        return memory.total, memory.available
+    total, free = _mps_memory(0)
+    return max(0, memory.total - total), max(0, memory.available - free)
+
+
+_MEMORY: Mapping[Kind, Callable[[int], tuple[int, int]]] = {
+    "cuda": _cuda_memory,
+    "mps": _mps_memory,
+    "cpu": _ram,
+}
+"""Bytes in all and free, of the device with this index."""
 
 
 def cpu_name() -> str:
