@@ -6,7 +6,8 @@
     y = kernels.multiply(packed, x)                # (tokens, rows), in the dtype of `hidden`
 
 Where `llvmlite` does not load, torch computes the same, slowly. What `best_kernels` gives is a
-`GeneratedKernels` elsewhere, and can take a token through whole layers in one call: see `decode`.
+`GeneratedKernels` elsewhere, which also computes attention, and can take a token through whole layers
+in one call: see `decode`.
 Numbers that are not finite: weights are refused; an input makes all products of its token not finite.
 """
 
