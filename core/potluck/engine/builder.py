@@ -13,6 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from potluck.engine.accelerator import MakeLinear, Pieces, choose_linear, choose_pieces
 from potluck.engine.attention import Attention, Heads, SoftCappedAttention
 from potluck.engine.blocks import (
     DecoderLayer,
@@ -105,7 +106,7 @@ def build_weights(
         config=config,
         layers=layers,
         blocks=tuple(blocks),
-        runs=decode_runs(blocks),
+        runs=decode_runs(blocks, device),
         embedding=builder.embedding(table) if table is not None else None,
         norm=norm,
         lm_head=lm_head,
@@ -143,6 +144,14 @@ class _Builder:
     @cached_property
     def _kernels(self) -> Kernels:
         return best_kernels(threads=torch.get_num_threads())
+
+    @cached_property
+    def _make_placed(self) -> MakeLinear:
+        return choose_linear(self._device, self._dtype)
+
+    @cached_property
+    def _pieces(self) -> Pieces:
+        return choose_pieces(self._device, self._dtype)
 
     @contextmanager
     def filling(self) -> Iterator[None]:
@@ -183,12 +192,12 @@ class _Builder:
 
     def lm_head(self, matrix: Tensor | PackedWeight) -> Linear:
         if isinstance(matrix, PackedWeight):
-            return PackedLinear(matrix, None, self._kernels)
+            return self._packed_linear(matrix, None)
         return FloatLinear(matrix, None, self._products)
 
     def norm(self, name: str) -> RmsNorm:
         weight = self._norm_weight(self._config.hidden_size)
-        return RmsNorm(self._filled(name, weight), self._config.rms_norm_eps)
+        return self._pieces.rms_norm(self._filled(name, weight), self._config.rms_norm_eps)
 
     def _attention(self, index: int) -> Attention:
         config = self._config
@@ -210,7 +219,7 @@ class _Builder:
         if isinstance(output, PackedLinear) and not isinstance(output.kernels, ReferenceKernels):
             return self._generated_attention(heads, qkv, qk_norm, output)
         if config.attention_softcap is None:
-            return Attention(heads, qkv, qk_norm, output)
+            return self._pieces.attention(heads, qkv, qk_norm, output)
         return SoftCappedAttention(heads, qkv, qk_norm, output, cap=config.attention_softcap)
 
     def _generated_attention(
@@ -242,7 +251,7 @@ class _Builder:
                 for name, part in zip(names, weight, strict=True):
                     self._filled(name, part)
                 heads = (config.num_heads, config.num_kv_heads)
-                norm = HeadNorm(weight, heads, config.rms_norm_eps)
+                norm = self._pieces.head_norm(weight, heads, config.rms_norm_eps)
                 self._finishing.append(norm.spread)
                 return norm
             case "projection":
@@ -250,7 +259,7 @@ class _Builder:
                 weight = self._norm_weight(sum(sizes))
                 for name, part in zip(names, weight.split(sizes), strict=True):
                     self._filled(name, part)
-                return ProjectionNorm(weight, sizes, config.rms_norm_eps)
+                return self._pieces.projection_norm(weight, sizes, config.rms_norm_eps)
 
     def _mlp(self, prefix: str) -> Mlp:
         config = self._config
@@ -301,7 +310,14 @@ class _Builder:
         for name, some in zip(names, rows, strict=True):
             self._targets.append((name, PackedTarget(packed, first, some, self._kernels)))
             first += some
-        return PackedLinear(packed, offsets, self._kernels)
+        return self._packed_linear(packed, offsets)
+
+    def _packed_linear(self, weight: PackedWeight, bias: Tensor | None) -> Linear:
+        if self._device.type == "cpu":
+            return PackedLinear(weight, bias, self._kernels)
+        linear = self._make_placed(weight, bias)
+        self._finishing.append(linear.place)  # the packed bytes leave the RAM layer by layer
+        return linear
 
     def _bias(self, prefix: str, parts: tuple[str, ...], rows: Sequence[int]) -> Tensor:
         offsets = self._empty(sum(rows))

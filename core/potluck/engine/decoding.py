@@ -1,13 +1,14 @@
 """How one token goes through a stage's layers: as few calls as the device allows.
 
 A run is some consecutive layers as one call. On a CPU with packed weights that is a function generated
-for them; where there is none, the layers themselves, one after the other.
+for them, with CUDA a graph; where there is neither, the layers themselves, one after the other.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import groupby
 
+import torch
 from torch import Tensor
 
 from potluck.engine.attention import Step
@@ -37,8 +38,13 @@ class LayerRun(Run):
         return x
 
 
-def decode_runs(blocks: Sequence[DecoderLayer]) -> tuple[Run, ...]:
+def decode_runs(blocks: Sequence[DecoderLayer], device: torch.device) -> tuple[Run, ...]:
     """Cut the layers into the longest runs that one call can do."""
+    if device.type != "cpu":
+        from potluck.engine.accelerator import find_graphs, graph_runs  # which imports this module
+
+        graphs = find_graphs(device)
+        return (LayerRun(0, blocks),) if graphs is None else graph_runs(blocks, graphs)
     if not any(_is_generated(block) for block in blocks):
         return (LayerRun(0, blocks),)
     # Not before it is needed, nor where it does not load: it brings llvmlite.
