@@ -54,6 +54,15 @@ class Matrix:
         """What is read."""
         return sum(file.info.nbytes for file in self.files)
 
+    @property
+    def packed_bytes(self) -> int:
+        """What it takes when it is packed."""
+        return packed_bytes(*self.shape, self.bits)
+
+    def checked(self, packed: Packed | None) -> Packed | None:
+        """What is said to have become of it, where that can be."""
+        return packed if packed is not None and packed.nbytes == self.packed_bytes else None
+
 
 class Quantisation:
     """Packs matrices into the store, as many at a time as keep this computer busy."""
@@ -94,8 +103,7 @@ class Quantisation:
             BrokenModelError: they are no weights.
             EngineError: the stage process is gone.
         """
-        sizes = (packed_bytes(*matrix.shape, matrix.bits) for matrix in matrices)
-        await asyncio.to_thread(self.store.free_for, sum(sizes))
+        await asyncio.to_thread(self.store.free_for, sum(m.packed_bytes for m in matrices))
         waiting, started = iter(matrices), self._clock()
 
         async def work() -> None:

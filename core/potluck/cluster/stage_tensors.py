@@ -98,7 +98,7 @@ class StageTensors:
             known = recall(quantisation.memory, model.manifest.model_id)
             for tensor in tensors:
                 if tensor.matrix is not None:
-                    tensor.packed = known.get(tensor.matrix.key)
+                    tensor.packed = tensor.matrix.checked(known.get(tensor.matrix.key))
         return tensors
 
     def _matrix(self, name: str, parts: Iterable[TensorEntry]) -> Matrix | None:
@@ -106,7 +106,7 @@ class StageTensors:
         bits = tensor_bits(model.config, name, shape, self._scheme)
         if bits is None or self._quantisation is None:
             return None
-        return Matrix(
+        matrix = Matrix(
             model=model.manifest.model_id,
             name=name,
             config=dict(model.manifest.config),
@@ -114,6 +114,8 @@ class StageTensors:
             bits=bits,
             files=tuple(_tensor_file(part, model.sources[part.digest]) for part in parts),
         )
+        # What is stored quantised may be as small as it is.
+        return matrix if matrix.packed_bytes < matrix.nbytes else None
 
     @property
     def unpacked_bytes(self) -> int:

@@ -1,0 +1,66 @@
+"""A stage process that packs, without torch: bytes of the right number, always the same."""
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from potluck.cluster.quantisation import Quantisation
+from potluck.cluster.stage_messages import Quantise, Quantised
+from potluck.errors import PotluckError
+from potluck.model.schemes import packed_bytes
+from potluck.store.chunks import ChunkStore
+
+
+class PackingEngine:
+    """`gate` holds all packing up; `error` is raised once, and nothing is written then."""
+
+    def __init__(self) -> None:
+        self.packed: Counter[str] = Counter()  # how often each tensor was
+        self.waiting: list[str] = []
+        self.gate: asyncio.Event | None = None
+        self.error: PotluckError | None = None
+        self.salt = b""  # other bytes, as another version would make
+
+    async def quantise(self, matrix: Quantise) -> Quantised:
+        name = matrix.parts[0].info.name
+        self.waiting.append(name)
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        made_of = "".join(file.info.digest for file in matrix.parts)
+        seed = f"{made_of} {matrix.bits}".encode() + self.salt
+        nbytes = packed_bytes(*matrix.shape, matrix.bits)
+        data = hashlib.shake_256(seed).digest(nbytes)
+        await asyncio.to_thread(Path(matrix.path).write_bytes, data)
+        self.packed[name] += 1
+        digest = hashlib.sha256(data).hexdigest()
+        return Quantised(request=matrix.request, digest=digest, nbytes=nbytes)
+
+
+class Workplace:
+    """A store, a memory and an engine, all of one test."""
+
+    def __init__(
+        self, folder: Path, *, quota: int | None = None, clock: Callable[[], float] | None = None
+    ) -> None:
+        self.engine = PackingEngine()
+        self.store = ChunkStore(folder / "tensors", quota, reserve=0)
+        self.quantisation = Quantisation(
+            store=self.store,
+            memory=folder / "packed",
+            engine=self._handle,
+            **({} if clock is None else {"clock": clock}),
+        )
+
+    async def _handle(self) -> PackingEngine:
+        return self.engine
+
+    def __enter__(self) -> "Workplace":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
