@@ -309,3 +309,38 @@ say(StageUnloaded(request=hear().request))
             await running.handle.unload()
 
     run(main())
+
+
+def test_it_is_idle_when_it_holds_nothing_and_is_asked_nothing(process: MakeProcess) -> None:
+    program = """
+say(StageLoaded(request=hear().request, seconds=0.1, memory_bytes=1, cache_tokens=64))
+say(StageUnloaded(request=hear().request))
+"""
+
+    async def main() -> None:
+        async with process(READY + program + DEAF) as running:
+            assert running.handle.is_idle
+            loading = asyncio.create_task(running.handle.load(LOAD, lambda _: None))
+            await until(lambda: len(running.handle._waiting) > 1 or loading.done())
+            assert not running.handle.is_idle
+            await loading
+            assert not running.handle.is_idle
+            await running.handle.unload()
+            assert running.handle.is_idle
+
+    run(main())
+
+
+def test_one_of_several_devices_that_dies_is_named(process: MakeProcess) -> None:
+    two = """
+DEVICES = (DEVICE, DeviceInfo(kind="cpu", index=1, memory_total=10, memory_free=5))
+say(Ready(devices=DEVICES, activation_port=4711))
+hear()
+"""
+
+    async def main() -> None:
+        async with process(two) as dying:
+            with pytest.raises(EngineError, match="on Desk/cpu:0 stopped"):
+                await dying.handle.profile({}, "f32", 8)
+
+    run(main())

@@ -1,4 +1,4 @@
-"""Keeps this node's stage process running: starts it, starts it again, gives up when it is no use."""
+"""Keeps a stage process running: starts it, starts it again, gives up when it is no use."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ from pathlib import Path
 from potluck.cluster.stage_handle import StageHandle
 from potluck.cluster.stage_messages import Start
 from potluck.errors import EngineError, PotluckError
-from potluck.wire.messages import DeviceInfo, NodeInfo, StepFailed
+from potluck.wire.messages import DeviceId, DeviceInfo, NodeInfo, StepFailed
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +21,11 @@ PATIENCE_S = 100.0  # one start that takes as long as it may, and a little
 
 
 class EngineSupervisor:
-    """Owns the stage process of this computer's device.
+    """Owns the stage process of one device of this computer.
 
     Args:
+        device: which one; None: the best.
+        cpus: the threads of each of the devices that the CPU is offered as; none: it is one.
         died: told when the process is gone, and every layer with it.
         changed: told when the devices or their memory changed.
     """
@@ -38,6 +40,8 @@ class EngineSupervisor:
         step_failed: Callable[[StepFailed], None],
         died: Callable[[PotluckError], None],
         changed: Callable[[], None],
+        device: DeviceId | None = None,
+        cpus: tuple[int, ...] = (),
     ) -> None:
         self._identity_folder = identity_folder
         self._me = me
@@ -46,6 +50,9 @@ class EngineSupervisor:
         self._step_failed = step_failed
         self._died = died
         self._changed = changed
+        self._device = device
+        self._cpus = cpus
+        self.is_given_up = False
         self._handle: StageHandle | None = None
         self._problem: PotluckError | None = None
         self._up = asyncio.Event()  # there is a handle, or there is none and never will be
@@ -54,8 +61,18 @@ class EngineSupervisor:
 
     @property
     def devices(self) -> tuple[DeviceInfo, ...]:
-        """Of the running process; none while it starts."""
+        """Of the running process, its own first; none while it starts."""
         return self._handle.devices if self._handle is not None else ()
+
+    @property
+    def running(self) -> StageHandle | None:
+        """The process, if it is up."""
+        return self._handle
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing would be lost if it ended."""
+        return self.is_given_up if self._handle is None else self._handle.is_idle
 
     async def handle(self) -> StageHandle:
         """The running stage process; waits while it starts.
@@ -111,6 +128,7 @@ class EngineSupervisor:
             self._wake.clear()
             if len(deaths) == RESTARTS and loop.time() - deaths[0] < SPAN_S:
                 logger.error("the engine died %d times, and is not started again", RESTARTS)
+                self.is_given_up = True
                 self._up.set()
                 return
             self._up.clear()
@@ -123,6 +141,8 @@ class EngineSupervisor:
                 identity_folder=str(self._identity_folder),
                 me=self._me(),
                 memory_limit=self._memory_limit,
+                device=self._device,
+                cpus=self._cpus,
             ),
             log_path=self._log_path,
             on_step_failed=self._step_failed,

@@ -19,6 +19,7 @@ import msgspec
 
 import potluck
 from potluck import errors
+from potluck.cluster.device_names import place_name
 from potluck.cluster.stage_messages import (
     MAX_FRAME,
     FromStage,
@@ -87,6 +88,13 @@ class StageHandle:
         self._reader: asyncio.Task[None] | None = None
         self._is_ready = False
         self._is_stopping = False
+        self._holds_stage = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it holds no stage, and nobody waits for an answer of it."""
+        waiting = any(not future.done() for future in self._waiting.values())
+        return not waiting and not self._holds_stage
 
     async def start(self) -> None:
         """Start the process and wait until its devices are known.
@@ -174,6 +182,7 @@ class StageHandle:
         """
         stage = msgspec.structs.replace(stage, request=next(self._requests))
         loop = asyncio.get_running_loop()
+        self._holds_stage = False
         try:
             async with asyncio.timeout(LOAD_SILENCE_S) as deadline:
 
@@ -182,7 +191,9 @@ class StageHandle:
                     on_progress(progress)
 
                 self._on_progress = progressed
-                return await self._ask(stage.request, stage, StageLoaded, None)
+                loaded = await self._ask(stage.request, stage, StageLoaded, None)
+                self._holds_stage = True
+                return loaded
         except TimeoutError:
             self._give_up()
             raise errors.EngineError(
@@ -203,6 +214,7 @@ class StageHandle:
     async def unload(self) -> None:
         request = next(self._requests)
         await self._ask(request, UnloadStage(request=request), StageUnloaded, UNLOAD_TIMEOUT_S)
+        self._holds_stage = False
 
     async def quantise(self, matrix: Quantise) -> Quantised:
         """Write a matrix in its packed form. Who gives up waiting does not end the writing.
@@ -288,8 +300,11 @@ class StageHandle:
             future.set_result(message)
 
     def _ended(self, status: int) -> None:
+        name = self._start.me.name
+        if self.devices:
+            name = place_name(name, self.devices[0], self.devices)
         error = errors.EngineError(
-            f"The engine on {self._start.me.name} stopped (status {status})."
+            f"The engine on {name} stopped (status {status})."
             f" It is started again; its log is {self._log_path}."
         )
         for future in self._waiting.values():

@@ -1,0 +1,220 @@
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from fake_cluster import run, until
+
+from potluck.cluster import engine_supervisor, engines
+from potluck.cluster.engine_supervisor import RESTARTS
+from potluck.cluster.engines import Engines
+from potluck.cluster.stage_messages import Start
+from potluck.errors import EngineError, PotluckError, UsageError
+from potluck.wire.messages import DeviceId, DeviceInfo, NodeInfo
+
+ME = NodeInfo(node_id="ab" * 32, name="Desk", version="0", os="Linux", arch="x")
+GPU = DeviceInfo(kind="cuda", memory_total=24, memory_free=20)
+SECOND = DeviceInfo(kind="cuda", index=1, memory_total=24, memory_free=24)
+CPU = DeviceInfo(kind="cpu", memory_total=64, memory_free=50)
+ALL = (GPU, SECOND, CPU)
+
+
+class FakeHandle:
+    """A stage process that computes nothing; the best device's sees all of them."""
+
+    made: "list[FakeHandle]"
+    broken: DeviceId | None  # whose process does not start
+
+    def __init__(
+        self,
+        start: Start,
+        *,
+        log_path: Path,
+        on_devices: Callable[[], None],
+        on_exit: Callable[[PotluckError], None],
+        **_: object,
+    ) -> None:
+        self.devices: tuple[DeviceInfo, ...] = ()
+        self.begun = start
+        self.log_path = log_path
+        self.on_devices = on_devices
+        self.on_exit = on_exit
+        self.told: list[object] = []
+        self.is_idle = False
+        self.is_stopped = False
+        FakeHandle.made.append(self)
+
+    async def start(self) -> None:
+        if FakeHandle.broken is not None and self.begun.device == FakeHandle.broken:
+            raise EngineError("no driver")
+        own = next((d for d in ALL if d.id == self.begun.device), None)
+        self.devices = ALL if own is None else (own,)
+
+    async def stop(self) -> None:
+        self.is_stopped = True
+
+    def lend(self, limit: int | None) -> None:
+        self.told.append(limit)
+
+    def trust_changed(self) -> None:
+        self.told.append("trust")
+
+
+class Desk:
+    """The engines of a computer with two GPUs, whose processes are fake."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *, broken: DeviceId | None = None) -> None:
+        FakeHandle.made, FakeHandle.broken = [], broken
+        patch.setattr(engine_supervisor, "StageHandle", FakeHandle)
+        patch.setattr(engine_supervisor, "PAUSE_S", 0.0)
+        self.died: list[DeviceId] = []
+        self.engines = Engines(
+            identity_folder=Path("identity"),
+            me=lambda: ME,
+            log_folder=Path("logs"),
+            memory_limit=7,
+            cpus=(4,),
+            step_failed=lambda _: None,
+            died=lambda device, _: self.died.append(device),
+            changed=lambda: None,
+        )
+
+    async def __aenter__(self) -> Engines:
+        self._running = asyncio.create_task(self.engines.run())
+        return self.engines
+
+    async def __aexit__(self, *_: object) -> None:
+        self._running.cancel()
+        await asyncio.wait([self._running])
+
+
+def test_only_the_best_devices_process_runs_until_another_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with Desk(monkeypatch) as engines:
+            best = await engines.handle()
+            assert await engines.handle(GPU.id) is best
+            assert engines.devices == ALL
+            assert len(FakeHandle.made) == 1
+
+            other = await engines.handle(CPU.id)
+            assert await engines.handle(CPU.id) is other
+            assert engines.running() == (best, other)
+        first, second = FakeHandle.made
+        assert (first.begun.device, first.begun.me.name) == (None, "Desk")
+        assert (second.begun.device, second.begun.me.name) == (CPU.id, "Desk/cpu")
+        assert (second.begun.memory_limit, second.begun.cpus) == (7, (4,))
+        assert first.log_path != second.log_path
+        assert first.is_stopped
+        assert second.is_stopped
+
+    run(main())
+
+
+def test_who_asks_for_a_device_before_anything_is_up_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with Desk(monkeypatch) as engines:
+            assert engines.devices == ()
+            handle = await engines.handle(SECOND.id)
+            assert handle.devices == (SECOND,)
+            assert await engines.handle(GPU.id) is FakeHandle.made[0]
+
+    run(main())
+
+
+def test_a_device_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with Desk(monkeypatch) as engines:
+            with pytest.raises(UsageError, match="no device cuda:2"):
+                await engines.handle(DeviceId(kind="cuda", index=2))
+
+    run(main())
+
+
+def test_what_a_device_lends_is_said_by_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with Desk(monkeypatch) as engines:
+            await engines.handle(SECOND.id)
+            less = msgspec.structs.replace(SECOND, memory_free=3)
+            FakeHandle.made[1].devices = (less,)
+            assert engines.devices == (GPU, less, CPU)
+
+    run(main())
+
+
+def test_a_process_that_dies_is_named_and_the_others_live_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        desk = Desk(monkeypatch)
+        async with desk as engines:
+            best = await engines.handle()
+            await engines.handle(CPU.id)
+            FakeHandle.made[1].on_exit(EngineError("died"))
+            assert desk.died == [CPU.id]
+            assert engines.devices == ALL
+            assert await engines.handle(CPU.id) is FakeHandle.made[2]
+
+            FakeHandle.made[0].on_exit(EngineError("died"))
+            assert desk.died == [CPU.id, GPU.id]
+            assert engines.devices == ALL  # it is being started again
+            assert await engines.handle() is not best
+
+    run(main())
+
+
+def test_a_device_whose_process_never_starts_is_no_device_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with Desk(monkeypatch, broken=SECOND.id) as engines:
+            with pytest.raises(EngineError, match="no driver"):
+                await engines.handle(SECOND.id)
+            assert len(FakeHandle.made) == RESTARTS + 2
+            assert engines.devices == (GPU, CPU)
+            assert await engines.handle(CPU.id)
+
+    run(main())
+
+
+def test_a_process_that_nobody_uses_ends_and_starts_again_on_demand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engines, "CHECK_S", 0.0)
+    monkeypatch.setattr(engines, "UNUSED_S", 0.0)
+
+    async def main() -> None:
+        async with Desk(monkeypatch) as mine:
+            await mine.handle()
+            await mine.handle(CPU.id)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not FakeHandle.made[1].is_stopped
+            FakeHandle.made[1].is_idle = True
+            await until(lambda: FakeHandle.made[1].is_stopped)
+
+            assert not FakeHandle.made[0].is_stopped
+            assert mine.devices == ALL
+            assert await mine.handle(CPU.id) is FakeHandle.made[2]
+
+    run(main())
+
+
+def test_what_changes_is_told_to_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with Desk(monkeypatch) as engines:
+            await engines.handle(CPU.id)
+            engines.lend(99)
+            for handle in FakeHandle.made:
+                assert 99 in handle.told
+            engines.trust_changed()
+            for handle in FakeHandle.made:
+                assert handle.told[-1] == "trust"
+            assert (await engines.handle(SECOND.id)).devices == (SECOND,)
+            assert FakeHandle.made[2].begun.memory_limit == 99
+
+    run(main())
