@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import gguf
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gguf_writer import finish, write_gguf
+from model_folders import settle
 from safetensors.torch import load_file, save_file
 from tiny_models import CPU, Pipeline, Reference, make_model, stored_tensors
 from torch import Tensor
@@ -24,7 +25,9 @@ from potluck.errors import (
 )
 from potluck.model.chat import ChatFormat
 from potluck.model.config import ModelConfig
+from potluck.model.gguf_words import read_gguf_words
 from potluck.model.nearest import nearest_schemes
+from potluck.store import gguf_model
 from potluck.store.registry import LocalModel, open_model
 
 Make = Callable[[str], tuple[Reference, Path]]
@@ -229,6 +232,29 @@ def test_the_words_are_written_for_whoever_reads_a_models_folder(
     assert chat.stop_ids == {2}
     assert chat.decode(chat.encode("a b\n")) == "a b\n"
     assert chat.render_chat([{"role": "user", "content": "hello"}]) == "hello"
+
+
+def test_words_are_made_once_for_a_file_that_stays(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder = make("llama")
+    file = write_gguf(folder, tmp_path / "model.gguf")
+    settle(file)
+    made: list[object] = []
+
+    def read_and_count(metadata: Mapping[str, object]) -> dict[str, bytes]:
+        made.append(metadata)
+        return read_gguf_words(metadata)
+
+    monkeypatch.setattr(gguf_model, "read_gguf_words", read_and_count)
+    words = [open_model(file, cache_dir=tmp_path / "cache").words for _ in range(2)]
+    assert words[0] == words[1]
+    assert len(made) == 1
+
+    fields = {"tokenizer.chat_template": "changed"}
+    write_gguf(folder, file, fields=fields)
+    assert "changed" in (open_model(file, cache_dir=tmp_path / "cache").words / "tokenizer_config.json").read_text()  # fmt: skip
+    assert len(made) == 2
 
 
 def test_a_folder_with_one_file_is_that_model(make: Make, tmp_path: Path) -> None:

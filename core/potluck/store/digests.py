@@ -42,6 +42,11 @@ class Stamp(msgspec.Struct, frozen=True):
         status = path.stat()
         return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether a change would show."""
+        return time.time_ns() - self.mtime_ns >= SETTLED_NS
+
 
 class _Memory(msgspec.Struct, frozen=True):
     path: str
@@ -138,7 +143,7 @@ def _recall(file: ModelFile, cache_dir: Path) -> Mapping[str, Digest]:
 
 
 def _remember(file: ModelFile, digests: Mapping[str, Digest], cache_dir: Path) -> None:
-    if time.time_ns() - file.stamp.mtime_ns < SETTLED_NS:
+    if not file.stamp.is_settled:
         return
     names = {span.name: str(digests[span.name]) for span in file.spans}
     memory = _Memory(str(file.path), file.stamp, names)

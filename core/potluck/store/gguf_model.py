@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from gguf import MODEL_ARCH_NAMES, TensorNameMap
 
 from potluck.errors import BrokenModelError
@@ -28,6 +29,7 @@ from potluck.store.digests import ModelFile, Stamp
 from potluck.store.gguf_files import gguf_parts
 from potluck.store.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 
+WORDS_VERSION = 1  # to be counted up when other words are made of the same file
 _EXPERT = re.compile(r"(?P<before>.+\.experts)\.(?P<expert>\d+)(?P<after>\..+)\.weight")
 _PLAIN = ("F32", "F16", "BF16")
 
@@ -40,6 +42,13 @@ class OpenedGguf:
     config: ModelConfig
     spans: Mapping[str, tuple[ModelFile, TensorSpan]]
     words: Path  # the folder with the tokenizer
+
+
+class _Made(msgspec.Struct, frozen=True):
+    """Of which file the words in a folder were made."""
+
+    version: int
+    stamp: Stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,7 @@ def open_gguf(path: Path, *, cache_dir: Path) -> OpenedGguf:
         raw=raw,
         config=config,
         spans=_spans(config, architecture, tensors),
-        words=_write_words(path, raw, metadata, cache_dir),
+        words=_write_words(parts[0].file, raw, metadata, cache_dir),
     )
 
 
@@ -151,14 +160,19 @@ def _slice(whole: TensorSpan, index: int) -> TensorSpan:
     )
 
 
-def _write_words(path: Path, raw: Config, metadata: Mapping[str, object], cache_dir: Path) -> Path:
-    """Write what else belongs into a model's folder; made anew each time, since it takes a second."""
-    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
-    folder = cache_dir / "gguf" / name
+def _write_words(
+    file: ModelFile, raw: Config, metadata: Mapping[str, object], cache_dir: Path
+) -> Path:
+    """Write what else belongs into a model's folder; a vocabulary of 262,144 takes three seconds, once."""
+    folder = cache_dir / "gguf" / hashlib.sha256(str(file.path).encode()).hexdigest()
     config = {key: value for key, value in raw.items() if key != "quantization_config"}
-    files = read_gguf_words(metadata) | {"config.json": json.dumps(config).encode()}
-    for file, data in files.items():
-        target = folder / file
-        if not target.is_file() or target.read_bytes() != data:
-            write_atomically(target, data)
+    write_atomically(folder / "config.json", json.dumps(config).encode())
+    made = msgspec.json.encode(_Made(WORDS_VERSION, file.stamp))
+    record = folder / "made.json"
+    if not record.is_file() or record.read_bytes() != made:
+        record.unlink(missing_ok=True)  # a crash from here on leaves no record of what is half made
+        for name, data in read_gguf_words(metadata).items():
+            write_atomically(folder / name, data)
+        if file.stamp.is_settled:
+            write_atomically(record, made)
     return folder
