@@ -9,6 +9,7 @@ from llvmlite import binding
 
 from potluck.engine.kernels.attention_kernel import Heads, emit_attend
 from potluck.engine.kernels.emit import KIND_F16, KIND_INT8
+from potluck.engine.kernels.expert_kernel import ExpertShape, emit_experts
 from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
 from potluck.engine.kernels.library import KERNELS, emit_kernel, optimise, target_machine
 from potluck.engine.kernels.paths import PATHS, Path, usable_paths
@@ -48,6 +49,7 @@ LAYER = LayerShape(
 OTHER_LAYER = replace(
     LAYER, attention=ODD_HEADS, norms="before", multiplier=0.3, activation="silu", down_bits=4
 )
+EXPERTS = ExpertShape(hidden=80, intermediate=112, activation="silu", gate_up_bits=4, down_bits=8)
 SHAPED = {
     "attend": partial(emit_attend, shape=HEADS),
     "attend_odd": partial(emit_attend, shape=ODD_HEADS),
@@ -55,6 +57,7 @@ SHAPED = {
     "attend_many_odd": partial(emit_attend_many, shape=ODD_HEADS),
     "rotate": partial(emit_rotate, shape=HEADS),
     "rotate_odd": partial(emit_rotate, shape=ODD_HEADS),
+    "experts": partial(emit_experts, shape=EXPERTS),
     "decode": partial(emit_decode, shape=LAYER),
     "decode_other": partial(emit_decode, shape=OTHER_LAYER),
 }

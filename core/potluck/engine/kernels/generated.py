@@ -12,6 +12,7 @@ from potluck.engine.kernels.attention_kernel import Heads
 from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.emit import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
+from potluck.engine.kernels.expert_kernel import ExpertShape
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import GROUP, ROWS, blocks_of, group_bytes, groups_of
 from potluck.engine.kernels.library import Kernel, Library, address_of, library
@@ -66,6 +67,10 @@ class GeneratedKernels(Kernels):
             piece = ctypes.cast(cast("Any", kernel), ctypes.c_void_p).value
             assert piece is not None
             self._pool.run(piece, arguments, heads.kv_heads, 1)
+
+    def experts_kernel(self, shape: ExpertShape) -> Kernel:
+        """See `ExpertsDecoder`, which checks what this does not."""
+        return self._library.experts(shape)
 
     @property
     def job(self) -> int:
@@ -160,7 +165,7 @@ class GeneratedKernels(Kernels):
         """
         tokens, capacity = len(qkv), cache.shape[2]
         _check(shape, qkv, cache, position)
-        out = torch.empty((tokens, shape.heads * shape.head_dim))
+        out = torch.zeros((tokens, shape.heads * shape.head_dim))
         stats = torch.empty((shape.heads, tokens, 2))
         scratch = torch.empty((shape.kv_heads, scratch_floats(shape, self._library.path)))
         given = {

@@ -32,10 +32,10 @@ from potluck.engine.kernels.input_kernel import (
     emit_norm_quantise,
     emit_quantise,
 )
-from potluck.engine.kernels.layout import blocks_of, groups_of
+from potluck.engine.kernels.layout import blocks_of
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import emit_run
-from potluck.engine.kernels.product_kernel import emit_product_piece
+from potluck.engine.kernels.pool_kernel import emit_run, emit_shared
+from potluck.engine.kernels.product_kernel import emit_product_piece, product_arguments
 from potluck.engine.kernels.residual_kernel import emit_add, emit_add_normed
 from potluck.engine.kernels.rotate_kernel import emit_rotate
 from potluck.model.config import Activation
@@ -216,8 +216,9 @@ class _Layer:
     def _multiply(
         self, matrix: str, bits: int, rows: int, width: int, out: Value, addend: Value
     ) -> None:
-        numbers = [constant(I64, number) for number in (KIND_F32, groups_of(width), rows, 1, 0)]
-        arguments = [self.layer[matrix], self.step["records"], out, addend, *numbers]
+        arguments = product_arguments(
+            self.layer[matrix], self.step["records"], out, addend, rows, width
+        )
         self._share(self.called.products[bits], arguments, blocks_of(rows))
 
     def _attention(self) -> None:
@@ -249,17 +250,5 @@ class _Layer:
         self._share(self.called.attend, arguments, heads.kv_heads)
 
     def _share(self, piece: ir.Function, arguments: Sequence[Value], blocks: int) -> None:
-        """Call the piece for all blocks: alone, or together with the pool."""
-        e = self.e
-        memory = e.stack(I64, len(arguments))
-        for index, argument in enumerate(arguments):
-            e.put(argument, e.at(memory, 8 * index))
-        job, shares, count = self.step["job"], self.step["shares"], constant(I64, blocks)
-        is_alone = e.icmp_unsigned("==", e.ptrtoint(job, I64), constant(I64, 0))
-        with e.if_else(is_alone) as (alone, together):
-            with alone:
-                e.call(piece, [memory, constant(I64, 0), count])
-            with together:
-                step = e.sdiv(count, shares)
-                step = e.add(step, e.zext(e.icmp_signed("==", step, constant(I64, 0)), I64))
-                e.call(self.called.run, [job, piece, memory, count, step])
+        pool = (self.called.run, self.step["job"], self.step["shares"])
+        emit_shared(self.e, pool, piece, arguments, blocks)

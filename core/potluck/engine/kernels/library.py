@@ -16,6 +16,7 @@ from typing import TypeAlias, cast
 from llvmlite import binding, ir
 
 from potluck.engine.kernels.attention_kernel import Heads, emit_attend
+from potluck.engine.kernels.expert_kernel import ExpertShape, emit_experts
 from potluck.engine.kernels.input_kernel import (
     emit_gated_quantise,
     emit_norm_quantise,
@@ -119,6 +120,10 @@ class Library:
         """One token through layers of this shape."""
         return self._get(f"decode_{_digest(shape)}", partial(emit_decode, shape=shape))
 
+    def experts(self, shape: ExpertShape) -> Kernel:
+        """One token through experts of this shape."""
+        return self._get(f"experts_{_digest(shape)}", partial(emit_experts, shape=shape))
+
     def _get(self, name: str, emit: Emit) -> Kernel:
         if (compiled := self._compiled.get(name)) is None:
             with self._lock:
@@ -147,7 +152,7 @@ def address_of(kernel: Kernel) -> int:
     return address
 
 
-def _digest(shape: Heads | LayerShape) -> str:
+def _digest(shape: Heads | LayerShape | ExpertShape) -> str:
     """A name for the kernels of this shape."""
     return hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
 

@@ -9,6 +9,8 @@ itself active, and then looks again whether the job is open. Both are sequential
 the caller sees the thread, or the thread sees that the job is shut.
 """
 
+from collections.abc import Sequence
+
 from llvmlite import ir
 
 from potluck.engine.kernels.emit import I32, I64, POINTER, VOID, Emitter, Value, constant, internal
@@ -71,6 +73,33 @@ def emit_run(module: ir.Module, name: str, path: Path) -> ir.Function:
         _pause(e)
     e.ret_void()
     return function
+
+
+def emit_shared(
+    e: Emitter,
+    pool: tuple[ir.Function, Value, Value],
+    piece: ir.Function,
+    arguments: Sequence[Value],
+    blocks: int,
+) -> None:
+    """Call a piece for all its blocks: alone, or together with the pool.
+
+    The pool is what `emit_run` made, where the job stands (null: there is no pool), and into how many
+    parts to cut the blocks.
+    """
+    run, job, shares = pool
+    memory = e.stack(I64, len(arguments))
+    for index, argument in enumerate(arguments):
+        e.put(argument, e.at(memory, 8 * index))
+    count = constant(I64, blocks)
+    is_alone = e.icmp_unsigned("==", e.ptrtoint(job, I64), constant(I64, 0))
+    with e.if_else(is_alone) as (alone, together):
+        with alone:
+            e.call(piece, [memory, constant(I64, 0), count])
+        with together:
+            step = e.sdiv(count, shares)
+            step = e.add(step, e.zext(e.icmp_signed("==", step, constant(I64, 0)), I64))
+            e.call(run, [job, piece, memory, count, step])
 
 
 def _emit_work(module: ir.Module, name: str, path: Path) -> ir.Function:

@@ -40,7 +40,8 @@ _LOWEST = -1e30  # below any score; not infinite, so that differences are number
 
 # 8 bytes each. Queries are the first of each token's heads of queries, keys and values; keys and values
 # those of position 0, bytes from head to head beside them. Scratch is `scratch_floats` for each key head,
-# stats are two numbers for each head and token.
+# stats are two numbers for each head and token. The output has to be zero: here, LLVM would call a
+# library for that.
 PREFILL_FIELDS = (
     "queries", "tokens", "position", "window", "keys", "values", "head_stride", "scratch", "stats",
     "out",
@@ -152,7 +153,7 @@ def emit_attend_many(module: ir.Module, name: str, path: Path, shape: Heads) -> 
         scratch = e.at(given["scratch"], kv_head, 4 * layout.size)
         head = e.mul(kv_head, constant(I64, shape.group))
         heads = _Heads(e=e, layout=layout, given=given, first=head)
-        heads.clear()
+        heads.begin()
         with e.loop(start, end, PANEL) as panel:
             count = _least(e, e.sub(end, panel), constant(I64, PANEL))
             here = [e.at(cached, panel, shape.cached_bytes) for cached in (keys, values)]
@@ -191,15 +192,12 @@ class _Heads:
         size = 4 * shape.head_dim
         return e.at(queries, head, size), e.at(given["stats"], row, 8), e.at(out, head, size)
 
-    def clear(self) -> None:
+    def begin(self) -> None:
         e = self.e
         with e.loop(0, self.layout.shape.group) as member, e.loop(0, self.given["tokens"]) as token:
-            _, stats, out = self.at(member, token)
+            _, stats, _ = self.at(member, token)
             e.put(constant(F32, _LOWEST), stats)
             e.put(constant(F32, 0.0), e.at(stats, 4))
-            zero = constant(_WIDE, 0.0)
-            for ((part, mask),) in self.layout.parts(e, 1):
-                e.put_numbers(zero, e.at(out, part, 4 * LANES), KIND_F32, mask)
 
     def divide(self) -> None:
         """By the sum of the powers."""

@@ -41,6 +41,7 @@ from potluck.engine.kernels.layout import (
     TILES,
     VECTOR,
     group_bytes,
+    groups_of,
 )
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import PIECE
@@ -100,6 +101,14 @@ def emit_product_piece(
     e.call(product, [*before, first, last])
     e.ret_void()
     return function
+
+
+def product_arguments(
+    weights: Value, inputs: Value, out: Value, addend: Value, rows: int, width: int
+) -> list[Value]:
+    """What such a piece takes for one token in f32, as a caller that is a kernel gives it."""
+    numbers = (KIND_F32, groups_of(width), rows, 1, 0)
+    return [weights, inputs, out, addend, *(constant(I64, number) for number in numbers)]
 
 
 def _emit_finish(module: ir.Module, name: str, path: Path) -> ir.Function:
