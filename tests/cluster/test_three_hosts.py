@@ -11,6 +11,9 @@ import pytest
 from byte_model import LAYERS, make_byte_model
 from hosts import Host, Lan
 
+from potluck.model.config import ModelConfig
+from potluck.model.schemes import weight_bytes
+
 COMPLETE = str(Path(__file__).parents[1] / "support" / "complete.py")
 SPLIT = "master=2,desktop=2,laptop=2"
 PROMPT = [72, 101, 108, 108, 111]
@@ -70,8 +73,8 @@ def ready_workers(master: Host) -> set[str]:
     }  # fmt: skip
 
 
-def chat(master: Host, model: Path, *options: str) -> dict[str, Any]:
-    command = ["chat", "--model", str(model), "--scheme", "f32", "--temperature", "0"]
+def chat(master: Host, model: Path, *options: str, scheme: str = "f32") -> dict[str, Any]:
+    command = ["chat", "--model", str(model), "--scheme", scheme, "--temperature", "0"]
     words = [*command, "--max-tokens", "16", "--json", *options, "What is a potluck?"]
     return json.loads(master.potluck(*words))
 
@@ -120,6 +123,24 @@ def test_weights_that_are_there_are_not_sent_again(master: Host, model: Path) ->
     again = chat(master, model, "--layers", SPLIT)
 
     assert sum(again["streamed_bytes"].values()) == 0
+
+
+def test_packed_matrices_are_what_is_sent_and_they_are_sent_once(master: Host, model: Path) -> None:
+    together = chat(master, model, "--layers", SPLIT, scheme="int4")
+    tokens_together = tokens(master)
+    again = chat(master, model, "--layers", "laptop=2,master=2,desktop=2", scheme="int4")
+    alone = chat(master, model, "--layers", f"master={LAYERS}", scheme="int4")
+
+    config = ModelConfig.from_dict(json.loads((model / "config.json").read_text()))
+    for name, layers in (("desktop", range(2, 4)), ("laptop", range(4, 6))):
+        expected = config.stage_tensors(layers, embedding=False, head=name == "laptop")
+        packed = weight_bytes(config, expected, "int4")
+        assert 0.9 * packed < together["streamed_bytes"][name] <= packed  # norms may be there
+    assert again["streamed_bytes"]["laptop"] > 0  # two layers and the embedding that it had not
+    assert tokens(master) == tokens_together
+    assert alone["text"] == together["text"]
+    last = chat(master, model, "--layers", SPLIT, scheme="int4")
+    assert sum(last["streamed_bytes"].values()) == 0
 
 
 def test_a_killed_worker_is_named_and_the_next_prompt_runs_without_it(

@@ -58,6 +58,7 @@ class FakeComputer:
         self.errors: dict[str, list[BaseException]] = {}
         self.gates: dict[str, asyncio.Event] = {}
         self.assigned: list[Assign] = []
+        self.sources: Mapping[Digest, TensorSource] = {}  # that it loaded from, being local
         self.next_hops: list[Hop | None] = []
         self.previous: list[NodeId | None] = []
         self.chains: list[FakeChain] = []
@@ -113,6 +114,7 @@ class FakeComputer:
     ) -> int:
         progress(0.5)
         await self._do("load")
+        self.sources = sources
         self.next_hops.append(neighbours.next_hop)
         self.previous.append(neighbours.previous)
         self.is_loaded = True
