@@ -20,6 +20,7 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKEN
 
 from potluck.errors import BrokenModelError, InvalidConfigError
 from potluck.model.chat import ChatFormat
+from potluck.model.defaults import GenerationDefaults, load_defaults
 from potluck.model.gguf_words import read_gguf_words
 
 TEXTS = [
@@ -257,6 +258,29 @@ def test_what_was_added_is_found_as_it_is() -> None:
     tokens = tokenizer_of(fields).encode("a  a<b>\n\n</s>a").tokens
 
     assert tokens == ["a", "  ", "a", "<b>", "\n\n", "</s>", "a"]
+
+
+def test_tokens_of_phi_3_swallow_the_spaces_behind_them() -> None:
+    fields = sentence_piece_fields(prefix=False, **{"ggml.add_bos_token": False})
+    text = "<b>\n a<s> a"
+
+    def cut(fields: dict[str, Any]) -> list[str | None]:
+        tokenizer = tokenizer_of(fields)
+        return [tokenizer.id_to_token(token_id) for token_id in tokenizer.encode(text).ids]
+
+    assert cut(fields) == ["<b>", "\n", "▁a", "<s>", "▁a"]
+    assert cut(fields | {"general.architecture": "phi3"}) == ["<b>", "a", "<s>", "▁a"]
+
+
+def test_how_tokens_are_chosen_is_where_it_is_looked_for(tmp_path: Path) -> None:
+    sampling = {"temp": 0.6, "top_k": 20, "penalty_repeat": 1.05, "mirostat": 1}
+    fields = sentence_piece_fields() | {f"general.sampling.{k}": v for k, v in sampling.items()}
+
+    chat_of(fields, tmp_path)
+
+    assert load_defaults(tmp_path) == GenerationDefaults(
+        temperature=0.6, top_k=20, repetition_penalty=1.05
+    )
 
 
 @pytest.mark.parametrize(

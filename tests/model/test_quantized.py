@@ -30,6 +30,12 @@ QWEN_FP8 = {
     "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head"],
 }  # fmt: skip
 AUTO_FP8 = {"activation_scheme": "static", "quant_method": "fp8", "ignored_layers": ["lm_head"]}
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
+AUTO_ROUND = {
+    "bits": 4, "data_type": "int", "group_size": 128, "sym": True, "iters": 0,
+    "autoround_version": "0.12.3", "quant_method": "auto-round",
+    "packing_format": "auto_round:auto_gptq",
+}  # fmt: skip
 FBGEMM = {"activation_scale_ub": 1200.0, "quant_method": "fbgemm_fp8"}
 
 
@@ -70,6 +76,12 @@ def read(given: object) -> Quantization | None:
         (QWEN_FP8, Quantization(method="fp8", block=(128, 128))),
         (AUTO_FP8, Quantization(method="fp8")),
         (FBGEMM, Quantization(method="fp8")),
+        (MODELOPT, Quantization(method="fp8")),
+        (AUTO_ROUND, Quantization(method="gptq", bits=4, group_size=128, zero_offset=1)),
+        (
+            AUTO_ROUND | {"packing_format": "auto_round:auto_awq"},
+            Quantization(method="awq", bits=4, group_size=128),
+        ),
         (W4A16, Quantization(method="packed", bits=4, group_size=128)),
         (FLOAT, Quantization(method="fp8")),
         (FLOAT_BLOCKS, Quantization(method="fp8", block=(128, 128))),
@@ -97,6 +109,8 @@ def test_a_config_without_it_is_of_plain_numbers() -> None:
         (GPTQ | {"group_size": 0}, "group_size = 0"),
         (GPTQ | {"group_size": -2}, "group_size = -2"),
         (AWQ | {"version": "gemv"}, "AWQ of the version gemv"),
+        (MODELOPT | {"quant_algo": "NVFP4"}, "modelopt's NVFP4"),
+        (AUTO_ROUND | {"packing_format": "auto_round:fp8"}, "AutoRound in the form auto_round:fp8"),
         (QWEN_FP8 | {"fmt": "e5m2"}, "FP8 in the format e5m2"),
         (QWEN_FP8 | {"weight_block_size": [128]}, "weight_block_size"),
         (QWEN_FP8 | {"weight_block_size": [0, 128]}, "weight_block_size"),

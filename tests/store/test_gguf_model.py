@@ -279,6 +279,13 @@ def test_a_folder_with_several_asks_which(make: Make, tmp_path: Path) -> None:
         open_model(tmp_path, cache_dir=tmp_path / "cache")
 
 
+def copy_fields(reader: gguf.GGUFReader, writer: gguf.GGUFWriter) -> None:
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+            sub = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(field.name, field.contents(), field.types[0], sub)
+
+
 def split(file: Path, folder: Path) -> list[Path]:
     """The file in three, as `llama-gguf-split` does it: the first one has the fields."""
     reader = gguf.GGUFReader(file)
@@ -286,10 +293,7 @@ def split(file: Path, folder: Path) -> list[Path]:
     for index, path in enumerate(paths):
         writer = gguf.GGUFWriter(path, "llama")
         if index == 0:
-            for field in reader.fields.values():
-                if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-                    sub = field.types[-1] if len(field.types) > 1 else None
-                    writer.add_key_value(field.name, field.contents(), field.types[0], sub)
+            copy_fields(reader, writer)
         else:
             for tensor in reader.tensors[index - 1 :: 2]:
                 writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
@@ -343,6 +347,26 @@ def test_what_does_not_fit_is_named(
 
     with pytest.raises(error, match=words):
         open_model(file, cache_dir=tmp_path / "cache")
+
+
+def test_experts_may_stand_each_by_itself(make: Make, tmp_path: Path) -> None:
+    reference, folder = make("mixtral")
+    whole = write_gguf(folder, tmp_path / "whole.gguf")
+    reader, path = gguf.GGUFReader(whole), tmp_path / "old.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    copy_fields(reader, writer)
+    for tensor in reader.tensors:
+        if "_exps" not in tensor.name:
+            writer.add_tensor(tensor.name, tensor.data)
+            continue
+        for expert, matrix in enumerate(tensor.data):
+            writer.add_tensor(tensor.name.replace("_exps", f".{expert}"), matrix)
+    finish(writer)
+
+    one, other = (open_model(file, cache_dir=tmp_path / "cache") for file in (whole, path))
+
+    assert other.manifest == one.manifest
+    assert loaded(other, reference).config.experts is not None
 
 
 def test_olmo_3_is_not_taken_for_olmo_2(make: Make, tmp_path: Path) -> None:

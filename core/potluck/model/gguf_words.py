@@ -23,6 +23,7 @@ from potluck.errors import BrokenModelError, InvalidConfigError
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # types of tokens
 _SPACE = "▁"
+_NOT_STRIPPED = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -55,8 +56,18 @@ _WHOLE_WORDS = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral
 _NORMALISED = frozenset({"qwen2", "deepseek-r1-qwen"})  # to NFC, as their own tokenizers do
 
 
+# How the model wants its tokens chosen: names of `general.sampling` and of `generation_config.json`.
+_SAMPLING: Mapping[str, str] = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
+
+
 def read_gguf_words(metadata: Mapping[str, object]) -> dict[str, bytes]:
-    """The files `tokenizer.json` and `tokenizer_config.json`, from a GGUF file's fields.
+    """`tokenizer.json`, `tokenizer_config.json` and `generation_config.json`, from a GGUF file's fields.
 
     Raises:
         InvalidConfigError: the file has no tokenizer, or one of a kind that is not known here.
@@ -79,6 +90,7 @@ def read_gguf_words(metadata: Mapping[str, object]) -> dict[str, bytes]:
     return {
         "tokenizer.json": text.encode("utf-8", "replace"),
         "tokenizer_config.json": json.dumps(_settings(words)).encode(),
+        "generation_config.json": json.dumps(_sampling(metadata)).encode(),
     }
 
 
@@ -139,6 +151,12 @@ class _Words:
         if not isinstance(index, int) or not 0 <= index < len(self.tokens):
             return None
         return self.tokens[index], index
+
+    @property
+    def strips_behind_added(self) -> bool:
+        """Whether added tokens swallow the spaces behind them: Phi-3's do, as llama.cpp knows."""
+        family = self._metadata.get("general.architecture")
+        return family == "phi3" and self._metadata.get("tokenizer.ggml.model") == "llama"
 
     def template(self) -> str | None:
         template = self._metadata.get("tokenizer.chat_template")
@@ -231,8 +249,14 @@ def _merges_of_scores(words: _Words) -> list[tuple[str, str]]:
 
 def _add_tokens(tokenizer: Tokenizer, words: _Words) -> None:
     """Those that are found in a text as they are."""
+    strips = words.strips_behind_added
     added = [
-        AddedToken(token, special=kind != _USER_DEFINED, normalized=False)
+        AddedToken(
+            token,
+            special=kind != _USER_DEFINED,
+            normalized=False,
+            rstrip=strips and token not in _NOT_STRIPPED,
+        )
         for token, kind in zip(words.tokens, words.kinds, strict=True)
         if kind in (_CONTROL, _UNKNOWN, _USER_DEFINED) and token
     ]
@@ -268,6 +292,12 @@ def _settings(words: _Words) -> dict[str, object]:
     if (template := words.template()) is not None:
         settings["chat_template"] = template
     return settings
+
+
+def _sampling(metadata: Mapping[str, object]) -> dict[str, object]:
+    """`generation_config.json`, whose reader checks the values."""
+    found = {name: metadata.get(f"general.sampling.{key}") for key, name in _SAMPLING.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _unknown(field: str, value: object, known: Mapping[str, object]) -> InvalidConfigError:

@@ -3,9 +3,10 @@
 A matrix `X.weight` of such a model stands in the files as several tensors, or as one in a packed form:
 
     gptq                X.qweight, X.qzeros, X.scales, X.g_idx      (AutoGPTQ and GPTQModel: formats
-                                                                    `gptq` and `gptq_v2`)
-    awq                 X.qweight, X.qzeros, X.scales               (AutoAWQ, version GEMM)
-    fp8, fbgemm_fp8     X.weight, X.weight_scale_inv or X.weight_scale    (DeepSeek, Qwen; AutoFP8)
+                                                                    `gptq` and `gptq_v2`; AutoRound)
+    awq                 X.qweight, X.qzeros, X.scales               (AutoAWQ, version GEMM; AutoRound)
+    fp8, fbgemm_fp8,    X.weight, X.weight_scale_inv or X.weight_scale    (DeepSeek, Qwen; AutoFP8;
+    modelopt                                                              NVIDIA's Model Optimizer)
     compressed-tensors  X.weight, X.weight_scale, or X.weight_packed, X.weight_scale,
                         X.weight_zero_point, X.weight_g_idx, X.weight_shape   (llm-compressor)
     gguf                X.weight, in blocks of one of llama.cpp's types
@@ -209,6 +210,24 @@ def _read_fp8(given: Fields) -> Quantization:
     return Quantization(method="fp8", block=_block(given, "weight_block_size"))
 
 
+def _read_modelopt(given: Fields) -> Quantization:
+    if (algorithm := given.text("quant_algo", "")) != "FP8":
+        raise _unreadable(given.path("quant_algo"), f"modelopt's {algorithm}")
+    return Quantization(method="fp8")
+
+
+def _read_auto_round(given: Fields) -> Quantization:
+    """Intel's, which stores what it found in the forms of others."""
+    match given.text("packing_format", ""):
+        case "auto_round:auto_gptq":
+            return _read_gptq(given)
+        case "auto_round:auto_awq":
+            zero_point = not given.flag("sym", True)
+            return _read_awq(given.having({"zero_point": zero_point}))
+        case other:
+            raise _unreadable(given.path("packing_format"), f"AutoRound in the form {other}")
+
+
 def _read_compressed(given: Fields) -> Quantization:
     """https://github.com/neuralmagic/compressed-tensors, `quantization/quant_args.py`."""
     form = given.text("format", "")
@@ -266,6 +285,8 @@ _METHODS: Mapping[str, Callable[[Fields], Quantization]] = {
     "awq": _read_awq,
     "fp8": _read_fp8,
     "fbgemm_fp8": _read_fp8,
+    "modelopt": _read_modelopt,
+    "auto-round": _read_auto_round,
     "compressed-tensors": _read_compressed,
     "gguf": _read_gguf,
 }

@@ -123,14 +123,16 @@ def _spans(
     for name in config.stage_tensors(range(config.num_layers), embedding=True, head=True):
         expert = _EXPERT.fullmatch(name)
         whole = name if expert is None else f"{expert['before']}{expert['after']}.weight"
-        stored = tensors.get(names.get_name(whole, (".weight", ".bias")) or "")
-        if stored is None:
-            continue
-        part, tensor = stored
-        span = _span(name, part, tensor)
-        if expert is not None:
-            span = _slice(span, int(expert["expert"]))
-        found[name] = (part.file, span)
+        known = names.get_name(whole, (".weight", ".bias")) or ""
+        if known not in tensors and expert is not None:  # the first Mixtrals have each by itself
+            known, expert = known.replace("_exps.", f".{expert['expert']}."), None
+        if known in tensors:
+            part, tensor = tensors[known]
+            span = _span(name, part, tensor)
+            found[name] = (
+                part.file,
+                span if expert is None else _slice(span, int(expert["expert"])),
+            )
     return found
 
 
