@@ -12,9 +12,11 @@ from torch import Tensor
 from potluck.engine.attention import Step
 from potluck.engine.builder import StageWeights
 from potluck.engine.decoding import LayerRun
+from potluck.engine.generated_experts import GeneratedExperts
 from potluck.engine.generated_run import GeneratedRun
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.kvcache import LayerCache
+from potluck.engine.mlp import Experts
 from potluck.engine.rotary import Rotary
 from potluck.engine.weights import load_weights
 from potluck.model.schemes import Scheme
@@ -66,6 +68,8 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Load:
         changes: dict[str, Any] = {} if family == "Phi3" else {"hidden_size": 64}
         if "head_dim" in fields:
             changes["head_dim"] = 16
+        if "moe_intermediate_size" in fields:
+            changes["moe_intermediate_size"] = 32
         changes["intermediate_size"] = 80
         return make_model(variant, tmp_path_factory.mktemp("model"), changes=changes)
 
@@ -173,7 +177,12 @@ def test_a_family_without_experts_is_one_call(make: Load, variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", MIXTURES)
-def test_what_is_before_experts_is_generated_too(make: Load, variant: str) -> None:
+def test_what_is_before_experts_and_they_themselves_are_generated_too(
+    make: Load, variant: str
+) -> None:
     weights = load(make(variant))
 
     assert {type(run) for run in weights.runs} == {GeneratedRun}
+    mlps = [block.mlp for block in weights.blocks if isinstance(block.mlp, Experts)]
+    assert mlps
+    assert {type(mlp) for mlp in mlps} == {GeneratedExperts}

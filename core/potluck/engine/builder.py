@@ -146,6 +146,12 @@ class _Builder:
         return best_kernels(threads=torch.get_num_threads())
 
     @cached_property
+    def _is_generated(self) -> bool:
+        """Whether packed weights are computed with by functions generated for this computer's CPU."""
+        is_packed = self._scheme in PACKINGS and self._device.type == "cpu"
+        return is_packed and not isinstance(self._kernels, ReferenceKernels)
+
+    @cached_property
     def _make_placed(self) -> MakeLinear:
         return choose_linear(self._device, self._dtype)
 
@@ -216,7 +222,7 @@ class _Builder:
         qkv = self._linear(prefix, parts, bias=config.qkv_bias)
         qk_norm = self._qk_norm(prefix)
         output = self._linear(prefix, ("o_proj",), bias=config.output_bias)
-        if isinstance(output, PackedLinear) and not isinstance(output.kernels, ReferenceKernels):
+        if self._is_generated:
             return self._generated_attention(heads, qkv, qk_norm, output)
         if config.attention_softcap is None:
             return self._pieces.attention(heads, qkv, qk_norm, output)
@@ -277,18 +283,20 @@ class _Builder:
         config, facts = self._config, experts.facts
         block = f"{prefix}{facts.block}."
         router = torch.empty((experts.count, config.hidden_size), device=self._device)
-        return Experts(
-            self._filled(f"{block}gate.weight", router),
-            [
-                self._gated(
-                    self._linear(f"{block}experts.{expert}.", (facts.gate, facts.up), bias=False),
-                    self._linear(f"{block}experts.{expert}.", (facts.down,), bias=False),
-                )
-                for expert in range(experts.count)
-            ],
-            per_token=experts.per_token,
-            normalise=experts.normalise,
-        )
+        self._filled(f"{block}gate.weight", router)
+        mlps = [
+            self._gated(
+                self._linear(f"{block}experts.{expert}.", (facts.gate, facts.up), bias=False),
+                self._linear(f"{block}experts.{expert}.", (facts.down,), bias=False),
+            )
+            for expert in range(experts.count)
+        ]
+        made = Experts(router, mlps, per_token=experts.per_token, normalise=experts.normalise)
+        if not self._is_generated:
+            return made
+        from potluck.engine.generated_experts import generated_experts
+
+        return generated_experts(made)
 
     def _linear(self, prefix: str, parts: tuple[str, ...], *, bias: bool) -> Linear:
         """One matrix whose rows are those of the parts, one after the other."""

@@ -71,19 +71,19 @@ class Experts:
     close numbers. Only experts that were chosen are computed.
     """
 
-    __slots__ = ("_normalise", "experts", "per_token", "router")
+    __slots__ = ("experts", "normalise", "per_token", "router")
 
     def __init__(
         self, router: Tensor, experts: Sequence[Mlp], *, per_token: int, normalise: bool
     ) -> None:
         self.router = router  # (E, D), f32
         self.experts = tuple(experts)
-        self.per_token, self._normalise = per_token, normalise
+        self.per_token, self.normalise = per_token, normalise
 
     def __call__(self, x: Tensor) -> Tensor:
         probabilities = F.linear(x.float(), self.router).softmax(-1)  # (T, E)
         weights, chosen = probabilities.topk(self.per_token, -1)  # (T, k)
-        if self._normalise:
+        if self.normalise:
             weights /= weights.sum(-1, keepdim=True)
         total = torch.zeros(x.shape, device=x.device)
         if x.shape[0] == 1:
