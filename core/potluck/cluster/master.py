@@ -147,13 +147,14 @@ class Master:
             needed = shape_of(model.config, scheme, context=self._context(request, model))
             lent = self._lent()
             try:
-                if needed.model_memory <= lent:  # else there is nothing to measure
+                if lent is None or needed.model_memory <= lent:  # else there is nothing to measure
                     return await self._plan_in(scheme, request, model, note)
             except (NotEnoughMemoryError, OutOfMemoryError) as error:
                 logger.info("scheme=%s does not fit: %s", scheme, error)
             note = (
                 f"In {scheme} the model needs {format_bytes(needed.model_memory)} with its cache,"
-                f" and your computers lend {format_bytes(lent)}; this is the best quality that fits."
+                f" and your computers lend {format_bytes(self._lent() or 0)}; this is the best"
+                " quality that fits."
             )
         return await self._plan_in(schemes[-1], request, model, note)
 
@@ -191,9 +192,11 @@ class Master:
     def _context(request: PlanRequest, model: LocalModel) -> int:
         return request.context or min(model.config.max_position, DEFAULT_CONTEXT)
 
-    def _lent(self) -> int:
-        """Bytes that all computers lend together."""
+    def _lent(self) -> int | None:
+        """Bytes that all computers lend together; None: one has not looked at its devices yet."""
         computers = (self._computers.local, *self._computers.available())
+        if not all(computer.devices for computer in computers):
+            return None
         return sum(device.memory_free for computer in computers for device in computer.devices)
 
     async def _wait_for_workers(self, request: PlanRequest) -> None:
