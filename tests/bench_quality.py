@@ -37,7 +37,7 @@ from tiny_models import Pipeline, Reference, off, stored_tensors  # noqa: E402
 from potluck.engine.reading import StoredTensor  # noqa: E402
 from potluck.model.chat import ChatFormat  # noqa: E402
 from potluck.model.config import ModelConfig  # noqa: E402
-from potluck.model.schemes import Scheme, weight_bytes  # noqa: E402
+from potluck.model.schemes import Cache, Scheme, weight_bytes  # noqa: E402
 
 LLAMA_1B: Mapping[str, object] = {
     "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "intermediate_size": 8192,
@@ -50,12 +50,12 @@ TOKENS = 64  # of the random model's prompt
 class SchemeGuide(Guide):
     """The guide in Potluck's engine, in one scheme."""
 
-    def __init__(self, scheme: Scheme) -> None:
+    def __init__(self, scheme: Scheme, cache: Cache = "full") -> None:
         config = json.loads((MODEL / "config.json").read_bytes())
         self.format = ChatFormat.load(MODEL)
         self.config = ModelConfig.from_dict(config)
         reference = Reference(None, self.config, stored_tensors(MODEL))
-        self.pipeline = Pipeline(reference, scheme=scheme, context=1024)
+        self.pipeline = Pipeline(reference, scheme=scheme, cache=cache, context=1024)
 
     def answer(self, turns: Sequence[str]) -> str:
         messages: list[dict[str, object]] = []
@@ -95,15 +95,15 @@ class SchemeGuide(Guide):
         return self.format.decode(said).strip()
 
 
-def measure_guide(schemes: Sequence[Scheme]) -> None:
+def measure_guide(cases: Sequence[tuple[Scheme, Cache]]) -> None:
     """Perplexity, divergence and answers."""
     answers = load_corpus().answers
     questions = read_questions(HERE / "held_out.txt")
     pairs = [(q.turns[0], answers[q.intents[0]]) for q in questions if len(q.turns) == 1]
     exact = [SchemeGuide("f32").probabilities(*pair) for pair in pairs]
     print("scheme       perplexity  divergence  right")
-    for scheme in schemes:
-        guide = SchemeGuide(scheme)
+    for scheme, cache in cases:
+        guide = SchemeGuide(scheme, cache)
         moved = [
             F.kl_div(guide.probabilities(*pair), truth, log_target=True, reduction="none").sum(-1)
             for pair, truth in zip(pairs, exact, strict=True)
@@ -116,7 +116,7 @@ def measure_guide(schemes: Sequence[Scheme]) -> None:
         )
 
 
-def measure_random(schemes: Sequence[Scheme], folder: Path) -> None:
+def measure_random(cases: Sequence[tuple[Scheme, Cache]], folder: Path) -> None:
     """The error of a random model's logits, and the bits of a whole one."""
     whole = ModelConfig.from_dict(LLAMA_1B)
     everything = whole.stage_tensors(range(whole.num_layers), embedding=True, head=True)
@@ -126,10 +126,10 @@ def measure_random(schemes: Sequence[Scheme], folder: Path) -> None:
     ids = reference.prompt(TOKENS)
     exact = Pipeline(reference).run(ids)
     print("scheme       error   bits")
-    for scheme in schemes:
-        error = off(Pipeline(reference, scheme=scheme).run(ids), exact)
+    for scheme, cache in cases:
+        error = off(Pipeline(reference, scheme=scheme, cache=cache).run(ids), exact)
         bits = 8 * weight_bytes(whole, everything, scheme) / parameters
-        print(f"{scheme:12} {error:6.3%}  {bits:5.2f}", flush=True)
+        print(f"{_name(scheme, cache):14} {error:6.3%}  {bits:5.2f}", flush=True)
 
 
 def random_model(config: ModelConfig, folder: Path) -> tuple[StoredTensor, ...]:
@@ -150,15 +150,21 @@ def random_model(config: ModelConfig, folder: Path) -> tuple[StoredTensor, ...]:
     return stored_tensors(folder)
 
 
+def _name(scheme: Scheme, cache: Cache) -> str:
+    return scheme if cache == "full" else f"{scheme}, kv {cache}"
+
+
 def main() -> None:
     """Measure and report."""
     import tempfile
 
     torch.set_num_threads(1)
     schemes = cast("tuple[Scheme, ...]", get_args(Scheme))
-    measure_guide(schemes)
+    cases: list[tuple[Scheme, Cache]] = [(scheme, "full") for scheme in schemes]
+    cases += [("int8", "int8"), ("int4", "int8")]
+    measure_guide(cases)
     with tempfile.TemporaryDirectory() as folder:
-        measure_random(schemes, Path(folder))
+        measure_random(cases, Path(folder))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from potluck.engine.stage import Stage
 from potluck.engine.weights import load_weights
 from potluck.ids import Digest, SessionId
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import Scheme
+from potluck.model.schemes import Cache, Scheme
 
 CPU = torch.device("cpu")
 SESSION = SessionId("chat")
@@ -223,6 +223,7 @@ class Reference:
         embedding: bool | None = None,
         head: bool | None = None,
         scheme: Scheme = "f32",
+        cache: Cache = "full",
         device: torch.device = CPU,
         context: int = CONTEXT,
         cache_budget: int = 1 << 24,
@@ -237,6 +238,7 @@ class Reference:
             head=stop == self.config.num_layers if head is None else head,
             tensors=self.tensors,
             scheme=scheme,
+            cache=cache,
             device=device,
         )
         return Stage(weights, context=context, cache_budget=cache_budget, epoch=epoch)
@@ -250,13 +252,16 @@ class Pipeline:
         reference: Reference,
         cuts: Sequence[int] = (),
         scheme: Scheme = "f32",
+        cache: Cache = "full",
         device: torch.device = CPU,
         context: int = CONTEXT,
     ) -> None:
         layers = reference.config.num_layers
         bounds = [0, *cuts, layers]
         self.stages = [
-            reference.stage(start, stop, head=False, scheme=scheme, device=device, context=context)
+            reference.stage(
+                start, stop, head=False, scheme=scheme, cache=cache, device=device, context=context
+            )
             for start, stop in pairwise(bounds)
         ]
         self._head = reference.stage(layers, layers, embedding=False, scheme=scheme, device=device)

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from potluck.model.schemes import AskedScheme, Scheme
+from potluck.model.schemes import AskedScheme, Cache, Scheme
 
 Scalar: TypeAlias = str | int | float | bool | None
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -257,6 +257,7 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
 
     model: ModelName | None = None  # a folder, a Hub id in the local cache, or None: the guide
     scheme: AskedScheme = "auto"
+    cache: Cache = "full"
     layers: tuple[tuple[Name, LayerCount], ...] | None = None  # by hand: in this order
     workers: Annotated[int, Meta(ge=0, le=64)] = 0  # wait until so many take part
     context: ContextLength | None = None

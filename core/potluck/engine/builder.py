@@ -41,7 +41,7 @@ from potluck.engine.targets import PackedTarget, Target, TensorTarget, is_whole_
 from potluck.model.config import ModelConfig, Shape
 from potluck.model.families import NormPlacement
 from potluck.model.layers import Experts as ExpertsConfig
-from potluck.model.schemes import PACKINGS, Scheme, tensor_bits, weight_bytes
+from potluck.model.schemes import PACKINGS, Cache, Scheme, tensor_bits, weight_bytes
 
 Fill = Callable[[list[tuple[str, Target]]], None]
 """Put the tensors of these names into this memory, which they fit."""
@@ -85,10 +85,13 @@ def build_weights(
     scheme: Scheme,
     device: torch.device,
     fill: Fill,
+    cache: Cache = "full",
 ) -> StageWeights:
     """Allocate a stage's matrices and have them filled, layer by layer."""
     token_tensors = config.stage_tensors(layers, embedding=False, head=head)
-    builder = _Builder(config, scheme, device, weight_bytes(config, token_tensors, scheme), fill)
+    keys = cache_dtype(scheme, device, cache)
+    token_bytes = weight_bytes(config, token_tensors, scheme)
+    builder = _Builder(config, scheme, device, keys, token_bytes, fill)
     is_tied = embedding and head and config.tie_word_embeddings
     with builder.filling():
         table = builder.matrix(config.embedding_name) if embedding else None
@@ -112,7 +115,7 @@ def build_weights(
         lm_head=lm_head,
         is_tied=is_tied,
         dtype=compute_dtype(scheme, device),
-        cache_dtype=cache_dtype(scheme, device),
+        cache_dtype=keys,
         device=device,
     )
 
@@ -125,12 +128,14 @@ class _Builder:
         config: ModelConfig,
         scheme: Scheme,
         device: torch.device,
+        cache_dtype: torch.dtype,
         token_bytes: int,
         fill: Fill,
     ) -> None:
         self._config, self._device = config, device
         self._scheme: Scheme = scheme
         self._dtype = compute_dtype(scheme, device)
+        self._cache_dtype = cache_dtype
         self._token_bytes = token_bytes  # of all the weights that one token reads
         self._fill = fill
         self._shapes: dict[str, Shape] = {}  # of the layer that is being built
@@ -243,7 +248,7 @@ class _Builder:
             output,
             kernels=self._kernels,
             softcap=self._config.attention_softcap,
-            cache_kind=KINDS[cache_dtype(self._scheme, self._device)],
+            cache_kind=KINDS[self._cache_dtype],
         )
 
     def _qk_norm(self, prefix: str) -> HeadNorm | ProjectionNorm | None:

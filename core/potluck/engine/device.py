@@ -18,7 +18,7 @@ import psutil
 import torch
 
 from potluck.errors import UsageError
-from potluck.model.schemes import PACKINGS, Scheme
+from potluck.model.schemes import PACKINGS, Cache, Scheme
 
 Kind = Literal["cuda", "mps", "cpu"]
 
@@ -125,8 +125,13 @@ def compute_dtype(scheme: Scheme, device: torch.device) -> torch.dtype:
             return torch.bfloat16 if _works(device, torch.bfloat16) else torch.float16
 
 
-def cache_dtype(scheme: Scheme, device: torch.device) -> torch.dtype:
-    """What keys and values are kept in: beside packed weights never more than 16 bits."""
+def cache_dtype(scheme: Scheme, device: torch.device, cache: Cache = "full") -> torch.dtype:
+    """What keys and values are kept in: beside packed weights never more than 16 bits.
+
+    int8 is for CPUs: a GPU would have to unpack the whole cache for each token.
+    """
+    if cache == "int8" and device.type == "cpu":
+        return torch.int8
     if scheme in PACKINGS and device.type == "cpu":
         return torch.float16
     return compute_dtype(scheme, device)

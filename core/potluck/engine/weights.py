@@ -16,7 +16,7 @@ from potluck.engine.reading import PIECE, Progress, Reader, StoredTensor
 from potluck.engine.targets import Target
 from potluck.errors import InvalidLayersError
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import Scheme, packed_bytes
+from potluck.model.schemes import Cache, Scheme, packed_bytes
 from potluck.model.stored import find_stored
 
 
@@ -29,6 +29,7 @@ def load_weights(
     tensors: Iterable[StoredTensor],
     scheme: Scheme,
     device: torch.device,
+    cache: Cache = "full",
     progress: Progress | None = None,
     threads: int = 2,
 ) -> StageWeights:
@@ -59,6 +60,7 @@ def load_weights(
             head=head,
             scheme=scheme,
             device=device,
+            cache=cache,
             fill=lambda targets: reader.run((stored[name], target) for name, target in targets),
         )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import Scheme, cache_item, weight_bytes
+from potluck.model.schemes import Cache, Scheme, cache_bytes, weight_bytes
 
 MAX_CHUNK_TOKENS = 512  # of prefill, that the driver sends at once
 _ITEM = 4  # bytes of a number that is computed with: the most that any device takes
@@ -49,14 +49,14 @@ def stage_footprint(
     head: bool,
     scheme: Scheme,
     context: int,
+    cache: Cache = "full",
 ) -> Footprint:
     """What these layers take."""
     layers = list(layers)
     tensors = config.stage_tensors(layers, embedding=embedding, head=head)
-    cache = len(layers) * config.kv_bytes_per_token(cache_item(scheme)) * context
     return Footprint(
         weights=weight_bytes(config, tensors, scheme),
-        cache=cache,
+        cache=len(layers) * cache_bytes(config, scheme, cache) * context,
         working=working_bytes(config, context),
     )
 

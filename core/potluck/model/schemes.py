@@ -20,6 +20,10 @@ Scheme = Literal["f32", "bf16", "f16", "int8", "int4-head8", "int4"]
 AskedScheme = Scheme | Literal["auto"]
 """`auto`: the best quality that fits."""
 
+Cache = Literal["full", "int8"]
+"""How keys and values are kept: in the numbers of the scheme, at most 16 bits of them beside packed
+weights, or in 8 bits with a scale for each head and token (where a CPU computes)."""
+
 SMALL_MODEL_BYTES = 100_000_000
 
 BLOCK_ROWS = 16
@@ -47,6 +51,7 @@ PACKING_VERSION = 1
 """Of what packing makes of the same numbers: other bytes, and what was packed before is not remembered."""
 
 _EMBEDDING_BITS = 8
+_CACHE_SCALE_BYTES = 4
 _VECTOR_BYTES = 4  # of a number of what is not packed
 
 
@@ -86,9 +91,11 @@ def activation_item(scheme: Scheme) -> int:
     return 2 if scheme in ("bf16", "f16") else 4
 
 
-def cache_item(scheme: Scheme) -> int:
-    """Bytes of one number of the KV cache."""
-    return 4 if scheme == "f32" else 2
+def cache_bytes(config: "ModelConfig", scheme: Scheme, cache: Cache) -> int:
+    """Bytes of one token's keys and values in one layer."""
+    if cache == "int8":
+        return config.kv_bytes_per_token(1) + 2 * config.num_kv_heads * _CACHE_SCALE_BYTES
+    return config.kv_bytes_per_token(4 if scheme == "f32" else 2)
 
 
 def schemes_to_try(config: "ModelConfig", dtypes: Iterable[str], nbytes: int) -> tuple[Scheme, ...]:

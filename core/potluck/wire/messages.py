@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
-from potluck.model.schemes import Scheme
+from potluck.model.schemes import Cache, Scheme
 
 # Limits, each with its reason. They bound what a hostile header can make us build.
 # A name is shown in a list, on one line: no control characters, no marks that reverse the text.
@@ -274,6 +274,7 @@ class Assign(Message, frozen=True, tag="assign"):
     head: bool
     context: Annotated[int, Meta(ge=1, le=MAX_TOKENS)]  # tokens of one session at most
     tensors: Annotated[tuple[TensorInfo, ...], Meta(max_length=MAX_TENSORS)]
+    cache: Cache = "full"
     seed: Count | None = None  # of random weights, made where they are computed with: no tensors
     device: DeviceId | None = None  # None: the best one
 
