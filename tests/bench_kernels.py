@@ -7,15 +7,38 @@
 
 Weights are those of a Llama-3.2-1B, each matrix in enough copies that none is in a cache when its turn
 comes. One token: gigabytes of packed weights a second, beside what a kernel that only reads gets in the
-same round. Many tokens: tokens a second if a model were its 16 layers' products and nothing else.
+same round. Many tokens: tokens a second if a model were its 16 layers' products and nothing else. Then
+whole layers, of a Qwen2.5-0.5B too: where the time goes with many tokens and with one. Attention is what
+a step takes beyond one with an empty cache.
 
 One core of an AMD EPYC of family 26 (Zen 5, 2 cores, shared with other work: the best seen), AVX-512 VNNI:
 
                                         int4            int8
     pack, MB/s of bf16                  2700            6600
     1 token, GB/s; reading gets 39      37-40           36-40
-    a decode step of a layer, 100 back  0.91 ms (96 %)  1.72 ms (94 %)
     many tokens, tokens/s               350             280
+
+    one token, µs a layer             reading  at 100  at 900 | products  quantise  rotate  attention at 900
+    Llama int4, cache of f16              829     879     946 |      872       8.3     0.3                58
+                cache of int8             828     883     946 |      872       8.8     0.4                52
+    Llama int8, cache of f16             1531    1624    1690 |     1615       8.4     0.3                66
+    Qwen  int4, cache of f16              204     220     258 |      213       5.6     0.2                41
+                cache of int8             204     226     251 |      213       5.6     0.4                27
+    Qwen  int8, cache of f16              394     421     463 |      415       5.7     0.3                42
+                cache of int8             395     417     446 |      414       5.6     0.4                28
+
+What is left over is below what can be measured there, 5 µs. The keys and values of 900 tokens are 1.8 MB of
+f16 in a Llama layer, which take 61 µs to read.
+
+    many tokens, int4, ms a layer     products  attention  gate  norms, quantise, residuals  rotate
+    Llama, 128                            22.1       0.94  0.88                        0.65    0.18
+           128 after 512                  22.5       4.10  0.88                        0.66    0.18
+           256 after 512                  44.9       8.75  1.78                        1.26    0.30
+           256 after 4096                 44.6       53.2  1.79                        1.21    0.33
+    Qwen,  128                             5.3       0.34  0.51                        0.26    0.08
+           256 after 4096                 10.8       23.1  1.18                        0.69    0.18
+
+torch's attention takes 1.9, 8.9, 20 and, of 128 after 4000, 56 ms there, and 25 here.
 
 AVX2 there: packing 1600 and 6200; one token as above; many tokens a third and a fifth of the rate.
 """
