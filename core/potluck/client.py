@@ -127,6 +127,23 @@ class Client:
                     return
         raise NodeGoneError("The node ended while it loaded the model.")
 
+    def bench(self, request: schema.BenchRequest) -> Generator[schema.BenchProgress, None, None]:
+        """Measure a model. The last progress has the result; closing the generator earlier ends it.
+
+        Raises:
+            PotluckError: it could not be measured.
+        """
+        events = self._events("POST", "/cluster/bench", request, timeout_s=SILENCE_S)
+        with closing(events):
+            for data in events:
+                progress = msgspec.json.decode(data, type=schema.BenchProgress)
+                if progress.error is not None:
+                    raise as_error(progress.error)
+                yield progress
+                if progress.state == "ready":
+                    return
+        raise NodeGoneError("The node ended while it measured.")
+
     def unload(self) -> None:
         self._request("DELETE", "/cluster/model")
 

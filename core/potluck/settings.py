@@ -126,6 +126,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None  # None: the computer's
     memory_limit: Annotated[int, Meta(ge=0, lt=1 << 50)] | None = None  # bytes that a worker lends
+    threads: Annotated[int, Meta(ge=1, le=1024)] | None = None  # that compute; None: one per core
     store_limit: Annotated[int, Meta(ge=0, lt=1 << 50)] | None = None
     """Bytes of the disk that other computers' models may take; None: half of the disk."""
     worker: bool = False  # the role that it had when it last ended

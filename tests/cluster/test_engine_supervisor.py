@@ -48,6 +48,9 @@ class FakeHandle:
     def lend(self, limit: int | None) -> None:
         self._tell(limit)
 
+    def compute_with(self, threads: int | None) -> None:
+        self.threads = threads
+
     def trust_changed(self) -> None:
         self._tell("trust")
 

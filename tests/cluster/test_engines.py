@@ -57,6 +57,9 @@ class FakeHandle:
     def lend(self, limit: int | None) -> None:
         self.told.append(limit)
 
+    def compute_with(self, threads: int | None) -> None:
+        self.threads = threads
+
     def trust_changed(self) -> None:
         self.told.append("trust")
 

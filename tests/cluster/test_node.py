@@ -522,7 +522,10 @@ def test_the_engine_hears_of_whatever_changes_in_whom_this_computer_trusts(
         node = Node(folders_of(tmp_path, "Desk"))
         told: list[str] = []
         handle = SimpleNamespace(
-            devices=(), lend=lambda _: None, trust_changed=lambda: told.append("trust")
+            devices=(),
+            lend=lambda _: None,
+            compute_with=lambda _: None,
+            trust_changed=lambda: told.append("trust"),
         )
         node.engine._handle = cast("StageHandle", handle)
 

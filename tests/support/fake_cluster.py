@@ -15,12 +15,14 @@ from potluck.store.registry import TensorSource
 from potluck.wire.messages import (
     Address,
     Assign,
+    DeviceId,
     DeviceInfo,
     Hop,
     Need,
     NeedTensor,
     Profiled,
     Scheme,
+    StageTimes,
 )
 
 _T = TypeVar("_T")
@@ -86,6 +88,17 @@ class FakeComputer:
     async def measure_link_to(self, other: Surveyed) -> LinkQuality:
         await self._do("measure_link_to")
         return LinkQuality(rtt_ms=0.2, bytes_per_s=1e8)
+
+    async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
+        await self._do("measure")
+        return StageTimes(
+            weight_bytes=1000,
+            read_bytes_per_s=1e6,
+            layers_ms=self._ms,
+            products_ms=0.75 * self._ms,
+            attention_ms=0.125 * self._ms,
+            head_ms=self._ms,
+        )
 
     async def assign(self, assign: Assign) -> Need:
         await self._do("assign")

@@ -13,6 +13,8 @@ from typing import Literal, Protocol, TypeAlias
 
 from potluck.api.openai import FinishReason, Timings
 from potluck.api.schema import (
+    BenchProgress,
+    BenchRequest,
     ClusterState,
     Health,
     Invite,
@@ -184,6 +186,13 @@ class Backend(Protocol):
         ...
 
     async def unload(self) -> None: ...
+
+    def bench(self, request: BenchRequest) -> AsyncGenerator[BenchProgress, None]:
+        """Load, measure and unload; the last event is `ready`, or an error is raised.
+
+        Closing the iterator early ends it. What was loaded before is loaded again by the next prompt.
+        """
+        ...
 
     async def models(self) -> Sequence[ModelEntry]: ...
 

@@ -55,6 +55,7 @@ class ClusterApi:
             route("POST", "/cluster/model", self._load),
             route("DELETE", "/cluster/model", self._unload),
             route("GET", "/cluster/models", self._models),
+            route("POST", "/cluster/bench", self._bench),
             route("POST", "/cluster/listeners", self._listen),
             route("DELETE", "/cluster/listeners/{port:int}", self._close_listener),
             route("POST", "/cluster/shutdown", self._shutdown, holds=False),
@@ -134,6 +135,23 @@ class ClusterApi:
                 nodes=last.nodes,
                 plan=last.plan,
                 error=described,
+            )
+            yield msgspec.json.encode(failed)
+
+    async def _bench(self, request: Request) -> Response:
+        asked = await read(request, schema.BenchRequest)
+        return EventStream(self._bench_events(asked), refuse)
+
+    async def _bench_events(self, asked: schema.BenchRequest) -> AsyncGenerator[bytes, None]:
+        """How far a bench is, and its result. An error, whenever it comes, is the last event."""
+        try:
+            async with aclosing(self._backend.bench(asked)) as events:
+                async for progress in events:
+                    yield msgspec.json.encode(progress)
+        except Exception as error:  # noqa: BLE001 - the boundary of a request: `describe` logs it
+            described = describe(error)
+            failed = schema.BenchProgress(
+                state="failed", message=described.message, error=described
             )
             yield msgspec.json.encode(failed)
 

@@ -22,6 +22,7 @@ Token = Annotated[str, Meta(min_length=1, max_length=4096)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Size = Annotated[int, Meta(ge=0, lt=1 << 50)]
 ContextLength = Annotated[int, Meta(ge=1, le=1 << 20)]
+ThreadCount = Annotated[int, Meta(ge=1, le=1024)]
 LayerCount = Annotated[int, Meta(ge=0, le=10_000)]
 
 Role: TypeAlias = Literal["idle", "master", "worker"]
@@ -245,6 +246,7 @@ class RoleRequest(Struct, frozen=True, kw_only=True):
 
     worker: bool
     memory: Size | None = None  # bytes that this computer lends at most; 0 lifts the limit
+    threads: Annotated[int, Meta(ge=0, le=1024)] | None = None  # that compute; 0: one for each core
     paused: bool | None = None
     while_held: bool = False  # until the last event stream with `holder=worker` ends; not kept
 
@@ -256,6 +258,7 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     """POST /cluster/plan, answered by `PlanView`; POST /cluster/model, by `LoadProgress`es."""
 
     model: ModelName | None = None  # a folder, a Hub id in the local cache, or None: the guide
+    shape: Name | None = None  # in place of a model: of this shape, with random weights
     scheme: AskedScheme = "auto"
     cache: Cache = "full"
     layers: tuple[tuple[Name, LayerCount], ...] | None = None  # by hand: in this order
@@ -271,6 +274,74 @@ class LoadProgress(Struct, frozen=True, kw_only=True):
     message: str = ""
     nodes: tuple[Transfer, ...] = ()
     plan: PlanView | None = None  # from `streaming` on
+    error: Error | None = None  # with `failed`
+
+
+class BenchRequest(Struct, frozen=True, kw_only=True):
+    """POST /cluster/bench, answered by `BenchProgress`es."""
+
+    plan: PlanRequest
+    prompt: Annotated[int, Meta(ge=1, le=1 << 20)] = 512  # tokens of a prompt
+    tokens: Annotated[int, Meta(ge=1, le=1 << 16)] = 64  # decoded after a short prompt
+    repeat: Annotated[int, Meta(ge=1, le=1000)] = 5  # of both
+    threads: ThreadCount | None = None  # that this computer computes with, for as long as it takes
+
+
+class LayerSplit(Struct, frozen=True, kw_only=True):
+    """Milliseconds of one token in one layer, the mean of the layers."""
+
+    products: float  # with matrices
+    attention: float  # to the cached tokens
+    rest: float  # norms, rotary embedding, activations, calls
+
+
+class BenchStage(Struct, frozen=True, kw_only=True):
+    """What one computer did. Milliseconds are of one token, medians."""
+
+    node: str  # name
+    device: str
+    layers: tuple[int, int]  # start, stop
+    weight_bytes: int  # that one token reads: not the embedding, nor experts that are not chosen
+    read_bytes_per_s: float  # of reading just these, in the same run
+    floor_ms: float  # the first divided by the second
+    compute_ms: float
+    predicted_ms: float
+    layer_ms: LayerSplit
+    head_ms: float  # 0 where there is no head
+
+
+class BenchResult(Struct, frozen=True, kw_only=True):
+    """What was measured, and what it could be at best. Medians."""
+
+    shape: str  # or the model's name
+    scheme: Scheme
+    prompt: int
+    tokens: int
+    repeat: int
+    stages: tuple[BenchStage, ...]
+    weight_bytes: int  # of all stages
+    decode_tokens_per_s: float  # after a short prompt
+    prompt_decode_tokens_per_s: float  # after the long one
+    prefill_tokens_per_s: float
+    floor_tokens_per_s: (
+        float  # if every stage did nothing but read its weights, and hops took no time
+    )
+    floor_fraction: float  # decode / floor
+    token_ms: float  # one token through the pipeline
+    hop_ms: float  # of that, all that is not a stage's computing
+    link_ms: float  # of that, what the links take, as they were measured
+    layer_ms: LayerSplit
+    predicted_tokens_per_s: float
+
+
+class BenchProgress(Struct, frozen=True, kw_only=True):
+    """One server-sent event of POST /cluster/bench. `ready` and `failed` are the last ones."""
+
+    state: Literal["loading", "measuring", "ready", "failed"]
+    fraction: float = 0.0  # 0 to 1 of this state
+    message: str = ""
+    load: LoadProgress | None = None  # with `loading`
+    result: BenchResult | None = None  # with `ready`
     error: Error | None = None  # with `failed`
 
 

@@ -72,7 +72,13 @@ def worker(options: argparse.Namespace) -> int:
     if options.join is not None:
         joined = client.join(options.join)
         say(f"Joined the home of {joined.name}.")
-    loan = RoleRequest(worker=True, memory=options.memory, paused=False, while_held=True)
+    loan = RoleRequest(
+        worker=True,
+        memory=options.memory,
+        threads=options.threads,
+        paused=False,
+        while_held=True,
+    )
     try:
         with closing(client.states("worker")) as states:
             next(states)  # the node knows now who holds the loan, and ends it when we are gone

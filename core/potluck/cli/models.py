@@ -79,13 +79,14 @@ def plan(options: argparse.Namespace) -> int:
     return 0
 
 
-def plan_request(options: argparse.Namespace) -> PlanRequest:
+def plan_request(options: argparse.Namespace, *, shape: str | None = None) -> PlanRequest:
     """What the options ask for; a folder's path as the node, in another folder, understands it."""
     model: str | None = options.model
     if model is not None and Path(model).expanduser().is_dir():
         model = str(Path(model).expanduser().absolute())
     return PlanRequest(
         model=model,
+        shape=shape,
         scheme=options.scheme,
         layers=options.layers,
         workers=options.workers,

@@ -8,6 +8,7 @@ from typing import NoReturn, TypeVar, get_args
 
 from potluck import __version__
 from potluck.model.schemes import Scheme
+from potluck.model.shapes import DEFAULT_SHAPE, SHAPES
 
 OVERVIEW = """\
 Pool the computers of your home to run a language model none of them could run alone.
@@ -24,6 +25,7 @@ Commands for your computers:
 Commands for models:
   chat [PROMPT]           ask once, or talk
   plan                    which computer would compute which layers, and how fast
+  bench                   how fast a model runs, and how fast it could at best
   models                  the models on this computer
   serve                   an OpenAI-compatible server for other programs
   demo                    three nodes on this computer: pair, plan, stream and chat
@@ -94,6 +96,7 @@ def _add_computer_commands(commands: "_Commands[Parser]") -> None:
     worker.add_argument(
         "--memory", metavar="SIZE", type=size, help="lend at most this: 8GB, 512MiB"
     )
+    _add_threads(worker)
     worker.add_argument("--name", type=_name, help="what others see this computer as")
 
     invite = _command(
@@ -166,6 +169,22 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
     )
     _add_model(plan)
     _add_json(plan)
+
+    bench = _command(
+        commands,
+        "bench",
+        "bench:bench",
+        "Measure how fast a model runs on these computers, and how fast it could at best: the floor\n"
+        "is what a token takes if nothing is done but reading the weights. Without --model, a shape\n"
+        "with random weights, which every computer makes for itself: nothing is sent or downloaded.\n"
+        "What was loaded before is unloaded for it, and loaded again by the next prompt.",
+        "potluck bench",
+        "potluck bench --shape llama-8b --scheme int4 --workers 2",
+        "potluck bench --model ~/models/Qwen3-8B --layers desktop=20,laptop=16 --json",
+    )
+    _add_model(bench, guide=False)
+    _add_bench(bench)
+    _add_json(bench)
 
     serve = _command(
         commands,
@@ -245,9 +264,54 @@ def _add_json(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
 
 
-def _add_model(parser: Parser) -> None:
+def _add_threads(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--threads",
+        metavar="N",
+        type=_number(int, 1, 1024),
+        help="compute with so many threads (one for each core)",
+    )
+
+
+def _add_bench(parser: Parser) -> None:
+    group = parser.add_argument_group("the bench")
+    group.add_argument(
+        "--prompt",
+        metavar="N",
+        type=_number(int, 1, 1 << 20),
+        default=512,
+        help="tokens of the prompt that is prefilled (%(default)s)",
+    )
+    group.add_argument(
+        "--tokens",
+        metavar="N",
+        type=_number(int, 1, 1 << 16),
+        default=64,
+        help="tokens that are decoded after a short prompt (%(default)s)",
+    )
+    group.add_argument(
+        "--repeat",
+        metavar="N",
+        type=_number(int, 1, 1000),
+        default=5,
+        help="how often both are measured (%(default)s)",
+    )
+    _add_threads(group)
+
+
+def _add_model(parser: Parser, *, guide: bool = True) -> None:
     group = parser.add_argument_group("the model")
-    group.add_argument("--model", metavar="DIR", help="folder or Hugging Face id (the guide)")
+    if guide:
+        group.add_argument("--model", metavar="DIR", help="folder or Hugging Face id (the guide)")
+    else:
+        which = group.add_mutually_exclusive_group()
+        which.add_argument("--model", metavar="DIR", help="folder or Hugging Face id")
+        which.add_argument(
+            "--shape",
+            choices=SHAPES,
+            metavar="NAME",
+            help=f"random weights of this shape: {', '.join(SHAPES)} ({DEFAULT_SHAPE})",
+        )
     group.add_argument(
         "--scheme",
         choices=(*get_args(Scheme), "auto"),

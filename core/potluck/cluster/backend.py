@@ -17,9 +17,17 @@ from potluck.api.backend import (
     Holder,
     ServedModel,
 )
-from potluck.api.schema import LoadProgress, ModelEntry, PlanRequest, PlanView
+from potluck.api.schema import (
+    BenchProgress,
+    BenchRequest,
+    LoadProgress,
+    ModelEntry,
+    PlanRequest,
+    PlanView,
+)
 from potluck.api.server import HttpServer, public_app
 from potluck.cluster.activity import Activity
+from potluck.cluster.bench import Bench
 from potluck.cluster.completion import Speaker, complete
 from potluck.cluster.deployment import Deployment
 from potluck.cluster.master import Master
@@ -55,6 +63,7 @@ class Parts:
     set_role: Callable[[schema.RoleRequest], None]
     memory_limit: Callable[[], int | None]
     homes: Callable[[], tuple[str, ...]]  # names of others' homes that it belongs to
+    computing_with: Callable[[int | None], AbstractContextManager[None]]  # so many threads
     masters: Callable[[], tuple[str, ...]]  # names of those that this computer helps now
     stop: Callable[[], None]
     guide: Path
@@ -199,9 +208,25 @@ class NodeBackend:
         return plan_view(await self._parts.master.plan(request), epoch=0)
 
     async def load(self, request: PlanRequest) -> AsyncGenerator[LoadProgress, None]:
-        master, activity = self._parts.master, self._parts.activity
+        master = self._parts.master
         before = master.deployment
         loading = asyncio.create_task(master.load(request))
+        async with aclosing(self._progress(loading)) as events:
+            async for progress in events:
+                yield progress
+        deployment = await loading
+        await self._words(deployment)  # a broken tokenizer is an error of the load
+        folder = deployment.planned.model.folder
+        if request.model is not None and folder is not None:
+            self._parts.recent.add(folder)
+        # Of this deployment: the master may be at the next one already.
+        yield loaded(deployment, was_there=deployment is before)
+
+    async def _progress(
+        self, loading: asyncio.Task[Deployment]
+    ) -> AsyncGenerator[LoadProgress, None]:
+        """How far a load is, until it is over; closed earlier, it ends the load."""
+        master, activity = self._parts.master, self._parts.activity
         try:
             revision = activity.revision
             while not loading.done():
@@ -213,14 +238,31 @@ class NodeBackend:
                 await asyncio.wait((loading, change), return_when=asyncio.FIRST_COMPLETED)
                 change.cancel()
                 revision = activity.revision
-            deployment = await loading
-            await self._words(deployment)  # a broken tokenizer is an error of the load
-            if request.model is not None:
-                self._parts.recent.add(deployment.planned.model.folder)
-            # Of this deployment: the master may be at the next one already.
-            yield loaded(deployment, was_there=deployment is before)
         finally:
             loading.cancel()
+
+    async def bench(self, request: BenchRequest) -> AsyncGenerator[BenchProgress, None]:
+        master = self._parts.master
+        with self._parts.computing_with(request.threads):
+            async with master.borrowed(request.plan):
+                loading = asyncio.create_task(master.load(request.plan))
+                async with aclosing(self._progress(loading)) as events:
+                    async for load in events:
+                        yield BenchProgress(state="loading", fraction=load.fraction, load=load)
+                mine = await loading
+                deployment, generator = await master.ready(request.plan)
+                if deployment is not mine:
+                    raise UsageError("Another model was loaded meanwhile. Measure again.")
+                local = self._parts.membership.local.node_id
+                bench = Bench(deployment, generator, request, local=local, link_ms=self._link_ms)
+                async with aclosing(bench.run()) as steps:
+                    async for progress in steps:
+                        yield progress
+
+    def _link_ms(self, source: NodeId, target: NodeId, nbytes: int) -> float:
+        """What a message takes from computer to computer, as the link was measured."""
+        link = self._parts.master.survey.link(source, target)  # there is none to itself
+        return link.rtt_ms / 2 + 1000 * nbytes / link.bytes_per_s if link is not None else 0.0
 
     async def unload(self) -> None:
         await self._parts.master.unload()
@@ -229,7 +271,8 @@ class NodeBackend:
         folders = [self._parts.guide, *self._parts.recent.folders()]
         models = await asyncio.to_thread(list_models, folders)
         deployment = self._parts.master.deployment
-        current = deployment.planned.model.folder.absolute() if deployment else None
+        folder = deployment.planned.model.folder if deployment else None
+        current = folder.absolute() if folder else None
         return [
             ModelEntry(
                 name=model.name,
@@ -282,7 +325,12 @@ class NodeBackend:
 
     async def _words(self, deployment: Deployment) -> tuple[ChatFormat, GenerationDefaults]:
         """Tokenizer, template and recommendations of a model, read once."""
-        folder = deployment.planned.model.words
+        model = deployment.planned.model
+        if (folder := model.words) is None:
+            raise UsageError(
+                f"{model.name} is a shape with random weights: it has no words, and is only there"
+                " to be measured. Load a model to talk with."
+            )
         if self._read is None or self._read[0] != folder:
             chat = await asyncio.to_thread(ChatFormat.load, folder)
             self._read = (folder, chat, await asyncio.to_thread(load_defaults, folder))
@@ -314,7 +362,9 @@ class NodeBackend:
         self._parts.stop()
 
 
-def _served(name: str, folder: Path, aliases: tuple[str, ...]) -> ServedModel:
+def _served(name: str, folder: Path | None, aliases: tuple[str, ...]) -> ServedModel:
+    if folder is None:
+        return ServedModel(name=name, created=0, aliases=aliases)
     try:
         created = int((folder / "config.json").stat().st_mtime)
     except OSError:  # its disk was unplugged; the model is loaded all the same

@@ -26,17 +26,21 @@ from potluck.store.registry import TensorSource
 from potluck.wire.messages import (
     Address,
     Assign,
+    DeviceId,
     DeviceInfo,
     LinkMeasured,
     Load,
     Loaded,
     MeasureLink,
+    MeasureStage,
     Message,
     Need,
     NodeInfo,
     Profile,
     Profiled,
     Purpose,
+    StageMeasured,
+    StageTimes,
     Unload,
     Unloaded,
     WarmingUp,
@@ -45,6 +49,7 @@ from potluck.wire.messages import (
 DIAL_TIMEOUT_S = 10.0
 PROFILE_TIMEOUT_S = 90.0  # the first one waits for the worker's engine to start
 MEASURE_TIMEOUT_S = 20.0
+MEASURE_STAGE_TIMEOUT_S = 90.0  # more than its engine is given
 ASSIGN_TIMEOUT_S = 60.0  # the worker looks at every tensor of its store
 LOAD_TIMEOUT_S = 6 * 3600.0  # the silence below ends a load that is stuck
 LOAD_SILENCE_S = 60.0  # a worker that loads says so all the time
@@ -192,9 +197,14 @@ class LocalComputer:
             tensors=tuple(_files(assign, sources)),
             next_hop=neighbours.next_hop,
             previous=neighbours.previous,
+            seed=assign.seed,
         )
         handle = await self._engine.handle()
         return (await handle.load(stage, loaded)).cache_tokens
+
+    async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
+        stage = await self._engine.handle()
+        return await stage.measure(epoch, position)
 
     async def unload(self, epoch: int) -> None:
         if self._lent_to() is not None:
@@ -302,6 +312,10 @@ class RemoteComputer:
             ) from None
         finally:
             self._on_warming_up = lambda _: None  # a late report finds no deadline to move
+
+    async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
+        message = MeasureStage(epoch=epoch, position=position, device=device)
+        return (await self._ask(message, StageMeasured, MEASURE_STAGE_TIMEOUT_S)).times
 
     async def unload(self, epoch: int) -> None:
         await self._ask(Unload(epoch=epoch), Unloaded, UNLOAD_TIMEOUT_S)

@@ -94,6 +94,8 @@ class Deployment:
         expected = model.config.stage_tensors(
             stage.layers, embedding=stage.embedding, head=stage.head
         )
+        if model.seed is not None:
+            expected = {}  # every computer makes its own
         assign = Assign(
             epoch=self.epoch,
             model_id=model.manifest.model_id,
@@ -104,6 +106,7 @@ class Deployment:
             head=stage.head,
             context=planned.context,
             tensors=(),  # known when it is given
+            seed=model.seed,
         )
         return StageTask(
             stage=stage,

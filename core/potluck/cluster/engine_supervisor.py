@@ -37,6 +37,7 @@ class EngineSupervisor:
         me: Callable[[], NodeInfo],
         log_path: Path,
         memory_limit: int | None,
+        threads: int | None = None,
         step_failed: Callable[[StepFailed], None],
         died: Callable[[PotluckError], None],
         changed: Callable[[], None],
@@ -47,6 +48,7 @@ class EngineSupervisor:
         self._me = me
         self._log_path = log_path
         self._memory_limit = memory_limit
+        self._threads = threads
         self._step_failed = step_failed
         self._died = died
         self._changed = changed
@@ -92,6 +94,11 @@ class EngineSupervisor:
         self._memory_limit = memory_limit
         self._tell()
 
+    def compute_with(self, threads: int | None) -> None:
+        """Compute what is loaded next with so many threads; None: one for each core."""
+        self._threads = threads
+        self._tell()
+
     def trust_changed(self) -> None:
         """The identity's folder changed. Called by the identity that this is a watcher of."""
         self._tell()
@@ -102,6 +109,7 @@ class EngineSupervisor:
         if self._handle is not None:
             with suppress(EngineError):  # it has just died, and the next one starts with all this
                 self._handle.lend(self._memory_limit)
+                self._handle.compute_with(self._threads)
                 self._handle.trust_changed()
 
     async def run(self) -> None:
@@ -143,6 +151,7 @@ class EngineSupervisor:
                 memory_limit=self._memory_limit,
                 device=self._device,
                 cpus=self._cpus,
+                threads=self._threads,
             ),
             log_path=self._log_path,
             on_step_failed=self._step_failed,

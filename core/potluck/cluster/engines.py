@@ -44,6 +44,7 @@ class Engines:
         log_folder: where each process has its log.
         memory_limit: bytes of the RAM, and of each GPU, that are lent at most.
         cpus: the threads of each of the devices that the CPU is offered as; none: it is one.
+        threads: that the CPU computes with, where it is one device; None: one for each core.
         step_failed: told what a stage could not do.
         died: told which device's process is gone, and every layer with it.
         changed: told when the devices or their memory changed.
@@ -60,12 +61,14 @@ class Engines:
         died: Callable[[DeviceId, PotluckError], None],
         changed: Callable[[], None],
         cpus: tuple[int, ...] = (),
+        threads: int | None = None,
     ) -> None:
         self._identity_folder = identity_folder
         self._me = me
         self._log_folder = log_folder
         self._memory_limit = memory_limit
         self._cpus = cpus
+        self._threads = threads
         self._step_failed = step_failed
         self._died = died
         self._changed = changed
@@ -128,6 +131,13 @@ class Engines:
         for other in self._others.values():
             other.engine.lend(memory_limit)
 
+    def compute_with(self, threads: int | None) -> None:
+        """Compute what is loaded next with so many threads; None: one for each core."""
+        self._threads = threads
+        self._best.compute_with(threads)
+        for other in self._others.values():
+            other.engine.compute_with(threads)
+
     def trust_changed(self) -> None:
         """The identity's folder changed. Called by the identity that this is a watcher of."""
         self._best.trust_changed()
@@ -169,6 +179,7 @@ class Engines:
             me=partial(self._name, device),
             log_path=self._log_folder / log,
             memory_limit=self._memory_limit,
+            threads=self._threads,
             step_failed=self._step_failed,
             died=partial(self._one_died, device),
             changed=self._one_changed,

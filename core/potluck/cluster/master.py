@@ -8,8 +8,8 @@ computer comes back that the plan had to do without, the next load uses it again
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -33,9 +33,10 @@ from potluck.errors import (
 from potluck.ids import NodeId
 from potluck.model.footprint import working_bytes
 from potluck.model.nearest import nearest_schemes
-from potluck.model.schemes import AskedScheme, Scheme, schemes_to_try
+from potluck.model.schemes import AskedScheme, Scheme, schemes_to_try, weight_bytes
+from potluck.model.shapes import SHAPES
 from potluck.plan.placement import labels, make_plan
-from potluck.store.registry import LocalModel
+from potluck.store.registry import LocalModel, random_model
 from potluck.wire.messages import StepFailed
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ class Master:
         resolve: Callable[[str | None], Path],
         changed: Callable[[], None],
         quantisation: Quantisation | None = None,
+        shapes: Mapping[str, Mapping[str, object]] = SHAPES,
     ) -> None:
         self.state = LoadState()
         self.deployment: Deployment | None = None
@@ -98,6 +100,7 @@ class Master:
         self._resolve = resolve
         self._changed = changed
         self._quantisation = quantisation
+        self._shapes = shapes  # that can be measured with random weights
         self._survey = Survey()
         self._generator: Generator | None = None
         self._epoch = secrets.randbelow(1 << 30)  # no two masters' plans are mistaken for another
@@ -126,11 +129,23 @@ class Master:
         Raises:
             ModelError, PlanError, UsageError: why there is no such plan.
         """
-        model = await self._open_model(self._resolve(request.model), lambda done, total: None)
+        if request.shape is not None:
+            model = self._random_model(request.shape)
+        else:
+            model = await self._open_model(self._resolve(request.model), lambda done, total: None)
         await self._wait_for_workers(request)
         return await self._plan(request, model)
 
+    def _random_model(self, shape: str) -> LocalModel:
+        if (config := self._shapes.get(shape)) is None:
+            raise UsageError(
+                f"There is no shape called {shape}. There are: {', '.join(self._shapes)}."
+            )
+        return random_model(shape, config)
+
     async def _open(self, request: PlanRequest) -> LocalModel:
+        if request.shape is not None:
+            return self._random_model(request.shape)
         folder = await asyncio.to_thread(self._resolve, request.model)
         self._enter("hashing", f"Reading {folder.name}")
 
@@ -320,7 +335,8 @@ class Master:
     async def _deploy(self, planned: Planned) -> Deployment:
         self._epoch += 1
         model = planned.model
-        self._enter("streaming", f"Sending {model.name}")
+        what = "Sending" if model.seed is None else "Making random weights of"
+        self._enter("streaming", f"{what} {model.name}")
         everyone = {c.node_id: c for c in (self._computers.local, *self._computers.available())}
         self._missing -= everyone.keys()
         if lost := [stage.name for stage in planned.plan.stages if stage.node not in everyone]:
@@ -358,6 +374,24 @@ class Master:
         deployment, self.deployment, self._generator = self.deployment, None, None
         if deployment is not None:
             await deployment.stop()
+
+    @asynccontextmanager
+    async def borrowed(self, request: PlanRequest) -> AsyncIterator[None]:
+        """Unload afterwards what is loaded for this request inside.
+
+        What was asked for before is asked for again: the next prompt loads it.
+        """
+        before, deployment = self.request, self.deployment
+        try:
+            yield
+        finally:
+            async with self._turn:
+                is_ours = self.request in (request, None)  # and nobody else has loaded another
+                if is_ours and (self.deployment is None or self.deployment is not deployment):
+                    await self._retire()
+                    self.request, self.state = before, LoadState()
+                    self._missing.clear()
+                    self._changed()
 
     async def unload(self) -> None:
         """Free every computer's memory. A load that is under way ends."""
@@ -434,10 +468,16 @@ def schemes_of(asked: AskedScheme, model: LocalModel) -> tuple[Scheme, ...]:
         return (asked,)
     if nearest := nearest_schemes(model.config):
         return nearest
+    if model.seed is not None:  # as if they were files of the usual 16 bits
+        config = model.config
+        tensors = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
+        return schemes_to_try(config, ("BF16",), weight_bytes(config, tensors, "bf16"))
     dtypes = {tensor.dtype for tensor in model.manifest.tensors}
     return schemes_to_try(model.config, dtypes, model.manifest.nbytes)
 
 
 def without_constraints(request: PlanRequest) -> PlanRequest:
     """The same model on whoever is left: a plan by hand or a number may not be possible now."""
-    return PlanRequest(model=request.model, scheme=request.scheme, context=request.context)
+    return PlanRequest(
+        model=request.model, shape=request.shape, scheme=request.scheme, context=request.context
+    )

@@ -13,8 +13,8 @@ import platform
 import secrets
 import shutil
 import signal
-from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Generator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -86,6 +86,7 @@ class Node:
             me=self.me,
             log_path=folders.state / "engine.log",
             memory_limit=self._settings.memory_limit,
+            threads=self._settings.threads,
             step_failed=self._step_failed,
             died=self._engine_died,
             changed=self._changed,
@@ -165,6 +166,7 @@ class Node:
                 set_role=self._set_role,
                 memory_limit=lambda: self._settings.memory_limit,
                 homes=self._others_homes,
+                computing_with=self._computing_with,
                 masters=self.links.master_names,
                 stop=self._stop.set,
                 guide=guide_folder(),
@@ -281,9 +283,10 @@ class Node:
     def _set_role(self, request: RoleRequest) -> None:
         before = self._settings if request.while_held else self._saved
         limit = before.memory_limit if request.memory is None else request.memory or None
+        threads = before.threads if request.threads is None else request.threads or None
         paused = before.paused if request.paused is None else request.paused
         settings = msgspec.structs.replace(
-            before, worker=request.worker, memory_limit=limit, paused=paused
+            before, worker=request.worker, memory_limit=limit, threads=threads, paused=paused
         )
         if not request.while_held:
             save_settings(self._folders.settings_file, settings)
@@ -291,6 +294,20 @@ class Node:
         elif not self.activity.is_held("worker"):
             raise UsageError("Nobody holds this loan: there is no event stream with holder=worker.")
         self._lend(settings)
+
+    @contextmanager
+    def _computing_with(self, threads: int | None) -> Generator[None, None, None]:
+        """Compute with so many threads for a while; what was measured with others is forgotten."""
+        if threads in (None, self._settings.threads):
+            yield
+            return
+        try:
+            self.engine.compute_with(threads)
+            self.master.survey.forget_profiles(self.identity.node_id)
+            yield
+        finally:
+            self.engine.compute_with(self._settings.threads)
+            self.master.survey.forget_profiles(self.identity.node_id)
 
     def _let_go(self, holder: Holder) -> None:
         """Whoever lent this computer for as long as it holds the node is gone."""
@@ -302,6 +319,7 @@ class Node:
         self.worker.is_lending = settings.worker
         self.worker.is_paused = settings.paused
         self.engine.lend(settings.memory_limit)
+        self.engine.compute_with(settings.threads)
         if settings.paused or not settings.worker:
             self._tasks.spawn(self.worker.release())
         self.activity.use()

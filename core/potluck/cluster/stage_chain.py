@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from potluck.cluster.compute_thread import ComputeThread
 from potluck.cluster.pipeline import computer_lost
 from potluck.cluster.stage_steps import SessionMessage, apply
+from potluck.engine.measuring import StageMeter
 from potluck.engine.stage import Stage
 from potluck.errors import EngineError, NeedReplayError, PeerLostError, PotluckError
 from potluck.ids import HomeId, NodeId
@@ -24,6 +25,7 @@ from potluck.wire.messages import (
     Message,
     OpenSession,
     Result,
+    StageTimes,
     StepFailed,
     TrimSession,
 )
@@ -44,6 +46,14 @@ class LoadedStage:
     next_link: Link | None  # None: the last stage, which answers the driver
     driver: Link | None = None
     held: "deque[Result]" = field(default_factory=lambda: deque(maxlen=HELD_RESULTS))
+    meter: StageMeter | None = None  # once it was measured
+
+    def measure(self, position: int) -> StageTimes:
+        """Time the parts of one token. On the computing thread."""
+        if self.meter is None or self.meter.position != position:
+            self.meter = None  # its caches go before others are made
+            self.meter = StageMeter(self.stage, position)
+        return self.meter.round()
 
     def takes_steps_of(self, link: Link) -> bool:
         """Whether the peer is the one before this stage: another computer, or the driver itself."""

@@ -22,6 +22,7 @@ from potluck import errors
 from potluck.cluster.device_names import place_name
 from potluck.cluster.stage_messages import (
     MAX_FRAME,
+    ComputeWith,
     FromStage,
     LayerProfiled,
     Lend,
@@ -34,8 +35,10 @@ from potluck.cluster.stage_messages import (
     Ready,
     RequestFailed,
     StageLoaded,
+    StageTimed,
     StageUnloaded,
     Start,
+    TimeStage,
     ToStage,
     TrustChanged,
     UnloadStage,
@@ -43,7 +46,7 @@ from potluck.cluster.stage_messages import (
     encode,
 )
 from potluck.model.schemes import Scheme
-from potluck.wire.messages import DeviceInfo, StepFailed
+from potluck.wire.messages import DeviceInfo, StageTimes, StepFailed
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +54,12 @@ START_TIMEOUT_S = 90.0  # importing torch on a cold disk took 12 s on an old lap
 PROFILE_TIMEOUT_S = 60.0
 LOAD_SILENCE_S = 60.0  # a load that reports no progress for so long is stuck
 UNLOAD_TIMEOUT_S = 20.0
+TIME_TIMEOUT_S = 60.0  # six passes over the weights, the first time twelve
 QUANTISE_TIMEOUT_S = 600.0  # of one matrix: a gigabyte on a slow disk, behind others that wait
 _STOP_TIMEOUT_S = 3.0
 _LENGTH_BYTES = 4
 
-_Answer = TypeVar("_Answer", LayerProfiled, StageLoaded, StageUnloaded, Quantised)
+_Answer = TypeVar("_Answer", LayerProfiled, StageLoaded, StageTimed, StageUnloaded, Quantised)
 
 
 class StageHandle:
@@ -161,6 +165,9 @@ class StageHandle:
         self._start = msgspec.structs.replace(self._start, memory_limit=memory_limit)
         self._send(Lend(memory_limit=memory_limit))
 
+    def compute_with(self, threads: int | None) -> None:
+        self._send(ComputeWith(threads=threads))
+
     def trust_changed(self) -> None:
         self._send(TrustChanged())
 
@@ -210,6 +217,17 @@ class StageHandle:
         """Nobody waits for the load under way any more: let the process end it."""
         with suppress(errors.EngineError):
             self._send(UnloadStage(request=next(self._requests)))
+
+    async def measure(self, epoch: int, position: int) -> StageTimes:
+        """Time the parts of one token in the loaded stage, once, with so many tokens cached.
+
+        Raises:
+            StaleEpochError: it is no stage of this plan.
+            OutOfMemoryError, EngineError: it could not be measured; the stage lives on.
+        """
+        request = next(self._requests)
+        message = TimeStage(request=request, epoch=epoch, position=position)
+        return (await self._ask(request, message, StageTimed, TIME_TIMEOUT_S)).times
 
     async def unload(self) -> None:
         request = next(self._requests)
@@ -291,7 +309,7 @@ class StageHandle:
                 future = self._waiting.get(message.request)
                 if future is not None and not future.done():
                     future.set_exception(error)
-            case LayerProfiled() | StageLoaded() | StageUnloaded() | Quantised():
+            case LayerProfiled() | StageLoaded() | StageTimed() | StageUnloaded() | Quantised():
                 self._answer(message.request, message)
 
     def _answer(self, request: int, message: FromStage) -> None:

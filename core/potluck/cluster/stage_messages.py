@@ -9,7 +9,15 @@ from typing import BinaryIO, TypeAlias
 import msgspec
 
 from potluck.model.schemes import Scheme
-from potluck.wire.messages import DeviceId, DeviceInfo, Hop, NodeInfo, StepFailed, TensorInfo
+from potluck.wire.messages import (
+    DeviceId,
+    DeviceInfo,
+    Hop,
+    NodeInfo,
+    StageTimes,
+    StepFailed,
+    TensorInfo,
+)
 
 MAX_FRAME = 256 << 20  # a stage's tensor list with its paths; far above any model's
 _LENGTH_BYTES = 4
@@ -44,6 +52,12 @@ class Lend(StageMessage, frozen=True, tag="lend"):
     memory_limit: int | None
 
 
+class ComputeWith(StageMessage, frozen=True, tag="compute_with"):
+    """What is loaded or measured next computes with so many threads."""
+
+    threads: int | None  # None: one for each core
+
+
 class TrustChanged(StageMessage, frozen=True, tag="trust_changed"):
     """The identity's folder changed (a home joined or left, a computer revoked): read it again."""
 
@@ -72,6 +86,15 @@ class LoadStage(StageMessage, frozen=True, tag="load_stage"):
     tensors: tuple[TensorFile, ...]
     next_hop: Hop | None
     previous: str | None = None  # node id of the stage before; None: the driver
+    seed: int | None = None  # of random weights, made here: there are no tensors
+
+
+class TimeStage(StageMessage, frozen=True, tag="time_stage"):
+    """Time the parts of one token in the loaded stage, once."""
+
+    request: int
+    epoch: int
+    position: int  # so many tokens are cached
 
 
 class UnloadStage(StageMessage, frozen=True, tag="unload_stage"):
@@ -91,7 +114,17 @@ class Quantise(StageMessage, frozen=True, tag="quantise"):
     path: str  # of the file, which is not there yet
 
 
-ToStage: TypeAlias = Start | Lend | TrustChanged | ProfileLayer | LoadStage | UnloadStage | Quantise
+ToStage: TypeAlias = (
+    Start
+    | Lend
+    | ComputeWith
+    | TrustChanged
+    | ProfileLayer
+    | LoadStage
+    | TimeStage
+    | UnloadStage
+    | Quantise
+)
 
 
 class Ready(StageMessage, frozen=True, tag="ready"):
@@ -134,6 +167,13 @@ class StageLoaded(StageMessage, frozen=True, tag="stage_loaded"):
     cache_tokens: int  # that one session can hold
 
 
+class StageTimed(StageMessage, frozen=True, tag="stage_timed"):
+    """The answer to `time_stage`."""
+
+    request: int
+    times: StageTimes
+
+
 class StageUnloaded(StageMessage, frozen=True, tag="stage_unloaded"):
     """The answer to `unload_stage`."""
 
@@ -163,6 +203,7 @@ FromStage: TypeAlias = (
     | LayerProfiled
     | LoadProgress
     | StageLoaded
+    | StageTimed
     | StageUnloaded
     | Quantised
     | RequestFailed

@@ -26,6 +26,7 @@ from potluck.cluster.compute_thread import ComputeThread
 from potluck.cluster.device_names import place_name
 from potluck.cluster.stage_chain import LoadedStage, StageChain
 from potluck.cluster.stage_messages import (
+    ComputeWith,
     FromStage,
     LayerProfiled,
     Lend,
@@ -37,8 +38,10 @@ from potluck.cluster.stage_messages import (
     Ready,
     RequestFailed,
     StageLoaded,
+    StageTimed,
     StageUnloaded,
     Start,
+    TimeStage,
     ToStage,
     TrustChanged,
     UnloadStage,
@@ -46,18 +49,20 @@ from potluck.cluster.stage_messages import (
     encode,
     read_frame,
 )
-from potluck.cluster.stage_quantiser import Quantiser, stored_tensor
+from potluck.cluster.stage_quantiser import Quantiser
+from potluck.cluster.stage_weights import stage_weights
 from potluck.cluster.tasks import TaskSet
 from potluck.engine.device import set_threads, use
 from potluck.engine.lending import Lending
 from potluck.engine.memory import release
 from potluck.engine.profile import LayerProfile, profile_layers
 from potluck.engine.stage import Stage
-from potluck.engine.weights import load_weights
 from potluck.errors import (
     EngineError,
     IdentityError,
+    InvalidStepError,
     PotluckError,
+    StaleEpochError,
 )
 from potluck.ids import HomeId, NodeId
 from potluck.model.config import ModelConfig
@@ -119,6 +124,8 @@ class StageServer:
             case Lend():
                 self._lending.limit = message.memory_limit
                 self._tell_memory()
+            case ComputeWith():
+                self._threads = self._lending.threads or message.threads
             case TrustChanged():
                 self._trust_changed()
             case ProfileLayer():
@@ -129,6 +136,8 @@ class StageServer:
             case UnloadStage():
                 self._wanted = message.request
                 self._tasks.spawn(self._answer(message.request, self._unload(message)))
+            case TimeStage():
+                self._tasks.spawn(self._answer(message.request, self._time(message)))
             case Quantise():
                 self._tasks.spawn(self._answer(message.request, self._quantiser.answer(message)))
             case Start():
@@ -239,16 +248,7 @@ class StageServer:
                 report = LoadProgress(epoch=message.epoch, done=done, total=total)
                 self._loop.call_soon_threadsafe(self._tell, report)
 
-        weights = load_weights(
-            config,
-            range(*message.layers),
-            embedding=message.embedding,
-            head=message.head,
-            tensors=map(stored_tensor, message.tensors),
-            scheme=message.scheme,
-            device=self._device,
-            progress=progress,
-        )
+        weights = stage_weights(message, self._device, progress)
         room = self._lending.own(in_use=weights.nbytes).memory_free - weights.nbytes
         budget = max(0, room - working_bytes(config, message.context))
         return Stage(weights, context=message.context, cache_budget=budget, epoch=message.epoch)
@@ -274,6 +274,17 @@ class StageServer:
             context=message.context,
         )
         footprint.check(self._lent().memory_free, self._me.name, message.context)
+
+    async def _time(self, message: TimeStage) -> StageTimed:
+        loaded = self._chain.loaded
+        if loaded is None or loaded.epoch != message.epoch:
+            raise StaleEpochError("The stage to be measured is not loaded here any more.")
+        if message.position >= loaded.stage.context:
+            raise InvalidStepError(
+                f"The context has {loaded.stage.context} tokens: none is at {message.position}."
+            )
+        times = await self._compute.call(lambda: loaded.measure(message.position))
+        return StageTimed(request=message.request, times=times)
 
     async def _unload(self, message: UnloadStage) -> StageUnloaded:
         async with self._turn:

@@ -21,7 +21,7 @@ from potluck.ids import Digest, NodeId
 from potluck.plan.placement import Stage
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
-from potluck.wire.messages import Address, Assign, Hop, Need
+from potluck.wire.messages import Address, Assign, DeviceId, Hop, Need, StageTimes
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,9 @@ class Member(Protocol):
         neighbours: Neighbours,
         progress: Callable[[float], None],
     ) -> int: ...  # tokens that one session can hold there
+    async def measure(
+        self, epoch: int, position: int, device: DeviceId | None
+    ) -> StageTimes: ...  # of its stage on that device
     async def unload(self, epoch: int) -> None: ...
     async def connect(self, port: int) -> ActivationLink: ...
 

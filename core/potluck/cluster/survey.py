@@ -191,6 +191,10 @@ class Survey:
         known = self._links.get((source, target)) or self._links.get((target, source))
         return known[1] if known else None
 
+    def forget_profiles(self, node_id: NodeId) -> None:
+        """The computer computes otherwise than it did."""
+        self._profiles = {key: known for key, known in self._profiles.items() if key[0] != node_id}
+
     def forget(self, node_id: NodeId) -> None:
         """The computer left: when it comes back, it may have moved or changed."""
         self._links = {key: link for key, link in self._links.items() if node_id not in key}

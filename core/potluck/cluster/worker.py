@@ -33,12 +33,14 @@ from potluck.wire.messages import (
     Assign,
     Load,
     Loaded,
+    MeasureStage,
     Message,
     Need,
     NeedTensor,
     NodeInfo,
     Profile,
     Profiled,
+    StageMeasured,
     StepFailed,
     TensorInfo,
     Unload,
@@ -137,6 +139,8 @@ class Worker:
                 async with self._turn:
                     self._check_free(link)
                     return await self._load(link, message)
+            case MeasureStage():
+                return await self._measure(link, message)
             case Unload():  # not in turn: it ends a load that is under way
                 loan = self.loan
                 if loan and (loan.home, loan.assign.epoch) == (link.home, message.epoch):
@@ -165,6 +169,12 @@ class Worker:
             prefill_ms=profile.prefill_ms,
             head_ms=profile.head_ms,
         )
+
+    async def _measure(self, link: MasterLink, message: MeasureStage) -> StageMeasured:
+        self._loan_of(link, message.epoch)
+        stage = await self._stage()
+        times = await stage.measure(message.epoch, message.position)
+        return StageMeasured(epoch=message.epoch, times=times)
 
     async def _assign(self, link: MasterLink, message: Assign) -> Need:
         tensors = check_assignment(message)
@@ -223,6 +233,7 @@ class Worker:
             tensors=files,
             next_hop=message.next_hop,
             previous=message.previous,
+            seed=assign.seed,
         )
 
         def warming_up(progress: LoadProgress) -> None:
@@ -338,6 +349,8 @@ def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
     wanted = config.stage_tensors(
         range(start, stop), embedding=message.embedding, head=message.head
     )
+    if message.seed is not None:
+        wanted = {}  # the weights are made here
     given = {info.name: info for info in message.tensors}
     stored = find_stored(config, wanted, given, scheme=message.scheme, where="the assignment")
     if sum(map(len, stored.values())) != len(message.tensors):

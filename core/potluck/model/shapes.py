@@ -124,3 +124,4 @@ SHAPES: Mapping[str, Mapping[str, object]] = {
         "tie_word_embeddings": False,
     },
 }
+DEFAULT_SHAPE = "llama-1b"

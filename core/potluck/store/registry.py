@@ -46,12 +46,26 @@ class TensorSource:
 class LocalModel:
     """A model whose files are here, whole and consistent when they were opened."""
 
-    folder: Path  # or the GGUF file, or the first one of several
-    words: Path  # the folder with its tokenizer and template
+    folder: Path | None  # or the GGUF file, or the first one of several; None: there are no files
+    words: Path | None  # the folder with its tokenizer and template
     name: str  # for people: the folder's name, `org/name` in the Hub cache
     manifest: Manifest
     config: ModelConfig
     sources: Mapping[Digest, TensorSource]
+    seed: int | None = None  # of random weights, which every computer makes for itself
+
+
+def random_model(name: str, config: Mapping[str, object], *, seed: int = 0) -> LocalModel:
+    """A shape with random weights, to measure with: nothing of it is on a disk, nothing is sent."""
+    return LocalModel(
+        folder=None,
+        words=None,
+        name=name,
+        manifest=make_manifest(config, ()),
+        config=ModelConfig.from_dict(config),
+        sources={},
+        seed=seed,
+    )
 
 
 def open_model(

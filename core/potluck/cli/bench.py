@@ -1,0 +1,91 @@
+"""`bench`: how fast a model runs, beside the floor and what was predicted."""
+
+import argparse
+from contextlib import closing
+
+from potluck.api.schema import BenchRequest, BenchResult, BenchStage, LayerSplit
+from potluck.cli.computers import open_client
+from potluck.cli.models import plan_request
+from potluck.cli.terminal import PHASES, Progress, put, put_json, put_table
+from potluck.client import Client
+from potluck.errors import format_bytes
+from potluck.model.shapes import DEFAULT_SHAPE
+
+
+def bench(options: argparse.Namespace) -> int:
+    """Measure, and show what came out."""
+    shape: str | None = options.shape
+    if options.model is None and shape is None:
+        shape = DEFAULT_SHAPE
+    client, _ = open_client(options)
+    request = BenchRequest(
+        plan=plan_request(options, shape=shape),
+        prompt=options.prompt,
+        tokens=options.tokens,
+        repeat=options.repeat,
+        threads=options.threads,
+    )
+    result = _measure(client, request)
+    if options.json:
+        put_json(result)
+    else:
+        put_result(result)
+    return 0
+
+
+def _measure(client: Client, request: BenchRequest) -> BenchResult:
+    """With its progress on the terminal. Ctrl-C closes the generator, and so ends it in the node."""
+    result = None
+    with Progress() as progress, closing(client.bench(request)) as events:
+        for event in events:
+            what = event.message or "Measuring"
+            if event.load is not None:
+                what = PHASES[event.load.state]
+            progress.show(what, event.fraction)
+            result = event.result
+    assert result is not None  # the client raises where there is none
+    return result
+
+
+def put_result(result: BenchResult) -> None:
+    """The result as people read it."""
+    put(
+        f"{result.shape} in {result.scheme}, {format_bytes(result.weight_bytes)} of weights a token"
+    )
+    rows = [_row(stage) for stage in result.stages]
+    head = ("COMPUTER", "DEVICE", "LAYERS", "WEIGHTS", "READS", "AT BEST", "COMPUTES", "PREDICTED")
+    put_table(head, rows)
+    put(
+        f"Decode: {result.decode_tokens_per_s:.1f} tokens/s, {result.floor_fraction:.0%} of the"
+        f" floor ({result.floor_tokens_per_s:.1f}); {result.predicted_tokens_per_s:.1f} predicted."
+    )
+    put(f"After {result.prompt} tokens: {result.prompt_decode_tokens_per_s:.1f} tokens/s.")
+    put(f"Prefill: {result.prefill_tokens_per_s:.1f} tokens/s, of {result.prompt}.")
+    computed = sum(stage.compute_ms for stage in result.stages)
+    put(
+        f"A token takes {result.token_ms:.2f} ms: {computed:.2f} computing, {result.hop_ms:.2f} on"
+        f" its way ({result.link_ms:.2f} in the links)."
+    )
+    put(f"A layer takes {_split(result.layer_ms)}.")
+
+
+def _row(stage: BenchStage) -> tuple[str, ...]:
+    start, stop = stage.layers
+    return (
+        stage.node,
+        stage.device,
+        f"{start} to {stop - 1}" if stop > start else "none",
+        format_bytes(stage.weight_bytes),
+        f"{format_bytes(round(stage.read_bytes_per_s))}/s",
+        f"{stage.floor_ms:.2f} ms",
+        f"{stage.compute_ms:.2f} ms",
+        f"{stage.predicted_ms:.2f} ms",
+    )
+
+
+def _split(split: LayerSplit) -> str:
+    whole = split.products + split.attention + split.rest
+    return (
+        f"{1000 * whole:.0f} µs: {1000 * split.products:.0f} products,"
+        f" {1000 * split.attention:.0f} attention, {1000 * split.rest:.0f} the rest"
+    )
