@@ -18,17 +18,17 @@ One core of an AMD EPYC of family 26 (Zen 5, 2 cores, shared with other work: th
     1 token, GB/s; reading gets 39      37-40           36-40
     many tokens, tokens/s               350             280
 
-    one token, µs a layer             reading  at 100  at 900 | products  quantise  rotate  attention at 900
-    Llama int4, cache of f16              829     879     946 |      872       8.3     0.3                58
-                cache of int8             828     883     946 |      872       8.8     0.4                52
-    Llama int8, cache of f16             1531    1624    1690 |     1615       8.4     0.3                66
-    Qwen  int4, cache of f16              204     220     258 |      213       5.6     0.2                41
-                cache of int8             204     226     251 |      213       5.6     0.4                27
-    Qwen  int8, cache of f16              394     421     463 |      415       5.7     0.3                42
-                cache of int8             395     417     446 |      414       5.6     0.4                28
+    one token, µs a layer             reading  at 100  at 900 | quantise  rotate  attention at 900
+    Llama int4, cache of f16              829     879     946 |      8.3     0.3                58
+                cache of int8             828     883     946 |      8.8     0.4                52
+    Llama int8, cache of f16             1531    1624    1690 |      8.4     0.3                76
+    Qwen  int4, cache of f16              204     220     258 |      5.6     0.2                36
+                cache of int8             210     226     251 |      5.6     0.3                27
+    Qwen  int8, cache of f16              394     421     463 |      5.7     0.3                42
+                cache of int8             395     417     446 |      5.6     0.3                28
 
-What is left over is below what can be measured there, 5 µs. The keys and values of 900 tokens are 1.8 MB of
-f16 in a Llama layer, which take 61 µs to read.
+Each is the best seen by itself; the rest of a step is its products, which alone take as long, within the
+noise of 5 %. The keys and values of 900 tokens are 1.8 MB of f16 in a Llama layer: 61 µs to read.
 
     many tokens, int4, ms a layer     products  attention  gate  norms, quantise, residuals  rotate
     Llama, 128                            22.1       0.94  0.88                        0.65    0.18
