@@ -10,7 +10,6 @@ from potluck.engine.kernels.layout import (
     QUAD,
     ROWS,
     SCALES_BYTES,
-    VECTOR,
     ZERO_POINT,
     blocks_of,
     groups_of,
@@ -31,9 +30,8 @@ def pack_integers(packed: PackedWeight, first: int, integers: Tensor, scales: Te
         return True
     low, high = integers.aminmax()
     half = scales.half()
-    rounded = (
-        half.float() - scales
-    ).abs() <= scales.abs() * _ROUNDING  # False of what is no number
+    # False of what is no number.
+    rounded = (half.float() - scales).abs() <= scales.abs() * _ROUNDING
     if low < least or high > most or not rounded.all() or not half.isfinite().all():
         return False
     rows, width = integers.shape
@@ -42,13 +40,12 @@ def pack_integers(packed: PackedWeight, first: int, integers: Tensor, scales: Te
     numbers = F.pad(integers, lacking) if any(lacking) else integers
     unsigned = numbers.view(torch.uint8) + ZERO_POINT[packed.bits]  # wraps around, as it should
     half = F.pad(half, (0, 0, 0, lacking[3])).view(blocks, ROWS, groups)
+    # Four inputs of a row are one number of 32 bits: (B, 16, G, 8) → (B, G, 8, 16).
+    quads = unsigned.view(torch.int32).view(blocks, ROWS, groups, -1).permute(0, 2, 3, 1)
+    if packed.bits == 4:
+        low_half, high_half = quads.chunk(2, 2)
+        quads = low_half | high_half << 4
     target = packed.groups[first // ROWS :][:blocks]
     target[..., :SCALES_BYTES] = half.transpose(1, 2).contiguous().view(torch.uint8)
-    # (B, 16, G, 8, 4) → (B, G, 8, 16, 4): four inputs of each row side by side
-    quads = unsigned.view(blocks, ROWS, groups, GROUP // QUAD, QUAD).permute(0, 2, 3, 1, 4)
-    vectors = quads.reshape(blocks, groups, -1, VECTOR)
-    if packed.bits == 4:
-        low_half, high_half = vectors.chunk(2, 2)
-        vectors = low_half | high_half << 4
-    target[..., SCALES_BYTES:] = vectors.flatten(2)
+    target.view(torch.int32)[..., SCALES_BYTES // QUAD :] = quads.flatten(2)
     return True
