@@ -18,7 +18,7 @@ from potluck.errors import (
 )
 from potluck.ids import Digest
 from potluck.store.registry import LocalModel
-from potluck.wire.messages import Message, Unloaded, WarmingUp
+from potluck.wire.messages import DeviceId, Message, Unloaded, WarmingUp
 
 pytestmark = pytest.mark.net
 
@@ -145,33 +145,36 @@ def test_a_stage_that_does_not_listen_cannot_be_connected(tmp_path: Path) -> Non
 # --- this computer
 
 
-class Supervisor:
-    """An engine that is always up."""
+class Engines:
+    """One engine that is always up."""
 
     devices = (DEVICE,)
 
     def __init__(self) -> None:
         self.engine = Engine()
 
-    async def handle(self) -> Engine:
+    async def handle(self, device: DeviceId | None) -> Engine:
         return self.engine
+
+    def running(self) -> tuple[Engine, ...]:
+        return (self.engine,)
 
 
 def local(rig: Rig) -> LocalComputer:
     return LocalComputer(
         identity=rig.desk.identity,
         me=rig.desk.me,
-        engine=cast("Any", Supervisor()),
+        engines=cast("Any", Engines()),
         addresses=lambda: rig.desk.addresses,
     )
 
 
 def test_this_computer_reads_the_models_own_files(tmp_path: Path, model: LocalModel) -> None:
-    party, supervisor = Party("Desk", tmp_path), Supervisor()
+    party, engines = Party("Desk", tmp_path), Engines()
     desk = LocalComputer(
         identity=party.identity,
         me=party.me,
-        engine=cast("Any", supervisor),
+        engines=cast("Any", engines),
         addresses=lambda: party.addresses,
     )
 
@@ -181,14 +184,14 @@ def test_this_computer_reads_the_models_own_files(tmp_path: Path, model: LocalMo
         loaded: list[float] = []
         await desk.load(message, model.sources, ALONE, loaded.append)
 
-        stage = supervisor.engine.loaded
+        stage = engines.engine.loaded
         assert stage is not None
         assert loaded == [0.5]
         for file in stage.tensors:
             source = model.sources[Digest(file.info.digest)]
             assert (file.path, file.offset) == (str(source.path), source.offset)
         await desk.unload(1)
-        assert supervisor.engine.loaded is None
+        assert engines.engine.loaded is None
         assert desk.name == "Desk"
         assert desk.devices == (DEVICE,)
         assert (await desk.profile({}, "f32", 8)).device == DEVICE
@@ -199,11 +202,11 @@ def test_this_computer_reads_the_models_own_files(tmp_path: Path, model: LocalMo
 def test_a_computer_that_works_alone_makes_a_home_for_its_own_connections(
     tmp_path: Path, model: LocalModel
 ) -> None:
-    party, supervisor = Party("Desk", tmp_path), Supervisor()
+    party, engines = Party("Desk", tmp_path), Engines()
     desk = LocalComputer(
         identity=party.identity,
         me=party.me,
-        engine=cast("Any", supervisor),
+        engines=cast("Any", engines),
         addresses=lambda: party.addresses,
     )
 
@@ -211,18 +214,18 @@ def test_a_computer_that_works_alone_makes_a_home_for_its_own_connections(
         await desk.load(assign(model), model.sources, ALONE, lambda _: None)
         home = party.identity.own_home
         assert home is not None
-        assert supervisor.engine.loaded is not None
-        assert supervisor.engine.loaded.home == home.home_id
+        assert engines.engine.loaded is not None
+        assert engines.engine.loaded.home == home.home_id
 
     run(main())
 
 
 def test_a_computer_that_is_lent_is_not_its_own_masters(tmp_path: Path, model: LocalModel) -> None:
-    party, supervisor = Party("Desk", tmp_path), Supervisor()
+    party, engines = Party("Desk", tmp_path), Engines()
     desk = LocalComputer(
         identity=party.identity,
         me=party.me,
-        engine=cast("Any", supervisor),
+        engines=cast("Any", engines),
         addresses=lambda: party.addresses,
         lent_to=lambda: "Ana's Mac",
     )
@@ -230,8 +233,8 @@ def test_a_computer_that_is_lent_is_not_its_own_masters(tmp_path: Path, model: L
     async def main() -> None:
         with pytest.raises(BusyError, match="Ana's Mac"):
             await desk.assign(assign(model))
-        supervisor.engine.loaded = cast("Any", "what Ana loaded")
+        engines.engine.loaded = cast("Any", "what Ana loaded")
         await desk.unload(1)
-        assert supervisor.engine.loaded == "what Ana loaded"
+        assert engines.engine.loaded == "what Ana loaded"
 
     run(main())

@@ -1,6 +1,6 @@
 import pytest
 
-from potluck.cluster.device_names import device_label, device_of, place_name
+from potluck.cluster.device_names import computer_of, device_label, device_of, place_name
 from potluck.wire.messages import DeviceId, DeviceInfo, DeviceKind
 
 
@@ -33,9 +33,14 @@ def test_a_device_is_called_as_torch_does_and_numbered_where_there_are_several(
 def test_a_label_is_understood_again() -> None:
     for devices in (GAMING, NUMA):
         for one in devices:
-            assert device_of(device_label(one, devices), devices) == one.id
-    assert device_of("cpu", NUMA) is None
-    assert device_of("cuda:2", GAMING) is None
+            assert device_of(device_label(one, devices)) == one.id
+
+
+def test_a_place_is_on_a_computer() -> None:
+    assert computer_of("Desk/cuda:1") == "Desk"
+    assert computer_of("a/b/CPU ") == "a/b"
+    assert computer_of("Desk") == "Desk"
+    assert computer_of("24/7") == "24/7"
 
 
 def test_a_computer_with_one_device_needs_no_more_than_its_name() -> None:

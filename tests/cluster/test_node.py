@@ -90,11 +90,11 @@ def stages(node: Node) -> list[str]:
     return [stage.node for stage in plan.stages] if plan is not None else []
 
 
-def kill_engine(node: Node) -> None:
-    handle = node.engine._handle
-    assert handle is not None
-    assert handle._process is not None
-    handle._process.kill()
+def kill_engine(node: Node, number: int = 0) -> None:
+    """End a stage process of the node; the best device's is the first."""
+    process = node.engines.running()[number]._process
+    assert process is not None
+    process.kill()
 
 
 # --- two nodes for all
@@ -283,7 +283,7 @@ def test_an_engine_that_dies_costs_one_answer_at_most(
         await eventually(desk, lambda: not desk.master.is_ready)
 
         assert await chat(desk) == before
-        await eventually(victim, lambda: victim.engine.devices)
+        await eventually(victim, lambda: victim.engines.devices)
         await eventually(desk, lambda: desk.membership.available())
         await load(desk, SPLIT)
         assert stages(desk) == ["Desk", "Laptop"]
@@ -458,11 +458,11 @@ def test_a_limit_that_is_set_while_the_engine_starts_holds(
 ) -> None:
     async def main() -> None:
         async with running(folders_of(tmp_path, "Small")) as small:
-            assert not small.engine.devices
+            assert not small.engines.devices
             await small.backend.set_role(RoleRequest(worker=True, memory=54_321))
             await eventually(
                 small,
-                lambda: small.engine.devices and small.engine.devices[0].memory_free == 54_321,
+                lambda: small.engines.devices and small.engines.devices[0].memory_free == 54_321,
             )
 
     run(main())
@@ -527,7 +527,7 @@ def test_the_engine_hears_of_whatever_changes_in_whom_this_computer_trusts(
             compute_with=lambda _: None,
             trust_changed=lambda: told.append("trust"),
         )
-        node.engine._handle = cast("StageHandle", handle)
+        node.engines._best._handle = cast("StageHandle", handle)
 
         node.identity.create_home("Desk")
         assert len(told) == 1

@@ -4,7 +4,7 @@ import pytest
 from fake_cluster import FakeComputer, failing, run
 from model_folders import CONFIG
 
-from potluck.cluster.survey import FAILED_AGE_S, LINK_AGE_S, Survey, device_label, shape_of
+from potluck.cluster.survey import FAILED_AGE_S, LINK_AGE_S, Survey, shape_of
 from potluck.errors import EngineError, PeerLostError
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import weight_bytes
@@ -84,7 +84,7 @@ def test_every_kind_of_layer_has_its_own_times() -> None:
             assert seat.decode_ms == (1.0, 1.0)
             assert seat.prefill_ms == (2.0, 2.0)
         assert desk.calls == ["profile"]
-        survey.observe(desk.node_id, MIXED, "f32", 3.0)
+        survey.observe(desk.node_id, desk.devices[0].id, MIXED, "f32", 3.0)
         (seat,) = await survey.seats([desk], MIXED_CONFIG, MIXED, "f32")
         assert seat.decode_ms == (2.0, 2.0)
         assert seat.head_ms == 2.0
@@ -202,11 +202,3 @@ def test_a_link_is_known_in_both_directions_until_an_end_leaves() -> None:
         assert survey.link(desk.node_id, laptop.node_id) is None
 
     run(main())
-
-
-@pytest.mark.parametrize(
-    ("kind", "index", "label"), [("cuda", 1, "cuda:1"), ("cpu", 0, "cpu"), ("mps", 0, "mps")]
-)
-def test_a_device_is_called_as_torch_does(kind: str, index: int, label: str) -> None:
-    info = DeviceInfo(kind=kind, index=index, memory_total=1, memory_free=1)  # type: ignore[arg-type]
-    assert device_label(info) == label

@@ -205,8 +205,7 @@ def test_a_computer_that_helps_shows_how_far_it_is(
 ) -> None:
     async def scenario(home: Home) -> None:
         fields = {"is_loaded": False, "awaits_weights": False, "transfer": None, "progress": None}
-        assign = SimpleNamespace(layers=(4, 8))
-        home.worker.loan = SimpleNamespace(assign=assign, **(fields | loan))
+        home.worker.loan = SimpleNamespace(layers=(4, 8), **(fields | loan))
         here = home.view("Desk")
         assert (here.state, here.progress, here.layers) == (state, progress, (4, 8))
         home.worker.is_paused = True

@@ -30,6 +30,7 @@ from potluck.store.fetch import send_tensors
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import (
     Assign,
+    DeviceId,
     DeviceInfo,
     Load,
     Loaded,
@@ -46,6 +47,7 @@ from potluck.wire.messages import (
 )
 
 DEVICE = DeviceInfo(kind="cpu", memory_total=10, memory_free=5)
+OTHER = DeviceInfo(kind="cpu", index=1, memory_total=10, memory_free=5)
 MY_HOME, ANAS_HOME = HomeId("aa" * 32), HomeId("bb" * 32)
 
 
@@ -54,7 +56,8 @@ class FakeStage:
 
     activation_port = 4711
 
-    def __init__(self) -> None:
+    def __init__(self, device: DeviceInfo = DEVICE) -> None:
+        self.devices = (device,)
         self.loaded: LoadStage | None = None
         self.gate: asyncio.Event | None = None
         self.error: Exception | None = None
@@ -102,15 +105,16 @@ class Bench:
     """A worker that lends itself, its fake engine and its real store."""
 
     def __init__(self, folder: Path, *, quota: int | None = None) -> None:
-        self.stage = FakeStage()
+        self.stage, self.other = FakeStage(), FakeStage(OTHER)
         self.store = ChunkStore(folder / "tensors", quota=quota, reserve=0)
         self.changes = 0
         self.worker = Worker(stage=self._stage, store=self.store, changed=self._changed)
         self.worker.is_lending = True
         self.mine, self.ana = Master("Desk", MY_HOME), Master("Ana's Mac", ANAS_HOME)
 
-    async def _stage(self) -> Any:
-        return self.stage
+    async def _stage(self, device: DeviceId | None) -> Any:
+        stages = {None: self.stage, DEVICE.id: self.stage, OTHER.id: self.other}
+        return stages[device]
 
     def _changed(self) -> None:
         self.changes += 1
@@ -411,10 +415,10 @@ def test_a_stage_process_that_dies_takes_the_loan_with_it_and_the_master_hears(
     bench: Bench, model: LocalModel
 ) -> None:
     async def main() -> None:
-        bench.worker.stage_died()  # nothing was lent: nothing happens
+        bench.worker.stage_died(DEVICE.id)  # nothing was lent: nothing happens
         await bench.take(assign(model), model)
-        bench.worker.stage_died()
-        await until(lambda: Unloaded(epoch=1) in bench.mine.sent)
+        bench.worker.stage_died(DEVICE.id)
+        await until(lambda: Unloaded(epoch=1, device=DEVICE.id) in bench.mine.sent)
 
         assert bench.worker.loan is None
         assert not bench.store._pins

@@ -76,10 +76,16 @@ class FakeComputer:
         if errors := self.errors.get(call):
             raise errors.pop(0)
 
-    async def profile(self, config: Mapping[str, object], scheme: Scheme, tokens: int) -> Profiled:
+    async def profile(
+        self,
+        config: Mapping[str, object],
+        scheme: Scheme,
+        tokens: int,
+        device: DeviceId | None = None,
+    ) -> Profiled:
         await self._do("profile")
         return Profiled(
-            device=self.devices[0],
+            device=next(d for d in self.devices if device in (None, d.id)),
             decode_ms=(self._ms,) * self.kinds,
             prefill_ms=(2 * self._ms,) * self.kinds,
             head_ms=self._ms,

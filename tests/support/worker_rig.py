@@ -21,6 +21,7 @@ from potluck.store.registry import LocalModel
 from potluck.wire.messages import (
     Address,
     Assign,
+    DeviceId,
     DeviceInfo,
     Message,
     NodeInfo,
@@ -36,6 +37,7 @@ class Engine:
     """A stage process that computes nothing. `gate` holds a load up."""
 
     activation_port = 4711
+    devices = (DEVICE,)
 
     def __init__(self) -> None:
         self.loaded: LoadStage | None = None
@@ -177,7 +179,7 @@ class Rig:
             changed=lambda: self.links.announce(),
         )
 
-    async def _engine(self) -> Any:
+    async def _engine(self, device: DeviceId | None) -> Any:
         return self.engine
 
     async def __aenter__(self) -> "Rig":

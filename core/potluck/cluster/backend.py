@@ -319,7 +319,7 @@ class NodeBackend:
             chat=chat,
             defaults=defaults,
             generator=generator,
-            stage_names=tuple(stage.name for stage in planned.plan.stages),
+            stage_names=planned.stage_names,
             vocab_size=planned.model.config.vocab_size,
         )
 

@@ -8,11 +8,12 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from potluck.cluster.engine_supervisor import EngineSupervisor
+from potluck.cluster.engines import Engines
 from potluck.cluster.stage_messages import LoadProgress as StageProgress
 from potluck.cluster.stage_messages import LoadStage, TensorFile
 from potluck.cluster.stage_task import Neighbours
 from potluck.cluster.survey import LinkQuality
+from potluck.cluster.tasks import together
 from potluck.errors import BusyError, PeerTimeoutError, RemoteProtocolError
 from potluck.ids import Digest, HomeId, NodeId
 from potluck.model.schemes import Scheme
@@ -68,7 +69,7 @@ class Neighbour(Protocol):
 
 
 class LocalComputer:
-    """The master's own stage process."""
+    """The master's own stage processes."""
 
     is_local = True
 
@@ -77,7 +78,7 @@ class LocalComputer:
         *,
         identity: Identity,
         me: Callable[[], NodeInfo],
-        engine: EngineSupervisor,
+        engines: Engines,
         addresses: Callable[[], tuple[Address, ...]],
         lent_to: Callable[[], str | None] = lambda: None,
     ) -> None:
@@ -86,14 +87,14 @@ class LocalComputer:
         Args:
             identity: of this node.
             me: what this node says of itself.
-            engine: its stage process.
+            engines: its stage processes.
             addresses: where other computers reach this one.
-            lent_to: the name of another home's master that has the stage process now.
+            lent_to: the name of another home's master that has the stage processes now.
         """
         self.node_id = identity.node_id
         self._identity = identity
         self._me = me
-        self._engine = engine
+        self._engines = engines
         self._addresses = addresses
         self._lent_to = lent_to
 
@@ -108,10 +109,16 @@ class LocalComputer:
 
     @property
     def devices(self) -> Sequence[DeviceInfo]:
-        return self._engine.devices
+        return self._engines.devices
 
-    async def profile(self, config: Mapping[str, object], scheme: Scheme, tokens: int) -> Profiled:
-        stage = await self._engine.handle()
+    async def profile(
+        self,
+        config: Mapping[str, object],
+        scheme: Scheme,
+        tokens: int,
+        device: DeviceId | None = None,
+    ) -> Profiled:
+        stage = await self._engines.handle(device)
         profile = await stage.profile(dict(config), scheme, tokens)
         return Profiled(
             device=profile.device,
@@ -157,13 +164,13 @@ class LocalComputer:
         """Nothing is missing: the stage reads the model's own files.
 
         Raises:
-            BusyError: another home has the stage process; first come, first served.
+            BusyError: another home has the stage processes; first come, first served.
         """
         if (master := self._lent_to()) is not None:
             raise BusyError(
                 f"{self.name} helps {master} just now. Pause sharing to use it yourself, or wait."
             )
-        stage = await self._engine.handle()
+        stage = await self._engines.handle(assign.device)
         return Need(epoch=assign.epoch, tensors=(), activation_port=stage.activation_port)
 
     async def send_weights(
@@ -199,18 +206,16 @@ class LocalComputer:
             previous=neighbours.previous,
             seed=assign.seed,
         )
-        handle = await self._engine.handle()
+        handle = await self._engines.handle(assign.device)
         return (await handle.load(stage, loaded)).cache_tokens
 
     async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
-        stage = await self._engine.handle()
+        stage = await self._engines.handle(device)
         return await stage.measure(epoch, position)
 
     async def unload(self, epoch: int) -> None:
-        if self._lent_to() is not None:
-            return  # what is loaded there is not ours
-        stage = await self._engine.handle()
-        await stage.unload()
+        if self._lent_to() is None:  # else what is loaded there is not ours
+            await together(stage.unload() for stage in self._engines.running())
 
     async def connect(self, port: int) -> Link:
         here = (Address(host="127.0.0.1", port=port),)
@@ -247,11 +252,13 @@ class RemoteComputer:
         self.lent_to: str | None = None  # another home's master
         self._identity = identity
         self._me = me
-        self._on_warming_up: Callable[[WarmingUp], None] = lambda _: None
+        self._sending = asyncio.Lock()  # its stages share the link, and its store awaits them all
+        self._loading: dict[tuple[int, DeviceId | None], Callable[[WarmingUp], None]] = {}
 
     def warming_up(self, message: WarmingUp) -> None:
-        """The worker reports how far it is with loading."""
-        self._on_warming_up(message)
+        """The worker reports how far it is with loading a stage."""
+        if (report := self._loading.get((message.epoch, message.device))) is not None:
+            report(message)
 
     async def _ask(self, message: Message, answer: type[_Answer], timeout_s: float) -> _Answer:
         reply = await self.link.request(message, timeout_s=timeout_s)
@@ -259,8 +266,14 @@ class RemoteComputer:
             raise RemoteProtocolError(f"{self.name} answered with {type(reply).__name__}.")
         return reply
 
-    async def profile(self, config: Mapping[str, object], scheme: Scheme, tokens: int) -> Profiled:
-        message = Profile(config=dict(config), scheme=scheme, tokens=tokens)
+    async def profile(
+        self,
+        config: Mapping[str, object],
+        scheme: Scheme,
+        tokens: int,
+        device: DeviceId | None = None,
+    ) -> Profiled:
+        message = Profile(config=dict(config), scheme=scheme, tokens=tokens, device=device)
         return await self._ask(message, Profiled, PROFILE_TIMEOUT_S)
 
     async def measure_link_to(self, other: Neighbour) -> LinkQuality:
@@ -277,11 +290,12 @@ class RemoteComputer:
         sources: Mapping[Digest, TensorSource],
         progress: Callable[[TransferProgress], None],
     ) -> None:
-        link = await self._dial(self.addresses, "weights")
-        try:
-            await send_tensors(link, need.tensors, sources, progress=progress)
-        finally:
-            link.close()
+        async with self._sending:
+            link = await self._dial(self.addresses, "weights")
+            try:
+                await send_tensors(link, need.tensors, sources, progress=progress)
+            finally:
+                link.close()
 
     async def load(
         self,
@@ -291,19 +305,21 @@ class RemoteComputer:
         progress: Callable[[float], None],
     ) -> int:
         """Have the stage loaded. As long as it says that it is warming up, it is waited for."""
-        loop = asyncio.get_running_loop()
+        loop, stage = asyncio.get_running_loop(), (assign.epoch, assign.device)
         message = Load(
-            epoch=assign.epoch, next_hop=neighbours.next_hop, previous=neighbours.previous
+            epoch=assign.epoch,
+            next_hop=neighbours.next_hop,
+            previous=neighbours.previous,
+            device=assign.device,
         )
         try:
             async with asyncio.timeout(LOAD_SILENCE_S) as deadline:
 
                 def warming_up(message: WarmingUp) -> None:
-                    if message.epoch == assign.epoch:
-                        deadline.reschedule(loop.time() + LOAD_SILENCE_S)
-                        progress(message.progress)
+                    deadline.reschedule(loop.time() + LOAD_SILENCE_S)
+                    progress(message.progress)
 
-                self._on_warming_up = warming_up
+                self._loading[stage] = warming_up
                 loaded = await self._ask(message, Loaded, timeout_s=LOAD_TIMEOUT_S)
                 return loaded.cache_tokens
         except TimeoutError:
@@ -311,7 +327,7 @@ class RemoteComputer:
                 f"{self.name} has said nothing of its loading for {LOAD_SILENCE_S:.0f} seconds."
             ) from None
         finally:
-            self._on_warming_up = lambda _: None  # a late report finds no deadline to move
+            self._loading.pop(stage, None)  # a late report finds no deadline to move
 
     async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
         message = MeasureStage(epoch=epoch, position=position, device=device)

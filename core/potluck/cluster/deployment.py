@@ -6,10 +6,12 @@ breaks on the way breaks the deployment, and leaves every store with what it has
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
+from potluck.cluster.device_names import device_of
 from potluck.cluster.pipeline import ActivationLink, Pipeline, Room
 from potluck.cluster.quantisation import Quantisation
 from potluck.cluster.stage_task import Member, Neighbours, StageProgress, StageTask
@@ -22,12 +24,14 @@ from potluck.model.schemes import Scheme
 from potluck.plan.placement import Plan, Stage
 from potluck.plan.prefill import best_chunk
 from potluck.store.registry import LocalModel
-from potluck.wire.messages import Address, Assign, Hop
+from potluck.wire.messages import Address, Assign, DeviceId, Hop
 
 logger = logging.getLogger(__name__)
 
 _PACK_SHARE = 0.3  # of the progress bar, where there is something to pack
 _STREAM_SHARE = 0.8  # of what is left, where there is something to send; loading is the rest
+
+LOOPBACK = (Address(host="127.0.0.1", port=1),)  # with the port of a stage of the same computer
 
 _T = TypeVar("_T")
 Phase: TypeAlias = Literal["quantising", "streaming", "loading"]
@@ -43,6 +47,16 @@ class Planned:
     context: int  # tokens
     plan: Plan
     names: Mapping[NodeId, str]  # of every computer that was considered
+
+    @property
+    def stage_names(self) -> tuple[str, ...]:
+        """Each stage's computer, with the device where one has several stages."""
+        stages = self.plan.stages
+        nodes = Counter(stage.node for stage in stages)
+        return tuple(
+            f"{stage.name}/{stage.device}" if nodes[stage.node] > 1 else stage.name
+            for stage in stages
+        )
 
     def chunk_tokens(self, prompt_tokens: int) -> int:
         """How many tokens of a prompt are sent at once."""
@@ -82,14 +96,17 @@ class Deployment:
         self._link_rate = link_rate
         self._packing = asyncio.Lock()
         self._changed = changed
-        self.tasks = [self._task(stage, members[stage.node]) for stage in planned.plan.stages]
+        self.tasks = [
+            self._task(stage, members[stage.node], name)
+            for stage, name in zip(planned.plan.stages, planned.stage_names, strict=True)
+        ]
         self.pipeline: Pipeline | None = None
         self.room: Room | None = None  # of the computer that has the least
         self._running: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[object] | None = None
         self._failure: PotluckError | None = None
 
-    def _task(self, stage: Stage, member: Member) -> StageTask:
+    def _task(self, stage: Stage, member: Member, name: str) -> StageTask:
         planned, model = self.planned, self.planned.model
         expected = model.config.stage_tensors(
             stage.layers, embedding=stage.embedding, head=stage.head
@@ -107,13 +124,14 @@ class Deployment:
             context=planned.context,
             tensors=(),  # known when it is given
             seed=model.seed,
+            device=device_of(stage.device),
         )
         return StageTask(
             stage=stage,
             member=member,
             assign=assign,
             tensors=StageTensors(model, planned.scheme, expected, self._quantisation),
-            progress=StageProgress(node_id=stage.node, name=stage.name),
+            progress=StageProgress(node_id=stage.node, name=name),
             changed=self._changed,
         )
 
@@ -158,10 +176,17 @@ class Deployment:
     @property
     def streamed_bytes(self) -> dict[str, int]:
         """What each computer was sent for this deployment, by name."""
-        return {task.progress.name: task.progress.sent for task in self.tasks}
+        sent: Counter[str] = Counter()
+        for task in self.tasks:
+            sent[task.stage.name] += task.progress.sent
+        return dict(sent)
 
-    def uses(self, node_id: NodeId) -> bool:
-        return any(task.stage.node == node_id for task in self.tasks)
+    def uses(self, node_id: NodeId, device: DeviceId | None = None) -> bool:
+        """Whether a computer has a stage; with `device`, whether that device of it has."""
+        return any(
+            task.stage.node == node_id and device in (None, task.assign.device)
+            for task in self.tasks
+        )
 
     async def start(self) -> Pipeline:
         """Bring every stage up and connect the driver to both ends.
@@ -218,7 +243,8 @@ class Deployment:
         if index + 1 == len(self.tasks):
             return Neighbours(previous=previous, next_hop=None)
         member = self.tasks[index + 1].member
-        addresses = _at_port(member.addresses, ports[index + 1])
+        is_same = member.node_id == self.tasks[index].member.node_id
+        addresses = _at_port(LOOPBACK if is_same else member.addresses, ports[index + 1])
         return Neighbours(
             previous=previous, next_hop=Hop(node_id=member.node_id, addresses=addresses)
         )
@@ -253,12 +279,13 @@ class Deployment:
             self._running.cancel()
             await asyncio.wait([self._running])
         if unload:
+            members = {task.stage.node: task.member for task in self.tasks}.values()
             results = await asyncio.gather(
-                *(task.member.unload(self.epoch) for task in self.tasks), return_exceptions=True
+                *(member.unload(self.epoch) for member in members), return_exceptions=True
             )
-            for task, result in zip(self.tasks, results, strict=True):
+            for member, result in zip(members, results, strict=True):
                 if isinstance(result, PotluckError):
-                    logger.info("unload of %s: %s", task.progress.name, result)
+                    logger.info("unload of %s: %s", member.name, result)
                 elif isinstance(result, BaseException):
                     raise result
 

@@ -1,10 +1,14 @@
 """How people call the devices of a computer: `cuda:1`, and `cpu` where there is only one."""
 
+import re
 from collections.abc import Iterable
+
+import msgspec
 
 from potluck.wire.messages import DeviceId, DeviceInfo
 
 _NAME_LENGTH = 128  # of a node, on the wire
+_DEVICE = re.compile(r"/(cuda|mps|cpu)(:\d+)?\s*\Z", re.IGNORECASE)
 
 
 def device_label(device: DeviceId | DeviceInfo, among: Iterable[DeviceInfo] = ()) -> str:
@@ -15,10 +19,15 @@ def device_label(device: DeviceId | DeviceInfo, among: Iterable[DeviceInfo] = ()
     return device.kind
 
 
-def device_of(label: str, among: Iterable[DeviceInfo]) -> DeviceId | None:
-    """The device of a computer that a plan calls so; None: it has none."""
-    among = tuple(among)
-    return next((d.id for d in among if device_label(d, among) == label), None)
+def device_of(label: str) -> DeviceId:
+    """The device that a plan calls so."""
+    kind, _, index = label.partition(":")
+    return msgspec.convert({"kind": kind, "index": int(index or 0)}, DeviceId)
+
+
+def computer_of(place: str) -> str:
+    """Whose device a person means by `Desk/cuda:1`; a name alone is the computer's."""
+    return _DEVICE.sub("", place)
 
 
 def place_name(name: str, device: DeviceId | DeviceInfo, among: Iterable[DeviceInfo]) -> str:

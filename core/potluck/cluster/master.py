@@ -17,6 +17,7 @@ from typing import Protocol
 from potluck.api.openai import Timings
 from potluck.api.schema import LoadPhase, PlanRequest
 from potluck.cluster.deployment import Deployment, Member, Planned
+from potluck.cluster.device_names import computer_of, device_of, place_name
 from potluck.cluster.generation import Generator
 from potluck.cluster.pipeline import computer_lost
 from potluck.cluster.quantisation import Quantisation
@@ -35,9 +36,9 @@ from potluck.model.footprint import working_bytes
 from potluck.model.nearest import nearest_schemes
 from potluck.model.schemes import AskedScheme, Scheme, schemes_to_try, weight_bytes
 from potluck.model.shapes import SHAPES
-from potluck.plan.placement import labels, make_plan
+from potluck.plan.placement import computer_names, make_plan
 from potluck.store.registry import LocalModel, random_model
-from potluck.wire.messages import StepFailed
+from potluck.wire.messages import DeviceId, StepFailed
 
 logger = logging.getLogger(__name__)
 
@@ -179,12 +180,14 @@ class Master:
         context = self._context(request, model)
         workers = list(self._computers.available())
         computers = [self._computers.local, *workers]
+        notes = [note] if note else []
         seats = await self._survey.seats(
             computers,
             model.manifest.config,
             model.config,
             scheme,
             working=working_bytes(model.config, context),
+            left_out=notes.append,
         )
         links = await self._survey.links(self._computers.local, workers)
         plan = make_plan(
@@ -197,10 +200,10 @@ class Master:
         return Planned(
             model=model,
             scheme=scheme,
-            note=note,
+            note="\n".join(notes),
             context=context,
             plan=plan,
-            names={seat.node: label for seat, label in zip(seats, labels(seats), strict=True)},
+            names=computer_names(seats),
         )
 
     @staticmethod
@@ -215,7 +218,7 @@ class Master:
         return sum(device.memory_free for computer in computers for device in computer.devices)
 
     async def _wait_for_workers(self, request: PlanRequest) -> None:
-        names = {name.casefold() for name, _ in request.layers or ()}
+        names = {computer_of(name).casefold() for name, _ in request.layers or ()}
         names.discard(self._computers.local.name.casefold())
 
         def all_there() -> bool:
@@ -437,10 +440,19 @@ class Master:
             stage = task.stage
             self._survey.observe(
                 stage.node,
+                device_of(stage.device),
                 planned.model.config,
                 planned.scheme,
                 measured.compute_ms / stage.predicted_ms if stage.predicted_ms else 1.0,
             )
+
+    def stage_died(self, device: DeviceId) -> bool:
+        """A stage process of this computer is gone. Returns whether the loaded model needed it."""
+        local, deployment = self._computers.local, self.deployment
+        if deployment is None or not deployment.uses(local.node_id, device):
+            return False
+        place = place_name(local.name, device, local.devices)
+        return self.lost(local.node_id, place, "lost its engine")
 
     def lost(self, node_id: NodeId, name: str, how: str) -> bool:
         """A computer is gone. Returns whether the loaded model needed it."""

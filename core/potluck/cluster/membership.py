@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from potluck.cluster.computers import LocalComputer, RemoteComputer
+from potluck.cluster.device_names import place_name
 from potluck.cluster.tasks import TaskSet
 from potluck.errors import PeerLostError, PotluckError, UnreachableError, UntrustedPeerError
 from potluck.files import write_atomically
@@ -263,7 +264,10 @@ class Membership:
             case StepFailed():
                 self._events.step_failed(computer.node_id, message)
             case Unloaded():  # of its own accord
-                self._events.unloaded(computer.node_id, computer.name, message.epoch)
+                place = computer.name
+                if message.device is not None:
+                    place = place_name(place, message.device, computer.devices)
+                self._events.unloaded(computer.node_id, place, message.epoch)
             case _:
                 logger.debug("member says op=%s", type(message).__name__)
         return None

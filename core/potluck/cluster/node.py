@@ -26,7 +26,7 @@ from potluck.api.server import HttpServer, local_app
 from potluck.cluster.activity import IDLE_S, Activity
 from potluck.cluster.backend import NodeBackend, Parts
 from potluck.cluster.computers import LocalComputer
-from potluck.cluster.engine_supervisor import EngineSupervisor
+from potluck.cluster.engines import Engines
 from potluck.cluster.master import DEPLOYING, Master
 from potluck.cluster.membership import Membership, MembershipEvents
 from potluck.cluster.pairing import PairingDesk
@@ -55,7 +55,7 @@ from potluck.store.chunks import ChunkStore
 from potluck.store.hub import RecentFolders, find_model
 from potluck.store.registry import LocalModel, open_model
 from potluck.wire.connection import PROTOCOL_VERSIONS
-from potluck.wire.messages import Address, DeviceInfo, NodeInfo, StepFailed
+from potluck.wire.messages import Address, DeviceId, DeviceInfo, NodeInfo, StepFailed
 from potluck.wire.pairing import Admitted, Member
 
 logger = logging.getLogger(__name__)
@@ -81,22 +81,22 @@ class Node:
         half = shutil.disk_usage(folders.cache).total // 2
         self.store = ChunkStore(folders.cache / "tensors", self._settings.store_limit or half)
         self.recent = RecentFolders(folders.config / "recent.json")
-        self.engine = EngineSupervisor(
+        self.engines = Engines(
             identity_folder=identity_folder,
             me=self.me,
-            log_path=folders.state / "engine.log",
+            log_folder=folders.state,
             memory_limit=self._settings.memory_limit,
             threads=self._settings.threads,
             step_failed=self._step_failed,
             died=self._engine_died,
             changed=self._changed,
         )
-        self.identity.watch(self.engine)
+        self.identity.watch(self.engines)
         self.quantisation = Quantisation(
-            store=self.store, memory=folders.cache / "packed", engine=self.engine.handle
+            store=self.store, memory=folders.cache / "packed", engine=self.engines.handle
         )
         self.worker = Worker(
-            stage=self.engine.handle,
+            stage=self.engines.handle,
             store=self.store,
             changed=self._changed,
             in_own_use=lambda: self.master.uses_this_computer,
@@ -107,7 +107,7 @@ class Node:
             worker=self.worker,
             identity=self.identity,
             me=self.me,
-            devices=lambda: self.engine.devices,
+            devices=lambda: self.engines.devices,
             removed=self._removed,
             changed=self._changed,
         )
@@ -135,7 +135,7 @@ class Node:
         local = LocalComputer(
             identity=self.identity,
             me=self.me,
-            engine=self.engine,
+            engines=self.engines,
             addresses=self.addresses,
             lent_to=lambda: self.worker.loan.master_name if self.worker.loan else None,
         )
@@ -186,7 +186,7 @@ class Node:
         """Serve until `shutdown` is asked for, or nobody has needed the node for long."""
         async with AsyncExitStack() as stack:
             stack.callback(self.store.close)
-            engine = self._tasks.spawn(self.engine.run())
+            engine = self._tasks.spawn(self.engines.run())
             stack.push_async_callback(_end, engine)
             stack.push_async_callback(self.quantisation.stop)
             await self.listener.start()
@@ -255,7 +255,7 @@ class Node:
             version=potluck.__version__,
             os=f"{platform.system()} {platform.release()}"[:64],
             arch=platform.machine()[:32],
-            devices=self.engine.devices,
+            devices=self.engines.devices,
         )
 
     def addresses(self) -> tuple[Address, ...]:
@@ -272,7 +272,7 @@ class Node:
             port=self.listener.port,
             home=home.home_id if home is not None else None,
             joinable=self.worker.is_lending and not self._others_homes(),
-            devices=", ".join(device_text(device) for device in self.engine.devices),
+            devices=", ".join(device_text(device) for device in self.engines.devices),
             protocol=PROTOCOL_VERSIONS[-1],
         )
 
@@ -302,11 +302,11 @@ class Node:
             yield
             return
         try:
-            self.engine.compute_with(threads)
+            self.engines.compute_with(threads)
             self.master.survey.forget_profiles(self.identity.node_id)
             yield
         finally:
-            self.engine.compute_with(self._settings.threads)
+            self.engines.compute_with(self._settings.threads)
             self.master.survey.forget_profiles(self.identity.node_id)
 
     def _let_go(self, holder: Holder) -> None:
@@ -318,8 +318,8 @@ class Node:
         self._settings = settings
         self.worker.is_lending = settings.worker
         self.worker.is_paused = settings.paused
-        self.engine.lend(settings.memory_limit)
-        self.engine.compute_with(settings.threads)
+        self.engines.lend(settings.memory_limit)
+        self.engines.compute_with(settings.threads)
         if settings.paused or not settings.worker:
             self._tasks.spawn(self.worker.release())
         self.activity.use()
@@ -368,9 +368,9 @@ class Node:
         else:
             self.master.step_failed(self.identity.node_id, failure)
 
-    def _engine_died(self, error: PotluckError) -> None:
-        self.worker.stage_died()
-        self.master.lost(self.identity.node_id, self._settings.shown_name, "lost its engine")
+    def _engine_died(self, device: DeviceId, error: PotluckError) -> None:
+        self.worker.stage_died(device)
+        self.master.stage_died(device)
         self.backend.notice("error", error.message)
 
     # --- models

@@ -71,10 +71,10 @@ class Member(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class StageProgress:
-    """How far one computer is."""
+    """How far one stage is."""
 
     node_id: NodeId
-    name: str
+    name: str  # of the computer; where it has several stages, with the device's
     to_pack: int = 0  # bytes of the model's files that have to be packed before anything is sent
     packed: int = 0
     is_assigned: bool = False  # what it lacks is known

@@ -7,19 +7,21 @@ anew when they are old, and memory is always what is free now.
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import msgspec
 
-from potluck.errors import EngineError, PotluckError
-from potluck.ids import NodeId, short
+from potluck.cluster.device_names import device_label, place_name
+from potluck.errors import EngineError, PeerLostError, PeerTimeoutError, PotluckError
+from potluck.ids import NodeId
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
-from potluck.model.schemes import Scheme, activation_item, cache_item, weight_bytes
+from potluck.model.schemes import Cache, Scheme, activation_item, cache_bytes, weight_bytes
 from potluck.plan.cost import LinkCost, ModelShape, Seat
-from potluck.wire.messages import Address, DeviceInfo, Profiled
+from potluck.wire.messages import Address, DeviceId, DeviceInfo, Profiled
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +30,16 @@ FAILED_AGE_S = 60.0  # a pair that cannot be measured is not tried again before
 LINK_AGE_S = 900.0  # a laptop moves to another room
 _MIN_RATIO, _MAX_RATIO = 0.1, 10.0  # what is beyond was not the computer's speed
 _ShapeKey: TypeAlias = tuple[Hashable, ...]
+# A node's device with its name (a card may be changed), where known; of which shape, in what.
+_ProfileKey: TypeAlias = tuple[NodeId, DeviceId | None, str | None, _ShapeKey, Scheme]
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """Why a device could not be measured."""
+
+    place: str
+    error: PotluckError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +62,18 @@ class Surveyed(Protocol):
     @property
     def devices(self) -> Sequence[DeviceInfo]: ...
     async def profile(
-        self, config: Mapping[str, object], scheme: Scheme, tokens: int
+        self,
+        config: Mapping[str, object],
+        scheme: Scheme,
+        tokens: int,
+        device: DeviceId | None = None,  # None: the best one
     ) -> Profiled: ...
     async def measure_link_to(self, other: "Surveyed") -> LinkQuality: ...
 
 
-def shape_of(config: ModelConfig, scheme: Scheme, *, context: int) -> ModelShape:
+def shape_of(
+    config: ModelConfig, scheme: Scheme, *, context: int, cache: Cache = "full"
+) -> ModelShape:
     """The sizes that the planner counts with."""
 
     def nbytes(tensors: Mapping[str, tuple[int, ...]]) -> int:
@@ -68,7 +86,7 @@ def shape_of(config: ModelConfig, scheme: Scheme, *, context: int) -> ModelShape
         layer_bytes=tuple(
             nbytes(config.layer_tensors(layers.index(kind))) for kind in range(len(kinds))
         ),
-        kv_bytes_per_token=config.kv_bytes_per_token(cache_item(scheme)),
+        kv_bytes_per_token=cache_bytes(config, scheme, cache),
         embedding_bytes=nbytes(config.embedding_tensors()),
         head_bytes=nbytes(config.head_tensors()),
         hidden_bytes=config.hidden_size * activation_item(scheme),
@@ -87,7 +105,7 @@ class Survey:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._profiles: dict[tuple[NodeId, str, _ShapeKey, Scheme], Profiled] = {}
+        self._profiles: dict[_ProfileKey, Profiled] = {}
         self._links: dict[tuple[NodeId, NodeId], tuple[float, LinkCost]] = {}
         self._failed: dict[tuple[NodeId, NodeId], float] = {}  # when
         self._measuring = asyncio.Lock()
@@ -100,56 +118,97 @@ class Survey:
         scheme: Scheme,
         *,
         working: int = 0,
+        left_out: Callable[[str], None] = lambda note: None,
     ) -> list[Seat]:
-        """One seat for each computer that could be measured, in the order given.
+        """A seat for each device that could be measured; computers and devices in the order given.
+
+        Computers measure at the same time, the devices of one of them one after the other: two at
+        once would slow each other down.
 
         Args:
             computers: the master first.
             raw_config: the model's `config.json`.
             config: the same, read.
             scheme: what its weights are held in.
-            working: bytes that a stage computes with; they are taken off what a computer lends.
+            working: bytes that a stage computes with; they are taken off what a device lends.
+            left_out: told, for people, of each device that could not be measured, and why.
 
         Raises:
             PotluckError: the first computer, which is the master, cannot compute.
         """
-        results = await asyncio.gather(
-            *(self._profile(c, raw_config, config, scheme) for c in computers),
-            return_exceptions=True,
+        everyone = await asyncio.gather(
+            *(self._measure_devices(c, raw_config, config, scheme) for c in computers)
         )
         seats: list[Seat] = []
-        for computer, result in zip(computers, results, strict=True):
-            if isinstance(result, PotluckError) and computer is not computers[0]:
-                logger.warning("no profile node=%s: %s", short(computer.node_id), result)
-                continue
-            if isinstance(result, BaseException):
-                raise result
-            seats.append(_seat(computer, result, working))
+        for computer, results in zip(computers, everyone, strict=True):
+            profiles = [result for result in results if isinstance(result, Profiled)]
+            problems = [result for result in results if isinstance(result, _Problem)]
+            if computer is computers[0] and not profiles:
+                raise problems[0].error
+            seats += [_seat(computer, profile, working) for profile in profiles]
+            for problem in problems:
+                logger.warning("no profile of %s: %s", problem.place, problem.error)
+                left_out(f"{problem.place} is left out: {problem.error.message}")
         return seats
 
-    async def _profile(
+    async def _measure_devices(
         self, computer: Surveyed, raw: Mapping[str, object], config: ModelConfig, scheme: Scheme
+    ) -> "list[Profiled | _Problem]":
+        """What each device of a computer measured, or why not."""
+        results: list[Profiled | _Problem] = []
+        # None: its engine is just starting. The best device is asked; then the others are known.
+        todo: deque[DeviceInfo | None] = deque(computer.devices or (None,))
+        while todo:
+            device = todo.popleft()
+            try:
+                profile = await self._profile(computer, device, raw, config, scheme)
+            except PotluckError as error:
+                place = place_name(computer.name, device, computer.devices) if device else ""
+                results.append(_Problem(place or computer.name, error))
+                if isinstance(error, PeerLostError | PeerTimeoutError):
+                    break  # the others cannot be asked either
+            else:
+                results.append(profile)
+                if device is None:
+                    todo.extend(d for d in computer.devices if d.id != profile.device.id)
+        return results
+
+    async def _profile(
+        self,
+        computer: Surveyed,
+        device: DeviceInfo | None,
+        raw: Mapping[str, object],
+        config: ModelConfig,
+        scheme: Scheme,
     ) -> Profiled:
-        device = computer.devices[0].name if computer.devices else ""
-        key = (computer.node_id, device, _shape_key(config), scheme)
+        shape = _shape_key(config)
+        key = (computer.node_id, device and device.id, device and device.name, shape, scheme)
         if (known := self._profiles.get(key)) is None:
-            known = await computer.profile(raw, scheme, PROFILE_TOKENS)
+            known = await computer.profile(raw, scheme, PROFILE_TOKENS, device and device.id)
             if {len(known.decode_ms), len(known.prefill_ms)} != {len(_kinds(config))}:
                 raise EngineError(
                     f"{computer.name} measured other layers than the model has."
                     " It may run another version of Potluck: update it."
                 )
-            self._profiles[key] = known
+            measured = known.device
+            self._profiles[computer.node_id, measured.id, measured.name, shape, scheme] = known
         return known
 
-    def observe(self, node_id: NodeId, config: ModelConfig, scheme: Scheme, ratio: float) -> None:
-        """Take into account that a computer took `ratio` times as long as its profile says.
+    def observe(
+        self,
+        node_id: NodeId,
+        device: DeviceId,
+        config: ModelConfig,
+        scheme: Scheme,
+        ratio: float,
+    ) -> None:
+        """Take into account that a device took `ratio` times as long as its profile says.
 
         Half of the difference: one answer in a busy moment should not turn the next plan around.
         """
         share = 1 + (min(max(ratio, _MIN_RATIO), _MAX_RATIO) - 1) / 2
         for key, profile in self._profiles.items():
-            if (key[0], *key[2:]) == (node_id, _shape_key(config), scheme):
+            if (*key[:2], *key[3:]) == (node_id, device, _shape_key(config), scheme):
                 self._profiles[key] = msgspec.structs.replace(
                     profile,
                     decode_ms=tuple(ms * share for ms in profile.decode_ms),
@@ -224,25 +283,13 @@ def _shape_key(config: ModelConfig) -> _ShapeKey:
 
 def _seat(computer: Surveyed, profile: Profiled, working: int) -> Seat:
     device = profile.device
-    free = next(
-        (
-            d.memory_free
-            for d in computer.devices
-            if (d.kind, d.index) == (device.kind, device.index)
-        ),
-        device.memory_free,
-    )
+    now = next((d for d in computer.devices if d.id == device.id), device)
     return Seat(
         node=computer.node_id,
         name=computer.name,
-        device=device_label(device),
-        memory=max(0, free - working),
+        device=device_label(device, computer.devices),
+        memory=max(0, now.memory_free - working),
         decode_ms=profile.decode_ms,
         prefill_ms=profile.prefill_ms,
         head_ms=profile.head_ms,
     )
-
-
-def device_label(device: DeviceInfo) -> str:
-    """`cuda:0`, or `mps`, `cpu` where there is only one of them."""
-    return f"cuda:{device.index}" if device.kind == "cuda" else device.kind

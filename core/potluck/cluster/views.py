@@ -1,6 +1,7 @@
 """What the faces see: the cluster's moving parts as the frozen values of the local API."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 import msgspec
 
@@ -8,10 +9,12 @@ from potluck.api import schema
 from potluck.api.schema import ComputerState, LoadProgress, PlanView, StageView, Transfer
 from potluck.cluster.computers import LocalComputer, RemoteComputer
 from potluck.cluster.deployment import Deployment, Planned
+from potluck.cluster.loan import Loan
 from potluck.cluster.master import DEPLOYING, LoadState, Master
 from potluck.cluster.membership import Membership
 from potluck.cluster.pairing import PairingDesk
-from potluck.cluster.worker import Loan, Worker
+from potluck.cluster.stage_task import StageTask
+from potluck.cluster.worker import Worker
 from potluck.errors import PotluckError, VersionMismatchError
 from potluck.ids import NodeId
 from potluck.net.advert import Found
@@ -77,16 +80,23 @@ def deployment_plan(deployment: Deployment) -> PlanView:
 
 def transfers(deployment: Deployment | None) -> tuple[Transfer, ...]:
     """One for every computer that was sent something, or still lacks something."""
-    return tuple(
-        Transfer(
-            node_id=task.progress.node_id,
-            name=task.progress.name,
-            sent=task.progress.sent,
-            total=task.progress.total,
-            bytes_per_s=task.progress.bytes_per_s,
-            eta_s=task.progress.eta_s,
-        )
-        for task in (deployment.tasks if deployment is not None else ())
+    tasks = deployment.tasks if deployment is not None else ()
+    nodes = dict.fromkeys(task.stage.node for task in tasks)
+    return tuple(_transfer([task for task in tasks if task.stage.node == node]) for node in nodes)
+
+
+def _transfer(tasks: Sequence[StageTask]) -> Transfer:
+    """Of the stages of one computer, which are sent one after the other."""
+    sent, total = sum(t.progress.sent for t in tasks), sum(t.progress.total for t in tasks)
+    now = next((t for t in tasks if t.progress.sent < t.progress.total), tasks[-1])
+    rate = now.progress.bytes_per_s
+    return Transfer(
+        node_id=tasks[0].stage.node,
+        name=tasks[0].stage.name,
+        sent=sent,
+        total=total,
+        bytes_per_s=rate,
+        eta_s=(total - sent) / rate if rate else None,
     )
 
 
@@ -182,7 +192,7 @@ class ComputerViews:
         if worker.is_paused:
             state = "paused"
         elif (loan := worker.loan) is not None and layers is None:
-            layers = loan.assign.layers
+            layers = loan.layers
             state, progress = _borrowed(loan)
         return schema.Computer(
             node_id=local.node_id,
@@ -245,20 +255,21 @@ class ComputerViews:
 
     def _part(self, node_id: NodeId) -> tuple[ComputerState, float | None, tuple[int, int] | None]:
         """What a computer does for the model of this master."""
-        deployment = self._master.deployment
-        for task in deployment.tasks if deployment is not None else ():
-            if task.stage.node != node_id:
-                continue
-            layers = task.assign.layers
-            progress = task.progress
-            if self._master.state.phase == "streaming" and progress.sent < progress.total:
-                return "receiving", progress.sent / progress.total, layers
-            if self._master.state.phase == "quantising":
-                return "ready", None, layers
-            if self._master.state.phase in DEPLOYING:
-                return "loading", progress.loaded, layers
-            return "running", None, layers
-        return "ready", None, None
+        deployment, phase = self._master.deployment, self._master.state.phase
+        tasks = deployment.tasks if deployment is not None else ()
+        tasks = [task for task in tasks if task.stage.node == node_id]
+        if not tasks:
+            return "ready", None, None
+        starts, stops = zip(*(task.assign.layers for task in tasks), strict=True)
+        layers = min(starts), max(stops)
+        moved = _transfer(tasks)
+        if phase == "streaming" and moved.sent < moved.total:
+            return "receiving", moved.sent / moved.total, layers
+        if phase == "quantising":
+            return "ready", None, layers
+        if phase in DEPLOYING:
+            return "loading", fmean(task.progress.loaded for task in tasks), layers
+        return "running", None, layers
 
 
 def _borrowed(loan: Loan) -> tuple[ComputerState, float | None]:

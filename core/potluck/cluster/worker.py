@@ -1,16 +1,15 @@
 """A node that lends itself: answers a master's control messages and takes in its weights.
 
-The devices go to one home at a time, first come, first served. A loan outlives its master's
+The devices go to one home at a time, all together, first come, first served. A loan outlives its master's
 connection for a while, so that a master that comes back finds its layers; another home that asks in
 the meantime gets them. Only certificates of role master may ask for anything.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 
+from potluck.cluster.loan import LentStage, Loan, MasterLink
 from potluck.cluster.stage_handle import StageHandle
 from potluck.cluster.stage_messages import LoadProgress, LoadStage, TensorFile
 from potluck.cluster.tasks import TaskSet
@@ -31,13 +30,13 @@ from potluck.store.fetch import WeightsLink, receive_tensors
 from potluck.store.progress import TransferProgress
 from potluck.wire.messages import (
     Assign,
+    DeviceId,
     Load,
     Loaded,
     MeasureStage,
     Message,
     Need,
     NeedTensor,
-    NodeInfo,
     Profile,
     Profiled,
     StageMeasured,
@@ -47,53 +46,19 @@ from potluck.wire.messages import (
     Unloaded,
     WarmingUp,
 )
-from potluck.wire.operations import Role
 
 logger = logging.getLogger(__name__)
 
 KEEP_LOADED_S = 600.0  # without a master; then the memory goes back to this computer's owner
 
 
-class MasterLink(Protocol):
-    """What a worker needs of a control connection."""
-
-    @property
-    def peer(self) -> NodeInfo: ...
-    @property
-    def peer_role(self) -> Role: ...
-    @property
-    def home(self) -> HomeId: ...
-    async def send(self, message: Message) -> None: ...
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Loan:
-    """What this computer does for a home."""
-
-    home: HomeId
-    master: NodeId
-    master_name: str
-    assign: Assign
-    tensors: Mapping[Digest, TensorInfo]
-    link: MasterLink | None
-    missing: Sequence[Missing]
-    transfer: TransferProgress | None = None  # of the weights
-    progress: float | None = None  # of loading
-    is_loaded: bool = False
-    release: asyncio.TimerHandle | None = None
-
-    @property
-    def awaits_weights(self) -> bool:
-        return bool(self.missing) and not self.is_loaded
-
-
 class Worker:
-    """Lends this computer's stage process and store."""
+    """Lends this computer's stage processes and store."""
 
     def __init__(
         self,
         *,
-        stage: Callable[[], Awaitable[StageHandle]],
+        stage: Callable[[DeviceId | None], Awaitable[StageHandle]],
         store: ChunkStore,
         changed: Callable[[], None],
         in_own_use: Callable[[], bool] = lambda: False,
@@ -101,10 +66,10 @@ class Worker:
         """Make a worker that does not lend yet.
 
         Args:
-            stage: the running stage process; waits while it starts.
+            stage: the stage process of a device, None being the best one; waits while it starts.
             store: where the weights of other computers' models are kept.
             changed: told when a face should look again.
-            in_own_use: whether this computer's own user has a model in the stage process.
+            in_own_use: whether this computer's own user has a model in a stage process.
         """
         self.is_lending = False
         self.is_paused = False
@@ -113,7 +78,7 @@ class Worker:
         self._store = store
         self._changed = changed
         self._in_own_use = in_own_use
-        self._turn = asyncio.Lock()  # one change of the loan at a time
+        self._turn = asyncio.Lock()  # one assignment at a time
         self._tasks = TaskSet()
 
     async def handle(self, link: MasterLink, message: Message) -> Message:
@@ -135,15 +100,14 @@ class Worker:
                 async with self._turn:
                     self._check_free(link)
                     return await self._assign(link, message)
-            case Load():
-                async with self._turn:
-                    self._check_free(link)
-                    return await self._load(link, message)
+            case Load():  # not in turn: several devices load at once
+                self._check_free(link)
+                return await self._load(link, message)
             case MeasureStage():
                 return await self._measure(link, message)
             case Unload():  # not in turn: it ends a load that is under way
                 loan = self.loan
-                if loan and (loan.home, loan.assign.epoch) == (link.home, message.epoch):
+                if loan and (loan.home, loan.epoch) == (link.home, message.epoch):
                     await self.release()
                 return Unloaded(epoch=message.epoch)
             case _:
@@ -161,7 +125,7 @@ class Worker:
             raise BusyError(f"This computer is lent to {loan.master_name}.")
 
     async def _profile(self, message: Profile) -> Profiled:
-        stage = await self._stage()
+        stage = await self._stage(message.device)
         profile = await stage.profile(message.config, message.scheme, message.tokens)
         return Profiled(
             device=profile.device,
@@ -171,58 +135,73 @@ class Worker:
         )
 
     async def _measure(self, link: MasterLink, message: MeasureStage) -> StageMeasured:
-        self._loan_of(link, message.epoch)
-        stage = await self._stage()
+        stage = await self._stage(message.device)
+        self._lent_stage(link, message.epoch, stage.devices[0].id)
         times = await stage.measure(message.epoch, message.position)
         return StageMeasured(epoch=message.epoch, times=times)
 
     async def _assign(self, link: MasterLink, message: Assign) -> Need:
         tensors = check_assignment(message)
-        stage = await self._stage()
-        if self.loan is not None:
+        handle = await self._stage(message.device)
+        device = handle.devices[0].id
+        loan = self.loan
+        if loan is not None and (loan.home, loan.epoch) != (link.home, message.epoch):
             await self.release()
+            loan = None
         self._store.pin(tensors)
         try:
-            missing = await self._make_room(tensors)
+            awaited = loan.awaited(besides=device) if loan is not None else {}
+            missing = await self._make_room(tensors, awaited)
             self._check_free(link)  # its owner may have paused it meanwhile
+            if loan is not None and self.loan is not loan:
+                raise StaleEpochError("This plan was unloaded while it was being assigned.")
         except BaseException:
             self._store.unpin(tensors)
             raise
-        self.loan = Loan(
-            home=link.home,
-            master=NodeId(link.peer.node_id),
-            master_name=link.peer.name,
-            assign=message,
-            tensors=tensors,
-            link=link,
-            missing=missing,
-        )
+        if loan is None:
+            loan = self.loan = Loan(
+                home=link.home,
+                master=NodeId(link.peer.node_id),
+                master_name=link.peer.name,
+                epoch=message.epoch,
+                link=link,
+            )
+        if (before := loan.stages.get(device)) is not None:
+            self._store.unpin(before.tensors)  # assigned once more: what is missing has changed
+        loan.stages[device] = LentStage(assign=message, tensors=tensors, missing=missing)
         self._changed()
         return Need(
             epoch=message.epoch,
             tensors=tuple(NeedTensor(digest=m.digest, offset=m.offset) for m in missing),
-            activation_port=stage.activation_port,
+            activation_port=handle.activation_port,
         )
 
-    async def _make_room(self, tensors: Mapping[Digest, TensorInfo]) -> Sequence[Missing]:
-        """What the store lacks, and has room for."""
+    async def _make_room(
+        self, tensors: Mapping[Digest, TensorInfo], awaited: Container[Digest]
+    ) -> Sequence[Missing]:
+        """What the store lacks, and has room for; what comes for another device is not counted."""
         sizes = [(digest, info.nbytes) for digest, info in tensors.items()]
-        missing = await asyncio.to_thread(self._store.missing, sizes)
+        missing = [
+            tensor
+            for tensor in await asyncio.to_thread(self._store.missing, sizes)
+            if tensor.digest not in awaited
+        ]
         await asyncio.to_thread(
             self._store.free_for, sum(tensor.nbytes - tensor.offset for tensor in missing)
         )
         return missing
 
     async def _load(self, link: MasterLink, message: Load) -> Loaded:
-        loan = self._loan_of(link, message.epoch)
-        assign = loan.assign
+        handle = await self._stage(message.device)
+        lent = self._lent_stage(link, message.epoch, handle.devices[0].id)
+        assign = lent.assign
         files = tuple(
             TensorFile(info=info, path=str(self._store.path(Digest(info.digest))), offset=0)
             for info in assign.tensors
         )
         stage = LoadStage(
             request=0,
-            home=loan.home,
+            home=link.home,
             epoch=assign.epoch,
             config=assign.config,
             scheme=assign.scheme,
@@ -237,19 +216,19 @@ class Worker:
         )
 
         def warming_up(progress: LoadProgress) -> None:
-            loan.progress = progress.done / max(progress.total, 1)
+            lent.progress = progress.done / max(progress.total, 1)
             self._changed()
-            self._report(link, WarmingUp(epoch=assign.epoch, progress=loan.progress))
+            report = WarmingUp(epoch=assign.epoch, progress=lent.progress, device=message.device)
+            self._report(link, report)
 
         try:
-            handle = await self._stage()
             loaded = await handle.load(stage, warming_up)
         except IntegrityError as error:
             digest = error.data.get("digest")
             if isinstance(digest, str):
                 self._store.discard(Digest(digest))  # the master sends it again
             raise
-        loan.is_loaded, loan.progress = True, None
+        lent.is_loaded, lent.progress = True, None
         self._changed()
         return Loaded(
             epoch=assign.epoch,
@@ -258,14 +237,16 @@ class Worker:
             cache_tokens=loaded.cache_tokens,
         )
 
-    def _loan_of(self, link: MasterLink, epoch: int) -> Loan:
+    def _lent_stage(self, link: MasterLink, epoch: int, device: DeviceId) -> LentStage:
         loan = self.loan
-        if loan is None or loan.home != link.home or loan.assign.epoch != epoch:
+        if loan is None or (loan.home, loan.epoch) != (link.home, epoch):
             raise StaleEpochError("This computer has no assignment of that plan.")
-        return loan
+        if (stage := loan.stages.get(device)) is None:
+            raise StaleEpochError("That device has no assignment of this plan.")
+        return stage
 
     async def receive_weights(self, home: HomeId, link: WeightsLink) -> None:
-        """Take in the tensors that the loan lacks."""
+        """Take in the tensors that the loan lacks; of several stages each may have a connection."""
         loan = self.loan
         if loan is None or loan.home != home:
             raise NotAllowedError("This computer was assigned nothing.")
@@ -274,10 +255,16 @@ class Worker:
             loan.transfer = progress
             self._changed()
 
-        expected = {tensor.digest: tensor.nbytes for tensor in loan.missing}
-        await receive_tensors(link, self._store, expected, progress=progressed)
-        loan.missing, loan.transfer = (), None
-        self._changed()
+        awaited = loan.awaited()
+        try:
+            await receive_tensors(link, self._store, awaited, progress=progressed)
+        finally:
+            lacking = await asyncio.to_thread(self._store.missing, awaited.items())
+            arrived = awaited.keys() - {tensor.digest for tensor in lacking}
+            for stage in loan.stages.values():
+                stage.missing = [m for m in stage.missing if m.digest not in arrived]
+            loan.transfer = None
+            self._changed()
 
     def step_failed(self, failure: StepFailed) -> None:
         """Tell the master; the chain may be what broke."""
@@ -312,21 +299,35 @@ class Worker:
         loan, self.loan = self.loan, None
         if loan is None:
             return
+        self._end(loan)
+        results = await asyncio.gather(*map(self._unload, loan.stages), return_exceptions=True)
+        self._changed()
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def _end(self, loan: Loan) -> None:
         if loan.release is not None:
             loan.release.cancel()
-        self._store.unpin(loan.tensors)
-        stage = await self._stage()
-        await stage.unload()
-        self._changed()
+        for stage in loan.stages.values():
+            self._store.unpin(stage.tensors)
 
-    def stage_died(self) -> None:
-        """The stage process is gone, and the layers with it."""
-        loan, self.loan = self.loan, None
-        if loan is not None and loan.link is not None:
-            self._report(loan.link, Unloaded(epoch=loan.assign.epoch))
-        if loan is not None:
-            self._store.unpin(loan.tensors)
-            self._changed()
+    async def _unload(self, device: DeviceId) -> None:
+        stage = await self._stage(device)
+        await stage.unload()
+
+    def stage_died(self, device: DeviceId) -> None:
+        """A stage process is gone, and its layers with it: the others' are of no use any more."""
+        loan = self.loan
+        if loan is None or device not in loan.stages:
+            return
+        self.loan = None
+        if loan.link is not None:
+            self._report(loan.link, Unloaded(epoch=loan.epoch, device=device))
+        self._end(loan)
+        for other in loan.stages.keys() - {device}:
+            self._tasks.spawn(self._unload(other))
+        self._changed()
 
 
 async def _send(link: MasterLink, message: Message) -> None:
