@@ -5,13 +5,15 @@ questions, how far the probabilities of the next token move from those of f32 (K
 of the held-out questions it answers rightly. A random model of four layers of a Llama-3.2-1B: the error
 of its logits, relative to their size. Bits: all weights of a Llama-3.2-1B, per parameter.
 
-    scheme      bits   guide: perplexity  divergence  right   random: error
-    f32         32.00             1.023      0         84.1 %            0
-    bf16        16.00             1.023      0.00000   84.1 %           1.5 %
-    f16         16.00             1.023      0.00000   84.1 %           0.2 %
-    int8         8.50             1.023      0.00000   84.1 %           3.4 %
-    int4-head8   5.35             1.024      0.00022   84.1 %          35 %
-    int4         4.50             1.024      0.00037   82.8 %          41 %
+    scheme          bits   guide: perplexity  divergence  right   random: error
+    f32             32.00             1.023      0         84.1 %            0
+    bf16            16.00             1.023      0.00000   84.1 %           1.5 %
+    f16             16.00             1.023      0.00000   84.1 %           0.2 %
+    int8             8.50             1.023      0.00000   84.1 %           3.4 %
+    int4-head8       5.35             1.024      0.00022   84.1 %          35 %
+    int4             4.50             1.024      0.00037   82.8 %          41 %
+    int8, kv int8    8.50             1.023      0.00000   84.1 %           3.7 %
+    int4, kv int8    4.50             1.024      0.00037   82.8 %          41 %
 
 Random weights are the worst case: nothing in them is redundant, and each layer adds to the error.
 """
@@ -101,7 +103,7 @@ def measure_guide(cases: Sequence[tuple[Scheme, Cache]]) -> None:
     questions = read_questions(HERE / "held_out.txt")
     pairs = [(q.turns[0], answers[q.intents[0]]) for q in questions if len(q.turns) == 1]
     exact = [SchemeGuide("f32").probabilities(*pair) for pair in pairs]
-    print("scheme       perplexity  divergence  right")
+    print("scheme         perplexity  divergence  right")
     for scheme, cache in cases:
         guide = SchemeGuide(scheme, cache)
         moved = [
@@ -125,7 +127,7 @@ def measure_random(cases: Sequence[tuple[Scheme, Cache]], folder: Path) -> None:
     reference = Reference(None, config, random_model(config, folder))
     ids = reference.prompt(TOKENS)
     exact = Pipeline(reference).run(ids)
-    print("scheme       error   bits")
+    print("scheme         error   bits")
     for scheme, cache in cases:
         error = off(Pipeline(reference, scheme=scheme, cache=cache).run(ids), exact)
         bits = 8 * weight_bytes(whole, everything, scheme) / parameters
