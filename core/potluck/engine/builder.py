@@ -5,6 +5,7 @@ of the compute dtype or packed. Whoever builds fills them, layer by layer; what 
 loaded weights comes after that.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from potluck.engine.blocks import (
 )
 from potluck.engine.decoding import Run, decode_runs
 from potluck.engine.device import cache_dtype, compute_dtype
-from potluck.engine.kernels import Kernels, PackedWeight, ReferenceKernels, best_kernels
+from potluck.engine.kernels import Arena, Kernels, PackedWeight, ReferenceKernels, best_kernels
 from potluck.engine.linear import (
     Embedding,
     FloatEmbedding,
@@ -43,8 +44,10 @@ from potluck.model.families import NormPlacement
 from potluck.model.layers import Experts as ExpertsConfig
 from potluck.model.schemes import PACKINGS, Cache, Scheme, tensor_bits, weight_bytes
 
-Fill = Callable[[list[tuple[str, Target]]], None]
-"""Put the tensors of these names into this memory, which they fit."""
+Fill = Callable[[list[tuple[str, Target]]], Callable[[], None]]
+"""Begin to put the tensors of these names into this memory, which they fit; what it returns waits."""
+
+_AHEAD = 4  # layers being filled at a time: threads find work while one reads a large matrix
 
 _LAYERS: dict[NormPlacement, type[PreNormLayer | PostNormLayer | SandwichLayer]] = {
     "before": PreNormLayer,
@@ -95,16 +98,17 @@ def build_weights(
     is_tied = embedding and head and config.tie_word_embeddings
     with builder.filling():
         table = builder.matrix(config.embedding_name) if embedding else None
-    blocks: list[DecoderLayer] = []
-    for layer in layers:
-        with builder.filling():
-            blocks.append(builder.layer(layer))
     norm = lm_head = None
-    if head:
+    if head:  # the largest first, so that nobody waits for it alone in the end
         with builder.filling():
             norm = builder.norm(config.final_norm_name)
             matrix = table if is_tied and table is not None else builder.matrix(config.head_name)
             lm_head = builder.lm_head(matrix)
+    blocks: list[DecoderLayer] = []
+    for layer in layers:
+        with builder.filling():
+            blocks.append(builder.layer(layer))
+    builder.finish()
     return StageWeights(
         config=config,
         layers=layers,
@@ -141,6 +145,9 @@ class _Builder:
         self._shapes: dict[str, Shape] = {}  # of the layer that is being built
         self._targets: list[tuple[str, Target]] = []
         self._finishing: list[Callable[[], object]] = []
+        self._being_filled: deque[tuple[Callable[[], None], list[Callable[[], object]]]] = deque()
+        # What is placed elsewhere leaves the RAM matrix by matrix.
+        self._arena = Arena() if device.type == "cpu" else None
 
     @cached_property
     def _products(self) -> Products:
@@ -166,12 +173,19 @@ class _Builder:
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Fill what is made inside, then do what comes after that."""
+        """Fill what is made inside, and do what comes after that; the end of it `finish` waits for."""
         yield
-        self._fill(self._targets)
-        for finish in self._finishing:
-            finish()
+        self._being_filled.append((self._fill(self._targets), self._finishing))
         self._targets, self._finishing = [], []
+        self.finish(_AHEAD if self._device.type == "cpu" else 1)
+
+    def finish(self, ahead: int = 0) -> None:
+        """Wait until at most so many fillings are under way, and do what comes after the others."""
+        while len(self._being_filled) > ahead:
+            wait, finishing = self._being_filled.popleft()
+            wait()
+            for finish in finishing:
+                finish()
 
     def layer(self, index: int) -> DecoderLayer:
         config, prefix = self._config, self._config.layer_prefix(index)
@@ -192,7 +206,7 @@ class _Builder:
         bits = tensor_bits(self._config, name, shape, self._scheme)
         if bits is None:
             return self._filled(name, self._empty(*shape))
-        weight = PackedWeight.empty(*shape, bits)
+        weight = PackedWeight.empty(*shape, bits, self._arena)
         self._targets.append((name, PackedTarget(weight, 0, shape[0], self._kernels)))
         return weight
 
@@ -319,7 +333,7 @@ class _Builder:
             return FloatLinear(weight, offsets, self._products)
         bits = tensor_bits(self._config, names[0], shapes[0], self._scheme)
         assert bits is not None
-        packed, first = PackedWeight.empty(sum(rows), width, bits), 0
+        packed, first = PackedWeight.empty(sum(rows), width, bits, self._arena), 0
         for name, some in zip(names, rows, strict=True):
             self._targets.append((name, PackedTarget(packed, first, some, self._kernels)))
             first += some

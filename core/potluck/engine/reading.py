@@ -62,10 +62,16 @@ class Reader:
         self._stopped.set()  # after an error, those at work end at their next piece
         self._pool.shutdown(cancel_futures=True)
 
-    def run(self, jobs: Iterable[tuple[Sequence[StoredTensor], Target]]) -> None:
-        """Fill the targets, several at a time."""
-        for future in [self._pool.submit(self.fill, *job) for job in jobs]:
-            future.result()
+    def begin(self, jobs: Iterable[tuple[Sequence[StoredTensor], Target]]) -> Callable[[], None]:
+        """Begin to fill the targets, several at a time, the largest first; what it returns waits."""
+        ordered = sorted(jobs, key=lambda job: -sum(part.nbytes for part in job[0]))
+        futures = [self._pool.submit(self.fill, *job) for job in ordered]
+
+        def wait() -> None:
+            for future in futures:
+                future.result()
+
+        return wait
 
     @torch.inference_mode()
     def fill(self, parts: Sequence[StoredTensor], target: Target) -> None:

@@ -4,12 +4,13 @@ The matrices that `builder.py` allocates are filled by a `Reader`, so that loadi
 copy of the model.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 
 import torch
 
 from potluck.engine.builder import StageWeights, build_weights
+from potluck.engine.device import usable_cores
 from potluck.engine.kernels.layout import ROWS
 from potluck.engine.memory import out_of_memory
 from potluck.engine.reading import PIECE, Progress, Reader, StoredTensor
@@ -18,6 +19,8 @@ from potluck.errors import InvalidLayersError
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import Cache, Scheme, packed_bytes
 from potluck.model.stored import find_stored
+
+_MOST_THREADS = 8  # each reads and digests 1 to 2 GB/s: no disk of a home has more than that
 
 
 def load_weights(
@@ -31,7 +34,7 @@ def load_weights(
     device: torch.device,
     cache: Cache = "full",
     progress: Progress | None = None,
-    threads: int = 2,
+    threads: int | None = None,
 ) -> StageWeights:
     """Load a stage's weights; tensors of other stages may be among those given.
 
@@ -51,7 +54,7 @@ def load_weights(
     found = {tensor.name: tensor for tensor in tensors}
     stored = find_stored(config, needed, found, scheme=scheme, where="the store")
     total = sum(tensor.nbytes for parts in stored.values() for tensor in parts)
-    reader = Reader(config, total, progress, threads)
+    reader = Reader(config, total, progress, threads or min(_MOST_THREADS, usable_cores()))
     with out_of_memory("load these layers", device), reader:
         return build_weights(
             config,
@@ -61,7 +64,7 @@ def load_weights(
             scheme=scheme,
             device=device,
             cache=cache,
-            fill=lambda targets: reader.run((stored[name], target) for name, target in targets),
+            fill=lambda targets: reader.begin((stored[name], target) for name, target in targets),
         )
 
 
@@ -86,13 +89,14 @@ def random_weights(
     tensors = config.stage_tensors(layers, embedding=embedding, head=head)
     done, total = 0, sum(map(prod, tensors.values()))
 
-    def fill(targets: list[tuple[str, Target]]) -> None:
+    def fill(targets: list[tuple[str, Target]]) -> Callable[[], None]:
         nonlocal done
         for _, target in targets:
             _fill(target, numbers)
             done += target.rows * target.width
             if progress is not None:
                 progress(done, total)
+        return lambda: None
 
     with out_of_memory("make these layers", device):
         return build_weights(

@@ -15,10 +15,11 @@ import logging
 
 from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.reference import ReferenceKernels
-from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
+from potluck.engine.kernels.tensors import Arena, PackedWeight, QuantisedInput
 from potluck.errors import UsageError
 
 __all__ = [
+    "Arena",
     "Kernels",
     "PackedWeight",
     "QuantisedInput",

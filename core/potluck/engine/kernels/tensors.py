@@ -25,6 +25,7 @@ from potluck.engine.kernels.layout import (
 )
 
 _HUGE_PAGE = 1 << 21
+_TOGETHER = 1 << 26  # bytes that are mapped at a time; those that nobody writes to take no memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,13 @@ class PackedWeight:
         assert self.data.numel() == packed_bytes(self.rows, self.width, self.bits)
 
     @classmethod
-    def empty(cls, rows: int, width: int, bits: int) -> "PackedWeight":
+    def empty(
+        cls, rows: int, width: int, bits: int, arena: "Arena | None" = None
+    ) -> "PackedWeight":
         """Memory for such a matrix, to be filled by `Kernels.pack_rows`."""
-        return cls(_allocate(packed_bytes(rows, width, bits)), rows, width, bits)
+        nbytes = packed_bytes(rows, width, bits)
+        data = _pages(nbytes)[:nbytes] if arena is None else arena.allocate(nbytes)
+        return cls(data, rows, width, bits)
 
     @property
     def nbytes(self) -> int:
@@ -111,15 +116,38 @@ class QuantisedInput:
         return values[:, : self.width]
 
 
-def _allocate(nbytes: int) -> Tensor:
-    """Bytes in huge pages where there are any: a product reads a tenth faster, as few pages as it takes."""
+class Arena:
+    """Memory for matrices one after the other, in huge pages where there are any.
+
+    A product reads a tenth faster with as few pages as it takes. What a matrix leaves of its last page is
+    the next one's. It is given back when none is left of those that lie together.
+    """
+
+    def __init__(self) -> None:
+        self._free = torch.empty(0, dtype=torch.uint8)
+
+    def allocate(self, nbytes: int) -> Tensor:
+        """Bytes that begin at a multiple of 64.
+
+        Raises:
+            MemoryError: there are not as many.
+        """
+        if nbytes > len(self._free):
+            self._free = _pages(max(nbytes, _TOGETHER))
+        taken, self._free = self._free[:nbytes], self._free[-(-nbytes // VECTOR) * VECTOR :]
+        return taken
+
+
+def _pages(nbytes: int) -> Tensor:
+    """Memory that is taken when it is written to, in huge pages if it fills any."""
     if nbytes < _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(nbytes, dtype=torch.uint8)
+    whole = -(-nbytes // _HUGE_PAGE) * _HUGE_PAGE
     try:
-        memory = mmap.mmap(-1, nbytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = mmap.mmap(-1, whole + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(f"no memory for {nbytes} bytes of weights") from error
     memory.madvise(mmap.MADV_HUGEPAGE)
-    whole = torch.frombuffer(memory, dtype=torch.uint8)
-    start = -whole.data_ptr() % _HUGE_PAGE
-    return whole[start : start + nbytes]
+    mapped = torch.frombuffer(memory, dtype=torch.uint8)
+    start = -mapped.data_ptr() % _HUGE_PAGE
+    return mapped[start : start + whole]
