@@ -14,6 +14,7 @@ from potluck.settings import (
     Settings,
     SettingsError,
     computer_name,
+    cpu_threads,
     exclusive,
     load_settings,
     read_node_file,
@@ -174,3 +175,16 @@ def test_only_one_process_holds_a_lock(tmp_path: Path) -> None:
 
     with exclusive(lock):
         pass
+
+
+def test_the_cpu_may_be_offered_as_several_devices() -> None:
+    assert cpu_threads({}) == ()
+    assert cpu_threads({"POTLUCK_CPUS": ""}) == ()
+    assert cpu_threads({"POTLUCK_CPUS": "8"}) == (8,)
+    assert cpu_threads({"POTLUCK_CPUS": "8, 4"}) == (8, 4)
+
+
+@pytest.mark.parametrize("value", ["two", "0", "4,", "-1", "1,1,1,1,1,1,1,1,1", "4096", "²"])
+def test_what_are_no_numbers_of_threads_is_said(value: str) -> None:
+    with pytest.raises(SettingsError, match="POTLUCK_CPUS"):
+        cpu_threads({"POTLUCK_CPUS": value})

@@ -26,6 +26,8 @@ from potluck.errors import UsageError
 from potluck.files import PRIVATE, write_atomically
 
 HOME_VARIABLE = "POTLUCK_HOME"
+CPUS_VARIABLE = "POTLUCK_CPUS"
+MOST_CPUS = 8
 LOCK_POLL_S = 0.05
 
 _T = TypeVar("_T")
@@ -113,6 +115,27 @@ class Folders:
         return self.state / "node.out"
 
 
+def cpu_threads(environ: Mapping[str, str] = os.environ) -> tuple[int, ...]:
+    """The threads of each of the devices that the CPU is offered as, from POTLUCK_CPUS.
+
+    `8,8` for a computer with two NUMA nodes: `cpu:0` and `cpu:1`, which share the RAM equally. Empty:
+    the CPU is one device, with all its cores.
+
+    Raises:
+        SettingsError: it is no list of numbers of threads.
+    """
+    words = environ.get(CPUS_VARIABLE, "").split(",")
+    if words == [""]:
+        return ()
+    threads = tuple(int(word) if word.strip().isdecimal() else 0 for word in words)
+    if len(threads) > MOST_CPUS or not all(0 < count <= 1024 for count in threads):
+        raise SettingsError(
+            f"{CPUS_VARIABLE} is {environ[CPUS_VARIABLE]!r}. It takes the threads of up to"
+            f" {MOST_CPUS} devices that the CPU is offered as, such as 8,8."
+        )
+    return threads
+
+
 def computer_name() -> str:
     """What this computer is called, without its domain."""
     return platform.node().partition(".")[0].strip()[:128] or "Computer"
@@ -125,7 +148,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Fields that this version does not know are ignored, and lost when it writes."""
 
     name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None  # None: the computer's
-    memory_limit: Annotated[int, Meta(ge=0, lt=1 << 50)] | None = None  # bytes that a worker lends
+    memory_limit: Annotated[int, Meta(ge=0, lt=1 << 50)] | None = None  # bytes that are lent
     threads: Annotated[int, Meta(ge=1, le=1024)] | None = None  # that compute; None: one per core
     store_limit: Annotated[int, Meta(ge=0, lt=1 << 50)] | None = None
     """Bytes of the disk that other computers' models may take; None: half of the disk."""
