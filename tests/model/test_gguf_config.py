@@ -86,17 +86,16 @@ def test_the_model_is_stored_as_most_of_its_weights_are(
     )
 
 
-def test_ends_are_those_of_the_file_and_control_tokens_named_so() -> None:
+def test_ends_are_those_of_the_file_and_what_is_named_so() -> None:
     tokenizer: dict[str, object] = {
         "eos_token_id": 1,
         "eot_token_id": 4,
         "tokens": ["a", "</s>", "<|im_end|>", "<|end|>", "b", "<end_of_turn>"],
-        "token_type": [1, 3, 3, 1, 3, 3],
     }
 
     _, config = read(tokenizer=tokenizer)
 
-    assert config.eos_token_ids == (1, 2, 4, 5)
+    assert config.eos_token_ids == (1, 2, 3, 4, 5)
 
 
 def test_factors_of_frequencies_hold_at_every_length() -> None:

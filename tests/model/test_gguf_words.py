@@ -272,6 +272,19 @@ def test_tokens_of_phi_3_swallow_the_spaces_behind_them() -> None:
     assert cut(fields | {"general.architecture": "phi3"}) == ["<b>", "a", "<s>", "▁a"]
 
 
+def test_an_end_by_its_name_is_no_text_even_if_the_file_says_so(tmp_path: Path) -> None:
+    fields = sentence_piece_fields(prefix=False)
+    fields["tokenizer.ggml.tokens"].append("<end_of_turn>")
+    fields["tokenizer.ggml.token_type"].append(1)
+    fields["tokenizer.ggml.scores"].append(-50.0)
+
+    chat = chat_of(fields, tmp_path)
+
+    ids = chat.encode("a<end_of_turn>")
+    assert ids[-1] == len(fields["tokenizer.ggml.tokens"]) - 1
+    assert chat.decode(ids) == "a"
+
+
 def test_how_tokens_are_chosen_is_where_it_is_looked_for(tmp_path: Path) -> None:
     sampling = {"temp": 0.6, "top_k": 20, "penalty_repeat": 1.05, "mirostat": 1}
     fields = sentence_piece_fields() | {f"general.sampling.{k}": v for k, v in sampling.items()}

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from potluck.errors import InvalidConfigError, UnknownArchitectureError
+from potluck.model.gguf_words import END_TOKENS
 from potluck.model.limits import MAX_EOS, MAX_LAYERS
 
 Config = dict[str, object]
@@ -28,15 +29,6 @@ FREQUENCIES, LONG_FACTORS, SHORT_FACTORS = (
 )
 FACTORS = (FREQUENCIES, LONG_FACTORS, SHORT_FACTORS)
 """Tensors whose numbers belong into the config."""
-
-# What ends an answer by its name, as llama.cpp decides it (`src/llama-vocab.cpp`).
-_END_TOKENS = frozenset(
-    {
-        "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
-        "<|end_of_text|>", "[|endofturn|]",
-    }
-)  # fmt: skip
-_CONTROL = 3  # a token's type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,16 +192,14 @@ def _quantization(file: GgufFile, family: _Family) -> Config:
 
 
 def _end_tokens(keys: _Keys) -> list[int]:
-    """What the file calls an end, and the control tokens that are one by their name."""
+    """What the file calls an end, and the tokens that are one by their name."""
     found: set[int] = set()
     for name in ("eos", "eot", "eom"):
         value = keys.file.metadata.get(f"tokenizer.ggml.{name}_token_id")
         if isinstance(value, int):
             found.add(value)
-    kinds = keys.items("tokenizer.ggml.token_type")
-    for index, token in enumerate(keys.items("tokenizer.ggml.tokens")):
-        if token in _END_TOKENS and index < len(kinds) and kinds[index] == _CONTROL:
-            found.add(index)
+    tokens = keys.items("tokenizer.ggml.tokens")
+    found |= {index for index, token in enumerate(tokens) if token in END_TOKENS}
     return sorted(found)[:MAX_EOS]
 
 

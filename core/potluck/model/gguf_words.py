@@ -56,6 +56,14 @@ _WHOLE_WORDS = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral
 _NORMALISED = frozenset({"qwen2", "deepseek-r1-qwen"})  # to NFC, as their own tokenizers do
 
 
+END_TOKENS = frozenset(
+    {
+        "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
+        "<|end_of_text|>", "[|endofturn|]",
+    }
+)  # fmt: skip
+"""What ends an answer by its name, and is no text whatever the file says: of Gemma, files say it is."""
+
 # How the model wants its tokens chosen: names of `general.sampling` and of `generation_config.json`.
 _SAMPLING: Mapping[str, str] = {
     "temp": "temperature",
@@ -103,7 +111,11 @@ class _Words:
         if not self.tokens:
             raise BrokenModelError("The GGUF file has no tokens, without which it reads no text.")
         kinds = [kind for kind in self._list("token_type") if isinstance(kind, int)]
-        self.kinds = kinds if len(kinds) == len(self.tokens) else [_NORMAL] * len(self.tokens)
+        kinds = kinds if len(kinds) == len(self.tokens) else [_NORMAL] * len(self.tokens)
+        self.kinds = [
+            _CONTROL if token in END_TOKENS else kind
+            for token, kind in zip(self.tokens, kinds, strict=True)
+        ]
         if self._metadata.get("tokenizer.ggml.model") == "llama":
             self._respell()
 
