@@ -189,30 +189,35 @@ class _Attention:
         return inverses
 
     def attend(self, inverses: list[Value]) -> None:
-        """The values weighted, as many numbers of each head at a time as there are registers for."""
-        e, group = self.e, self.shape.group
-        at_once = max(1, e.path.registers // 2 // group)
-        for first in range(0, self._vectors, at_once):
-            parts = range(first, min(first + at_once, self._vectors))
-            totals = {
-                (head, part): e.variable(constant(_WIDE, 0.0))
-                for head in range(group)
-                for part in parts
-            }
-            with e.loop(0, self.length) as token:
-                cached = self._cached(self.values, token)
-                values = self._numbers(cached, parts)
-                for head in range(group):
-                    weight = e.fetch(self._score_at(head, token), F32)
-                    if self._has_scales:
-                        weight = e.fmul(weight, self._scale_of(cached))
-                    weight = e.splat(weight, LANES)
-                    for part, value in zip(parts, values, strict=True):
-                        total = totals[head, part]
-                        total.value = e.multiply_add(weight, value, total.value)
-            for (head, part), total in totals.items():
-                result = e.fmul(total.value, e.splat(inverses[head], LANES))
-                e.put_numbers(result, self._number_at(self.out, head, part), 0, self._mask(part))
+        """The values weighted, as many numbers of as many heads at a time as there are registers for."""
+        group, room = self.shape.group, self.e.path.registers // 2
+        some_heads = min(group, room)
+        some_parts = max(1, room // some_heads)
+        for first in range(0, group, some_heads):
+            heads = range(first, min(first + some_heads, group))
+            for start in range(0, self._vectors, some_parts):
+                parts = range(start, min(start + some_parts, self._vectors))
+                self._attend(heads, parts, inverses)
+
+    def _attend(self, heads: range, parts: range, inverses: list[Value]) -> None:
+        e = self.e
+        totals = {
+            (head, part): e.variable(constant(_WIDE, 0.0)) for head in heads for part in parts
+        }
+        with e.loop(0, self.length) as token:
+            cached = self._cached(self.values, token)
+            values = self._numbers(cached, parts)
+            if self._has_scales:
+                scale = e.splat(self._scale_of(cached), LANES)
+                values = [e.fmul(value, scale) for value in values]
+            for head in heads:
+                weight = e.splat(e.fetch(self._score_at(head, token), F32), LANES)
+                for part, value in zip(parts, values, strict=True):
+                    total = totals[head, part]
+                    total.value = e.multiply_add(weight, value, total.value)
+        for (head, part), total in totals.items():
+            result = e.fmul(total.value, e.splat(inverses[head], LANES))
+            e.put_numbers(result, self._number_at(self.out, head, part), 0, self._mask(part))
 
     @property
     def _vectors(self) -> int:
