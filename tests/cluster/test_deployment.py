@@ -33,6 +33,7 @@ async def deployment_on(
     plan = make_plan(shape, seats, await survey.links(computers[0], computers[1:]), layers=by_hand)
     planned = Planned(
         note="",
+        cache="full",
         model=model,
         scheme=scheme,
         context=64,

@@ -127,3 +127,14 @@ def test_a_tied_head_shares_its_packed_rows(make_reference: MakeReference) -> No
     assert isinstance(weights.lm_head, PackedLinear)
     assert weights.embedding is not None
     assert weights.nbytes < load(reference, "int8").nbytes
+
+
+@pytest.mark.parametrize("scheme", ["f32", "bf16", "int8"])
+def test_a_cache_of_8_bits_changes_little(make_reference: MakeReference, scheme: Scheme) -> None:
+    reference = make_reference("llama, whole blocks")
+    ids, sizes = reference.prompt(TOKENS), (20, 1, 1, 1, 1)
+
+    full = Pipeline(reference, [2], scheme).run_in_pieces(ids, sizes)
+    small = Pipeline(reference, [2], scheme, cache="int8").run_in_pieces(ids, sizes)
+
+    assert 0 < off(small, full) < 0.05

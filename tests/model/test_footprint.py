@@ -5,8 +5,9 @@ import pytest
 from potluck.errors import OutOfMemoryError
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import MAX_CHUNK_TOKENS, stage_footprint, working_bytes
-from potluck.model.schemes import weight_bytes
+from potluck.model.schemes import Cache, weight_bytes
 
+CACHES: tuple[Cache, Cache] = ("full", "int8")
 CONFIG = ModelConfig.from_dict(
     {
         "architectures": ["LlamaForCausalLM"],
@@ -46,3 +47,14 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
     ) as raised:
         footprint.check(footprint.total - 1, "Laptop", 4096)
     assert raised.value.data == {"needed": footprint.total, "available": footprint.total - 1}
+
+
+def test_a_cache_of_8_bits_takes_little_more_than_half() -> None:
+    full, small = (
+        stage_footprint(
+            CONFIG, [1], embedding=False, head=False, scheme="int4", context=100, cache=cache
+        ).cache
+        for cache in CACHES
+    )
+    assert full == 2 * 2 * 16 * 2 * 100
+    assert small == 2 * 2 * (16 + 4) * 100  # a scale of 4 bytes for each head

@@ -80,14 +80,15 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def plan_request(options: argparse.Namespace, *, shape: str | None = None) -> PlanRequest:
-    """What the options ask for; a folder's path as the node, in another folder, understands it."""
+    """What the options ask for; a path as the node, in another folder, understands it."""
     model: str | None = options.model
-    if model is not None and Path(model).expanduser().is_dir():
+    if model is not None and Path(model).expanduser().exists():
         model = str(Path(model).expanduser().absolute())
     return PlanRequest(
         model=model,
         shape=shape,
         scheme=options.scheme,
+        cache=options.cache,
         layers=options.layers,
         workers=options.workers,
         context=options.context,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar, get_args
 
 from potluck import __version__
-from potluck.model.schemes import Scheme
+from potluck.model.schemes import Cache, Scheme
 from potluck.model.shapes import DEFAULT_SHAPE, SHAPES
 
 OVERVIEW = """\
@@ -302,10 +302,12 @@ def _add_bench(parser: Parser) -> None:
 def _add_model(parser: Parser, *, guide: bool = True) -> None:
     group = parser.add_argument_group("the model")
     if guide:
-        group.add_argument("--model", metavar="DIR", help="folder or Hugging Face id (the guide)")
+        group.add_argument(
+            "--model", metavar="DIR", help="folder, GGUF file or Hugging Face id (the guide)"
+        )
     else:
         which = group.add_mutually_exclusive_group()
-        which.add_argument("--model", metavar="DIR", help="folder or Hugging Face id")
+        which.add_argument("--model", metavar="DIR", help="folder, GGUF file or Hugging Face id")
         which.add_argument(
             "--shape",
             choices=SHAPES,
@@ -317,6 +319,12 @@ def _add_model(parser: Parser, *, guide: bool = True) -> None:
         choices=(*get_args(Scheme), "auto"),
         default="auto",
         help="how its weights are held (auto: the best quality that fits)",
+    )
+    group.add_argument(
+        "--cache",
+        choices=get_args(Cache),
+        default="full",
+        help="how what was read is kept on processors: in full, or in 8 bits (longer conversations)",
     )
     group.add_argument(
         "--layers",

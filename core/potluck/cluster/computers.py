@@ -197,6 +197,7 @@ class LocalComputer:
             epoch=assign.epoch,
             config=assign.config,
             scheme=assign.scheme,
+            cache=assign.cache,
             layers=assign.layers,
             embedding=assign.embedding,
             head=assign.head,

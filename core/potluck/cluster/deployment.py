@@ -20,7 +20,7 @@ from potluck.cluster.survey import PROFILE_TOKENS, shape_of
 from potluck.cluster.tasks import together
 from potluck.errors import PotluckError, format_bytes
 from potluck.ids import NodeId
-from potluck.model.schemes import Scheme
+from potluck.model.schemes import Cache, Scheme
 from potluck.plan.placement import Plan, Stage
 from potluck.plan.prefill import best_chunk
 from potluck.store.registry import LocalModel
@@ -43,6 +43,7 @@ class Planned:
 
     model: LocalModel
     scheme: Scheme
+    cache: Cache
     note: str  # why this scheme, where it was chosen for its size; else empty
     context: int  # tokens
     plan: Plan
@@ -60,7 +61,7 @@ class Planned:
 
     def chunk_tokens(self, prompt_tokens: int) -> int:
         """How many tokens of a prompt are sent at once."""
-        shape = shape_of(self.model.config, self.scheme, context=self.context)
+        shape = shape_of(self.model.config, self.scheme, context=self.context, cache=self.cache)
         return best_chunk(
             shape, self.plan, prompt_tokens=prompt_tokens, measured_tokens=PROFILE_TOKENS
         )
@@ -118,6 +119,7 @@ class Deployment:
             model_id=model.manifest.model_id,
             config=dict(model.manifest.config),
             scheme=planned.scheme,
+            cache=planned.cache,
             layers=(stage.layers.start, stage.layers.stop),
             embedding=stage.embedding,
             head=stage.head,

@@ -36,6 +36,7 @@ from potluck.model.footprint import working_bytes
 from potluck.model.nearest import nearest_schemes
 from potluck.model.schemes import AskedScheme, Scheme, schemes_to_try, weight_bytes
 from potluck.model.shapes import SHAPES
+from potluck.plan.cost import ModelShape
 from potluck.plan.placement import computer_names, make_plan
 from potluck.store.registry import LocalModel, random_model
 from potluck.wire.messages import DeviceId, StepFailed
@@ -160,7 +161,7 @@ class Master:
         schemes = schemes_of(request.scheme, model)
         note = ""
         for scheme in schemes[:-1]:
-            needed = shape_of(model.config, scheme, context=self._context(request, model))
+            needed = self._shape(scheme, request, model)
             lent = self._lent()
             try:
                 if lent is None or needed.model_memory <= lent:  # else there is nothing to measure
@@ -191,7 +192,7 @@ class Master:
         )
         links = await self._survey.links(self._computers.local, workers)
         plan = make_plan(
-            shape_of(model.config, scheme, context=context),
+            self._shape(scheme, request, model),
             seats,
             links,
             layers=request.layers,
@@ -200,11 +201,20 @@ class Master:
         return Planned(
             model=model,
             scheme=scheme,
+            cache=request.cache,
             note="\n".join(notes),
             context=context,
             plan=plan,
             names=computer_names(seats),
         )
+
+    def _shape(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> ModelShape:
+        computers = (self._computers.local, *self._computers.available())
+        kinds = {device.kind for computer in computers for device in computer.devices}
+        # A GPU keeps 16 bits; where there is one, the plan counts on no less.
+        cache = request.cache if kinds <= {"cpu"} else "full"
+        context = self._context(request, model)
+        return shape_of(model.config, scheme, context=context, cache=cache)
 
     @staticmethod
     def _context(request: PlanRequest, model: LocalModel) -> int:
@@ -491,5 +501,9 @@ def schemes_of(asked: AskedScheme, model: LocalModel) -> tuple[Scheme, ...]:
 def without_constraints(request: PlanRequest) -> PlanRequest:
     """The same model on whoever is left: a plan by hand or a number may not be possible now."""
     return PlanRequest(
-        model=request.model, shape=request.shape, scheme=request.scheme, context=request.context
+        model=request.model,
+        shape=request.shape,
+        scheme=request.scheme,
+        context=request.context,
+        cache=request.cache,
     )

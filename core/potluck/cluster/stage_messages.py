@@ -8,7 +8,7 @@ from typing import BinaryIO, TypeAlias
 
 import msgspec
 
-from potluck.model.schemes import Scheme
+from potluck.model.schemes import Cache, Scheme
 from potluck.wire.messages import (
     DeviceId,
     DeviceInfo,
@@ -85,6 +85,7 @@ class LoadStage(StageMessage, frozen=True, tag="load_stage"):
     context: int
     tensors: tuple[TensorFile, ...]
     next_hop: Hop | None
+    cache: Cache = "full"
     previous: str | None = None  # node id of the stage before; None: the driver
     seed: int | None = None  # of random weights, made here: there are no tensors
 

@@ -272,6 +272,7 @@ class StageServer:
             head=message.head,
             scheme=message.scheme,
             context=message.context,
+            cache=message.cache if self._device.type == "cpu" else "full",
         )
         footprint.check(self._lent().memory_free, self._me.name, message.context)
 

@@ -23,6 +23,7 @@ def stage_weights(message: LoadStage, device: "torch.device", progress: Progress
             embedding=message.embedding,
             head=message.head,
             scheme=message.scheme,
+            cache=message.cache,
             device=device,
             seed=message.seed,
             progress=progress,
@@ -34,6 +35,7 @@ def stage_weights(message: LoadStage, device: "torch.device", progress: Progress
         head=message.head,
         tensors=map(stored_tensor, message.tensors),
         scheme=message.scheme,
+        cache=message.cache,
         device=device,
         progress=progress,
     )

@@ -205,6 +205,7 @@ class Worker:
             epoch=assign.epoch,
             config=assign.config,
             scheme=assign.scheme,
+            cache=assign.cache,
             layers=assign.layers,
             embedding=assign.embedding,
             head=assign.head,

@@ -76,6 +76,7 @@ def random_weights(
     head: bool,
     scheme: Scheme,
     device: torch.device,
+    cache: Cache = "full",
     seed: int = 0,
     progress: Progress | None = None,
 ) -> StageWeights:
@@ -100,7 +101,14 @@ def random_weights(
 
     with out_of_memory("make these layers", device):
         return build_weights(
-            config, layers, embedding=embedding, head=head, scheme=scheme, device=device, fill=fill
+            config,
+            layers,
+            embedding=embedding,
+            head=head,
+            scheme=scheme,
+            device=device,
+            cache=cache,
+            fill=fill,
         )
 
 
