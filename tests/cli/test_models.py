@@ -72,8 +72,10 @@ def test_what_was_asked_for_reaches_the_planner(
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
     words = ["--scheme", "bf16", "--layers", "my=pc=2, there=4", "--workers", "1", "--context", "9"]
+    (tmp_path / "tiny.gguf").touch()
 
     potluck("plan", "--model", "model", *words)
+    potluck("plan", "--model", "tiny.gguf")
     potluck("plan", "--model", "Qwen/Qwen3-8B")
 
     assert server.backend.planned == [
@@ -84,6 +86,7 @@ def test_what_was_asked_for_reaches_the_planner(
             workers=1,
             context=9,
         ),
+        schema.PlanRequest(model=str(tmp_path / "tiny.gguf")),
         schema.PlanRequest(model="Qwen/Qwen3-8B"),
     ]
 
