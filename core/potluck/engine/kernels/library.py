@@ -17,6 +17,7 @@ from llvmlite import binding, ir
 
 from potluck.engine.kernels.attention_kernel import Heads, emit_attend
 from potluck.engine.kernels.expert_kernel import ExpertShape, emit_experts
+from potluck.engine.kernels.float_kernel import emit_float_product
 from potluck.engine.kernels.input_kernel import (
     emit_gated_quantise,
     emit_norm_quantise,
@@ -103,6 +104,11 @@ class Library:
         """The kernel of this name; compiled if it is the first time."""
         return self._get(name, _EMITTERS[name])
 
+    def float_product(self, kind: int, tokens: int) -> Kernel:
+        """Products of so many tokens with 16-bit floats of this kind, as a piece."""
+        emit = partial(emit_float_product, kind=kind, tokens=tokens)
+        return self._get(f"float{kind}_{tokens}", emit)
+
     def attend(self, shape: Heads) -> Kernel:
         """Attention of one token, for heads of this shape."""
         return self._get(f"attend_{_digest(shape)}", partial(emit_attend, shape=shape))
@@ -152,6 +158,7 @@ def address_of(kernel: Kernel) -> int:
     return address
 
 
+@cache  # a call of a kernel asks for it
 def _digest(shape: Heads | LayerShape | ExpertShape) -> str:
     """A name for the kernels of this shape."""
     return hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
