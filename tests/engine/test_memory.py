@@ -1,9 +1,13 @@
 """A device without memory is told apart from every other failure."""
 
+import os
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
-from potluck.engine.memory import out_of_memory
+from potluck.engine.memory import out_of_memory, release
 from potluck.errors import OutOfMemoryError
 
 CPU = torch.device("cpu")
@@ -32,3 +36,21 @@ def test_what_torch_raises_elsewhere_is_too(error: Exception) -> None:
 def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(RuntimeError, match="shape"), out_of_memory("think", CPU):
         raise RuntimeError("shape mismatch")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux says of a process")
+def test_memory_that_was_freed_between_what_is_kept_is_given_back() -> None:
+    pieces = [bytearray(100_000) for _ in range(1000)]  # each too small for a mapping of its own
+    kept = pieces[::10]
+    before = resident()
+    del pieces
+    release(CPU)
+
+    assert resident() < before - 50_000_000
+    assert len(kept) == 100
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -4,6 +4,8 @@ torch raises `OutOfMemoryError` on CUDA and a plain `RuntimeError` elsewhere, wh
 away.
 """
 
+import ctypes
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -30,14 +32,22 @@ def out_of_memory(what: str, device: torch.device) -> Iterator[None]:
 
 
 def release(device: torch.device) -> None:
-    """Give back what torch keeps for later."""
+    """Give back what torch, or the C library, keeps for later."""
     match device.type:
         case "cuda":
             torch.cuda.empty_cache()
         case "mps":
             torch.mps.empty_cache()
         case _:
-            pass  # the CPU's allocator keeps nothing
+            _trim()
+
+
+def _trim() -> None:
+    """Have glibc return what was freed between what is in use: compiling kernels leaves some 30 MB."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
+        if trim is not None:
+            trim(0)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -18,7 +18,7 @@ from potluck.engine.attention import Step
 from potluck.engine.builder import StageWeights
 from potluck.engine.device import synchronize
 from potluck.engine.kvcache import LayerCache
-from potluck.engine.memory import out_of_memory
+from potluck.engine.memory import out_of_memory, release
 from potluck.engine.rotary import Rotary
 from potluck.engine.sampler import choose
 from potluck.engine.weights import random_weights
@@ -92,6 +92,7 @@ def profile_layers(
             some = like[: _layer_count(config, like, scheme, memory)]
             times[kind] = _time_layers(config, some, device, scheme, chunk, budget_s)
         head_ms = _time_head(config, device, scheme, min(WORKING_SET, memory // 2), budget_s)
+    release(device)
     return LayerProfile(kinds=times, layers=kinds, head_ms=head_ms)
 
 
