@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine import products as products_module
+from potluck.engine.kernels import best_kernels
 from potluck.engine.products import (
     Product,
     Products,
@@ -17,6 +19,7 @@ from potluck.engine.products import (
 )
 
 CPU = torch.device("cpu")
+GENERATED = best_kernels().multiply_plain
 ONE_ROW = [linear_by_loop, linear_in_parts]
 MANY_ROWS = [linear_by_loop, linear_widened]
 
@@ -80,11 +83,38 @@ def test_one_row_and_many_go_their_own_ways() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("nbytes", [0, 1 << 20])
 def test_what_is_chosen_multiplies(dtype: torch.dtype, nbytes: int) -> None:
-    products = fastest_products(dtype, CPU, nbytes)
+    products = fastest_products(dtype, CPU, nbytes, GENERATED)
 
     for rows in (1, 40):
         x, weight = torch.ones((rows, 8), dtype=dtype), torch.ones((24, 8), dtype=dtype)
         assert products(x, weight, None).tolist() == [[8.0] * 24] * rows
+
+
+@pytest.mark.parametrize("quick", range(3))
+def test_the_way_whose_parts_are_the_quickest_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, quick: int
+) -> None:
+    parts = 3
+    monkeypatch.setattr(products_module, "_TRIAL_ROWS", 2)
+    runs: list[Product] = []
+    order = [F.linear, linear_by_loop, GENERATED]
+
+    def seconds(way: Product, _x: Tensor, weight: Tensor) -> float:
+        if way is linear_widened:
+            return 11.0
+        assert weight.shape[0] == 2
+        part, run = len(runs) % parts, len(runs) // parts // len(order)
+        runs.append(way)
+        # Each run is held up in one of its parts, but not in the same one every time.
+        return (10.0 if order.index(way) == quick else 11.0) + 100 * (part == run % parts)
+
+    monkeypatch.setattr(products_module, "_seconds", seconds)
+    bf16_row = 2 * products_module._TRIAL_WIDTH  # pyright: ignore[reportPrivateUsage]
+
+    products = fastest_products(torch.bfloat16, CPU, 2 * parts * bf16_row, GENERATED)
+
+    chosen: list[Product] = [products._one]  # pyright: ignore[reportPrivateUsage]
+    assert chosen == [order[quick]]
 
 
 def test_the_switch_of_onednn_is_left_as_it_was() -> None:

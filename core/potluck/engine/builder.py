@@ -151,7 +151,9 @@ class _Builder:
 
     @cached_property
     def _products(self) -> Products:
-        return fastest_products(self._dtype, self._device, self._token_bytes)
+        is_plain = self._device.type == "cpu" and self._dtype.itemsize == 2
+        generated = (self._kernels.multiply_plain,) if is_plain else ()
+        return fastest_products(self._dtype, self._device, self._token_bytes, *generated)
 
     @cached_property
     def _kernels(self) -> Kernels:

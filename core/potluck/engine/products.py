@@ -1,8 +1,8 @@
-"""x Wᵀ + b on the device at hand, by whichever of torch's ways is the fastest there.
+"""x Wᵀ + b on the device at hand, by whichever way is the fastest there.
 
 On a CPU there are several, and which one wins depends on the processor. Measured on one core of an
 AVX-512 machine, one row times a matrix of 16 bits, gigabytes of weights a second: 9 to 16 through
-oneDNN, 23 to 24 through torch's own loop. On one without 16-bit arithmetic (AVX2) a chunk of 128 rows
+oneDNN, 23 to 24 through torch's own loop, 35 through a generated kernel. On one without 16-bit arithmetic (AVX2) a chunk of 128 rows
 takes 404 ms as it is and 127 ms with the weights widened to f32 block by block. So they are tried when
 weights are made, in less than a tenth of a second, and the best is kept.
 """
@@ -22,6 +22,7 @@ _BLOCK_ROWS = 512  # of weights widened at a time: 4 MB at a hidden size of 2048
 _WORTH_PARTS = 1 << 20  # weights; a smaller product takes no longer than waking threads
 _TRIAL_BYTES = 1 << 26  # more than caches hold: within them oneDNN wins, beyond them it loses
 _TRIAL_WIDTH = 2048
+_TRIAL_ROWS = 2048  # timed at once: so short that little of what else runs here comes between
 _ROUNDS = 4
 
 
@@ -41,13 +42,16 @@ class Products:
 
 
 @torch.inference_mode()
-def fastest_products(dtype: torch.dtype, device: torch.device, nbytes: int) -> Products:
+def fastest_products(
+    dtype: torch.dtype, device: torch.device, nbytes: int, *generated: Product
+) -> Products:
     """Try what there is for these numbers on this device.
 
     Args:
         dtype: of weights and inputs.
         device: where.
         nbytes: of all the weights that one token reads; a model that fits a cache is tried in it.
+        generated: ways for one row of 16 bits on a CPU, beside torch's.
     """
     if device.type != "cpu":
         return Products()
@@ -57,7 +61,9 @@ def fastest_products(dtype: torch.dtype, device: torch.device, nbytes: int) -> P
     rows = max(1, min(nbytes, _TRIAL_BYTES) // (_TRIAL_WIDTH * dtype.itemsize))
     weight = torch.ones((rows, _TRIAL_WIDTH), dtype=dtype)
     return Products(
-        one=_fastest((F.linear, linear_by_loop), weight.new_ones((1, _TRIAL_WIDTH)), weight),
+        one=_fastest(
+            (F.linear, linear_by_loop, *generated), weight.new_ones((1, _TRIAL_WIDTH)), weight
+        ),
         many=_fastest(
             (F.linear, linear_widened),
             weight.new_ones((2 * _MANY, _TRIAL_WIDTH)),
@@ -99,9 +105,17 @@ def linear_widened(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _fastest(ways: Sequence[Product], x: Tensor, weight: Tensor) -> Product:
-    """The one with the shortest of a few runs, taken in turns; the first of equals."""
-    times = [[_seconds(way, x, weight) for way in ways] for _ in range(_ROUNDS)]
-    best = [min(column) for column in zip(*times, strict=True)]
+    """The one with the shortest of a few runs, taken in turns; the first of equals.
+
+    A run is all the parts of the matrix, so that none finds the part it comes to in a cache. The shortest
+    of each part count.
+    """
+    parts = weight.split(_TRIAL_ROWS)
+    runs: list[list[list[float]]] = [[] for _ in ways]
+    for _ in range(_ROUNDS):
+        for way, times in zip(ways, runs, strict=True):
+            times.append([_seconds(way, x, part) for part in parts])
+    best = [sum(map(min, zip(*times, strict=True))) for times in runs]
     return ways[best.index(min(best))]
 
 

@@ -8,8 +8,9 @@ import pytest
 from llvmlite import binding
 
 from potluck.engine.kernels.attention_kernel import Heads, emit_attend
-from potluck.engine.kernels.emit import KIND_F16, KIND_INT8
+from potluck.engine.kernels.emit import KIND_BF16, KIND_F16, KIND_INT8
 from potluck.engine.kernels.expert_kernel import ExpertShape, emit_experts
+from potluck.engine.kernels.float_kernel import emit_float_product
 from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
 from potluck.engine.kernels.library import KERNELS, emit_kernel, optimise, target_machine
 from potluck.engine.kernels.paths import PATHS, Path, usable_paths
@@ -57,6 +58,8 @@ SHAPED = {
     "attend_many_odd": partial(emit_attend_many, shape=ODD_HEADS),
     "rotate": partial(emit_rotate, shape=HEADS),
     "rotate_odd": partial(emit_rotate, shape=ODD_HEADS),
+    "float_bf16": partial(emit_float_product, kind=KIND_BF16),
+    "float_f16": partial(emit_float_product, kind=KIND_F16, tokens=8),
     "experts": partial(emit_experts, shape=EXPERTS),
     "decode": partial(emit_decode, shape=LAYER),
     "decode_other": partial(emit_decode, shape=OTHER_LAYER),

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.kernels.layout import ROWS
@@ -89,6 +90,16 @@ class Kernels(ABC):
             addend = addend.contiguous()
         self._multiply(packed, x, out, addend)
         return out
+
+    def multiply_plain(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """X Wᵀ + b with a matrix of 16-bit floats as it lies in memory; sums are f32.
+
+        Args:
+            x: (tokens, width), of the dtype that is computed in, and the product's.
+            weight: (rows, width), bf16 or f16; a row's numbers are neighbours.
+            bias: (rows,), or nothing.
+        """
+        return F.linear(x, weight, bias)
 
     def close(self) -> None:
         """Let threads end, if there are any."""

@@ -307,7 +307,7 @@ class Emitter(_Builder):
         return self.and_(self.bitcast(value, bits), constant(bits, 0x7FFFFFFF))
 
     def from_half(self, value: Value) -> Value:
-        """A vector of f16 as f32; finite ones where the hardware has no instruction for it."""
+        """A vector of f16 as f32."""
         count = value.type.count
         wide, bits = vector(F32, count), vector(I32, count)
         if self.path.half_in_hardware:
@@ -316,7 +316,11 @@ class Emitter(_Builder):
         sign = self.shl(self.and_(raw, constant(bits, 0x8000)), constant(bits, 16))
         moved = self.shl(self.and_(raw, constant(bits, 0x7FFF)), constant(bits, 13))
         size = self.fmul(self.bitcast(moved, wide), constant(wide, 2.0**112))
-        return self.bitcast(self.or_(self.bitcast(size, bits), sign), wide)
+        size = self.bitcast(size, bits)
+        # Infinity and NaN have the largest exponent of either format.
+        is_finite = self.icmp_unsigned("<", moved, constant(bits, 0x7C00 << 13))
+        size = self.select(is_finite, size, self.or_(size, constant(bits, 0x7F800000)))
+        return self.bitcast(self.or_(size, sign), wide)
 
     def to_half(self, value: Value) -> Value:
         """A vector of f32 below 65520 as f16, to the nearest, ties to even, as 16-bit integers."""

@@ -13,6 +13,7 @@ from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.emit import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
 from potluck.engine.kernels.expert_kernel import ExpertShape
+from potluck.engine.kernels.float_kernel import MOST_TOKENS
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import GROUP, ROWS, blocks_of, group_bytes, groups_of
 from potluck.engine.kernels.library import Kernel, Library, address_of, library
@@ -104,6 +105,25 @@ class GeneratedKernels(Kernels):
     def quantise_gated(self, gate_up: Tensor, activation: Activation = "silu") -> QuantisedInput:
         assert gate_up.shape[1] % 2 == 0
         return self._quantise(f"{activation}_quantise", gate_up, gate_up.shape[1] // 2)
+
+    def multiply_plain(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        tokens, (rows, width) = len(x), weight.shape
+        assert weight.dtype in (torch.bfloat16, torch.float16), weight.dtype
+        assert weight.stride(1) == 1
+        assert x.shape[1] == width, f"{x.shape[1]} inputs, {width} columns"
+        addend = None if bias is None else bias.float()
+        assert addend is None or addend.shape == (rows,)
+        inputs, out = x.float().contiguous(), torch.empty((tokens, rows))
+        kind, stride = KINDS[weight.dtype], weight.stride(0) * weight.itemsize
+        read, written = inputs.data_ptr(), out.data_ptr()
+        added = 0 if addend is None else addend.data_ptr()
+        step = max(1, rows // self.shares)
+        for first in range(0, tokens, MOST_TOKENS):
+            piece = self._library.float_product(kind, min(tokens - first, MOST_TOKENS))
+            places = (read + 4 * first * width, written + 4 * first * rows, added)
+            arguments = (weight.data_ptr(), stride, *places, rows, width)  # `FLOAT_FIELDS`
+            self._share(piece, arguments, rows, step)
+        return out.to(x.dtype)
 
     def prepare(self, shape: Heads) -> None:
         """Compile `rotate` and `attend` now, half a second that the first prompt does not wait."""

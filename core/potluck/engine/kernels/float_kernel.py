@@ -1,0 +1,114 @@
+"""The kernel of products with a matrix of 16-bit floats as it lies in memory, for some of its rows.
+
+The matrix is row-major, (rows, width), rows any number of bytes apart: nothing is repacked. Inputs,
+sums, what is added and what is written are f32. One row after the other, each in steps of some vectors
+along the width, every vector with a sum of its own: that is one straight stream through memory, and the
+multiply-adds do not wait for each other. Several rows side by side share the inputs' loads, but are as
+many streams: a tenth to a half slower. A few tokens share each vector of weights, made f32 once.
+"""
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from potluck.engine.kernels.emit import (
+    F32,
+    I64,
+    KIND_BYTES,
+    KIND_F32,
+    POINTER,
+    Emitter,
+    Value,
+    Variable,
+    constant,
+    vector,
+)
+from potluck.engine.kernels.paths import Path
+from potluck.engine.kernels.pool_kernel import PIECE
+
+# `stride` in bytes; `inputs` (tokens, width), `out` (tokens, rows); `addend` (rows,) or null
+FLOAT_FIELDS = ("weights", "stride", "inputs", "out", "addend", "rows", "width")
+MOST_TOKENS = 8
+
+_POINTERS = {"weights", "inputs", "out", "addend"}
+_LANES = 16
+_CACHE_LINE = 64
+_SUMS = 4  # of a row and a token, where there are registers for them
+_PREFETCH_BYTES = 8192  # ahead
+
+
+def emit_float_product(
+    module: ir.Module, name: str, path: Path, kind: int, tokens: int = 1
+) -> ir.Function:
+    """out[t, n] = Σ x[t, k] W[n, k] + addend[n], for the rows n from first to last, as a pool's job.
+
+    Args:
+        module: what it is added to.
+        name: of the function.
+        path: what to write it for.
+        kind: of the weights, bf16 or f16.
+        tokens: how many there are.
+    """
+    function = ir.Function(module, PIECE, name)
+    arguments, first, last = function.args
+    e = Emitter(function, path)
+    given = {
+        field: e.fetch(e.at(arguments, 8 * index), POINTER if field in _POINTERS else I64)
+        for index, field in enumerate(FLOAT_FIELDS)
+    }
+    at_once = max(1, path.registers // 2)
+    with e.loop(first, last) as row:
+        for start in range(0, tokens, at_once):
+            members = range(start, min(start + at_once, tokens))
+            totals = _emit_row(e, kind, given, row, members)
+            for member, total in zip(members, totals, strict=True):
+                place = e.add(e.mul(given["rows"], constant(I64, member)), row)
+                e.put(_with_addend(e, given["addend"], row, total), e.at(given["out"], place, 4))
+    e.ret_void()
+    return function
+
+
+def _emit_row(
+    e: Emitter, kind: int, given: dict[str, Value], row: Value, members: range
+) -> list[Value]:
+    """Σ x[t, k] W[row, k] of these tokens; the first of them fetch the row from memory."""
+    zero = constant(vector(F32, _LANES), 0.0)
+    sums = max(1, min(_SUMS, e.path.registers // 2 // len(members)))
+    totals = [[e.variable(zero) for _ in range(sums)] for _ in members]
+    weights, width = e.at(given["weights"], e.mul(row, given["stride"])), given["width"]
+    inputs = [e.at(given["inputs"], e.mul(width, constant(I64, 4 * member))) for member in members]
+
+    def step(index: Value, column: Sequence[Variable], mask: Value | None) -> None:
+        here = e.at(weights, index, KIND_BYTES[kind])
+        numbers = e.fetch_numbers(here, kind, _LANES, mask)
+        for address, total in zip(inputs, column, strict=True):
+            x = e.fetch_numbers(e.at(address, index, 4), KIND_F32, _LANES, mask)
+            total.value = e.multiply_add(numbers, x, total.value)
+
+    columns = list(zip(*totals, strict=True))
+    size = sums * _LANES
+    left = e.srem(width, constant(I64, size))
+    whole = e.sub(width, left)
+    with e.loop(0, whole, size) as index:
+        if members.start == 0:
+            ahead = e.at(e.at(weights, index, KIND_BYTES[kind]), _PREFETCH_BYTES)
+            for offset in range(0, size * KIND_BYTES[kind], _CACHE_LINE):
+                e.prefetch(e.at(ahead, offset))
+        for number, column in enumerate(columns):
+            step(e.add(index, constant(I64, number * _LANES)), column, None)
+    e.vectors(left, _LANES, lambda index, mask: step(e.add(whole, index), columns[0], mask))
+    return [_sum(e, parts) for parts in totals]
+
+
+def _sum(e: Emitter, parts: Sequence[Variable]) -> Value:
+    total = parts[0].value
+    for part in parts[1:]:
+        total = e.fadd(total, part.value)
+    return e.total(total)
+
+
+def _with_addend(e: Emitter, addend: Value, row: Value, total: Value) -> Value:
+    result = e.variable(total)
+    with e.if_then(e.icmp_unsigned("!=", e.ptrtoint(addend, I64), constant(I64, 0))):
+        result.value = e.fadd(total, e.fetch(e.at(addend, row, 4), F32))
+    return result.value
