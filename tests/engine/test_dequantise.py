@@ -174,7 +174,9 @@ def test_blocks_of_gguf_are_worth_what_the_package_says(kind: str) -> None:
     assert torch.equal(filled, values)
 
 
-@pytest.mark.parametrize(("kind", "bits"), [("Q4_0", 4), ("Q4_0", 8), ("Q8_0", 8)])
+@pytest.mark.parametrize(
+    ("kind", "bits"), [("Q4_0", 4), ("Q4_0", 8), ("Q5_0", 8), ("Q8_0", 8), ("IQ4_NL", 8)]
+)
 def test_integers_of_gguf_are_packed_as_they_are(kind: str, bits: int) -> None:
     blocks, values = gguf_blocks(kind, rows=75)
     packed, target = packed_target(75, bits, K_INPUTS)

@@ -28,6 +28,7 @@ EIGHT: tuple[Scheme, ...] = ("int8", "int4-head8", "int4")
         (Quantization(method="integers"), EIGHT),
         (Quantization(method="gguf", bits=4), FOUR),
         (Quantization(method="gguf", bits=4, is_symmetric=False), EIGHT),
+        (Quantization(method="gguf", bits=2, is_symmetric=False), FOUR),
         (Quantization(method="gguf", bits=16), ()),
     ],
 )

@@ -254,13 +254,31 @@ def _q4_0(blocks: Tensor) -> tuple[Tensor, Tensor]:
     return integers.flatten(1), _half_scales(groups)
 
 
+def _q5_0(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """The same with 4 bytes behind the scale: the fifth bit of each input, in order from the low end."""
+    groups = blocks.unflatten(1, (-1, 22))
+    packed = groups[..., 6:]
+    low = torch.cat((packed & 15, packed >> 4), -1)
+    fifth = (groups[..., 2:6, None] >> torch.arange(8, dtype=torch.uint8)).flatten(-2) & 1
+    return ((low | fifth << 4).view(torch.int8) - 16).flatten(1), _half_scales(groups)
+
+
+def _iq4_nl(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """As Q4_0, but the four bits are the place of an integer in a table."""
+    groups = blocks.unflatten(1, (-1, 18))
+    packed = groups[..., 2:]
+    places = torch.cat((packed & 15, packed >> 4), -1)
+    return _IQ4_INTEGERS[places.long()].flatten(1), _half_scales(groups)
+
+
 def _q8_0(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """An f16 scale, and 32 bytes."""
     groups = blocks.unflatten(1, (-1, 34))
     return groups[..., 2:].contiguous().view(torch.int8).flatten(1), _half_scales(groups)
 
 
-_INTEGER_BLOCKS = {"Q4_0": _q4_0, "Q8_0": _q8_0}
+_INTEGER_BLOCKS = {"Q4_0": _q4_0, "Q5_0": _q5_0, "Q8_0": _q8_0, "IQ4_NL": _iq4_nl}
+_IQ4_INTEGERS = torch.tensor(gguf.quants.IQ4_NL.kvalues, dtype=torch.int8)
 
 
 def _half_scales(groups: Tensor) -> Tensor:
