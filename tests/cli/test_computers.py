@@ -92,6 +92,22 @@ def test_devices_as_a_table(server: Server, potluck: Potluck, capsys: Output) ->
     assert other.index("10.0.0.2") == head.index("ADDRESS")
 
 
+def test_several_devices_of_a_computer_are_all_listed(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    one = schema.Device(kind="cpu", name="Some CPU", memory_total=8 * 10**9, memory_free=4 * 10**9)
+    devices = (one, msgspec.structs.replace(one, index=1))
+    server.update(computers=(here(), computer("there", "2", devices=devices)))
+
+    potluck("devices")
+    _, _, other = capsys.readouterr().out.splitlines()
+    assert "2x Some CPU" in other
+    assert "8.0 GB" in other
+    potluck("devices", "--json")
+    listed = json.loads(capsys.readouterr().out)[1]["devices"]
+    assert [device.get("index", 0) for device in listed] == [0, 1]
+
+
 def test_pair_without_a_name_lists_what_can_be_paired(
     server: Server, potluck: Potluck, capsys: Output
 ) -> None:

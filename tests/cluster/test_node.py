@@ -1,18 +1,30 @@
 """Whole nodes in one process, with real TLS and real stage processes; only discovery is without a network."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from air import Air
 from byte_model import LAYERS, make_byte_model
+from whole_nodes import (
+    QUESTION,
+    chat,
+    eventually,
+    find_in_memory,
+    folders_of,
+    join,
+    kill_engine,
+    load,
+    running,
+    seen,
+    stages,
+)
 
-from potluck.api.backend import Finished, GenerationRequest, Piece, SamplingOptions, TextPrompt
-from potluck.api.schema import Computer, PlanRequest, RoleRequest
+from potluck.api.backend import GenerationRequest, SamplingOptions, TextPrompt
+from potluck.api.schema import PlanRequest, RoleRequest
 from potluck.cluster import node as node_module
 from potluck.cluster.node import Node, device_text, guide_folder
 from potluck.cluster.stage_handle import StageHandle
@@ -20,12 +32,10 @@ from potluck.errors import PairingError, PotluckError, UsageError
 from potluck.ids import NodeId
 from potluck.settings import (
     AlreadyRunningError,
-    Folders,
     Settings,
     exclusive,
     load_settings,
     read_node_file,
-    save_settings,
 )
 from potluck.wire.messages import DeviceInfo
 
@@ -33,68 +43,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.net]
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 4)), context=128)
-QUESTION = GenerationRequest(
-    prompt=TextPrompt("hello"),
-    sampling=SamplingOptions(temperature=0.0),
-    max_tokens=8,
-    ignore_eos=True,
-)
-
-
-def folders_of(base: Path, name: str) -> Folders:
-    folders = Folders.of(base / name)
-    save_settings(folders.settings_file, Settings(name=name))
-    return folders
-
-
-@asynccontextmanager
-async def running(folders: Folders) -> AsyncGenerator[Node, None]:
-    """A node that is up."""
-    node = Node(folders)
-    serving = asyncio.create_task(node.run())
-    try:
-        while read_node_file(folders) is None and not serving.done():
-            await asyncio.wait([serving], timeout=0.01)
-        yield node
-    finally:
-        node.stop()
-        await serving
-
-
-async def eventually(node: Node, condition: Callable[[], object]) -> None:
-    """Wait for what a face of this node would see."""
-    revision = node.activity.revision
-    while not condition():
-        revision = await node.activity.changed(revision)
-
-
-async def chat(node: Node, question: GenerationRequest = QUESTION) -> str:
-    events = [event async for event in node.backend.generate(question)]
-    assert isinstance(events[-1], Finished)
-    return "".join(event.text for event in events if isinstance(event, Piece))
-
-
-async def load(node: Node, request: PlanRequest) -> dict[str, int]:
-    """Load a model; what each computer was sent."""
-    last = [progress async for progress in node.backend.load(request)][-1]
-    assert last.state == "ready"
-    return {transfer.name: transfer.sent for transfer in last.nodes}
-
-
-def seen(node: Node, name: str) -> Computer | None:
-    return next((c for c in node.backend.state().computers if c.name == name), None)
-
-
-def stages(node: Node) -> list[str]:
-    plan = node.backend.state().model.plan
-    return [stage.node for stage in plan.stages] if plan is not None else []
-
-
-def kill_engine(node: Node, number: int = 0) -> None:
-    """End a stage process of the node; the best device's is the first."""
-    process = node.engines.running()[number]._process
-    assert process is not None
-    process.kill()
 
 
 # --- two nodes for all
@@ -122,13 +70,8 @@ def run(runner: asyncio.Runner) -> Run:
 def patched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Nodes that find each other in memory, stay on loopback and have a small guide."""
     guide = make_byte_model(tmp_path_factory.mktemp("guide"))
-    air = Air()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_module, "Discovery", air.discovery)
-        patch.setattr(node_module, "own_interfaces", frozenset)
-        patch.setattr(node_module, "announced", lambda _: ("127.0.0.1",))
-        patch.setattr(node_module, "guide_folder", lambda: guide)
-        patch.setattr("potluck.cluster.master.SETTLE_S", 0.0)
+        find_in_memory(patch, guide)
         yield guide
 
 
@@ -150,13 +93,6 @@ def pair(
 
     yield runner.run(start())
     runner.run(stack.aclose())
-
-
-async def join(desk: Node, laptop: Node) -> None:
-    invite = await desk.backend.invite()
-    joined = await laptop.backend.join(invite.token)
-    assert joined.name == "Desk"
-    await eventually(desk, lambda: len(desk.membership.available()) == 1)
 
 
 @pytest.fixture

@@ -79,11 +79,12 @@ class Health(Struct, frozen=True, kw_only=True):
 # --- GET /cluster, GET /cluster/events
 
 
-class Device(Struct, frozen=True, kw_only=True):
+class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: str  # cuda, mps, cpu
     name: str
     memory_total: int
     memory_free: int  # what it lends, now
+    index: int = 0  # among those of its kind: 1 is `cuda:1` in a plan
 
 
 class Node(Struct, frozen=True, kw_only=True):

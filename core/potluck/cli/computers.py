@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 
@@ -192,7 +193,7 @@ def _list_pairable(client: Client, started: bool, *, as_json: bool) -> int:
 
 
 def _pairable_row(computer: Computer) -> tuple[str, ...]:
-    return computer.name, computer.address or "", ", ".join(map(_device, computer.devices))
+    return computer.name, computer.address or "", _devices(computer.devices)
 
 
 def _ask_to_pair(client: Client, target: str) -> Pairing:
@@ -327,15 +328,17 @@ def _device_row(computer: Computer) -> tuple[str, ...]:
         computer.name,
         state,
         computer.address or "",
-        ", ".join(map(_device, computer.devices)),
+        _devices(computer.devices),
         _free(computer.devices),
         "" if computer.rtt_ms is None else f"{computer.rtt_ms:.1f} ms",
         "" if computer.bytes_per_s is None else f"{format_bytes(computer.bytes_per_s)}/s",
     )
 
 
-def _device(device: Device) -> str:
-    return device.name or device.kind
+def _devices(devices: tuple[Device, ...]) -> str:
+    """What they are called; several of a kind are counted."""
+    counts = Counter(device.name or device.kind for device in devices)
+    return ", ".join(name if count == 1 else f"{count}x {name}" for name, count in counts.items())
 
 
 def _free(devices: tuple[Device, ...]) -> str:

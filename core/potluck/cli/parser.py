@@ -91,10 +91,14 @@ def _add_computer_commands(commands: "_Commands[Parser]") -> None:
         "Lend this computer's memory and processors to another one, until Ctrl-C.",
         "potluck worker",
         "potluck worker --join TOKEN --memory 8GB     (TOKEN: from `potluck invite` on the other)",
+        "POTLUCK_CPUS=8,8 potluck worker     (two NUMA nodes: cpu:0 and cpu:1, 8 threads each)",
     )
     worker.add_argument("--join", metavar="TOKEN", help="join the home that this token is from")
     worker.add_argument(
-        "--memory", metavar="SIZE", type=size, help="lend at most this: 8GB, 512MiB"
+        "--memory",
+        metavar="SIZE",
+        type=size,
+        help="lend at most this of the RAM, and of each GPU: 8GB",
     )
     _add_threads(worker)
     worker.add_argument("--name", type=_name, help="what others see this computer as")
@@ -330,7 +334,7 @@ def _add_model(parser: Parser, *, guide: bool = True) -> None:
         "--layers",
         metavar="NAME=N,…",
         type=layers,
-        help="share out by hand: these computers, in this order, with so many layers",
+        help="share out by hand, in this order; a name is its best device, name/cuda:1 any other",
     )
     group.add_argument(
         "--workers",

@@ -37,6 +37,7 @@ def device(info: DeviceInfo) -> schema.Device:
     """A device of the wire, for a list."""
     return schema.Device(
         kind=info.kind,
+        index=info.index,
         name=info.name,
         memory_total=info.memory_total,
         memory_free=info.memory_free,

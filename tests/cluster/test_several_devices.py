@@ -1,0 +1,228 @@
+"""Computers with several devices: the CPU is offered as two, each with a real stage process."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from byte_model import LAYERS, make_byte_model
+from whole_nodes import (
+    QUESTION,
+    chat,
+    eventually,
+    find_in_memory,
+    folders_of,
+    join,
+    kill_engine,
+    load,
+    running,
+)
+
+from potluck.api.backend import GenerationRequest, SamplingOptions, TextPrompt
+from potluck.api.schema import PlanRequest, RoleRequest
+from potluck.cluster.node import Node
+from potluck.errors import InvalidLayersError, PotluckError
+
+pytestmark = [pytest.mark.slow, pytest.mark.net]
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+LONG = GenerationRequest(
+    prompt=TextPrompt("hello"),
+    sampling=SamplingOptions(temperature=0.0),
+    max_tokens=900,
+    ignore_eos=True,
+)
+
+
+def by_hand(**layers: int) -> PlanRequest:
+    """Layers by place; `_` stands for `/cpu:`."""
+    shares = tuple((place.replace("_", "/cpu:"), count) for place, count in layers.items())
+    return PlanRequest(layers=shares, scheme="f32", context=1024)
+
+
+def places(node: Node) -> list[str]:
+    plan = node.backend.state().model.plan
+    return [f"{stage.node}/{stage.device}" for stage in plan.stages] if plan is not None else []
+
+
+async def error_of_an_answer(node: Node, then: Callable[[], None]) -> str:
+    """What an answer ends with when, at its first token, this happens."""
+    events = node.backend.generate(LONG)
+    await anext(events)
+    then()
+    with pytest.raises(PotluckError) as caught:
+        async for _ in events:
+            pass
+    return caught.value.message
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture
+def run(runner: asyncio.Runner) -> Run:
+    def run_within(work: Coroutine[Any, Any, None]) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(60):
+                await work
+
+        runner.run(bounded())
+
+    return run_within
+
+
+@pytest.fixture(scope="module")
+def pair(
+    runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Node, Node]]:
+    """A desk and a laptop that it is joined by; both have two devices."""
+    base = tmp_path_factory.mktemp("nodes")
+    guide = make_byte_model(tmp_path_factory.mktemp("guide"))
+    stack = AsyncExitStack()
+
+    async def start() -> tuple[Node, Node]:
+        async with asyncio.timeout(60):
+            desk = await stack.enter_async_context(running(folders_of(base, "Desk")))
+            laptop = await stack.enter_async_context(running(folders_of(base, "Laptop")))
+            await laptop.backend.set_role(RoleRequest(worker=True))
+            await join(desk, laptop)
+            await eventually(desk, lambda: all(c.devices for c in desk.membership.connected()))
+            return desk, laptop
+
+    with pytest.MonkeyPatch.context() as patch:
+        find_in_memory(patch, guide)
+        patch.setenv("POTLUCK_CPUS", "1,1")
+        yield runner.run(start())
+        runner.run(stack.aclose())
+
+
+@pytest.fixture
+def desk(pair: tuple[Node, Node]) -> Node:
+    return pair[0]
+
+
+@pytest.fixture
+def laptop(pair: tuple[Node, Node]) -> Node:
+    return pair[1]
+
+
+def test_all_devices_are_listed_and_processes_come_on_demand(
+    desk: Node, laptop: Node, run: Run
+) -> None:
+    async def main() -> None:
+        await eventually(desk, lambda: desk.engines.devices)
+        computers = desk.backend.state().computers
+        assert [[(d.kind, d.index) for d in c.devices] for c in computers] == [
+            [("cpu", 0), ("cpu", 1)], [("cpu", 0), ("cpu", 1)],
+        ]  # fmt: skip
+        assert [len(node.engines.running()) for node in (desk, laptop)] == [1, 1]
+
+    run(main())
+
+
+def test_two_devices_of_a_computer_say_what_one_says(desk: Node, run: Run) -> None:
+    async def main() -> None:
+        await load(desk, by_hand(Desk=LAYERS))
+        assert places(desk) == ["Desk/cpu:0"]
+        alone = await chat(desk)
+        assert len(alone) > 0
+
+        for request, expected in (
+            (by_hand(Desk_0=2, Desk_1=4), ["Desk/cpu:0", "Desk/cpu:1"]),
+            (by_hand(Desk_1=3, Desk=3), ["Desk/cpu:1", "Desk/cpu:0"]),
+            (by_hand(Desk_1=LAYERS), ["Desk/cpu:1"]),
+        ):
+            assert sum((await load(desk, request)).values()) == 0
+            assert places(desk) == expected
+            assert await chat(desk) == alone
+        processes = {handle._process for handle in desk.engines.running()}
+        assert len(processes) == 2
+
+    run(main())
+
+
+def test_a_worker_takes_a_stage_on_each_of_its_devices(desk: Node, laptop: Node, run: Run) -> None:
+    async def main() -> None:
+        await load(desk, by_hand(Desk=LAYERS))
+        alone = await chat(desk)
+        sent = await load(desk, by_hand(Desk_1=1, Laptop_1=2, Laptop_0=2, Desk_0=1))
+        assert places(desk) == ["Desk/cpu:1", "Laptop/cpu:1", "Laptop/cpu:0", "Desk/cpu:0"]
+        assert sent["Desk"] == 0
+        assert sent["Laptop"] > 0
+        assert await chat(desk) == alone
+        there = next(c for c in desk.backend.state().computers if c.name == "Laptop")
+        assert (there.state, there.layers) == ("running", (1, 5))
+        assert laptop.worker.loan is not None
+        assert len(laptop.worker.loan.stages) == 2
+        assert laptop.worker.loan.is_loaded
+
+        await desk.backend.unload()
+        assert laptop.worker.loan is None
+        assert all(handle.is_idle for handle in laptop.engines.running())
+        again = await load(desk, by_hand(Laptop_1=3, Laptop_0=3))
+        assert await chat(desk) == alone
+        assert again["Laptop"] > 0  # the ends, which it did not have
+
+    run(main())
+
+
+def test_a_stage_process_that_is_killed_is_named_and_the_next_prompt_works(
+    desk: Node, run: Run
+) -> None:
+    async def main() -> None:
+        await load(desk, by_hand(Desk_0=2, Desk_1=4))
+        before = await chat(desk)
+
+        error = await error_of_an_answer(desk, lambda: kill_engine(desk, 1))
+
+        assert "Desk/cpu:1" in error
+        await eventually(desk, lambda: any("Desk/cpu:1" in n.text for n in notices(desk)))
+        assert await chat(desk) == before
+        assert places(desk) == ["Desk/cpu:0", "Desk/cpu:1"]
+
+    run(main())
+
+
+def test_a_process_that_a_worker_loses_takes_its_other_stages_along(
+    desk: Node, laptop: Node, run: Run
+) -> None:
+    async def main() -> None:
+        await load(desk, by_hand(Desk_0=2, Laptop_0=2, Laptop_1=2))
+        before = await chat(desk)
+
+        error = await error_of_an_answer(desk, lambda: kill_engine(laptop, 1))
+
+        assert "Laptop/cpu:1" in error
+        await eventually(laptop, lambda: all(h.is_idle for h in laptop.engines.running()))
+        assert await chat(desk) == before
+        assert places(desk) == ["Desk/cpu:0", "Laptop/cpu:0", "Laptop/cpu:1"]
+
+    run(main())
+
+
+def test_a_process_that_no_plan_uses_is_nobodys_loss(desk: Node, run: Run) -> None:
+    async def main() -> None:
+        await load(desk, by_hand(Desk_0=LAYERS))
+        deployment = desk.master.deployment
+        kill_engine(desk, 1)
+        await eventually(desk, lambda: len(desk.engines.running()) == 1)
+        assert await chat(desk, QUESTION)
+        assert desk.master.deployment is deployment
+
+    run(main())
+
+
+def test_a_device_that_is_not_there_is_a_sentence(desk: Node, run: Run) -> None:
+    async def main() -> None:
+        with pytest.raises(InvalidLayersError, match="no computer called Desk/cpu:2"):
+            await load(desk, by_hand(Desk_2=LAYERS))
+
+    run(main())
+
+
+def notices(node: Node) -> tuple[Any, ...]:
+    return node.backend.state().notices
