@@ -4,7 +4,7 @@ import pytest
 
 from potluck.errors import OutOfMemoryError
 from potluck.model.config import ModelConfig
-from potluck.model.footprint import MAX_CHUNK_TOKENS, stage_footprint, working_bytes
+from potluck.model.footprint import MAX_CHUNK_TOKENS, stage_footprint, usable_memory, working_bytes
 from potluck.model.schemes import Cache, weight_bytes
 
 CACHES: tuple[Cache, Cache] = ("full", "int8")
@@ -58,3 +58,8 @@ def test_a_cache_of_8_bits_takes_little_more_than_half() -> None:
     )
     assert full == 2 * 2 * 16 * 2 * 100
     assert small == 2 * 2 * (16 + 4) * 100  # a scale of 4 bytes for each head
+
+
+def test_packed_weights_take_more_on_a_gpu() -> None:
+    assert usable_memory(1000, "cpu", "int4") == usable_memory(1000, "cuda", "bf16") == 1000
+    assert usable_memory(1000, "cuda", "int4") == 850

@@ -66,7 +66,7 @@ from potluck.errors import (
 )
 from potluck.ids import HomeId, NodeId
 from potluck.model.config import ModelConfig
-from potluck.model.footprint import stage_footprint, working_bytes
+from potluck.model.footprint import stage_footprint, usable_memory, working_bytes
 from potluck.net.identity import Identity
 from potluck.net.transport import Link, Listener, dial
 from potluck.wire.messages import (
@@ -274,7 +274,8 @@ class StageServer:
             context=message.context,
             cache=message.cache if self._device.type == "cpu" else "full",
         )
-        footprint.check(self._lent().memory_free, self._me.name, message.context)
+        free = usable_memory(self._lent().memory_free, self._device.type, message.scheme)
+        footprint.check(free, self._me.name, message.context)
 
     async def _time(self, message: TimeStage) -> StageTimed:
         loaded = self._chain.loaded

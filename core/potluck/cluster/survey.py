@@ -18,6 +18,7 @@ from potluck.cluster.device_names import device_label, place_name
 from potluck.errors import EngineError, PeerLostError, PeerTimeoutError, PotluckError
 from potluck.ids import NodeId
 from potluck.model.config import ModelConfig
+from potluck.model.footprint import usable_memory
 from potluck.model.layers import LayerKind
 from potluck.model.schemes import Cache, Scheme, activation_item, cache_bytes, weight_bytes
 from potluck.plan.cost import LinkCost, ModelShape, Seat
@@ -145,7 +146,7 @@ class Survey:
             problems = [result for result in results if isinstance(result, _Problem)]
             if computer is computers[0] and not profiles:
                 raise problems[0].error
-            seats += [_seat(computer, profile, working) for profile in profiles]
+            seats += [_seat(computer, profile, scheme, working) for profile in profiles]
             for problem in problems:
                 logger.warning("no profile of %s: %s", problem.place, problem.error)
                 left_out(f"{problem.place} is left out: {problem.error.message}")
@@ -281,14 +282,14 @@ def _shape_key(config: ModelConfig) -> _ShapeKey:
     )
 
 
-def _seat(computer: Surveyed, profile: Profiled, working: int) -> Seat:
+def _seat(computer: Surveyed, profile: Profiled, scheme: Scheme, working: int) -> Seat:
     device = profile.device
     now = next((d for d in computer.devices if d.id == device.id), device)
     return Seat(
         node=computer.node_id,
         name=computer.name,
         device=device_label(device, computer.devices),
-        memory=max(0, now.memory_free - working),
+        memory=max(0, usable_memory(now.memory_free, device.kind, scheme) - working),
         decode_ms=profile.decode_ms,
         prefill_ms=profile.prefill_ms,
         head_ms=profile.head_ms,
