@@ -160,6 +160,8 @@ class Deployment:
     def message(self) -> str:
         """What is being done, for people."""
         model = self.planned.model.name
+        if self.planned.model.seed is not None:
+            return f"Making random weights of {model}"
         match self.phase:
             case "quantising":
                 return f"Quantising {model} to {self.planned.scheme}"
@@ -211,8 +213,8 @@ class Deployment:
 
     async def _start(self) -> Pipeline:
         await together(_named(task, self._prepare(task)) for task in self.tasks)
-        if any(task.progress.to_pack for task in self.tasks):
-            self._enter("quantising")
+        is_packing = any(task.progress.to_pack for task in self.tasks)
+        self._enter("quantising" if is_packing else "streaming")
         ports = await together(_named(task, self._give(task)) for task in self.tasks)
         self._enter("loading")
         tokens = await together(

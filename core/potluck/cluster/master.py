@@ -347,9 +347,6 @@ class Master:
 
     async def _deploy(self, planned: Planned) -> Deployment:
         self._epoch += 1
-        model = planned.model
-        what = "Sending" if model.seed is None else "Making random weights of"
-        self._enter("streaming", f"{what} {model.name}")
         everyone = {c.node_id: c for c in (self._computers.local, *self._computers.available())}
         self._missing -= everyone.keys()
         if lost := [stage.name for stage in planned.plan.stages if stage.node not in everyone]:
@@ -373,7 +370,7 @@ class Master:
         return deployment
 
     def _deployment_changed(self) -> None:
-        if self.deployment is not None and self.state.phase in DEPLOYING:
+        if self.deployment is not None and self.state.phase in ("planning", *DEPLOYING):
             self.state.phase = self.deployment.phase
             self.state.message = self.deployment.message
         self._changed()
@@ -456,11 +453,16 @@ class Master:
                 measured.compute_ms / stage.predicted_ms if stage.predicted_ms else 1.0,
             )
 
+    def uses(self, device: DeviceId) -> bool:
+        """Whether a device of this computer has a stage of this master's plan."""
+        deployment = self.deployment
+        return deployment is not None and deployment.uses(self._computers.local.node_id, device)
+
     def stage_died(self, device: DeviceId) -> bool:
         """A stage process of this computer is gone. Returns whether the loaded model needed it."""
-        local, deployment = self._computers.local, self.deployment
-        if deployment is None or not deployment.uses(local.node_id, device):
+        if not self.uses(device):
             return False
+        local = self._computers.local
         place = place_name(local.name, device, local.devices)
         return self.lost(local.node_id, place, "lost its engine")
 
