@@ -6,11 +6,13 @@ import msgspec
 import pytest
 from fake_cluster import FakeComputer, FakeComputers, failing, run, until
 from model_folders import CONFIG
+from packing_engine import Workplace
 
 from potluck.api.openai import StageTiming, Timings
 from potluck.api.schema import PlanRequest
 from potluck.cluster.generation import Usage
 from potluck.cluster.master import Master, schemes_of, without_constraints
+from potluck.cluster.quantisation import Quantisation
 from potluck.cluster.survey import shape_of
 from potluck.errors import (
     BrokenModelError,
@@ -33,7 +35,7 @@ BOTH = PlanRequest(workers=1, context=64)
 class Home:
     """A master with a desk and a laptop."""
 
-    def __init__(self, model: LocalModel) -> None:
+    def __init__(self, model: LocalModel, quantisation: Quantisation | None = None) -> None:
         self.model = model
         self.desk, self.laptop = FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
         self.desk.stores_weights = True
@@ -46,7 +48,9 @@ class Home:
             open_model=self._open,
             resolve=lambda words: Path(words or "guide"),
             changed=self._changed,
+            quantisation=quantisation,
         )
+        self.states: list[tuple[str | None, str]] = []
 
     async def _open(self, folder: Path, progress: Callable[[int, int], None]) -> LocalModel:
         self.opened.append(folder)
@@ -57,6 +61,9 @@ class Home:
 
     def _changed(self) -> None:
         self.changes += 1
+        state = (self.master.state.phase, self.master.state.message)
+        if state not in self.states:
+            self.states.append(state)
 
     def lose_laptop(self) -> None:
         self.computers.workers.remove(self.laptop)
@@ -67,6 +74,24 @@ class Home:
     def stages(self) -> list[str]:
         deployment = self.master.deployment
         return [] if deployment is None else [s.name for s in deployment.planned.plan.stages]
+
+
+def test_a_load_says_what_is_being_done(model: LocalModel, tmp_path: Path) -> None:
+    async def main() -> None:
+        with Workplace(tmp_path) as workplace:
+            home = Home(model, workplace.quantisation)
+            await home.master.load(msgspec.structs.replace(SPLIT, scheme="int4"))
+
+            phases = [phase for phase, _ in home.states]
+            assert list(dict.fromkeys(phases)) == [
+                "hashing", "waiting", "planning", "quantising", "streaming", "loading", "ready",
+            ]  # fmt: skip
+            messages = [message for _, message in home.states]
+            assert f"Quantising {model.name} to int4" in messages
+            assert any(message.startswith(f"Sending {model.name}, ") for message in messages)
+            assert f"Loading {model.name}" in messages
+
+    run(main())
 
 
 def test_a_plan_changes_nothing(model: LocalModel) -> None:
