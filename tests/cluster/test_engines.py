@@ -72,6 +72,7 @@ class Desk:
         patch.setattr(engine_supervisor, "StageHandle", FakeHandle)
         patch.setattr(engine_supervisor, "PAUSE_S", 0.0)
         self.died: list[DeviceId] = []
+        self.used: set[DeviceId] = set()
         self.engines = Engines(
             identity_folder=Path("identity"),
             me=lambda: ME,
@@ -81,6 +82,7 @@ class Desk:
             step_failed=lambda _: None,
             died=lambda device, _: self.died.append(device),
             changed=lambda: None,
+            is_used=lambda device: device in self.used,
         )
 
     async def __aenter__(self) -> Engines:
@@ -203,6 +205,28 @@ def test_a_process_that_nobody_uses_ends_and_starts_again_on_demand(
             assert not FakeHandle.made[0].is_stopped
             assert mine.devices == ALL
             assert await mine.handle(CPU.id) is FakeHandle.made[2]
+
+    run(main())
+
+
+def test_a_process_whose_stage_is_still_on_its_way_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its neighbour was told its port: another process would listen on another one."""
+    monkeypatch.setattr(engines, "CHECK_S", 0.0)
+    monkeypatch.setattr(engines, "UNUSED_S", 0.0)
+
+    async def main() -> None:
+        desk = Desk(monkeypatch)
+        async with desk as mine:
+            desk.used.add(CPU.id)
+            await mine.handle(CPU.id)
+            FakeHandle.made[1].is_idle = True
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not FakeHandle.made[1].is_stopped
+            desk.used.clear()
+            await until(lambda: FakeHandle.made[1].is_stopped)
 
     run(main())
 

@@ -48,6 +48,7 @@ class Engines:
         step_failed: told what a stage could not do.
         died: told which device's process is gone, and every layer with it.
         changed: told when the devices or their memory changed.
+        is_used: whether a device has a part in a plan, though there may be nothing loaded yet.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Engines:
         step_failed: Callable[[StepFailed], None],
         died: Callable[[DeviceId, PotluckError], None],
         changed: Callable[[], None],
+        is_used: Callable[[DeviceId], bool] = lambda device: False,
         cpus: tuple[int, ...] = (),
         threads: int | None = None,
     ) -> None:
@@ -72,6 +74,7 @@ class Engines:
         self._step_failed = step_failed
         self._died = died
         self._changed = changed
+        self._is_used = is_used
         self._known: tuple[DeviceInfo, ...] = ()  # as the best device's process saw them last
         self._best = self._supervise(None)
         self._others: dict[DeviceId, _Other] = {}
@@ -161,7 +164,7 @@ class Engines:
         """End the processes that hold nothing and are asked nothing; they start again on demand."""
         now = asyncio.get_running_loop().time()
         for device, other in list(self._others.items()):
-            if not other.engine.is_idle:
+            if self._is_used(device) or not other.engine.is_idle:
                 other.used = now
             elif now - other.used > UNUSED_S:
                 logger.info("ending an unused stage process device=%s", device_label(device))

@@ -92,6 +92,7 @@ class Node:
             step_failed=self._step_failed,
             died=self._engine_died,
             changed=self._changed,
+            is_used=self._is_used,
         )
         self.identity.watch(self.engines)
         self.quantisation = Quantisation(
@@ -369,6 +370,10 @@ class Node:
             self.worker.step_failed(failure)
         else:
             self.master.step_failed(self.identity.node_id, failure)
+
+    def _is_used(self, device: DeviceId) -> bool:
+        loan = self.worker.loan
+        return self.master.uses(device) or (loan is not None and device in loan.stages)
 
     def _engine_died(self, device: DeviceId, error: PotluckError) -> None:
         self.worker.stage_died(device)
