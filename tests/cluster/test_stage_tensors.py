@@ -1,5 +1,7 @@
 """What a stage is made of: packed where that is known and here, the originals everywhere else."""
 
+import dataclasses
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,8 @@ from packing_engine import Workplace
 from potluck.cluster.stage_tensors import StageTensors
 from potluck.errors import DiskFullError, EngineError, IntegrityError
 from potluck.ids import Digest
+from potluck.model.manifest import TensorEntry, make_manifest
+from potluck.model.quantized import Quantization
 from potluck.model.schemes import Scheme, packed_bytes
 from potluck.model.stored import find_stored
 from potluck.store.quantised import Packed, remember
@@ -271,5 +275,58 @@ def test_what_is_under_way_is_kept_and_then_let_go(model: LocalModel, tmp_path: 
             workplace.store.free_for(100)
 
             assert workplace.store.nbytes < quota
+
+    run(main())
+
+
+def in_fp8(model: LocalModel) -> LocalModel:
+    """The same model, its matrices stored in a byte a weight and a scale."""
+    entries: list[TensorEntry] = []
+    for entry in model.manifest.tensors:
+        if len(entry.shape) < 2 or ".layers." not in entry.name:
+            entries.append(entry)
+            continue
+        size = entry.nbytes // 4
+        weight = dataclasses.replace(entry, dtype="F8_E4M3", nbytes=size)
+        scale = TensorEntry(
+            name=f"{entry.name}_scale",
+            dtype="F32",
+            shape=(1,),
+            digest=Digest(hashlib.sha256(entry.name.encode()).hexdigest()),
+            nbytes=4,
+        )
+        entries += [weight, scale]
+    source = next(iter(model.sources.values()))
+    return dataclasses.replace(
+        model,
+        manifest=make_manifest(model.manifest.config, entries),
+        config=dataclasses.replace(model.config, quantization=Quantization(method="fp8")),
+        sources={e.digest: dataclasses.replace(source, nbytes=e.nbytes) for e in entries},
+    )
+
+
+def test_all_that_a_matrix_is_stored_in_is_packed_into_one(
+    model: LocalModel, workplace: Workplace
+) -> None:
+    async def main() -> None:
+        tensors = await packed(in_fp8(model), workplace, "int4")
+
+        names = [info.name for info in tensors.infos(is_local=False)]
+        assert not any(name.endswith("_scale") for name in names)
+        assert workplace.engine.packed["model.layers.1.mlp.up_proj.weight"] == 1
+
+    run(main())
+
+
+def test_what_would_not_become_smaller_is_sent_as_it_is(
+    model: LocalModel, workplace: Workplace
+) -> None:
+    async def main() -> None:
+        tensors = await packed(in_fp8(model), workplace, "int8")
+
+        dtypes = {info.name: info.dtype for info in tensors.infos(is_local=False)}
+        assert dtypes["model.layers.1.mlp.up_proj.weight"] == "F8_E4M3"
+        assert dtypes["model.layers.1.mlp.up_proj.weight_scale"] == "F32"
+        assert workplace.engine.packed == {"lm_head.weight": 1}
 
     run(main())
