@@ -10,7 +10,13 @@ from fake_cluster import run
 from packing_engine import Workplace
 
 from potluck.cluster.stage_tensors import StageTensors
-from potluck.errors import DiskFullError, EngineError, IntegrityError
+from potluck.errors import (
+    BrokenModelError,
+    DiskFullError,
+    EngineError,
+    IntegrityError,
+    PotluckError,
+)
 from potluck.ids import Digest
 from potluck.model.manifest import TensorEntry, make_manifest
 from potluck.model.quantized import Quantization
@@ -248,13 +254,19 @@ def test_what_can_no_more_be_packed_again_is_assigned_as_it_is(
     run(main())
 
 
-@pytest.mark.parametrize("error", [IntegrityError("The file changed."), EngineError("It died.")])
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (IntegrityError("altered"), BrokenModelError),
+        (EngineError("The engine stopped."), EngineError),
+    ],
+)
 def test_any_other_failure_is_an_error(
-    model: LocalModel, workplace: Workplace, error: EngineError | IntegrityError
+    model: LocalModel, workplace: Workplace, error: PotluckError, raised: type[PotluckError]
 ) -> None:
     async def main() -> None:
         workplace.engine.error = error
-        with pytest.raises(type(error)):
+        with pytest.raises(raised):
             await packed(model, workplace)
 
         assert (await prepared(model, workplace)).unpacked_bytes  # and what was done is remembered

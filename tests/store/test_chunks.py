@@ -463,6 +463,16 @@ def test_an_adopted_tensor_is_the_last_to_be_evicted(root):
         assert store.has(DIGEST)
 
 
+def test_what_is_used_outlives_what_is_not(root):
+    with make_store(root, quota=2 * SIZE) as store:
+        first, second = fill(store, DATA, DATA[::-1])
+        store.use([first, digest_of(b"not here")])
+        store.free_for(SIZE)
+
+        assert store.has(first)
+        assert not store.has(second)
+
+
 def test_what_cannot_be_adopted_is_removed(store):
     file = made(store, DATA)
     store.path(DIGEST).mkdir(parents=True)  # no file takes the place of a folder

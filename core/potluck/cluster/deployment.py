@@ -215,7 +215,7 @@ class Deployment:
         await together(_named(task, self._prepare(task)) for task in self.tasks)
         is_packing = any(task.progress.to_pack for task in self.tasks)
         self._enter("quantising" if is_packing else "streaming")
-        ports = await together(_named(task, self._give(task)) for task in self.tasks)
+        ports = await together(self._give(task) for task in self.tasks)
         self._enter("loading")
         tokens = await together(
             _named(task, task.load(self._neighbours(index, ports)))
@@ -236,7 +236,7 @@ class Deployment:
     async def _give(self, task: StageTask) -> int:
         async with self._packing:  # one stage after the other: the first is sent meanwhile
             await task.pack()
-        return await task.give(lambda: self._enter("streaming"))
+        return await _named(task, task.give(lambda: self._enter("streaming")))
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase

@@ -16,7 +16,7 @@ import msgspec
 
 from potluck.cluster.quantisation import Matrix, Quantisation
 from potluck.cluster.stage_messages import TensorFile
-from potluck.errors import IntegrityError, StoreError
+from potluck.errors import BrokenModelError, IntegrityError, StoreError
 from potluck.ids import Digest
 from potluck.model.config import Shape
 from potluck.model.manifest import TensorEntry
@@ -133,7 +133,7 @@ class StageTensors:
             done: told the bytes of each matrix that is packed.
 
         Raises:
-            ModelError, IntegrityError: the model's files are damaged.
+            BrokenModelError: the model's files are damaged.
             EngineError: the stage process is gone.
         """
         await self._pack(self._unpacked, done)
@@ -151,8 +151,11 @@ class StageTensors:
 
         try:
             await quantisation.pack(matrices, packed)
-        except IntegrityError:
-            raise
+        except IntegrityError as error:
+            raise BrokenModelError(
+                f"The files of {self._model.name} are not what they were when they were opened:"
+                " they have changed, or the disk is failing. Load the model again."
+            ) from error
         except StoreError as error:
             logger.warning("sending originals: %s", error)
             self.problem = error.message
@@ -183,28 +186,25 @@ class StageTensors:
         Returns:
             None: it became something else than before, or could not be; assign anew.
         """
-        lost = [
-            tensor.matrix
-            for tensor in self._tensors
-            if tensor.matrix is not None
-            and tensor.packed is not None
-            and tensor.packed.digest in digests
-            and not self._is_here(tensor.packed)
-        ]
+        wanted = [t for t in self._tensors if t.packed is not None and t.packed.digest in digests]
+        lost = [t.matrix for t in wanted if t.matrix is not None and not self._is_here(t.packed)]
         await self._pack(lost, lambda _: None)
-        sources = {**self._model.sources, **dict(self._packed_sources())}
-        found = {Digest(digest): sources.get(Digest(digest)) for digest in digests}
-        if None in found.values():
+        packed = {
+            Digest(tensor.packed.digest): self._source(tensor.packed)
+            for tensor in wanted
+            if tensor.packed is not None and self._is_here(tensor.packed)
+        }
+        if self._quantisation is not None:
+            await asyncio.to_thread(self._quantisation.store.use, packed)
+        sources = {**self._model.sources, **packed}
+        if not all(digest in sources for digest in digests):
             return None
-        return {digest: source for digest, source in found.items() if source is not None}
+        return {Digest(digest): sources[Digest(digest)] for digest in digests}
 
-    def _packed_sources(self) -> Iterable[tuple[Digest, TensorSource]]:
-        for tensor in self._tensors:
-            if (packed := tensor.packed) is not None and self._is_here(packed):
-                assert self._quantisation is not None
-                digest = Digest(packed.digest)
-                path = self._quantisation.store.path(digest)
-                yield digest, TensorSource(path=path, offset=0, nbytes=packed.nbytes)
+    def _source(self, packed: Packed) -> TensorSource:
+        assert self._quantisation is not None
+        path = self._quantisation.store.path(Digest(packed.digest))
+        return TensorSource(path=path, offset=0, nbytes=packed.nbytes)
 
     def discard(self, digest: object) -> bool:
         """A tensor turned out to be damaged. Whether it can be made again, being ours."""

@@ -249,6 +249,11 @@ class ChunkStore:
         with self._mutex:
             self._pins = +(self._pins - Counter(set(digests)))
 
+    def use(self, digests: Iterable[Digest]) -> None:
+        """Mark these as used now: others are evicted before them."""
+        for digest in digests:
+            self._touch(digest)
+
     def free_for(self, nbytes: int) -> None:
         """Make room for this many more bytes, removing what was unused longest and is not pinned.
 
