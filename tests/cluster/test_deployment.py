@@ -3,17 +3,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fake_cluster import FakeComputer, failing, run, until
+from fake_cluster import FakeComputer, devices, failing, run, until
 from packing_engine import Workplace
 
 from potluck.cluster.deployment import Deployment, Planned
+from potluck.cluster.device_names import device_label
 from potluck.cluster.stage_task import STREAM_ATTEMPTS
 from potluck.cluster.survey import Survey, shape_of
-from potluck.errors import BusyError, DiskFullError, IntegrityError, PeerLostError, RemoteError
+from potluck.errors import (
+    BusyError,
+    DiskFullError,
+    EngineError,
+    IntegrityError,
+    PeerLostError,
+    RemoteError,
+)
 from potluck.ids import Digest
 from potluck.model.schemes import Scheme, tensor_bytes
 from potluck.plan.placement import make_plan
 from potluck.store.registry import LocalModel
+from potluck.wire.messages import Address
 
 
 async def deployment_on(
@@ -28,7 +37,12 @@ async def deployment_on(
     """These computers in this order, with so many layers each; the first is the master."""
     survey = Survey()
     seats = await survey.seats(computers, model.manifest.config, model.config, scheme)
-    by_hand = tuple((c.name, n) for c, n in zip(computers, layers, strict=True))
+    places = [
+        c.name if len(c.devices) == 1 else f"{c.name}/{device_label(d, c.devices)}"
+        for c in computers
+        for d in c.devices
+    ]
+    by_hand = tuple(zip(places, layers, strict=True))
     shape = shape_of(model.config, scheme, context=64)
     plan = make_plan(shape, seats, await survey.links(computers[0], computers[1:]), layers=by_hand)
     planned = Planned(
@@ -79,6 +93,48 @@ def test_every_stage_gets_its_tensors_and_its_neighbour(model: LocalModel) -> No
         assert pipeline.stages == 3
         assert [len(c.chains) for c in (desk, laptop, mac)] == [1, 0, 1]
         assert desk.calls == ["assign", "load", "connect"]
+        await deployment.stop()
+
+    run(main())
+
+
+def test_two_stages_of_a_computer_talk_over_loopback(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, _ = three()
+        laptop.addresses = (Address(host="10.0.0.2", port=4002),)
+        laptop.devices = devices("cuda", "cpu")
+        deployment = await deployment_on(model, desk, laptop, layers=(1, 2, 1))
+        await deployment.start()
+
+        assert [a.device for a in laptop.assigned] == [d.id for d in laptop.devices]
+        assert [a.layers for a in laptop.assigned] == [(1, 3), (3, 4)]
+        hops = [hop and [a.host for a in hop.addresses] for hop in laptop.next_hops]
+        assert hops == [["127.0.0.1"], None]
+        assert desk.next_hops[0] is not None
+        assert [a.host for a in desk.next_hops[0].addresses] == ["10.0.0.2"]
+        assert laptop.previous == [desk.node_id, laptop.node_id]
+        names = ("Desk", "Laptop/cuda:0", "Laptop/cpu")
+        assert deployment.planned.stage_names == names
+        assert tuple(task.progress.name for task in deployment.tasks) == names
+        for task, sent in zip(deployment.tasks, (0, 10, 20), strict=True):
+            task.progress.sent = sent
+        assert deployment.streamed_bytes == {"Desk": 0, "Laptop": 30}
+        assert deployment.uses(laptop.node_id, laptop.devices[1].id)
+        assert not deployment.uses(desk.node_id, laptop.devices[0].id)
+        await deployment.stop()
+        assert laptop.calls.count("unload") == 1
+
+    run(main())
+
+
+def test_a_device_that_refuses_is_named(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, _ = three()
+        laptop.devices = devices("cuda", "cpu")
+        deployment = await deployment_on(model, desk, laptop, layers=(1, 2, 1))
+        laptop.errors["load"] = failing(EngineError("No memory."))
+        with pytest.raises(EngineError, match=r"^Laptop/cuda:0: No memory"):
+            await deployment.start()
         await deployment.stop()
 
     run(main())

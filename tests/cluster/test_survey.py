@@ -1,7 +1,8 @@
+import asyncio
 import math
 
 import pytest
-from fake_cluster import FakeComputer, failing, run
+from fake_cluster import FakeComputer, devices, failing, run, until
 from model_folders import CONFIG
 
 from potluck.cluster.survey import FAILED_AGE_S, LINK_AGE_S, Survey, shape_of
@@ -148,6 +149,106 @@ def test_without_this_computer_there_is_no_survey() -> None:
             await seats(survey, desk)
 
     run(main())
+
+
+# --- several devices of a computer
+
+
+def test_every_device_is_a_seat_measured_one_after_the_other_and_once() -> None:
+    async def main() -> None:
+        survey, desk, laptop = Survey(), FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
+        desk.devices = devices("cuda", "cuda", "cpu")
+        desk.gates["profile"] = asyncio.Event()
+
+        asking = asyncio.create_task(seats(survey, desk, laptop))
+        await until(lambda: desk.measured and laptop.measured)
+        assert desk.measured == [desk.devices[0].id]  # the laptop's does not wait for it
+        desk.gates["profile"].set()
+
+        found = await asking
+        assert [(seat.name, seat.device) for seat in found] == [
+            ("Desk", "cuda:0"), ("Desk", "cuda:1"), ("Desk", "cpu"), ("Laptop", "cpu"),
+        ]  # fmt: skip
+        assert len({seat.node for seat in found}) == 2
+        assert desk.measured == [device.id for device in desk.devices]
+        assert await seats(survey, desk, laptop) == found
+        assert len(desk.measured) == 3
+
+    run(main())
+
+
+def test_the_parts_of_a_cpu_are_numbered_and_have_memory_of_their_own() -> None:
+    async def main() -> None:
+        survey, desk = Survey(), FakeComputer("Desk", 1)
+        desk.devices = (
+            DeviceInfo(kind="cpu", memory_total=9, memory_free=5),
+            DeviceInfo(kind="cpu", index=1, memory_total=9, memory_free=3),
+        )
+        found = await seats(survey, desk)
+        assert [(seat.device, seat.memory) for seat in found] == [("cpu:0", 5), ("cpu:1", 3)]
+
+    run(main())
+
+
+def test_a_device_that_cannot_be_measured_is_left_out_and_named() -> None:
+    async def main() -> None:
+        survey, desk, notes = Survey(), FakeComputer("Desk", 1), list[str]()
+        desk.devices = devices("cuda", "cpu")
+        desk.errors["profile"] = failing(EngineError("No driver."))
+
+        found = await survey.seats([desk], CONFIG, SHAPE, "f32", left_out=notes.append)
+
+        assert [seat.device for seat in found] == ["cpu"]
+        assert notes == ["Desk/cuda:0 is left out: No driver."]
+        desk.errors["profile"] = failing(EngineError("No driver."), 2)
+        with pytest.raises(EngineError, match="No driver"):
+            await survey.seats([desk], CONFIG, SHAPE, "bf16", left_out=notes.append)
+
+    run(main())
+
+
+def test_of_a_computer_that_is_gone_no_second_device_is_asked() -> None:
+    async def main() -> None:
+        survey, desk, laptop = Survey(), FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
+        laptop.devices = devices("cuda", "cpu")
+        laptop.errors["profile"] = failing(PeerLostError("gone"))
+
+        assert [seat.name for seat in await seats(survey, desk, laptop)] == ["Desk"]
+        assert len(laptop.measured) == 1
+
+    run(main())
+
+
+def test_an_engine_that_is_just_starting_is_asked_for_its_best_device_and_then_the_rest() -> None:
+    async def main() -> None:
+        survey, desk, there = Survey(), FakeComputer("Desk", 1), devices("cuda", "cpu")
+        desk.devices = ()
+        desk.gates["profile"] = asyncio.Event()
+        asking = asyncio.create_task(seats(survey, desk))
+        await until(lambda: desk.measured)
+        desk.devices = there
+        desk.gates["profile"].set()
+
+        assert [seat.device for seat in await asking] == ["cuda:0", "cpu"]
+        assert desk.measured == [None, there[1].id]
+        await seats(survey, desk)
+        assert len(desk.measured) == 2
+
+    run(main())
+
+
+def test_only_the_device_that_was_slower_is_thought_slower() -> None:
+    async def main() -> None:
+        survey, desk = Survey(), FakeComputer("Desk", 1)
+        desk.devices = devices("cuda", "cpu")
+        await seats(survey, desk)
+        survey.observe(desk.node_id, desk.devices[1].id, SHAPE, "f32", 3.0)
+        assert [seat.decode_ms for seat in await seats(survey, desk)] == [(1.0,), (2.0,)]
+
+    run(main())
+
+
+# --- links
 
 
 def test_every_pair_is_measured_and_again_when_it_is_old() -> None:

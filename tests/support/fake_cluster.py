@@ -57,6 +57,7 @@ class FakeComputer:
         self.is_local = False
         self.stores_weights = False  # True: it has every tensor that it is assigned
         self.calls: list[str] = []
+        self.measured: list[DeviceId | None] = []  # the devices that a profile was asked of
         self.errors: dict[str, list[BaseException]] = {}
         self.gates: dict[str, asyncio.Event] = {}
         self.assigned: list[Assign] = []
@@ -83,6 +84,7 @@ class FakeComputer:
         tokens: int,
         device: DeviceId | None = None,
     ) -> Profiled:
+        self.measured.append(device)
         await self._do("profile")
         return Profiled(
             device=next(d for d in self.devices if device in (None, d.id)),
@@ -169,6 +171,21 @@ class FakeComputers:
         self.workers.extend(workers)
         async with self.changed:
             self.changed.notify_all()
+
+
+def devices(*kinds: str, memory: int = 1 << 30) -> tuple[DeviceInfo, ...]:
+    """Of one computer, each with a name of its own: `cuda`, `cuda`, `cpu`."""
+    found: list[DeviceInfo] = []
+    for kind in kinds:
+        info = DeviceInfo(
+            kind=kind,  # type: ignore[arg-type]
+            index=sum(other.kind == kind for other in found),
+            name=f"{kind} {len(found)}",
+            memory_total=2 * memory,
+            memory_free=memory,
+        )
+        found.append(info)
+    return tuple(found)
 
 
 def failing(error: PotluckError, times: int = 1) -> list[BaseException]:
