@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from fake_cluster import run, until
 from memory_links import link_pair
+from model_folders import CONFIG, GPTQ, gptq_tensors, make_folder
 
 from potluck.cluster import worker as worker_module
 from potluck.cluster.stage_messages import LayerProfiled, LoadProgress, LoadStage, StageLoaded
@@ -27,7 +28,7 @@ from potluck.errors import (
 from potluck.ids import Digest, HomeId
 from potluck.store.chunks import ChunkStore
 from potluck.store.fetch import send_tensors
-from potluck.store.registry import LocalModel
+from potluck.store.registry import LocalModel, open_model
 from potluck.wire.messages import (
     Assign,
     DeviceId,
@@ -541,6 +542,20 @@ def test_a_tensor_of_the_wrong_size_is_refused(model: LocalModel, changes: Any) 
     first = msgspec.structs.replace(good.tensors[0], **changes)
     with pytest.raises(BrokenModelError, match="in the assignment"):
         check_assignment(msgspec.structs.replace(good, tensors=(first, *good.tensors[1:])))
+
+
+def test_an_assignment_of_a_quantised_model_names_the_parts_of_its_matrices(tmp_path: Path) -> None:
+    config = {**CONFIG, **GPTQ, "num_hidden_layers": 4}
+    folder = make_folder(tmp_path / "model", config=config, tensors=gptq_tensors(config))
+    good = assign(open_model(folder, cache_dir=tmp_path / "cache"))
+
+    assert len(good.tensors) == 1 + 2 * (7 * 4 + 2)
+    assert set(check_assignment(good)) == {info.digest for info in good.tensors}
+    for which in ("o_proj.qweight", "up_proj.scales"):
+        fewer = tuple(info for info in good.tensors if not info.name.endswith(f"0.mlp.{which}"))
+        fewer = tuple(info for info in fewer if not info.name.endswith(f"0.self_attn.{which}"))
+        with pytest.raises(BrokenModelError, match=which.replace(".", r"\.")):
+            check_assignment(msgspec.structs.replace(good, tensors=fewer))
 
 
 @pytest.mark.parametrize("layers", [(2, 2), (3, 1), (0, 5), (4, 6)])

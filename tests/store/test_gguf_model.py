@@ -226,6 +226,7 @@ def test_the_words_are_written_for_whoever_reads_a_models_folder(
 
     model = open_model(file, cache_dir=tmp_path / "cache")
 
+    assert model.words is not None
     chat = ChatFormat.load(model.words)
     assert model.folder == file
     assert model.words.is_relative_to(tmp_path / "cache")
@@ -251,9 +252,10 @@ def test_words_are_made_once_for_a_file_that_stays(
     assert words[0] == words[1]
     assert len(made) == 1
 
-    fields = {"tokenizer.chat_template": "changed"}
-    write_gguf(folder, file, fields=fields)
-    assert "changed" in (open_model(file, cache_dir=tmp_path / "cache").words / "tokenizer_config.json").read_text()  # fmt: skip
+    write_gguf(folder, file, fields={"tokenizer.chat_template": "changed"})
+    again = open_model(file, cache_dir=tmp_path / "cache").words
+    assert again is not None
+    assert "changed" in (again / "tokenizer_config.json").read_text()
     assert len(made) == 2
 
 

@@ -3,7 +3,7 @@ import json
 
 import numpy as np
 import pytest
-from model_folders import CONFIG, make_folder, tensors_of, write_index
+from model_folders import CONFIG, GPTQ, gptq_tensors, make_folder, tensors_of, write_index
 
 from potluck.errors import (
     BrokenModelError,
@@ -252,29 +252,8 @@ def test_file_that_cannot_be_read_is_an_error_with_its_reason(folder, cache, mon
         open_model(folder, cache_dir=cache)
 
 
-GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16, "sym": True, "desc_act": False}
-
-
-def gptq_tensors(config):
-    """Zeros of the right shapes: a registry looks no further."""
-    tensors = {}
-    for name, values in tensors_of(config).items():
-        if "_proj." not in name:
-            tensors[name] = values
-            continue
-        rows, inputs = values.shape
-        prefix = name.removesuffix("weight")
-        tensors |= {
-            prefix + "qweight": np.zeros((inputs // 8, rows), np.int32),
-            prefix + "qzeros": np.zeros((inputs // 16, rows // 8), np.int32),
-            prefix + "scales": np.zeros((inputs // 16, rows), np.float16),
-            prefix + "g_idx": np.zeros(inputs, np.int32),
-        }
-    return tensors
-
-
 def test_quantised_model_has_its_stored_tensors_in_the_manifest(tmp_path, cache):
-    config = dict(CONFIG) | {"quantization_config": GPTQ}
+    config = {**CONFIG, **GPTQ}
     tensors = gptq_tensors(config)
     folder = make_folder(tmp_path / "m", config=config, tensors=tensors | {"x.qweight": tensors["model.layers.0.mlp.up_proj.qweight"]})  # fmt: skip
 
@@ -287,7 +266,7 @@ def test_quantised_model_has_its_stored_tensors_in_the_manifest(tmp_path, cache)
 
 
 def test_quantised_model_that_lacks_a_part_is_refused(tmp_path, cache):
-    config = dict(CONFIG) | {"quantization_config": GPTQ}
+    config = {**CONFIG, **GPTQ}
     tensors = gptq_tensors(config)
     del tensors["model.layers.1.self_attn.v_proj.qzeros"]
 

@@ -26,9 +26,18 @@ CONFIG: Mapping[str, object] = {
     "rope_theta": 10000.0,
     "tie_word_embeddings": False,
 }
+GPTQ: Mapping[str, object] = {
+    "quantization_config": {
+        "quant_method": "gptq",
+        "bits": 4,
+        "group_size": 16,
+        "sym": True,
+        "desc_act": False,
+    }
+}
 LONG_AGO = 1_000_000_000  # seconds: files that have settled
 
-Tensors = dict[str, NDArray[np.float32]]
+Tensors = dict[str, NDArray[np.float32 | np.float16 | np.int32]]
 
 
 def tensors_of(config: Mapping[str, object] = CONFIG, *, seed: int = 0) -> Tensors:
@@ -37,6 +46,22 @@ def tensors_of(config: Mapping[str, object] = CONFIG, *, seed: int = 0) -> Tenso
     named = shape.stage_tensors(range(shape.num_layers), embedding=True, head=True)
     random = np.random.default_rng(seed)
     return {name: random.random(size, dtype=np.float32) for name, size in named.items()}
+
+
+def gptq_tensors(config: Mapping[str, object]) -> Tensors:
+    """All zeros in the shapes that GPTQ stores projections in."""
+    tensors: Tensors = {}
+    for name, values in tensors_of(config).items():
+        if "_proj." not in name:
+            tensors[name] = values
+            continue
+        rows, inputs = values.shape
+        prefix = name.removesuffix("weight")
+        tensors[prefix + "qweight"] = np.zeros((inputs // 8, rows), np.int32)
+        tensors[prefix + "qzeros"] = np.zeros((inputs // 16, rows // 8), np.int32)
+        tensors[prefix + "scales"] = np.zeros((inputs // 16, rows), np.float16)
+        tensors[prefix + "g_idx"] = np.zeros(inputs, np.int32)
+    return tensors
 
 
 def make_folder(
