@@ -318,6 +318,8 @@ def test_what_cannot_be_read_is_named(
 
 def test_merges_of_what_is_no_token_are_left_out() -> None:
     fields = fields_of(trained(CUTS["qwen2"]), "qwen2")
-    fields["tokenizer.ggml.merges"] += ["no such", "", " ", "x"]
+    fields["tokenizer.ggml.tokens"].append("中文")
+    fields["tokenizer.ggml.token_type"].append(1)
+    fields["tokenizer.ggml.merges"] += ["no such", "中 文", "", " ", "x"]
 
     assert tokenizer_of(fields).encode("a").tokens == ["a"]

@@ -278,7 +278,9 @@ def _q8_0(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 _INTEGER_BLOCKS = {"Q4_0": _q4_0, "Q5_0": _q5_0, "Q8_0": _q8_0, "IQ4_NL": _iq4_nl}
-_IQ4_INTEGERS = torch.tensor(gguf.quants.IQ4_NL.kvalues, dtype=torch.int8)
+_IQ4_INTEGERS = torch.tensor(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=torch.int8
+)
 
 
 def _half_scales(groups: Tensor) -> Tensor:

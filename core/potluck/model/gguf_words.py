@@ -189,7 +189,11 @@ def _byte_level(words: _Words) -> Tokenizer:
         raise _unknown("tokenizer.ggml.pre", name, _CUTS)
     whole = name in _WHOLE_WORDS
     vocabulary = words.vocabulary
-    merges = [pair for pair in words.merges if pair[0] + pair[1] in vocabulary]
+    merges = [
+        (left, right)
+        for left, right in words.merges
+        if left in vocabulary and right in vocabulary and left + right in vocabulary
+    ]
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=merges, ignore_merges=whole))
     uses_own = expression in (_GPT_2, _DIGITS)
     steps = [pre_tokenizers.Split(Regex(expression), behavior="isolated")] if expression else []
