@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from fake_backend import PLAN, TOKEN, Server, computer, serving
+from fake_backend import BENCH, PLAN, TOKEN, Server, computer, serving
 
 from potluck.api import schema
 from potluck.api.openai import ChatCompletionRequest, ChatMessage
@@ -106,6 +106,23 @@ def test_a_failed_load_raises_what_the_node_raised(server: Server, client: Clien
 
     assert caught.value.data["needed"] == 5_000_000_000
     assert caught.value.exit_status == 4
+
+
+def test_a_bench_reports_until_it_has_a_result(server: Server, client: Client) -> None:
+    request = schema.BenchRequest(plan=schema.PlanRequest(shape="llama-1b"))
+
+    seen = list(client.bench(request))
+
+    assert [progress.state for progress in seen] == ["loading", "measuring", "ready"]
+    assert seen[-1].result == BENCH
+    assert server.backend.benched == [request]
+
+
+def test_a_failed_bench_raises_what_the_node_raised(server: Server, client: Client) -> None:
+    server.backend.load_error = NotEnoughMemoryError(5_000_000_000, 1_000_000_000)
+
+    with pytest.raises(NotEnoughMemoryError):
+        list(client.bench(schema.BenchRequest(plan=schema.PlanRequest())))
 
 
 def test_an_answer_streams(client: Client) -> None:

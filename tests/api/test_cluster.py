@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import httpx
 import msgspec
 import pytest
-from fake_backend import PLAN, Server, computer
+from fake_backend import BENCH, PLAN, Server, computer
 
 from potluck.api import schema
 from potluck.errors import NotEnoughMemoryError, NotFoundError, PairingError, PotluckError
@@ -218,3 +218,35 @@ def test_unknown_paths_and_methods_are_json(http: httpx.Client) -> None:
     assert "nothing" in missing.json()["error"]["message"]
     assert "PUT" in wrong.json()["error"]["message"]
     assert "GET" in wrong.headers["allow"]
+
+
+def test_a_bench_streams_how_far_it_is_and_what_came_out(
+    server: Server, http: httpx.Client
+) -> None:
+    response = http.post("/cluster/bench", json={"plan": {"shape": "llama-1b"}, "prompt": 9})
+
+    lines = [line[6:] for line in response.text.splitlines() if line[:5] == "data:"]
+    seen = [msgspec.json.decode(line, type=schema.BenchProgress) for line in lines]
+    assert [progress.state for progress in seen] == ["loading", "measuring", "ready"]
+    assert seen[-1].result == BENCH
+    plan = schema.PlanRequest(shape="llama-1b")
+    assert server.backend.benched == [schema.BenchRequest(plan=plan, prompt=9)]
+
+
+def test_a_bench_that_fails_ends_with_the_error(server: Server, http: httpx.Client) -> None:
+    server.backend.load_error = NotEnoughMemoryError(12_000_000_000, 8_000_000_000)
+
+    response = http.post("/cluster/bench", json={"plan": {}})
+
+    last = json.loads(response.text.strip().splitlines()[-1][6:])
+    assert (last["state"], last["error"]["code"]) == ("failed", "not_enough_memory")
+
+
+@pytest.mark.parametrize("wrong", [{"prompt": 0}, {"tokens": 0}, {"repeat": 0}, {"threads": 0}])
+def test_a_bench_of_nothing_is_refused(
+    server: Server, http: httpx.Client, wrong: dict[str, int]
+) -> None:
+    response = http.post("/cluster/bench", json={"plan": {}, **wrong})
+
+    assert response.status_code == 400
+    assert server.backend.benched == []

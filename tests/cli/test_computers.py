@@ -276,7 +276,7 @@ def test_a_worker_lends_until_it_is_ended_and_undoes_it(
     node = schema.Node(node_id="1" * 64, name="here", version="0", memory_limit=7)
     server.update(node=node)
 
-    process = spawn("worker", "--memory", "4GB", "--join", "TOKEN")
+    process = spawn("worker", "--memory", "4GB", "--threads", "2", "--join", "TOKEN")
     said = lines(process)
     first = [next(said), next(said), next(said)]
     process.send_signal(number)
@@ -289,7 +289,7 @@ def test_a_worker_lends_until_it_is_ended_and_undoes_it(
     assert rest == ["This computer is not lent any more."]
     assert server.backend.joined == ["TOKEN"]
     assert server.backend.roles == [
-        schema.RoleRequest(worker=True, memory=4 * 10**9, paused=False, while_held=True),
+        schema.RoleRequest(worker=True, memory=4 * 10**9, threads=2, paused=False, while_held=True),
     ]
     assert "worker" in server.backend.held
     assert server.backend.released.wait(5)

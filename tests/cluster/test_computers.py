@@ -44,6 +44,8 @@ def test_a_worker_takes_its_stage_all_the_way(tmp_path: Path, model: LocalModel)
 
             assert sent[-1] == model.manifest.nbytes
             assert rig.engine.loaded is not None
+            times = await laptop.measure(1, 16, None)
+            assert (times.weight_bytes, times.layers_ms) == (1, 16)
             assert not (await laptop.assign(assign(model, epoch=2))).tensors
             await laptop.unload(2)
             assert rig.engine.loaded is None

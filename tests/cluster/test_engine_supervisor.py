@@ -27,6 +27,7 @@ class FakeHandle:
         self.start_message = start
         self.on_exit = on_exit
         self.told: list[object] = []
+        self.threads: int | None = None
         self.is_stopped = False
         self.is_dead = False
         FakeHandle.made.append(self)
@@ -167,6 +168,8 @@ def test_what_changes_while_it_runs_is_told_at_once(monkeypatch: pytest.MonkeyPa
             assert 99 in FakeHandle.made[0].told
             desk.engine.trust_changed()
             assert FakeHandle.made[0].told[-1] == "trust"
+            desk.engine.compute_with(3)
+            assert FakeHandle.made[0].threads == 3
 
     run(main())
 
@@ -196,10 +199,12 @@ def test_what_changes_while_it_dies_is_known_to_the_next(
             await desk.engine.handle()
             FakeHandle.made[0].is_dead = True  # and nobody has noticed yet
             desk.engine.lend(99)
+            desk.engine.compute_with(3)
             desk.engine.trust_changed()
             FakeHandle.made[0].die()
             await desk.engine.handle()
 
             assert FakeHandle.made[1].start_message.memory_limit == 99
+            assert FakeHandle.made[1].start_message.threads == 3
 
     run(main())

@@ -41,6 +41,7 @@ class FakeHandle:
         self.on_devices = on_devices
         self.on_exit = on_exit
         self.told: list[object] = []
+        self.threads: int | None = None
         self.is_idle = False
         self.is_stopped = False
         FakeHandle.made.append(self)
@@ -241,6 +242,8 @@ def test_what_changes_is_told_to_every_process(monkeypatch: pytest.MonkeyPatch) 
             engines.trust_changed()
             for handle in FakeHandle.made:
                 assert handle.told[-1] == "trust"
+            engines.compute_with(3)
+            assert [handle.threads for handle in FakeHandle.made] == [3] * len(FakeHandle.made)
             assert (await engines.handle(SECOND.id)).devices == (SECOND,)
             assert FakeHandle.made[2].begun.memory_limit == 99
 

@@ -25,7 +25,8 @@ from potluck.errors import (
 )
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import working_bytes
-from potluck.store.registry import LocalModel
+from potluck.model.shapes import SHAPES
+from potluck.store.registry import LocalModel, random_model
 from potluck.wire.messages import DeviceInfo, Sampling, StepFailed
 
 SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 2)), context=64)
@@ -49,6 +50,7 @@ class Home:
             resolve=lambda words: Path(words or "guide"),
             changed=self._changed,
             quantisation=quantisation,
+            shapes={"tiny": {**CONFIG, "num_hidden_layers": 4}},
         )
         self.states: list[tuple[str | None, str]] = []
 
@@ -637,5 +639,102 @@ def test_after_a_failed_load_no_other_model_answers_in_its_place(model: LocalMod
         await home.master.unload()
         await home.master.ready(PlanRequest())
         assert home.master.request == PlanRequest()
+
+    run(main())
+
+
+TINY = PlanRequest(shape="tiny", context=64)
+
+
+def test_a_shape_is_loaded_without_files_and_nothing_is_sent(model: LocalModel) -> None:
+    async def main() -> None:
+        home = Home(model)
+        request = PlanRequest(shape="tiny", layers=(("Desk", 2), ("Laptop", 2)), context=64)
+        deployment = await home.master.load(request)
+
+        assert home.opened == []
+        assert home.stages == ["Desk", "Laptop"]
+        assert "send_weights" not in home.laptop.calls
+        for computer in (home.desk, home.laptop):
+            assert computer.assigned[-1].tensors == ()
+            assert computer.assigned[-1].seed is not None
+        assert deployment.planned.model.name == "tiny"
+
+    run(main())
+
+
+def test_a_shape_that_nobody_knows_is_answered_with_those_there_are(model: LocalModel) -> None:
+    async def main() -> None:
+        home = Home(model)
+        for attempt in (home.master.load, home.master.plan):
+            with pytest.raises(UsageError, match="tiny"):
+                await attempt(PlanRequest(shape="llama-9000b"))
+
+    run(main())
+
+
+def test_a_shape_is_planned_as_files_of_16_bits_would_be() -> None:
+    assert schemes_of("auto", random_model("llama-1b", SHAPES["llama-1b"]))[0] == "bf16"
+
+
+def test_what_is_borrowed_gives_way_to_what_was_there_before(model: LocalModel) -> None:
+    async def main() -> None:
+        home = Home(model)
+        await home.master.load(SPLIT)
+        async with home.master.borrowed(TINY):
+            await home.master.load(TINY)
+            assert home.master.request == TINY
+        assert home.master.deployment is None
+        assert home.master.state.phase is None
+
+        deployment, _ = await home.master.ready(PlanRequest())
+        assert deployment.planned.model is model
+        assert home.stages == ["Desk", "Laptop"]
+
+    run(main())
+
+
+def test_what_could_not_be_borrowed_leaves_what_was_there(model: LocalModel) -> None:
+    async def main() -> None:
+        home = Home(model)
+        before = await home.master.load(SPLIT)
+        home.laptop.errors["assign"] = [EngineError("No.")]
+        nowhere, broken = (
+            PlanRequest(shape="nowhere"),
+            PlanRequest(shape="tiny", layers=SPLIT.layers),
+        )
+        with pytest.raises(UsageError):
+            async with home.master.borrowed(nowhere):
+                await home.master.load(nowhere)
+        assert home.master.deployment is before
+        with pytest.raises(EngineError):
+            async with home.master.borrowed(broken):
+                await home.master.load(broken)
+
+        assert home.master.state.error is None
+        assert (await home.master.ready(PlanRequest()))[0].planned.model is model
+
+    run(main())
+
+
+def test_what_was_loaded_already_stays_when_it_was_borrowed(model: LocalModel) -> None:
+    async def main() -> None:
+        home = Home(model)
+        before = await home.master.load(SPLIT)
+        async with home.master.borrowed(SPLIT):
+            await home.master.load(SPLIT)
+        assert home.master.deployment is before
+
+    run(main())
+
+
+def test_what_somebody_else_loaded_meanwhile_stays(model: LocalModel) -> None:
+    async def main() -> None:
+        home = Home(model)
+        async with home.master.borrowed(TINY):
+            await home.master.load(TINY)
+            others = await home.master.load(SPLIT)
+        assert home.master.deployment is others
+        assert home.master.request == SPLIT
 
     run(main())

@@ -24,12 +24,13 @@ from whole_nodes import (
 )
 
 from potluck.api.backend import GenerationRequest, SamplingOptions, TextPrompt
-from potluck.api.schema import PlanRequest, RoleRequest
+from potluck.api.schema import BenchRequest, PlanRequest, RoleRequest
 from potluck.cluster import node as node_module
 from potluck.cluster.node import Node, device_text, guide_folder
 from potluck.cluster.stage_handle import StageHandle
 from potluck.errors import PairingError, PotluckError, UsageError
 from potluck.ids import NodeId
+from potluck.model.shapes import SHAPES
 from potluck.settings import (
     AlreadyRunningError,
     Settings,
@@ -228,6 +229,77 @@ def test_an_engine_that_dies_costs_one_answer_at_most(
     run(main())
 
 
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A shape that is measured in a moment."""
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 512,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    monkeypatch.setitem(cast("dict[str, object]", SHAPES), "tiny", config)
+    return "tiny"
+
+
+def test_a_shape_is_measured_over_two_computers_and_makes_way_again(
+    desk: Node, run: Run, tiny: str
+) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        before = await chat(desk)
+        plan = PlanRequest(
+            shape=tiny, scheme="int4", layers=(("Desk", 1), ("Laptop", 3)), context=128
+        )
+        request = BenchRequest(plan=plan, prompt=40, tokens=9, repeat=2)
+
+        seen = [progress async for progress in desk.backend.bench(request)]
+
+        states = [progress.state for progress in seen]
+        assert states == sorted(states, key=["loading", "measuring", "ready"].index)
+        result = seen[-1].result
+        assert result is not None
+        assert [(stage.node, stage.layers) for stage in result.stages] == [
+            ("Desk", (0, 1)),
+            ("Laptop", (1, 4)),
+        ]
+        assert result.weight_bytes == sum(stage.weight_bytes for stage in result.stages)
+        assert result.floor_tokens_per_s == pytest.approx(
+            1000 / sum(stage.floor_ms for stage in result.stages)
+        )
+        assert result.floor_fraction == pytest.approx(
+            result.decode_tokens_per_s / result.floor_tokens_per_s
+        )
+        assert result.stages[0].head_ms == 0 < result.stages[1].head_ms
+        assert 0 < result.hop_ms < result.token_ms
+        assert result.link_ms > 0
+
+        assert desk.master.deployment is None
+        assert await chat(desk) == before  # the model of before, loaded again
+
+    run(main())
+
+
+def test_a_bench_that_nobody_waits_for_ends(desk: Node, run: Run, tiny: str) -> None:
+    async def main() -> None:
+        plan = PlanRequest(shape=tiny, scheme="f32", layers=(("Desk", 4),), context=128)
+        events = desk.backend.bench(BenchRequest(plan=plan, prompt=40, tokens=9, repeat=1000))
+        async for progress in events:
+            if progress.state == "measuring":
+                break
+        with pytest.raises(UsageError, match="random weights"):
+            await chat(desk)
+        await events.aclose()
+
+        assert desk.master.deployment is None
+        assert desk.master.state.phase is None
+
+    run(main())
+
+
 def test_what_a_worker_lends_is_what_its_owner_says(desk: Node, laptop: Node, run: Run) -> None:
     async def main() -> None:
         def lent() -> int | None:
@@ -239,6 +311,29 @@ def test_what_a_worker_lends_is_what_its_owner_says(desk: Node, laptop: Node, ru
         assert laptop.backend.state().node.memory_limit == 123_456
         await laptop.backend.set_role(RoleRequest(worker=True, memory=0))
         await eventually(desk, lambda: (lent() or 0) > 123_456)
+
+    run(main())
+
+
+def test_a_worker_computes_with_as_many_threads_as_its_owner_says(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        folders = folders_of(tmp_path, "Laptop")
+        node = Node(folders)
+        told: list[int | None] = []
+        monkeypatch.setattr(node.engines, "compute_with", told.append)
+
+        await node.backend.set_role(RoleRequest(worker=True, threads=3))
+        await node.backend.set_role(RoleRequest(worker=True))
+        assert load_settings(folders.settings_file).threads == 3
+        with node._computing_with(1):
+            assert told[-1] == 1
+        assert told[-1] == 3
+        await node.backend.set_role(RoleRequest(worker=False, threads=0))
+
+        assert told == [3, 3, 1, 3, None]
+        assert load_settings(folders.settings_file).threads is None
 
     run(main())
 

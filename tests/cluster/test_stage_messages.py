@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potluck.cluster.stage_messages import (
+    ComputeWith,
     FromStage,
     LayerProfiled,
     Lend,
@@ -17,9 +18,11 @@ from potluck.cluster.stage_messages import (
     Ready,
     RequestFailed,
     StageLoaded,
+    StageTimed,
     StageUnloaded,
     Start,
     TensorFile,
+    TimeStage,
     ToStage,
     TrustChanged,
     UnloadStage,
@@ -28,11 +31,27 @@ from potluck.cluster.stage_messages import (
     encode,
     read_frame,
 )
-from potluck.wire.messages import Address, DeviceInfo, Hop, NodeInfo, StepFailed, TensorInfo
+from potluck.wire.messages import (
+    Address,
+    DeviceInfo,
+    Hop,
+    NodeInfo,
+    StageTimes,
+    StepFailed,
+    TensorInfo,
+)
 
 ME = NodeInfo(node_id="ab" * 32, name="Desk", version="0", os="Linux", arch="x")
 DEVICE = DeviceInfo(kind="cpu", memory_total=10, memory_free=5)
 TENSOR = TensorInfo(name="w", dtype="F32", shape=(2, 3), digest="cd" * 32, nbytes=24)
+TIMES = StageTimes(
+    weight_bytes=9,
+    read_bytes_per_s=1e9,
+    layers_ms=3.0,
+    products_ms=2.0,
+    attention_ms=0.5,
+    head_ms=0.0,
+)
 TO_STAGE: list[ToStage] = [
     Start(identity_folder="/somewhere", me=ME, memory_limit=7),
     Lend(memory_limit=None),
@@ -52,6 +71,8 @@ TO_STAGE: list[ToStage] = [
         next_hop=Hop(node_id="ab" * 32, addresses=(Address(host="::1", port=1),)),
     ),
     UnloadStage(request=4),
+    ComputeWith(threads=2),
+    TimeStage(request=6, epoch=3, position=16),
     Quantise(
         request=5,
         config={},
@@ -68,6 +89,7 @@ FROM_STAGE: list[FromStage] = [
     LoadProgress(epoch=1, done=2, total=3),
     StageLoaded(request=2, seconds=0.5, memory_bytes=9, cache_tokens=64),
     StageUnloaded(request=4),
+    StageTimed(request=6, times=TIMES),
     Quantised(request=5, digest="ab" * 32, nbytes=7),
     RequestFailed(request=2, kind="engine", message="No.", data={"digest": "x", "n": 1}),
     StepFailed(epoch=1, session="s", step=2, kind="need_replay", message="No.", position=3),

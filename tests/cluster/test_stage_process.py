@@ -14,15 +14,17 @@ from stage_nodes import Driver, StageNode
 
 from potluck.cluster.generation import Generator, Token, Usage
 from potluck.cluster.pipeline import Pipeline, token_payload
-from potluck.cluster.stage_messages import Quantise, Start, TensorFile
+from potluck.cluster.stage_messages import LoadStage, Quantise, Start, TensorFile
 from potluck.cluster.stage_tensors import tensor_info
 from potluck.errors import (
     DiskFullError,
     EngineError,
     IntegrityError,
+    InvalidStepError,
     NeedReplayError,
     PeerLostError,
     PotluckError,
+    StaleEpochError,
     UnknownSessionError,
     UnreachableError,
     UntrustedPeerError,
@@ -585,6 +587,46 @@ def test_a_result_that_is_ready_before_its_driver_waits_for_it(
         assert isinstance(result, Result)
         assert result.position == 2
         link.close()
+        await desk.handle.unload()
+
+    run(main())
+
+
+def random_stage(node: StageNode, model: LocalModel, *, epoch: int = 1) -> LoadStage:
+    stage = node.stage(model, range(4), epoch=epoch)
+    return msgspec.structs.replace(stage, tensors=(), seed=7, scheme="int8")
+
+
+def test_random_weights_are_made_and_measured(desk: StageNode, model: LocalModel, run: Run) -> None:
+    async def main() -> None:
+        loaded, progress = await desk.load(random_stage(desk, model))
+        assert loaded.memory_bytes > 0
+        assert progress[-1].done == progress[-1].total > 0
+        async with Driver(desk, desk) as pipeline:
+            assert len(await answer(pipeline)) == 6
+            times = await desk.handle.measure(1, 16)
+            again = await desk.handle.measure(1, 16)
+            elsewhere = await desk.handle.measure(1, 8)
+            assert len(await answer(pipeline)) == 6  # its sessions are as they were
+
+        for each in (times, again, elsewhere):
+            assert each.weight_bytes == times.weight_bytes > 0
+            assert min(each.layers_ms, each.attention_ms, each.head_ms) > 0
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_what_is_not_loaded_is_not_measured(desk: StageNode, model: LocalModel, run: Run) -> None:
+    async def main() -> None:
+        with pytest.raises(StaleEpochError):
+            await desk.handle.measure(1, 0)
+        await desk.load(random_stage(desk, model, epoch=2))
+        with pytest.raises(StaleEpochError):
+            await desk.handle.measure(1, 0)
+        with pytest.raises(InvalidStepError, match="64 tokens"):
+            await desk.handle.measure(2, 64)
+        assert (await desk.handle.measure(2, 63)).layers_ms > 0
         await desk.handle.unload()
 
     run(main())

@@ -35,12 +35,15 @@ from potluck.wire.messages import (
     DeviceInfo,
     Load,
     Loaded,
+    MeasureStage,
     Message,
     Need,
     NodeInfo,
     Ping,
     Profile,
     Profiled,
+    StageMeasured,
+    StageTimes,
     StepFailed,
     Unload,
     Unloaded,
@@ -49,6 +52,14 @@ from potluck.wire.messages import (
 
 DEVICE = DeviceInfo(kind="cpu", memory_total=10, memory_free=5)
 OTHER = DeviceInfo(kind="cpu", index=1, memory_total=10, memory_free=5)
+TIMES = StageTimes(
+    weight_bytes=9,
+    read_bytes_per_s=1e9,
+    layers_ms=3.0,
+    products_ms=2.0,
+    attention_ms=0.5,
+    head_ms=0.0,
+)
 MY_HOME, ANAS_HOME = HomeId("aa" * 32), HomeId("bb" * 32)
 
 
@@ -80,6 +91,9 @@ class FakeStage:
             raise error
         self.loaded = stage
         return StageLoaded(request=1, seconds=0.5, memory_bytes=99, cache_tokens=64)
+
+    async def measure(self, epoch: int, position: int) -> StageTimes:
+        return TIMES
 
     async def unload(self) -> None:
         self.unloads += 1
@@ -240,6 +254,42 @@ def test_a_device_is_measured_for_a_master(bench: Bench) -> None:
         assert answer == Profiled(device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0)
 
     run(main())
+
+
+def test_a_loaded_stage_is_measured_for_its_master(bench: Bench, model: LocalModel) -> None:
+    async def main() -> None:
+        await bench.take(assign(model), model)
+
+        measured = await bench.worker.handle(bench.mine, MeasureStage(epoch=1, position=16))
+
+        assert measured == StageMeasured(epoch=1, times=TIMES)
+        with pytest.raises(StaleEpochError):
+            await bench.worker.handle(bench.mine, MeasureStage(epoch=2, position=16))
+        with pytest.raises(BusyError):
+            await bench.worker.handle(bench.ana, Profile(config={}, scheme="f32", tokens=8))
+        with pytest.raises(StaleEpochError):
+            await bench.worker.handle(bench.ana, MeasureStage(epoch=1, position=16))
+
+    run(main())
+
+
+def test_random_weights_are_loaded_without_any_being_sent(bench: Bench, model: LocalModel) -> None:
+    async def main() -> None:
+        message = msgspec.structs.replace(assign(model), tensors=(), seed=3)
+
+        need = await bench.need(message)
+        await bench.worker.handle(bench.mine, Load(epoch=1, next_hop=None))
+
+        assert need.tensors == ()
+        assert bench.stage.loaded is not None
+        assert (bench.stage.loaded.seed, bench.stage.loaded.tensors) == (3, ())
+
+    run(main())
+
+
+def test_random_weights_have_no_tensors(model: LocalModel) -> None:
+    with pytest.raises(BrokenModelError):
+        check_assignment(msgspec.structs.replace(assign(model), seed=3))
 
 
 def test_unloading_gives_the_memory_back_and_keeps_the_weights(

@@ -11,8 +11,9 @@ from potluck.errors import (
     UnknownArchitectureError,
     UsageError,
 )
+from potluck.model.config import ModelConfig
 from potluck.store import registry
-from potluck.store.registry import open_model
+from potluck.store.registry import open_model, random_model
 
 TIED = dict(CONFIG) | {"tie_word_embeddings": True}
 SHARD = "model-00001-of-00002.safetensors"
@@ -281,3 +282,12 @@ def test_method_that_cannot_be_read_is_named(tmp_path, cache):
 
     with pytest.raises(InvalidConfigError, match=r"exl9.*It reads GPTQ"):
         open_model(folder, cache_dir=cache)
+
+
+def test_a_shape_with_random_weights_is_a_model_without_files() -> None:
+    model = random_model("tiny", CONFIG, seed=5)
+
+    assert (model.name, model.seed, model.folder, model.words) == ("tiny", 5, None, None)
+    assert model.config == ModelConfig.from_dict(CONFIG)
+    assert (model.manifest.tensors, model.sources) == ((), {})
+    assert dict(model.manifest.config) == dict(CONFIG)

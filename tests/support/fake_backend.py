@@ -64,6 +64,41 @@ TIMINGS = Timings(
 )
 
 
+SPLIT = schema.LayerSplit(products=2.0, attention=0.05, rest=0.1)
+BENCH = schema.BenchResult(
+    shape="llama-1b",
+    scheme="int4",
+    prompt=512,
+    tokens=64,
+    repeat=5,
+    stages=(
+        schema.BenchStage(
+            node="here",
+            device="cpu",
+            layers=(0, 16),
+            weight_bytes=700_000_000,
+            read_bytes_per_s=2e10,
+            floor_ms=35.0,
+            compute_ms=39.0,
+            predicted_ms=40.0,
+            layer_ms=SPLIT,
+            head_ms=5.0,
+        ),
+    ),
+    weight_bytes=700_000_000,
+    decode_tokens_per_s=25.0,
+    prompt_decode_tokens_per_s=24.0,
+    prefill_tokens_per_s=200.0,
+    floor_tokens_per_s=28.5,
+    floor_fraction=0.877,
+    token_ms=40.0,
+    hop_ms=1.0,
+    link_ms=0.5,
+    layer_ms=SPLIT,
+    predicted_tokens_per_s=24.5,
+)
+
+
 def computer(name: str, digit: str, **changes: Any) -> schema.Computer:
     """A computer that is there and paired, unless the changes say otherwise."""
     device = schema.Device(
@@ -100,6 +135,7 @@ class FakeBackend:
         self.pairing_answer: schema.PairingState = "paired"
         self.endless = False
         self.generated: list[api.GenerationRequest] = []
+        self.benched: list[schema.BenchRequest] = []
         self.planned: list[schema.PlanRequest] = []
         self.roles: list[schema.RoleRequest] = []
         self.joined: list[str] = []
@@ -209,6 +245,17 @@ class FakeBackend:
                 name="guide", model_id=MODEL_ID, state="ready", plan=PLAN, context=2048
             )
         )
+
+    async def bench(
+        self, request: schema.BenchRequest
+    ) -> AsyncGenerator[schema.BenchProgress, None]:
+        self.benched.append(request)
+        load = schema.LoadProgress(state="loading", fraction=0.5)
+        yield schema.BenchProgress(state="loading", fraction=0.5, load=load)
+        yield schema.BenchProgress(state="measuring", message="Decoding")
+        if self.load_error is not None:
+            raise self.load_error
+        yield schema.BenchProgress(state="ready", fraction=1.0, result=BENCH)
 
     async def unload(self) -> None:
         self.update(model=schema.ModelState())

@@ -69,6 +69,7 @@ class FakeComputer:
         self.kinds = 1  # of layers that it measures
         self.cache_tokens = 1 << 20  # that one session can hold
         self._ms = ms
+        self.layers_ms: float | None = None  # of one token, where a stage is measured
 
     async def _do(self, call: str) -> None:
         self.calls.append(call)
@@ -102,7 +103,7 @@ class FakeComputer:
         return StageTimes(
             weight_bytes=1000,
             read_bytes_per_s=1e6,
-            layers_ms=self._ms,
+            layers_ms=self._ms if self.layers_ms is None else self.layers_ms,
             products_ms=0.75 * self._ms,
             attention_ms=0.125 * self._ms,
             head_ms=self._ms,

@@ -26,6 +26,7 @@ from potluck.wire.messages import (
     Message,
     NodeInfo,
     Purpose,
+    StageTimes,
     Status,
     WarmingUp,
 )
@@ -56,6 +57,16 @@ class Engine:
             await self.gate.wait()
         self.loaded = stage
         return StageLoaded(request=1, seconds=0.5, memory_bytes=99, cache_tokens=64)
+
+    async def measure(self, epoch: int, position: int) -> StageTimes:
+        return StageTimes(
+            weight_bytes=epoch,
+            read_bytes_per_s=1e9,
+            layers_ms=position,
+            products_ms=1.0,
+            attention_ms=0.5,
+            head_ms=0.0,
+        )
 
     async def unload(self) -> None:
         self.loaded = None

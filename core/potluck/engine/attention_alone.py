@@ -26,13 +26,14 @@ def generated_heads(runs: Sequence[Run]) -> dict[int, Heads]:
 
 
 def attention_call(
-    block: DecoderLayer, heads: Heads, cache: LayerCache, position: int
-) -> Callable[[], None]:
-    """A call that attends as a generated layer does.
+    block: DecoderLayer, heads: Heads, queries: Tensor, cache: LayerCache, position: int
+) -> Callable[[], Tensor]:
+    """A call that attends as a generated layer does, and returns (H·K,).
 
     Args:
         block: the layer.
         heads: what its function was generated for.
+        queries: (H·K,), f32.
         cache: of the layer, with keys and values up to `position`.
         position: of the token that looks at them.
     """
@@ -43,7 +44,6 @@ def attention_call(
     start = 0 if window is None else max(0, position + 1 - window)
     length = position + 1 - start
     stride = -(-length // LANES) * LANES
-    queries = torch.randn(heads.heads, heads.head_dim)
     scores = torch.empty((heads.heads, stride))
     sums, out = torch.empty((heads.heads, SUMS)), torch.empty_like(queries)
     arguments = {
@@ -59,8 +59,9 @@ def attention_call(
     }
     fields = torch.tensor([arguments[name] for name in ATTEND_FIELDS])
 
-    def attend(*_: Tensor) -> None:
+    def attend(*_: Tensor) -> Tensor:
         kernels.attend_one(heads, fields.data_ptr())
+        return out
 
     # With what the fields point to, which has to live as long as the call.
-    return partial(attend, queries, memory, scores, sums, out)
+    return partial(attend, queries, memory, scores, sums)

@@ -178,8 +178,9 @@ class StageMeter:
 
         generated = generated_heads(self._stage.weights.runs)
         for layer, heads in generated.items():
-            cache = self._caches[layer]
-            self._attention[layer] = attention_call(blocks[layer], heads, cache, self.position)
+            queries, cache = torch.randn(heads.heads * heads.head_dim), self._caches[layer]
+            call = attention_call(blocks[layer], heads, queries, cache, self.position)
+            self._attention[layer] = call
         self._idle = _calls_saved([blocks[layer] for layer in generated])
 
     def _attention_of(self, block: DecoderLayer, cache: LayerCache) -> Call:

@@ -1,0 +1,92 @@
+"""`bench`, with a fake node."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from fake_backend import BENCH, Server
+
+from potluck.api import schema
+from potluck.errors import NotEnoughMemoryError
+
+pytestmark = pytest.mark.net
+
+Potluck = Callable[..., int]
+Output = pytest.CaptureFixture[str]
+FIELDS = {
+    "shape", "scheme", "stages", "weight_bytes", "decode_tokens_per_s", "prefill_tokens_per_s",
+    "floor_tokens_per_s", "floor_fraction", "hop_ms", "predicted_tokens_per_s", "layer_ms",
+}  # fmt: skip
+
+
+def test_a_bench_as_json_has_what_scripts_read(potluck: Potluck, capsys: Output) -> None:
+    assert potluck("bench", "--json") == 0
+
+    shown = capsys.readouterr().out
+    assert msgspec.json.decode(shown, type=schema.BenchResult) == BENCH
+    assert json.loads(shown).keys() >= FIELDS
+    assert json.loads(shown)["layer_ms"].keys() == {"products", "attention", "rest"}
+    assert json.loads(shown)["stages"][0].keys() >= {
+        "node", "device", "layers", "weight_bytes", "compute_ms", "read_bytes_per_s",
+    }  # fmt: skip
+
+
+def test_a_bench_for_people(potluck: Potluck, capsys: Output) -> None:
+    potluck("bench")
+
+    shown = capsys.readouterr().out
+    assert "llama-1b in int4, 700.0 MB of weights a token" in shown
+    assert "25.0 tokens/s, 88% of the floor (28.5); 24.5 predicted" in shown
+    assert "20.0 GB/s" in shown
+    assert "2150 µs: 2000 products, 50 attention, 100 the rest" in shown
+
+
+def test_what_was_asked_for_reaches_the_node(
+    server: Server, potluck: Potluck, tmp_path: Path
+) -> None:
+    (tmp_path / "model").mkdir()
+
+    potluck("bench")
+    potluck(
+        "bench", "--shape", "qwen-0.5b", "--scheme", "int8", "--layers", "a=20,b=4", "--workers",
+        "2", "--prompt", "100", "--tokens", "7", "--repeat", "3", "--threads", "1",
+    )  # fmt: skip
+    potluck("bench", "--model", str(tmp_path / "model"))
+
+    first, second, third = server.backend.benched
+    assert first == schema.BenchRequest(plan=schema.PlanRequest(shape="llama-1b"))
+    assert second == schema.BenchRequest(
+        plan=schema.PlanRequest(
+            shape="qwen-0.5b", scheme="int8", layers=(("a", 20), ("b", 4)), workers=2
+        ),
+        prompt=100,
+        tokens=7,
+        repeat=3,
+        threads=1,
+    )
+    assert third.plan == schema.PlanRequest(model=str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--shape", "llama-1t"),
+        ("--shape", "llama-1b", "--model", "somewhere"),
+        ("--tokens", "0"),
+        ("--threads", "0"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    server: Server, potluck: Potluck, words: tuple[str, ...]
+) -> None:
+    assert potluck("bench", *words) == 2
+    assert server.backend.benched == []
+
+
+def test_a_bench_that_fails_says_why(server: Server, potluck: Potluck, capsys: Output) -> None:
+    server.backend.load_error = NotEnoughMemoryError(12_000_000_000, 8_000_000_000)
+
+    assert potluck("bench") == NotEnoughMemoryError.exit_status
+    assert "4.0 GB are missing" in capsys.readouterr().err
