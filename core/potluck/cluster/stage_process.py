@@ -96,7 +96,7 @@ class StageServer:
         )
         self._threads = self._lending.threads or start.threads
         self._compute = ComputeThread()
-        self._quantiser = Quantiser(start.threads)
+        self._quantiser = Quantiser(self._threads)
         self._chain = StageChain(self._me.name, self._compute, self._tell)
         self._turn = asyncio.Lock()  # one load or unload at a time
         self._wanted = 0  # the last request to load or unload; those before it are given up
@@ -248,7 +248,7 @@ class StageServer:
                 report = LoadProgress(epoch=message.epoch, done=done, total=total)
                 self._loop.call_soon_threadsafe(self._tell, report)
 
-        weights = stage_weights(message, self._device, progress)
+        weights = stage_weights(message, self._device, progress, self._threads)
         room = self._lending.own(in_use=weights.nbytes).memory_free - weights.nbytes
         budget = max(0, room - working_bytes(config, message.context))
         return Stage(weights, context=message.context, cache_budget=budget, epoch=message.epoch)

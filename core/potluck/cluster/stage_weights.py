@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     import torch
 
 
-def stage_weights(message: LoadStage, device: "torch.device", progress: Progress) -> StageWeights:
-    """Load or make them. For the errors see `load_weights`."""
+def stage_weights(
+    message: LoadStage, device: "torch.device", progress: Progress, threads: int | None
+) -> StageWeights:
+    """Load or make them; `threads` read, None: as many as there are cores. For the errors see `load_weights`."""
     config, layers = ModelConfig.from_dict(message.config), range(*message.layers)
     if message.seed is not None:
         return random_weights(
@@ -38,4 +40,5 @@ def stage_weights(message: LoadStage, device: "torch.device", progress: Progress
         cache=message.cache,
         device=device,
         progress=progress,
+        threads=threads,
     )
