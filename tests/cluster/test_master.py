@@ -4,14 +4,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_cluster import FakeComputer, FakeComputers, failing, run, until
+from fake_cluster import FakeComputer, FakeComputers, devices, failing, run, until
 from model_folders import CONFIG
 from packing_engine import Workplace
 
 from potluck.api.openai import StageTiming, Timings
 from potluck.api.schema import PlanRequest
 from potluck.cluster.generation import Usage
-from potluck.cluster.master import Master, schemes_of, without_constraints
+from potluck.cluster.master import Master, without_constraints
+from potluck.cluster.planning import schemes_of
 from potluck.cluster.quantisation import Quantisation
 from potluck.cluster.survey import shape_of
 from potluck.errors import (
@@ -121,6 +122,51 @@ def test_a_load_puts_the_plan_into_force(model: LocalModel) -> None:
         assert home.master.state.phase == "ready"
         assert deployment.planned.context == 64
         assert home.changes > 5
+
+    run(main())
+
+
+def test_a_stage_process_that_dies_is_named_with_its_device(model: LocalModel) -> None:
+    async def main() -> None:
+        home = Home(model)
+        home.desk.devices = devices("cuda", "cpu", "cpu")
+        layers = (("Desk", 2), ("Desk/cpu:1", 2))
+        deployment = await home.master.load(PlanRequest(layers=layers, context=64))
+        gpu, unused, cpu = (device.id for device in home.desk.devices)
+
+        assert not home.master.stage_died(unused)
+        assert home.master.is_ready
+        assert [home.master.uses(device) for device in (gpu, unused, cpu)] == [True, False, True]
+        assert home.master.stage_died(cpu)
+        assert deployment.pipeline is not None
+        assert "Desk/cpu:1 lost its engine" in str(deployment.pipeline.broken)
+        await home.master.ready(PlanRequest())
+        assert home.stages == ["Desk", "Desk"]
+
+    run(main())
+
+
+def test_a_device_that_cannot_be_measured_is_said_with_the_plan(model: LocalModel) -> None:
+    async def main() -> None:
+        home = Home(model)
+        home.laptop.devices = devices("cuda", "cpu")
+        home.laptop.errors["profile"] = failing(EngineError("No driver."))
+        planned = await home.master.plan(PlanRequest(context=64, scheme="f32"))
+        assert planned.note == "Laptop/cuda:0 is left out: No driver."
+
+    run(main())
+
+
+def test_a_device_is_waited_for_by_its_computers_name(model: LocalModel) -> None:
+    async def main() -> None:
+        home = Home(model)
+        home.laptop.devices = devices("cuda", "cpu")
+        home.computers.workers.clear()
+        layers = (("desk/cpu", 2), ("Laptop/cpu", 2))
+        planning = asyncio.create_task(home.master.plan(PlanRequest(layers=layers, context=64)))
+        await until(lambda: home.opened)
+        await home.computers.come(home.laptop)
+        assert [stage.device for stage in (await planning).plan.stages] == ["cpu", "cpu"]
 
     run(main())
 
@@ -319,7 +365,7 @@ def test_workers_asked_for_by_number_are_waited_for(model: LocalModel) -> None:
 def test_workers_that_do_not_come_are_an_error_that_says_who_did(
     model: LocalModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("potluck.cluster.master.WAIT_FOR_WORKERS_S", 0.0)
+    monkeypatch.setattr("potluck.cluster.planning.WAIT_FOR_WORKERS_S", 0.0)
 
     async def main() -> None:
         home = Home(model)
@@ -332,7 +378,7 @@ def test_workers_that_do_not_come_are_an_error_that_says_who_did(
 def test_a_name_that_is_not_here_is_an_error_that_says_who_is(
     model: LocalModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("potluck.cluster.master.WAIT_FOR_NAMES_S", 0.0)
+    monkeypatch.setattr("potluck.cluster.planning.WAIT_FOR_NAMES_S", 0.0)
 
     async def main() -> None:
         home = Home(model)
@@ -362,7 +408,7 @@ def test_a_node_that_just_started_gives_the_others_a_moment(model: LocalModel) -
 def test_it_does_not_wait_for_ever_for_computers_that_are_off(
     model: LocalModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("potluck.cluster.master.SETTLE_S", 0.0)
+    monkeypatch.setattr("potluck.cluster.planning.SETTLE_S", 0.0)
 
     async def main() -> None:
         home = Home(model)

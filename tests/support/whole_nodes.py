@@ -92,4 +92,4 @@ def find_in_memory(patch: pytest.MonkeyPatch, guide: Path) -> None:
     patch.setattr(node_module, "own_interfaces", frozenset)
     patch.setattr(node_module, "announced", lambda _: ("127.0.0.1",))
     patch.setattr(node_module, "guide_folder", lambda: guide)
-    patch.setattr("potluck.cluster.master.SETTLE_S", 0.0)
+    patch.setattr("potluck.cluster.planning.SETTLE_S", 0.0)

@@ -8,67 +8,33 @@ computer comes back that the plan had to do without, the next load uses it again
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from potluck.api.openai import Timings
 from potluck.api.schema import LoadPhase, PlanRequest
-from potluck.cluster.deployment import Deployment, Member, Planned
-from potluck.cluster.device_names import computer_of, device_of, place_name
+from potluck.cluster.deployment import Deployment, Planned
+from potluck.cluster.device_names import device_of, place_name
 from potluck.cluster.generation import Generator
 from potluck.cluster.pipeline import computer_lost
+from potluck.cluster.planning import Computers, Planner
 from potluck.cluster.quantisation import Quantisation
-from potluck.cluster.survey import Survey, Surveyed, shape_of
+from potluck.cluster.survey import Survey
 from potluck.errors import (
-    InvalidLayersError,
-    NotEnoughMemoryError,
-    OutOfMemoryError,
     PeerLostError,
     PotluckError,
     UsageError,
-    format_bytes,
 )
 from potluck.ids import NodeId
-from potluck.model.footprint import working_bytes
-from potluck.model.nearest import nearest_schemes
-from potluck.model.schemes import AskedScheme, Scheme, schemes_to_try, weight_bytes
 from potluck.model.shapes import SHAPES
-from potluck.plan.cost import ModelShape
-from potluck.plan.placement import computer_names, make_plan
 from potluck.store.registry import LocalModel, random_model
 from potluck.wire.messages import DeviceId, StepFailed
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_CONTEXT = 8192  # tokens; a longer one is a choice, since it costs memory everywhere
-WAIT_FOR_WORKERS_S = 120.0  # that were asked for by number
-WAIT_FOR_NAMES_S = 20.0  # that were asked for by name: discovery takes a second or two
 DEPLOYING: tuple[LoadPhase, ...] = ("quantising", "streaming", "loading")
-SETTLE_S = 3.0  # mDNS answers within a second; the connections take less
-
-
-class Computer(Member, Surveyed, Protocol):
-    """A computer that can be measured and can hold a stage."""
-
-
-class Computers(Protocol):
-    """Who is there. `changed` is notified whenever that changes."""
-
-    changed: asyncio.Condition
-
-    @property
-    def local(self) -> Computer: ...
-
-    def available(self) -> Sequence[Computer]:
-        """Connected workers that lend themselves now."""
-        ...
-
-    def expected(self) -> int:
-        """How many paired computers may still turn up shortly."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,7 +69,7 @@ class Master:
         self._changed = changed
         self._quantisation = quantisation
         self._shapes = shapes  # that can be measured with random weights
-        self._survey = Survey()
+        self._planner = Planner(computers)
         self._generator: Generator | None = None
         self._epoch = secrets.randbelow(1 << 30)  # no two masters' plans are mistaken for another
         self._missing: set[NodeId] = set()  # lost from the plan asked for
@@ -112,7 +78,7 @@ class Master:
 
     @property
     def survey(self) -> Survey:
-        return self._survey
+        return self._planner.survey
 
     @property
     def is_ready(self) -> bool:
@@ -135,8 +101,12 @@ class Master:
             model = self._random_model(request.shape)
         else:
             model = await self._open_model(self._resolve(request.model), lambda done, total: None)
-        await self._wait_for_workers(request)
-        return await self._plan(request, model)
+        await self._wait(request)
+        return await self._planner.plan(request, model)
+
+    async def _wait(self, request: PlanRequest) -> None:
+        # Who was just lost is not waited for in the middle of a chat.
+        await self._planner.wait(request, settle=not self._missing)
 
     def _random_model(self, shape: str) -> LocalModel:
         if (config := self._shapes.get(shape)) is None:
@@ -156,111 +126,6 @@ class Master:
             self._changed()
 
         return await self._open_model(folder, hashed)
-
-    async def _plan(self, request: PlanRequest, model: LocalModel) -> Planned:
-        schemes = schemes_of(request.scheme, model)
-        note = ""
-        for scheme in schemes[:-1]:
-            needed = self._shape(scheme, request, model)
-            lent = self._lent()
-            try:
-                if lent is None or needed.model_memory <= lent:  # else there is nothing to measure
-                    return await self._plan_in(scheme, request, model, note)
-            except (NotEnoughMemoryError, OutOfMemoryError) as error:
-                logger.info("scheme=%s does not fit: %s", scheme, error)
-            note = (
-                f"In {scheme} the model needs {format_bytes(needed.model_memory)} with its cache,"
-                f" and your computers lend {format_bytes(self._lent() or 0)}; this is the best"
-                " quality that fits."
-            )
-        return await self._plan_in(schemes[-1], request, model, note)
-
-    async def _plan_in(
-        self, scheme: Scheme, request: PlanRequest, model: LocalModel, note: str
-    ) -> Planned:
-        context = self._context(request, model)
-        workers = list(self._computers.available())
-        computers = [self._computers.local, *workers]
-        notes = [note] if note else []
-        seats = await self._survey.seats(
-            computers,
-            model.manifest.config,
-            model.config,
-            scheme,
-            working=working_bytes(model.config, context),
-            left_out=notes.append,
-        )
-        links = await self._survey.links(self._computers.local, workers)
-        plan = make_plan(
-            self._shape(scheme, request, model),
-            seats,
-            links,
-            layers=request.layers,
-            min_workers=request.workers,
-        )
-        return Planned(
-            model=model,
-            scheme=scheme,
-            cache=request.cache,
-            note="\n".join(notes),
-            context=context,
-            plan=plan,
-            names=computer_names(seats),
-        )
-
-    def _shape(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> ModelShape:
-        computers = (self._computers.local, *self._computers.available())
-        kinds = {device.kind for computer in computers for device in computer.devices}
-        # A GPU keeps 16 bits; where there is one, the plan counts on no less.
-        cache = request.cache if kinds <= {"cpu"} else "full"
-        context = self._context(request, model)
-        return shape_of(model.config, scheme, context=context, cache=cache)
-
-    @staticmethod
-    def _context(request: PlanRequest, model: LocalModel) -> int:
-        return request.context or min(model.config.max_position, DEFAULT_CONTEXT)
-
-    def _lent(self) -> int | None:
-        """Bytes that all computers lend together; None: one has not looked at its devices yet."""
-        computers = (self._computers.local, *self._computers.available())
-        if not all(computer.devices for computer in computers):
-            return None
-        return sum(device.memory_free for computer in computers for device in computer.devices)
-
-    async def _wait_for_workers(self, request: PlanRequest) -> None:
-        names = {computer_of(name).casefold() for name, _ in request.layers or ()}
-        names.discard(self._computers.local.name.casefold())
-
-        def all_there() -> bool:
-            here = self._computers.available()
-            return len(here) >= request.workers and names <= {c.name.casefold() for c in here}
-
-        if not request.workers and not names:
-            if not self._missing:  # who was just lost is not waited for in the middle of a chat
-                await self._settle()
-            return
-        limit = WAIT_FOR_WORKERS_S if request.workers else WAIT_FOR_NAMES_S
-        try:
-            async with asyncio.timeout(limit), self._computers.changed:
-                await self._computers.changed.wait_for(all_there)
-        except TimeoutError:
-            here = ", ".join(c.name for c in self._computers.available()) or "none"
-            if request.workers:
-                raise UsageError(
-                    f"{request.workers} other computers should take part, and within"
-                    f" {limit:.0f} seconds these came: {here}. Start Potluck on the others,"
-                    " pair them, and see `potluck devices`."
-                ) from None
-            raise InvalidLayersError(
-                f"The layers name computers that are not here. Here are: {here}, and this one,"
-                f" {self._computers.local.name}."
-            ) from None
-
-    async def _settle(self) -> None:
-        """Just started, the node has not found everyone yet: give them a moment."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(SETTLE_S), self._computers.changed:
-                await self._computers.changed.wait_for(lambda: not self._computers.expected())
 
     # --- loading
 
@@ -317,9 +182,9 @@ class Master:
         try:
             model = await self._open(request)
             self._enter("waiting", "Looking for your computers")
-            await self._wait_for_workers(request)
+            await self._wait(request)
             self._enter("planning", "Measuring the computers")
-            planned = await self._plan(request, model)
+            planned = await self._planner.plan(request, model)
         except BaseException as error:
             if self.is_ready:
                 self._enter("ready", "Ready")  # the model before is still loaded
@@ -377,7 +242,7 @@ class Master:
 
     def _link_rate(self, node: NodeId) -> float | None:
         """Bytes a second to a computer, as measured last."""
-        link = self._survey.link(self._computers.local.node_id, node)
+        link = self.survey.link(self._computers.local.node_id, node)
         return link.bytes_per_s if link is not None else None
 
     async def _retire(self) -> None:
@@ -445,7 +310,7 @@ class Master:
         planned = deployment.planned
         for task, measured in zip(deployment.tasks, timings.stages, strict=True):
             stage = task.stage
-            self._survey.observe(
+            self.survey.observe(
                 stage.node,
                 device_of(stage.device),
                 planned.model.config,
@@ -468,7 +333,7 @@ class Master:
 
     def lost(self, node_id: NodeId, name: str, how: str) -> bool:
         """A computer is gone. Returns whether the loaded model needed it."""
-        self._survey.forget(node_id)
+        self.survey.forget(node_id)
         deployment = self.deployment
         if deployment is None or not deployment.uses(node_id):
             return False
@@ -484,20 +349,6 @@ class Master:
                 )
             )
         return True
-
-
-def schemes_of(asked: AskedScheme, model: LocalModel) -> tuple[Scheme, ...]:
-    """The schemes that may be used, the preferred one first."""
-    if asked != "auto":
-        return (asked,)
-    if nearest := nearest_schemes(model.config):
-        return nearest
-    if model.seed is not None:  # as if they were files of the usual 16 bits
-        config = model.config
-        tensors = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
-        return schemes_to_try(config, ("BF16",), weight_bytes(config, tensors, "bf16"))
-    dtypes = {tensor.dtype for tensor in model.manifest.tensors}
-    return schemes_to_try(model.config, dtypes, model.manifest.nbytes)
 
 
 def without_constraints(request: PlanRequest) -> PlanRequest:

@@ -1,0 +1,194 @@
+"""From a request for a model to a plan: who is waited for, in what quality, who computes what."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from potluck.api.schema import PlanRequest
+from potluck.cluster.deployment import Member, Planned
+from potluck.cluster.device_names import computer_of
+from potluck.cluster.survey import Survey, Surveyed, shape_of
+from potluck.errors import (
+    InvalidLayersError,
+    NotEnoughMemoryError,
+    OutOfMemoryError,
+    UsageError,
+    format_bytes,
+)
+from potluck.model.footprint import working_bytes
+from potluck.model.nearest import nearest_schemes
+from potluck.model.schemes import AskedScheme, Scheme, schemes_to_try, weight_bytes
+from potluck.plan.cost import ModelShape
+from potluck.plan.placement import computer_names, make_plan
+from potluck.store.registry import LocalModel
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_CONTEXT = 8192  # tokens; a longer one is a choice, since it costs memory everywhere
+WAIT_FOR_WORKERS_S = 120.0  # that were asked for by number
+WAIT_FOR_NAMES_S = 20.0  # that were asked for by name: discovery takes a second or two
+SETTLE_S = 3.0  # mDNS answers within a second; the connections take less
+
+
+class Computer(Member, Surveyed, Protocol):
+    """A computer that can be measured and can hold a stage."""
+
+
+class Computers(Protocol):
+    """Who is there. `changed` is notified whenever that changes."""
+
+    changed: asyncio.Condition
+
+    @property
+    def local(self) -> Computer: ...
+
+    def available(self) -> Sequence[Computer]:
+        """Connected workers that lend themselves now."""
+        ...
+
+    def expected(self) -> int:
+        """How many paired computers may still turn up shortly."""
+        ...
+
+
+class Planner:
+    """Plans on the computers there are; keeps what it measured."""
+
+    def __init__(self, computers: Computers) -> None:
+        self.survey = Survey()
+        self._computers = computers
+
+    async def plan(self, request: PlanRequest, model: LocalModel) -> Planned:
+        """Measure, and decide who would compute what, in the best quality that fits if that is left open.
+
+        Raises:
+            PlanError, UsageError: why there is no such plan.
+        """
+        schemes = schemes_of(request.scheme, model)
+        note = ""
+        for scheme in schemes[:-1]:
+            needed = self._shape(scheme, request, model)
+            lent = self._lent()
+            try:
+                if lent is None or needed.model_memory <= lent:  # else there is nothing to measure
+                    return await self._plan_in(scheme, request, model, note)
+            except (NotEnoughMemoryError, OutOfMemoryError) as error:
+                logger.info("scheme=%s does not fit: %s", scheme, error)
+            note = (
+                f"In {scheme} the model needs {format_bytes(needed.model_memory)} with its cache,"
+                f" and your computers lend {format_bytes(self._lent() or 0)}; this is the best"
+                " quality that fits."
+            )
+        return await self._plan_in(schemes[-1], request, model, note)
+
+    async def _plan_in(
+        self, scheme: Scheme, request: PlanRequest, model: LocalModel, note: str
+    ) -> Planned:
+        context = self._context(request, model)
+        workers = list(self._computers.available())
+        computers = [self._computers.local, *workers]
+        notes = [note] if note else []
+        seats = await self.survey.seats(
+            computers,
+            model.manifest.config,
+            model.config,
+            scheme,
+            working=working_bytes(model.config, context),
+            left_out=notes.append,
+        )
+        links = await self.survey.links(self._computers.local, workers)
+        plan = make_plan(
+            self._shape(scheme, request, model),
+            seats,
+            links,
+            layers=request.layers,
+            min_workers=request.workers,
+        )
+        return Planned(
+            model=model,
+            scheme=scheme,
+            cache=request.cache,
+            note="\n".join(notes),
+            context=context,
+            plan=plan,
+            names=computer_names(seats),
+        )
+
+    def _shape(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> ModelShape:
+        computers = (self._computers.local, *self._computers.available())
+        kinds = {device.kind for computer in computers for device in computer.devices}
+        # A GPU keeps 16 bits; where there is one, the plan counts on no less.
+        cache = request.cache if kinds <= {"cpu"} else "full"
+        context = self._context(request, model)
+        return shape_of(model.config, scheme, context=context, cache=cache)
+
+    @staticmethod
+    def _context(request: PlanRequest, model: LocalModel) -> int:
+        return request.context or min(model.config.max_position, DEFAULT_CONTEXT)
+
+    def _lent(self) -> int | None:
+        """Bytes that all computers lend together; None: one has not looked at its devices yet."""
+        computers = (self._computers.local, *self._computers.available())
+        if not all(computer.devices for computer in computers):
+            return None
+        return sum(device.memory_free for computer in computers for device in computer.devices)
+
+    async def wait(self, request: PlanRequest, *, settle: bool) -> None:
+        """Wait for the workers that were asked for.
+
+        Args:
+            request: names them, or says how many.
+            settle: where it does neither, give who is just being found a moment.
+
+        Raises:
+            UsageError, InvalidLayersError: they did not come in time.
+        """
+        names = {computer_of(name).casefold() for name, _ in request.layers or ()}
+        names.discard(self._computers.local.name.casefold())
+
+        def all_there() -> bool:
+            here = self._computers.available()
+            return len(here) >= request.workers and names <= {c.name.casefold() for c in here}
+
+        if not request.workers and not names:
+            if settle:
+                await self._settle()
+            return
+        limit = WAIT_FOR_WORKERS_S if request.workers else WAIT_FOR_NAMES_S
+        try:
+            async with asyncio.timeout(limit), self._computers.changed:
+                await self._computers.changed.wait_for(all_there)
+        except TimeoutError:
+            here = ", ".join(c.name for c in self._computers.available()) or "none"
+            if request.workers:
+                raise UsageError(
+                    f"{request.workers} other computers should take part, and within"
+                    f" {limit:.0f} seconds these came: {here}. Start Potluck on the others,"
+                    " pair them, and see `potluck devices`."
+                ) from None
+            raise InvalidLayersError(
+                f"The layers name computers that are not here. Here are: {here}, and this one,"
+                f" {self._computers.local.name}."
+            ) from None
+
+    async def _settle(self) -> None:
+        """Just started, the node has not found everyone yet: give them a moment."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S), self._computers.changed:
+                await self._computers.changed.wait_for(lambda: not self._computers.expected())
+
+
+def schemes_of(asked: AskedScheme, model: LocalModel) -> tuple[Scheme, ...]:
+    """The schemes that may be used, the preferred one first."""
+    if asked != "auto":
+        return (asked,)
+    if nearest := nearest_schemes(model.config):
+        return nearest
+    if model.seed is not None:  # as if they were files of the usual 16 bits
+        config = model.config
+        tensors = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
+        return schemes_to_try(config, ("BF16",), weight_bytes(config, tensors, "bf16"))
+    dtypes = {tensor.dtype for tensor in model.manifest.tensors}
+    return schemes_to_try(model.config, dtypes, model.manifest.nbytes)
