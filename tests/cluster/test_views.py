@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from fake_cluster import FakeComputer, FakeComputers, failing, run, until
+from fake_cluster import FakeComputer, FakeComputers, devices, failing, run, until
 
 from potluck.api.schema import Computer, PlanRequest
 from potluck.cluster.master import Master
@@ -122,6 +122,37 @@ def test_a_computer_shows_what_it_is_doing(model: LocalModel) -> None:
         assert (there.state, there.layers, there.color) == ("running", (2, 4), 3)
         assert (here.state, here.layers, here.is_self) == ("running", (0, 2), True)
         assert there.rtt_ms == pytest.approx(0.2)  # as it was measured for the plan
+
+    at_home(model, scenario)
+
+
+def test_the_devices_of_a_computer_are_shown_as_one(model: LocalModel) -> None:
+    async def scenario(home: Home) -> None:
+        home.laptop.devices = devices("cuda", "cpu")
+        request = PlanRequest(
+            layers=(("Desk", 1), ("Laptop", 2), ("Laptop/cpu", 1)), scheme="f32", context=64
+        )
+        home.laptop.gates["load"] = asyncio.Event()
+        loading = asyncio.create_task(home.master.load(request))
+        await until(lambda: home.laptop.calls.count("load") == 2)
+        there = home.view("Laptop")
+        assert (there.state, there.progress, there.layers) == ("loading", 0.5, (1, 4))
+        assert [(d.kind, d.index) for d in there.devices] == [("cuda", 0), ("cpu", 0)]
+        home.laptop.gates["load"].set()
+        deployment = await loading
+
+        done = loaded(deployment, was_there=False)
+        assert [t.name for t in done.nodes] == ["Desk", "Laptop"]
+        for task, sent in zip(deployment.tasks, (0, 10, 20), strict=True):
+            task.progress.sent, task.progress.total = sent, 30 if sent else 0
+            task.progress.bytes_per_s = 5.0
+        moved = load_progress(home.master).nodes[1]
+        assert (moved.sent, moved.total, moved.bytes_per_s, moved.eta_s) == (30, 60, 5.0, 6.0)
+        assert done.plan is not None
+        assert [(s.node, s.device) for s in done.plan.stages] == [
+            ("Desk", "cpu"), ("Laptop", "cuda:0"), ("Laptop", "cpu"),
+        ]  # fmt: skip
+        assert set(done.plan.alone) == {"Desk", "Laptop"}
 
     at_home(model, scenario)
 
