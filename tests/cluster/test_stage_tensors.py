@@ -5,11 +5,14 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from fake_cluster import run
 from packing_engine import Workplace
+from worker_rig import assign
 
 from potluck.cluster.stage_tensors import StageTensors
+from potluck.cluster.worker import check_assignment
 from potluck.errors import (
     BrokenModelError,
     DiskFullError,
@@ -21,7 +24,6 @@ from potluck.ids import Digest
 from potluck.model.manifest import TensorEntry, make_manifest
 from potluck.model.quantized import Quantization
 from potluck.model.schemes import Scheme, packed_bytes
-from potluck.model.stored import find_stored
 from potluck.store.quantised import Packed, remember
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import TensorInfo
@@ -55,10 +57,11 @@ def dtypes(infos: tuple[TensorInfo, ...]) -> set[str]:
 
 
 def check(model: LocalModel, infos: tuple[TensorInfo, ...], scheme: Scheme) -> None:
-    """A worker takes these for its stage."""
-    expected = model.config.stage_tensors(range(1, 3), embedding=False, head=True)
-    found = {info.name: info for info in infos}
-    assert len(find_stored(model.config, expected, found, scheme=scheme, where="")) == len(infos)
+    """A worker takes these for its stage, or refuses them."""
+    message = msgspec.structs.replace(
+        assign(model), scheme=scheme, layers=(1, 3), embedding=False, head=True, tensors=infos
+    )
+    assert check_assignment(message).keys() == {info.digest for info in infos}
 
 
 @pytest.mark.parametrize(
@@ -81,6 +84,22 @@ def test_matrices_are_packed_and_vectors_are_not(
         assert sum(seen) == to_read
         assert tensors.unpacked_bytes == 0
         assert tensors.problem is None
+
+    run(main())
+
+
+def test_a_worker_takes_no_other_bits_than_the_scheme_has(
+    model: LocalModel, workplace: Workplace
+) -> None:
+    async def main() -> None:
+        infos = (await packed(model, workplace, "int4")).infos(is_local=False)
+        for scheme in ("int8", "int4-head8", "bf16"):
+            with pytest.raises(BrokenModelError, match="PACKED4"):
+                check(model, infos, scheme)
+        first, *rest = infos
+        assert first.dtype == "PACKED4"
+        with pytest.raises(BrokenModelError, match="bytes"):
+            check(model, (msgspec.structs.replace(first, nbytes=first.nbytes - 1), *rest), "int4")
 
     run(main())
 
