@@ -1,6 +1,6 @@
 """What is stored quantised is worth what its format says, and stays as it is where that can be."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gguf
@@ -117,6 +117,17 @@ def test_a_zero_point_of_none_wraps_around_in_the_first_version() -> None:
     fill_from_parts(TensorTarget(filled), gptq(), made.parts)
 
     assert torch.equal(filled, made.values)
+
+
+@pytest.mark.parametrize("codes", [range(256), [c for c in range(256) if c & 0x7F != 0x7F]])
+def test_every_code_of_fp8_is_the_number_of_torch(codes: Sequence[int]) -> None:
+    matrix = torch.tensor([list(codes)], dtype=torch.uint8).view(torch.float8_e4m3fn)
+    filled = torch.empty(matrix.shape)
+    parts = {"weight": matrix, "weight_scale": torch.tensor(1.0)}
+
+    fill_from_parts(TensorTarget(filled), Quantization(method="fp8"), parts)
+
+    assert torch.equal(filled.nan_to_num(1e9), matrix.float().nan_to_num(1e9))
 
 
 @pytest.mark.parametrize("index", [-1, 2, 1 << 30])
