@@ -2,6 +2,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 from fake_cluster import run, until
 from worker_rig import DEVICE, Engine, Party, Rig, assign, join
@@ -18,7 +19,7 @@ from potluck.errors import (
 )
 from potluck.ids import Digest
 from potluck.store.registry import LocalModel
-from potluck.wire.messages import DeviceId, Message, Unloaded, WarmingUp
+from potluck.wire.messages import DeviceId, DeviceInfo, Message, Unloaded, WarmingUp
 
 pytestmark = pytest.mark.net
 
@@ -116,6 +117,26 @@ def test_progress_of_another_plan_is_not_this_ones(tmp_path: Path, model: LocalM
     run(main())
 
 
+def test_progress_of_another_device_is_not_this_ones(tmp_path: Path, model: LocalModel) -> None:
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            laptop = (await rig.control()).computer
+            message = msgspec.structs.replace(assign(model), device=DEVICE.id)
+            need = await laptop.assign(message)
+            await laptop.send_weights(need, model.sources, lambda _: None)
+            rig.engine.gate = asyncio.Event()
+            seen: list[float] = []
+            loading = asyncio.create_task(laptop.load(message, model.sources, ALONE, seen.append))
+            await until(lambda: seen)
+            laptop.warming_up(WarmingUp(epoch=1, progress=0.8, device=OTHER.id))
+            laptop.warming_up(WarmingUp(epoch=1, progress=0.9, device=DEVICE.id))
+            rig.engine.gate.set()
+            await loading
+            assert seen == [0.5, 0.9]
+
+    run(main())
+
+
 def test_an_answer_of_the_wrong_kind_is_an_error(tmp_path: Path) -> None:
     class Confused:
         peer = Party("Laptop", tmp_path).me()
@@ -147,19 +168,22 @@ def test_a_stage_that_does_not_listen_cannot_be_connected(tmp_path: Path) -> Non
 # --- this computer
 
 
-class Engines:
-    """One engine that is always up."""
+OTHER = DeviceInfo(kind="cpu", index=1, memory_total=10, memory_free=5)
 
-    devices = (DEVICE,)
+
+class Engines:
+    """Engines that are always up."""
+
+    devices = (DEVICE, OTHER)
 
     def __init__(self) -> None:
-        self.engine = Engine()
+        self.engine, self.other = Engine(), Engine()
 
     async def handle(self, device: DeviceId | None) -> Engine:
-        return self.engine
+        return {None: self.engine, DEVICE.id: self.engine, OTHER.id: self.other}[device]
 
     def running(self) -> tuple[Engine, ...]:
-        return (self.engine,)
+        return self.engine, self.other
 
 
 def local(rig: Rig) -> LocalComputer:
@@ -195,8 +219,32 @@ def test_this_computer_reads_the_models_own_files(tmp_path: Path, model: LocalMo
         await desk.unload(1)
         assert engines.engine.loaded is None
         assert desk.name == "Desk"
-        assert desk.devices == (DEVICE,)
+        assert desk.devices == (DEVICE, OTHER)
         assert (await desk.profile({}, "f32", 8)).device == DEVICE
+
+    run(main())
+
+
+def test_each_device_of_this_computer_has_its_stage(tmp_path: Path, model: LocalModel) -> None:
+    party, engines = Party("Desk", tmp_path), Engines()
+    engines.other.activation_port = 4712
+    desk = LocalComputer(
+        identity=party.identity,
+        me=party.me,
+        engines=cast("Any", engines),
+        addresses=lambda: party.addresses,
+    )
+
+    async def main() -> None:
+        on_other = msgspec.structs.replace(assign(model), device=OTHER.id)
+        assert (await desk.assign(assign(model))).activation_port == 4711
+        assert (await desk.assign(on_other)).activation_port == 4712
+        await desk.load(on_other, model.sources, ALONE, lambda _: None)
+        assert engines.engine.loaded is None
+        assert engines.other.loaded is not None
+        await desk.load(assign(model), model.sources, ALONE, lambda _: None)
+        await desk.unload(1)
+        assert engines.engine.loaded is engines.other.loaded is None
 
     run(main())
 
