@@ -187,6 +187,22 @@ def test_a_device_whose_process_never_starts_is_no_device_of_ours(
     run(main())
 
 
+def test_when_the_best_device_works_no_longer_the_next_one_is_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with Desk(monkeypatch) as engines:
+            for _ in range(RESTARTS + 1):
+                await engines.handle()
+                FakeHandle.made[-1].on_exit(EngineError("driver"))
+            await until(lambda: engines.devices == (SECOND, CPU))
+            with pytest.raises(EngineError, match="driver"):
+                await engines.handle(GPU.id)
+            assert (await engines.handle()).devices == (SECOND,)
+
+    run(main())
+
+
 def test_a_process_that_nobody_uses_ends_and_starts_again_on_demand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -334,7 +334,7 @@ def _add_model(parser: Parser, *, guide: bool = True) -> None:
         "--layers",
         metavar="NAME=N,…",
         type=layers,
-        help="share out by hand, in this order; a name is its best device, name/cuda:1 any other",
+        help="share out by hand, in this order; NAME is its best device, NAME/cuda:1 another",
     )
     group.add_argument(
         "--workers",

@@ -103,7 +103,7 @@ class Engines:
         return tuple(engine.running for engine in engines if engine.running is not None)
 
     async def handle(self, device: DeviceId | None = None) -> StageHandle:
-        """The process of a device, None being the best one; started now if need be.
+        """The process of a device, None being the best one that works; started now if need be.
 
         Raises:
             EngineError: it does not start on this computer.
@@ -111,6 +111,8 @@ class Engines:
         """
         if device is not None and not self._known:
             await self._best.handle()  # it knows which there are
+        if device is None and self._best.is_given_up and self.devices:
+            device = self.devices[0].id
         if device is None or device == self._known[0].id:
             return await self._best.handle()
         if device not in {known.id for known in self._known}:
