@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import torch
 from torch import Tensor
@@ -366,4 +367,7 @@ class _Builder:
         return target
 
     def _empty(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=self._dtype, device=self._device)
+        if self._arena is None:
+            return torch.empty(shape, dtype=self._dtype, device=self._device)
+        memory = self._arena.allocate(prod(shape) * self._dtype.itemsize)
+        return memory.view(self._dtype).view(shape)

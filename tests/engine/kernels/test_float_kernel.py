@@ -43,13 +43,26 @@ def test_a_product_in_f32_is_that_of_float64(
     assert ((y - exact).abs() <= (2 + width / 16) * F32_ROUNDING * rounding).all()
 
 
+@every_path
+@every_dtype
+def test_wide_inputs_in_f32_are_not_rounded(name: str, dtype: torch.dtype) -> None:
+    x, weight = random(2, 5000), random(3, 5000, seed=1).to(dtype)
+
+    y = KERNELS[name].multiply_plain(x, weight, None)
+
+    exact = x.double() @ weight.double().T
+    assert ((y - exact).abs() <= 1e-6 * (x.double().abs() @ weight.double().abs().T)).all()
+
+
 @pytest.mark.parametrize("name", EVERY)
 @every_dtype
 @pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("width", [200, 5003])
 def test_a_product_has_the_dtype_of_its_input(
-    name: str, dtype: torch.dtype, has_bias: bool
+    name: str, dtype: torch.dtype, has_bias: bool, width: int
 ) -> None:
-    x, weight = random(1, 200).to(dtype), random(33, 200, seed=1).to(dtype)
+    x = random(3, width).to(dtype)
+    weight = (random(33, width, seed=1) / width**0.5).to(dtype)
     bias = random(33, seed=2).to(dtype) if has_bias else None
 
     y = EVERY[name].multiply_plain(x, weight, bias)

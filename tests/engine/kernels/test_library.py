@@ -59,7 +59,7 @@ SHAPED = {
     "rotate": partial(emit_rotate, shape=HEADS),
     "rotate_odd": partial(emit_rotate, shape=ODD_HEADS),
     "float_bf16": partial(emit_float_product, kind=KIND_BF16),
-    "float_f16": partial(emit_float_product, kind=KIND_F16, tokens=8),
+    "float_f16": partial(emit_float_product, kind=KIND_F16, inputs=KIND_F16, tokens=8),
     "experts": partial(emit_experts, shape=EXPERTS),
     "decode": partial(emit_decode, shape=LAYER),
     "decode_other": partial(emit_decode, shape=OTHER_LAYER),

@@ -13,7 +13,7 @@ from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.emit import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
 from potluck.engine.kernels.expert_kernel import ExpertShape
-from potluck.engine.kernels.float_kernel import MOST_TOKENS
+from potluck.engine.kernels.float_kernel import MOST_TOKENS, input_kind
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import GROUP, ROWS, blocks_of, group_bytes, groups_of
 from potluck.engine.kernels.library import Kernel, Library, address_of, library
@@ -29,6 +29,7 @@ KINDS = {
     torch.float16: KIND_F16,
     torch.int8: KIND_INT8,  # of caches alone
 }
+_DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 _ROWS_PADDED = 512  # of a matrix of odd size, copied at a time
 _SHARES = 4  # of a product for each thread: the last to finish is late by a quarter at most
 
@@ -113,14 +114,19 @@ class GeneratedKernels(Kernels):
         assert x.shape[1] == width, f"{x.shape[1]} inputs, {width} columns"
         addend = None if bias is None else bias.float()
         assert addend is None or addend.shape == (rows,)
-        inputs, out = x.float().contiguous(), torch.empty((tokens, rows))
-        kind, stride = KINDS[weight.dtype], weight.stride(0) * weight.itemsize
+        kind = KINDS[weight.dtype]
+        wanted = KIND_F32
+        if x.dtype == weight.dtype:  # else 16 bits would round the input
+            wanted = input_kind(self._library.path, kind, width)
+        inputs = x.to(_DTYPES[wanted]).contiguous()
+        out = torch.empty((tokens, rows))
+        stride, item = weight.stride(0) * weight.itemsize, inputs.itemsize
         read, written = inputs.data_ptr(), out.data_ptr()
         added = 0 if addend is None else addend.data_ptr()
         step = max(1, rows // self.shares)
         for first in range(0, tokens, MOST_TOKENS):
-            piece = self._library.float_product(kind, min(tokens - first, MOST_TOKENS))
-            places = (read + 4 * first * width, written + 4 * first * rows, added)
+            piece = self._library.float_product(kind, wanted, min(tokens - first, MOST_TOKENS))
+            places = (read + item * first * width, written + 4 * first * rows, added)
             arguments = (weight.data_ptr(), stride, *places, rows, width)  # `FLOAT_FIELDS`
             self._share(piece, arguments, rows, step)
         return out.to(x.dtype)

@@ -104,10 +104,10 @@ class Library:
         """The kernel of this name; compiled if it is the first time."""
         return self._get(name, _EMITTERS[name])
 
-    def float_product(self, kind: int, tokens: int) -> Kernel:
-        """Products of so many tokens with 16-bit floats of this kind, as a piece."""
-        emit = partial(emit_float_product, kind=kind, tokens=tokens)
-        return self._get(f"float{kind}_{tokens}", emit)
+    def float_product(self, kind: int, inputs: int, tokens: int) -> Kernel:
+        """Products of so many tokens with 16-bit floats, as a piece; of what kinds both are."""
+        emit = partial(emit_float_product, kind=kind, inputs=inputs, tokens=tokens)
+        return self._get(f"float{kind}_{inputs}_{tokens}", emit)
 
     def attend(self, shape: Heads) -> Kernel:
         """Attention of one token, for heads of this shape."""
