@@ -1,5 +1,7 @@
 """The CPU is always a device; memory is what is free now, less a reserve, within the limit."""
 
+from types import SimpleNamespace
+
 import psutil
 import pytest
 import torch
@@ -13,6 +15,7 @@ from potluck.engine.device import (
     find_device,
     find_devices,
     set_threads,
+    use,
 )
 from potluck.errors import UsageError
 
@@ -84,3 +87,67 @@ def test_threads_are_as_many_as_cores_unless_told() -> None:
         assert 1 <= set_threads() <= cores
     finally:
         torch.set_num_threads(before)
+
+
+# --- computers that are not here
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A computer with two of CUDA's; the list is of those whose memory was asked for."""
+    asked: list[int] = []
+
+    def mem_get_info(index: int) -> tuple[int, int]:
+        asked.append(index)
+        return 20 * GB, 24 * GB
+
+    facts = SimpleNamespace(name="GPU", total_memory=24 * GB)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: facts)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", mem_get_info)
+    return asked
+
+
+def test_only_the_first_gpu_is_asked_for_its_memory(two_gpus: list[int]) -> None:
+    found = find_devices()
+
+    assert [(d.kind, d.index) for d in found] == [("cuda", 0), ("cuda", 1), ("cpu", 0)]
+    assert [d.memory_free for d in found[:2]] == [20 * GB, 24 * GB]
+    assert two_gpus == [0]
+
+
+def test_the_process_of_a_device_leaves_the_others_alone(two_gpus: list[int]) -> None:
+    assert find_device("cpu").kind == "cpu"
+    assert two_gpus == []
+    second = find_device("cuda", 1)
+    assert (second.memory_free, second.torch_device) == (20 * GB, torch.device("cuda", 1))
+    assert two_gpus == [1]
+
+
+def test_a_gpu_is_made_the_one_that_a_thread_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+
+    use(torch.device("cpu"))
+    use(torch.device("cuda", 1))
+
+    assert used == [torch.device("cuda", 1)]
+
+
+def test_beside_apples_gpu_the_cpu_lends_what_that_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = SimpleNamespace(total=32 * GB, available=26 * GB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 22 * GB)
+    monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 0)
+
+    gpu, cpu = find_devices()
+    assert (gpu.kind, gpu.memory_free, cpu.memory_total, cpu.memory_free) == (
+        "mps", 22 * GB, 10 * GB, 4 * GB,
+    )  # fmt: skip
+    assert cpu.lendable() == 2 * GB
+    assert cpu.lendable(8 * GB) == 0  # the limit is the GPU's, which has the same RAM
+    memory.available = 12 * GB
+    assert gpu.now().memory_free == 12 * GB
+    assert cpu.now().memory_free == 0
