@@ -139,31 +139,7 @@ def test_a_group_that_is_not_there_is_refused(index: int) -> None:
         fill_from_parts(TensorTarget(torch.empty(16, 64)), gptq(), made.parts)
 
 
-KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
-K_KINDS = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"]
 K_INPUTS = 512
-
-
-def gguf_blocks(kind: str, rows: int, seed: int = 0) -> tuple[np.ndarray, Tensor]:
-    """Bytes (rows, bytes of a row), and what the package says that they are worth."""
-    dtype = gguf.GGMLQuantizationType[kind]
-    if kind in KINDS:
-        blocks = gguf.quants.quantize(random_matrix(rows, K_INPUTS, seed).numpy(), dtype)
-    else:
-        blocks = random_blocks(kind, rows, seed)
-    return blocks, torch.from_numpy(gguf.quants.dequantize(blocks, dtype))
-
-
-def random_blocks(kind: str, rows: int, seed: int) -> np.ndarray:
-    """Any bytes are blocks; only their scales, which are f16, must be numbers."""
-    inputs, nbytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
-    random = np.random.default_rng(seed)
-    blocks = random.integers(0, 256, (rows, K_INPUTS // inputs, nbytes), dtype=np.uint8)
-    halves = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
-    for at in halves.get(kind, (0,)):
-        scales = random.uniform(0.001, 0.01, blocks.shape[:2]).astype(np.float16)
-        blocks[..., at : at + 2] = scales[..., None].view(np.uint8)
-    return blocks.reshape(rows, -1)
 
 
 def fill(target: TensorTarget | PackedTarget, rows: StoredRows, blocks: np.ndarray) -> None:
@@ -171,30 +147,6 @@ def fill(target: TensorTarget | PackedTarget, rows: StoredRows, blocks: np.ndarr
     step = 2 * rows.step
     for first in range(0, len(blocks), step):
         rows.fill(target, first, memoryview(bytearray(blocks[first : first + step])))
-
-
-@pytest.mark.parametrize("kind", [*KINDS, *K_KINDS])
-def test_blocks_of_gguf_are_worth_what_the_package_says(kind: str) -> None:
-    blocks, values = gguf_blocks(kind, rows=75)
-    filled = torch.empty_like(values)
-    rows = StoredRows(f"GGUF_{kind}", K_INPUTS)
-
-    fill(TensorTarget(filled), rows, blocks)
-
-    assert rows.nbytes == blocks.shape[1]
-    assert torch.equal(filled, values)
-
-
-@pytest.mark.parametrize(
-    ("kind", "bits"), [("Q4_0", 4), ("Q4_0", 8), ("Q5_0", 8), ("Q8_0", 8), ("IQ4_NL", 8)]
-)
-def test_integers_of_gguf_are_packed_as_they_are(kind: str, bits: int) -> None:
-    blocks, values = gguf_blocks(kind, rows=75)
-    packed, target = packed_target(75, bits, K_INPUTS)
-
-    fill(target, StoredRows(f"GGUF_{kind}", K_INPUTS), blocks)
-
-    assert torch.equal(packed.dequantise(), values)
 
 
 def as_llama_cpp_has_them(rows: Tensor, heads: int) -> Tensor:

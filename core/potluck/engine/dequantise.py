@@ -10,7 +10,7 @@
     packed  along i, with half of the range added to the integers; zero points lie along o.
             (compressed-tensors `pack_quantized.py`)
     fp8, integers   a byte each, times the scale of the block, row or matrix
-    gguf    rows of blocks, ggml-common.h of llama.cpp; `gguf.quants` knows what they are worth
+    gguf    rows of blocks: `gguf_blocks.py`
 
 Rows of 16 at a time reach the target, whose groups of 32 inputs hold the integers exactly where the
 format's groups are made of those.
@@ -20,12 +20,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-import gguf.quants
-import numpy as np
 import torch
-from gguf import GGMLQuantizationType
 from torch import Tensor
 
+from potluck.engine.gguf_blocks import block_integers, block_numbers
 from potluck.engine.kernels.layout import GROUP, ROWS, groups_of
 from potluck.engine.targets import Target
 from potluck.errors import BrokenModelError
@@ -72,13 +70,11 @@ class StoredRows:
             return
         blocks = torch.frombuffer(data, dtype=torch.uint8).view(-1, self.nbytes)
         kind = self._dtype.removeprefix(GGUF)
-        if (read := _INTEGER_BLOCKS.get(kind)) is not None:
-            integers, scales = read(self._ordered(blocks))
-            target.fill_integers(first, integers, scales)
-            return
-        with np.errstate(all="ignore"):  # a scale that is no number is found when it is packed
-            values = gguf.quants.dequantize(blocks.numpy(), GGMLQuantizationType[kind])
-        target.fill(first, self._ordered(torch.from_numpy(values)))
+        ordered = self._ordered(blocks)
+        if (found := block_integers(kind, ordered)) is not None:
+            target.fill_integers(first, *found)
+        else:
+            target.fill(first, block_numbers(kind, ordered))
 
     def _ordered(self, rows: Tensor) -> Tensor:
         return rows if self._interleaved is None else _in_halves(rows, self._interleaved)
@@ -252,47 +248,6 @@ def _pieces(target: Target) -> Iterator[tuple[int, int]]:
     step = max(ROWS, _AT_ONCE // max(1, target.width) // ROWS * ROWS)
     for first in range(0, target.rows, step):
         yield first, min(first + step, target.rows)
-
-
-def _q4_0(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """An f16 scale, and 16 bytes: inputs 0 to 15 in the low halves, 16 to 31 in the high ones."""
-    groups = blocks.unflatten(1, (-1, 18))
-    packed = groups[..., 2:]
-    integers = torch.cat((packed & 15, packed >> 4), -1).view(torch.int8) - 8
-    return integers.flatten(1), _half_scales(groups)
-
-
-def _q5_0(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """The same with 4 bytes behind the scale: the fifth bit of each input, in order from the low end."""
-    groups = blocks.unflatten(1, (-1, 22))
-    packed = groups[..., 6:]
-    low = torch.cat((packed & 15, packed >> 4), -1)
-    fifth = (groups[..., 2:6, None] >> torch.arange(8, dtype=torch.uint8)).flatten(-2) & 1
-    return ((low | fifth << 4).view(torch.int8) - 16).flatten(1), _half_scales(groups)
-
-
-def _iq4_nl(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """As Q4_0, but the four bits are the place of an integer in a table."""
-    groups = blocks.unflatten(1, (-1, 18))
-    packed = groups[..., 2:]
-    places = torch.cat((packed & 15, packed >> 4), -1)
-    return _IQ4_INTEGERS[places.long()].flatten(1), _half_scales(groups)
-
-
-def _q8_0(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """An f16 scale, and 32 bytes."""
-    groups = blocks.unflatten(1, (-1, 34))
-    return groups[..., 2:].contiguous().view(torch.int8).flatten(1), _half_scales(groups)
-
-
-_INTEGER_BLOCKS = {"Q4_0": _q4_0, "Q5_0": _q5_0, "Q8_0": _q8_0, "IQ4_NL": _iq4_nl}
-_IQ4_INTEGERS = torch.tensor(
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=torch.int8
-)
-
-
-def _half_scales(groups: Tensor) -> Tensor:
-    return groups[..., :2].contiguous().view(torch.float16).float().squeeze(-1)
 
 
 def _in_halves(rows: Tensor, head: int) -> Tensor:

@@ -1,0 +1,120 @@
+"""What the blocks of GGUF hold: rows of bytes in, integers with scales or numbers out.
+
+`ggml-common.h` and `ggml-quants.c` of llama.cpp say what lies where; each function says it again for its
+type. Those in use most are read by torch, which takes a third to a half of the time that the `gguf`
+package takes, and equal its numbers to the bit; the others are read by the package.
+"""
+
+from collections.abc import Callable, Mapping
+
+import gguf.quants
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType
+from torch import Tensor
+
+_IQ4_INTEGERS = torch.tensor(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=torch.int8
+)
+
+
+def block_integers(kind: str, rows: Tensor) -> tuple[Tensor, Tensor] | None:
+    """(n, bytes) → integers (n, width), i8, and scales of 32 each, f32; None: they are no such."""
+    read = _INTEGERS.get(kind)
+    return None if read is None else read(rows)
+
+
+def block_numbers(kind: str, rows: Tensor) -> Tensor:
+    """(n, bytes) → (n, width), f32."""
+    if (read := _NUMBERS.get(kind)) is not None:
+        return read(rows)
+    with np.errstate(all="ignore"):  # a scale that is no number is found when it is packed
+        return torch.from_numpy(gguf.quants.dequantize(rows.numpy(), GGMLQuantizationType[kind]))
+
+
+def _q4_0(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """An f16 scale, and 16 bytes: inputs 0 to 15 in the low halves, 16 to 31 in the high ones."""
+    groups = rows.unflatten(1, (-1, 18))
+    integers = _halves(groups[..., 2:]).view(torch.int8) - 8
+    return integers.flatten(1), _f16(groups, 0)
+
+
+def _q5_0(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The same with 4 bytes behind the scale: the fifth bit of each input, in order from the low end."""
+    groups = rows.unflatten(1, (-1, 22))
+    fifth = (groups[..., 2:6, None] >> torch.arange(8, dtype=torch.uint8)).flatten(-2) & 1
+    integers = (_halves(groups[..., 6:]) | fifth << 4).view(torch.int8) - 16
+    return integers.flatten(1), _f16(groups, 0)
+
+
+def _q8_0(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """An f16 scale, and 32 bytes."""
+    groups = rows.unflatten(1, (-1, 34))
+    return groups[..., 2:].contiguous().view(torch.int8).flatten(1), _f16(groups, 0)
+
+
+def _iq4_nl(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """As Q4_0, but the four bits are the place of an integer in a table."""
+    groups = rows.unflatten(1, (-1, 18))
+    return _IQ4_INTEGERS[_halves(groups[..., 2:]).long()].flatten(1), _f16(groups, 0)
+
+
+def _q4_k(rows: Tensor) -> Tensor:
+    """Two f16 scales, 12 bytes of 8 scales and minima, and 4 times 32 bytes: low halves, high halves."""
+    blocks = rows.unflatten(1, (-1, 144))
+    return _less_minima(blocks, _halves(blocks[..., 16:].unflatten(-1, (4, 32))))
+
+
+def _q5_k(rows: Tensor) -> Tensor:
+    """The same with 32 bytes in between: bit i has the fifth bits of the i-th 32 inputs."""
+    blocks = rows.unflatten(1, (-1, 176))
+    fifth = (blocks[..., None, 16:48] >> torch.arange(8, dtype=torch.uint8)[:, None]) & 1
+    low = _halves(blocks[..., 48:].unflatten(-1, (4, 32))).view(fifth.shape)
+    return _less_minima(blocks, low | fifth << 4)
+
+
+def _q6_k(rows: Tensor) -> Tensor:
+    """Twice 64 bytes of low bits, twice 32 bytes of two high ones, 16 scales of i8, and an f16 one."""
+    blocks = rows.unflatten(1, (-1, 210))
+    shape = (*blocks.shape[:2], 8, 32)
+    low = _halves(blocks[..., :128].unflatten(-1, (2, 64))).reshape(shape)
+    places = torch.arange(0, 8, 2, dtype=torch.uint8)[:, None]
+    high = (blocks[..., 128:192].unflatten(-1, (2, 1, 32)) >> places) & 3
+    integers = (low | high.reshape(shape) << 4).view(torch.int8) - 32
+    scales = _f16(blocks, 208)[..., None] * blocks[..., 192:208].view(torch.int8)
+    return integers.view(*shape[:2], 16, 16).float().mul_(scales[..., None]).flatten(1)
+
+
+_INTEGERS: Mapping[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
+    "Q4_0": _q4_0,
+    "Q5_0": _q5_0,
+    "Q8_0": _q8_0,
+    "IQ4_NL": _iq4_nl,
+}
+_NUMBERS: Mapping[str, Callable[[Tensor], Tensor]] = {"Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k}
+
+
+def _halves(octets: Tensor) -> Tensor:
+    """Along the last axis all low halves, then all high ones."""
+    return torch.cat((octets & 15, octets >> 4), -1)
+
+
+def _f16(blocks: Tensor, at: int) -> Tensor:
+    """The f16 that begins at this byte of each block, as f32."""
+    return blocks[..., at : at + 2].contiguous().view(torch.float16).float().squeeze(-1)
+
+
+def _less_minima(blocks: Tensor, integers: Tensor) -> Tensor:
+    """Scale · integer - minimum, of 8 scales and minima in each block of 256.
+
+    Of their six bits, bytes 4 to 7 have those of the first four scales and bytes 8 to 11 those of the
+    first four minima; their two upper bits belong above the four bits in bytes 12 to 15, where the low
+    halves are the other scales and the high halves the other minima.
+    """
+    first, second, both = blocks[..., 4:16].unflatten(-1, (3, 4)).unbind(-2)
+    scales = torch.cat((first & 63, both & 15 | first >> 2 & 48), -1)
+    minima = torch.cat((second & 63, both >> 4 | second >> 2 & 48), -1)
+    scale = _f16(blocks, 0)[..., None] * scales.float()  # (n, blocks, 8)
+    minimum = _f16(blocks, 2)[..., None] * minima.float()
+    numbers = integers.reshape(*blocks.shape[:2], 8, 32).float()
+    return numbers.mul_(scale[..., None]).sub_(minimum[..., None]).flatten(1)

@@ -1,0 +1,75 @@
+"""Blocks of GGUF hold what the `gguf` package says, to the bit, and integers stay integers."""
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from quantised_tensors import random_matrix
+from torch import Tensor
+
+from potluck.engine.dequantise import StoredRows
+from potluck.engine.gguf_blocks import block_integers, block_numbers
+from potluck.engine.kernels import PackedWeight, ReferenceKernels
+from potluck.engine.targets import PackedTarget, worth
+from potluck.model.quantized import GGUF_BLOCKS
+
+WIDTH = 512
+QUANTISED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]  # what the package can make itself
+INTEGERS = {"Q4_0": 4, "Q5_0": 8, "Q8_0": 8, "IQ4_NL": 8}  # and the least bits that hold them
+
+
+def blocks_of(kind: str, rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Bytes (rows, bytes of a row), and what the package says that they are worth."""
+    dtype = gguf.GGMLQuantizationType[kind]
+    if kind in QUANTISED:
+        blocks = gguf.quants.quantize(random_matrix(rows, WIDTH, seed).numpy(), dtype)
+    else:
+        blocks = random_blocks(kind, rows, seed)
+    values = torch.from_numpy(gguf.quants.dequantize(blocks, dtype))
+    return torch.from_numpy(blocks), values
+
+
+def random_blocks(kind: str, rows: int, seed: int) -> np.ndarray:
+    """Any bytes are blocks; only their scales, which are f16, must be numbers."""
+    inputs, nbytes = GGUF_BLOCKS[kind]
+    random = np.random.default_rng(seed)
+    blocks = random.integers(0, 256, (rows, WIDTH // inputs, nbytes), dtype=np.uint8)
+    halves = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+    for at in halves.get(kind, (0,)):
+        scales = random.uniform(0.001, 0.01, blocks.shape[:2]).astype(np.float16)
+        blocks[..., at : at + 2] = scales[..., None].view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+@pytest.mark.parametrize("kind", sorted(GGUF_BLOCKS))
+def test_blocks_are_worth_what_the_package_says(kind: str) -> None:
+    blocks, values = blocks_of(kind, rows=75)
+
+    found = block_integers(kind, blocks)
+
+    assert (found is not None) == (kind in INTEGERS)
+    numbers = block_numbers(kind, blocks) if found is None else worth(*found)
+    assert numbers.dtype == torch.float32
+    assert torch.equal(numbers, values)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_integers_are_packed_as_they_are(kind: str, bits: int) -> None:
+    blocks, values = blocks_of(kind, rows=48)
+    packed = PackedWeight.empty(48, WIDTH, bits)
+    rows = StoredRows(f"GGUF_{kind}", WIDTH)
+
+    target = PackedTarget(packed, 0, 48, ReferenceKernels())
+    rows.fill(target, 0, memoryview(bytearray(blocks.numpy().tobytes())))
+
+    assert torch.equal(packed.dequantise(), values) == (bits >= INTEGERS[kind])
+
+
+def test_scales_that_are_no_numbers_are_no_integers_either() -> None:
+    blocks = torch.full((16, GGUF_BLOCKS["Q8_0"][1]), 0x7F, dtype=torch.uint8)  # NaN in f16
+
+    found = block_integers("Q8_0", blocks)
+
+    assert found is not None
+    assert found[1].isnan().all()
