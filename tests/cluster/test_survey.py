@@ -10,7 +10,7 @@ from potluck.errors import EngineError, PeerLostError
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import weight_bytes
 from potluck.plan.cost import Seat
-from potluck.wire.messages import DeviceInfo
+from potluck.wire.messages import Address, DeviceInfo
 
 SHAPE = ModelConfig.from_dict(CONFIG)
 MIXED_CONFIG = {
@@ -56,6 +56,23 @@ def test_layers_of_another_size_are_another_kind() -> None:
 def test_a_tied_head_is_known_as_one() -> None:
     config = ModelConfig.from_dict({**CONFIG, "tie_word_embeddings": True})
     assert shape_of(config, "f32", context=64).tied
+
+
+@pytest.mark.parametrize(("host", "together"), [("127.0.0.1", 1), ("10.0.0.7", 2)])
+def test_nodes_on_one_computer_measure_one_after_the_other(host: str, together: int) -> None:
+    async def main() -> None:
+        desk, laptop = FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
+        laptop.addresses = (Address(host=host, port=4002),)
+        desk.gates["profile"] = laptop.gates["profile"] = asyncio.Event()
+        measuring = asyncio.create_task(seats(Survey(), desk, laptop))
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+        assert len(desk.calls + laptop.calls) == together
+        desk.gates["profile"].set()
+        assert len(await measuring) == 2
+
+    run(main())
 
 
 def test_every_computer_is_measured_once_for_a_shape() -> None:

@@ -186,15 +186,18 @@ def _hop_ms(token: Token) -> float:
 
 
 def _split(times: Sequence[StageTimes], layers: int) -> LayerSplit:
-    """Of one layer of a stage, where each part is the median of its own times."""
-    layers = max(layers, 1)
-    products = median(each.products_ms for each in times) / layers
-    attention = median(each.attention_ms for each in times) / layers
+    """Of one layer of a stage: the median of the whole, cut as the rounds say in the median.
+
+    A part's share of its own round stays the same when a whole round is slow.
+    """
+    if not layers:
+        return LayerSplit(products=0.0, attention=0.0, rest=0.0)
     whole = median(each.layers_ms for each in times) / layers
+    products = median(each.products_ms / each.layers_ms for each in times)
+    attention = median(each.attention_ms / each.layers_ms for each in times)
     # Parts that were timed alone may take a little longer than together.
-    return LayerSplit(
-        products=products, attention=attention, rest=max(0.0, whole - products - attention)
-    )
+    rest = max(0.0, 1 - products - attention)
+    return LayerSplit(products=whole * products, attention=whole * attention, rest=whole * rest)
 
 
 def _mean_split(stages: Sequence[BenchStage]) -> LayerSplit:

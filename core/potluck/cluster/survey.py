@@ -5,9 +5,10 @@ anew when they are old, and memory is always what is free now.
 """
 
 import asyncio
+import ipaddress
 import logging
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -123,8 +124,8 @@ class Survey:
     ) -> list[Seat]:
         """A seat for each device that could be measured; computers and devices in the order given.
 
-        Computers measure at the same time, the devices of one of them one after the other: two at
-        once would slow each other down.
+        Computers measure at the same time, the devices of one of them one after the other, and so do
+        several nodes on one computer: two at once would slow each other down.
 
         Args:
             computers: the master first.
@@ -137,9 +138,13 @@ class Survey:
         Raises:
             PotluckError: the first computer, which is the master, cannot compute.
         """
-        everyone = await asyncio.gather(
-            *(self._measure_devices(c, raw_config, config, scheme) for c in computers)
-        )
+        turns: defaultdict[NodeId, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+        async def measure(computer: Surveyed) -> "list[Profiled | _Problem]":
+            async with turns[_machine(computer, computers[0])]:
+                return await self._measure_devices(computer, raw_config, config, scheme)
+
+        everyone = await asyncio.gather(*map(measure, computers))
         seats: list[Seat] = []
         for computer, results in zip(computers, everyone, strict=True):
             profiles = [result for result in results if isinstance(result, Profiled)]
@@ -259,6 +264,19 @@ class Survey:
         """The computer left: when it comes back, it may have moved or changed."""
         self._links = {key: link for key, link in self._links.items() if node_id not in key}
         self._failed = {key: when for key, when in self._failed.items() if node_id not in key}
+
+
+def _machine(node: Surveyed, master: Surveyed) -> NodeId:
+    """Whose processor a node computes with: its own, or the master's, if it is reached by loopback."""
+    is_here = any(_is_loopback(address.host) for address in node.addresses)
+    return master.node_id if is_here else node.node_id
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, or an address with its zone
+        return False
 
 
 def _pairs(master: Surveyed, workers: Sequence[Surveyed]) -> Iterable[tuple[Surveyed, Surveyed]]:

@@ -90,7 +90,7 @@ class StageMeter:
         return StageTimes(
             weight_bytes=self.weight_bytes,
             read_bytes_per_s=read_bytes_per_s,
-            layers_ms=_MS * layers_s,
+            layers_ms=_MS * max(layers_s, _TICK),
             products_ms=_MS * products_s,
             attention_ms=_MS * attention_s,
             head_ms=_MS * head_s,
