@@ -18,7 +18,7 @@ from potluck.errors import BrokenModelError
 from potluck.model.quantized import Quantization
 
 # More rows than a piece has, an odd number of them, and groups that are cut off.
-ROWS, INPUTS = 2072, 160
+ROWS, INPUTS = 4120, 160
 Make = Callable[[Tensor], Quantised]
 
 
