@@ -175,6 +175,7 @@ def test_every_device_is_a_seat_measured_one_after_the_other_and_once() -> None:
     async def main() -> None:
         survey, desk, laptop = Survey(), FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
         desk.devices = devices("cuda", "cuda", "cpu")
+        laptop.addresses = (Address(host="10.0.0.7", port=4002),)
         desk.gates["profile"] = asyncio.Event()
 
         asking = asyncio.create_task(seats(survey, desk, laptop))
