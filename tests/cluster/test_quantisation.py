@@ -149,18 +149,51 @@ def test_what_the_disk_has_no_room_for_is_not_begun(tmp_path: Path) -> None:
 def test_the_rate_is_what_was_measured_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantisation, "MEASURABLE", 1000)
-    times = iter([10.0, 10.5, 20.0, 20.0])
+    monkeypatch.setattr(quantisation, "MEASURABLE", 2000)
+    now = 10.0
 
     async def main() -> None:
-        with Workplace(tmp_path, clock=lambda: next(times)) as workplace:
-            assert workplace.quantisation.rate >= quantisation.CORE_RATE
-            await packing(workplace, matrix(1))
-            assert workplace.quantisation.rate == 2 * 16 * 32 / 0.5
-            assert workplace.quantisation.pays(2000.0)
-            assert not workplace.quantisation.pays(3000.0)
+        nonlocal now
+        with Workplace(tmp_path, clock=lambda: now) as workplace:
+            usual = workplace.quantisation.rate
+            assert usual >= quantisation.CORE_RATE
+            await pack_for(workplace, 0.25, matrix(1))  # 1024 bytes are too few to say
+            assert workplace.quantisation.rate == usual
+            await pack_for(workplace, 0.25, matrix(2), matrix(3))
+            assert workplace.quantisation.rate == 2048 / 0.5
+            assert workplace.quantisation.pays(4000.0)
+            assert not workplace.quantisation.pays(5000.0)
             assert workplace.quantisation.pays(None)
-            await packing(workplace, matrix(2))  # too fast for the clock: says nothing
-            assert workplace.quantisation.rate == 2048.0
+            now += quantisation.RATE_AGE_S
+            assert workplace.quantisation.rate == usual
+
+    async def pack_for(workplace: Workplace, seconds: float, *matrices: Matrix) -> None:
+        """Each takes so long, one after the other."""
+
+        def done(matrix: Matrix, packed: Packed) -> None:
+            nonlocal now
+            now += seconds
+
+        await workplace.quantisation.pack(matrices, done)
+
+    run(main())
+
+
+def test_packing_that_is_slower_than_the_link_is_given_up(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantisation, "MEASURABLE", 1)
+    monkeypatch.setattr(quantisation, "CORE_RATE", 1e18)
+    made: list[str] = []
+
+    async def main() -> None:
+        await workplace.quantisation.pack(
+            [matrix(number) for number in range(5 * AT_A_TIME)],
+            lambda matrix, _: made.append(matrix.name),
+            link_rate=1e15,
+        )
+
+        assert 1 <= len(made) <= AT_A_TIME
+        assert sorted(made) == sorted(workplace.engine.packed)
 
     run(main())

@@ -235,7 +235,7 @@ class Deployment:
 
     async def _give(self, task: StageTask) -> int:
         async with self._packing:  # one stage after the other: the first is sent meanwhile
-            await task.pack()
+            await task.pack(self._link_rate(task.stage.node))
         return await _named(task, task.give(lambda: self._enter("streaming")))
 
     def _enter(self, phase: Phase) -> None:

@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 
 CORE_RATE = 500e6  # bytes of bf16 a second: 500 to 800 were measured, digests of both ends included
 AT_A_TIME = (os.cpu_count() or 1) + 1  # one more than are packed: it is flushed meanwhile
-MEASURABLE = 100_000_000  # bytes; less is over before all cores are busy
+MEASURABLE = 500_000_000  # bytes; after less the kernels may just have been compiled
+RATE_AGE_S = 900.0  # this computer may have been busy with something else
 
 
 class Engine(Protocol):
@@ -84,19 +85,35 @@ class Quantisation:
             clock: seconds.
         """
         self.store, self.memory = store, memory
-        self.rate = CORE_RATE * (os.cpu_count() or 1)  # bytes read a second, as measured last
         self._engine = engine
         self._clock = clock
+        self._measured: tuple[float, float] | None = None  # when, and bytes a second
         self._under_way: dict[tuple[ModelId, str], asyncio.Task[Packed]] = {}
 
-    def pays(self, bytes_per_s: float | None) -> bool:
-        """Whether to pack before sending over such a link; None: nobody has measured it."""
-        return bytes_per_s is None or bytes_per_s < self.rate
+    @property
+    def rate(self) -> float:
+        """Bytes read a second, as measured not long ago, or as is usual."""
+        if self._measured is not None and self._clock() - self._measured[0] < RATE_AGE_S:
+            return self._measured[1]
+        return CORE_RATE * (os.cpu_count() or 1)
+
+    def pays(self, link_rate: float | None) -> bool:
+        """Whether to pack before sending over a link of so many bytes a second, if that is known."""
+        return link_rate is None or link_rate < self.rate
 
     async def pack(
-        self, matrices: Sequence[Matrix], done: Callable[[Matrix, Packed], None]
+        self,
+        matrices: Sequence[Matrix],
+        done: Callable[[Matrix, Packed], None],
+        *,
+        link_rate: float | None = None,
     ) -> None:
-        """Pack these, in about this order; each is in the store when `done` is told.
+        """Pack these, in about this order, as long as it pays.
+
+        Args:
+            matrices: which.
+            done: told of each when it is in the store.
+            link_rate: of the link that they are for; None: all of them are packed.
 
         Raises:
             StoreError: the disk does not take them; an IntegrityError: a file of the model is damaged.
@@ -104,18 +121,24 @@ class Quantisation:
             EngineError: the stage process is gone.
         """
         await asyncio.to_thread(self.store.free_for, sum(m.packed_bytes for m in matrices))
-        waiting, started = iter(matrices), self._clock()
+        waiting, started, nbytes = iter(matrices), self._clock(), 0
 
         async def work() -> None:
+            nonlocal nbytes
             for matrix in waiting:
                 # Shielded: what the stage process is writing is kept, though nobody waits any more.
                 done(matrix, await asyncio.shield(self._task(matrix)))
+                nbytes += matrix.nbytes
+                self._measure(nbytes, self._clock() - started)
+                if not self.pays(link_rate):
+                    return
 
         await together(work() for _ in range(AT_A_TIME))
-        nbytes, seconds = sum(matrix.nbytes for matrix in matrices), self._clock() - started
-        logger.info("quantised bytes=%d seconds=%.2f", nbytes, seconds)
+        logger.info("quantised bytes=%d seconds=%.2f", nbytes, self._clock() - started)
+
+    def _measure(self, nbytes: int, seconds: float) -> None:
         if nbytes >= MEASURABLE and seconds > 0:
-            self.rate = nbytes / seconds
+            self._measured = (self._clock(), nbytes / seconds)
 
     def _task(self, matrix: Matrix) -> "asyncio.Task[Packed]":
         key = (matrix.model, matrix.key)

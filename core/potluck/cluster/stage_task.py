@@ -102,15 +102,15 @@ class StageTask:
         if is_packed_first and not self.member.is_local:
             self.progress.to_pack = self.tensors.unpacked_bytes
 
-    async def pack(self) -> None:
-        """Pack what is to be packed before it is sent."""
+    async def pack(self, link_rate: float | None) -> None:
+        """Pack what is to be packed before it is sent over a link of so many bytes a second."""
 
         def packed(nbytes: int) -> None:
             self.progress.packed += nbytes
             self.changed()
 
         if self.progress.to_pack:
-            await self.tensors.pack(packed)
+            await self.tensors.pack(packed, link_rate=link_rate)
             self.progress.packed = self.progress.to_pack  # or given up
             self.changed()
 

@@ -126,19 +126,22 @@ class StageTensors:
     def _unpacked(self) -> list[Matrix]:
         return [t.matrix for t in self._tensors if t.matrix is not None and t.packed is None]
 
-    async def pack(self, done: Callable[[int], None]) -> None:
-        """Pack what never was. Where the disk does not take it there is a `problem`.
+    async def pack(self, done: Callable[[int], None], *, link_rate: float | None = None) -> None:
+        """Pack what never was, as long as it pays. Where the disk takes no more there is a `problem`.
 
         Args:
             done: told the bytes of each matrix that is packed.
+            link_rate: bytes a second of the link that they are for; None: all are packed.
 
         Raises:
             BrokenModelError: the model's files are damaged.
             EngineError: the stage process is gone.
         """
-        await self._pack(self._unpacked, done)
+        await self._pack(self._unpacked, done, link_rate)
 
-    async def _pack(self, matrices: list[Matrix], done: Callable[[int], None]) -> None:
+    async def _pack(
+        self, matrices: list[Matrix], done: Callable[[int], None], link_rate: float | None = None
+    ) -> None:
         quantisation = self._quantisation
         if quantisation is None or not matrices:
             return
@@ -150,7 +153,7 @@ class StageTensors:
             done(matrix.nbytes)
 
         try:
-            await quantisation.pack(matrices, packed)
+            await quantisation.pack(matrices, packed, link_rate=link_rate)
         except IntegrityError as error:
             raise BrokenModelError(
                 f"The files of {self._model.name} are not what they were when they were opened:"
