@@ -1,6 +1,8 @@
 import asyncio
 import math
+from typing import Any
 
+import msgspec
 import pytest
 from fake_cluster import FakeComputer, devices, failing, run, until
 from model_folders import CONFIG
@@ -10,7 +12,7 @@ from potluck.errors import EngineError, PeerLostError
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import weight_bytes
 from potluck.plan.cost import Seat
-from potluck.wire.messages import Address, DeviceInfo
+from potluck.wire.messages import Address, DeviceInfo, Profiled
 
 SHAPE = ModelConfig.from_dict(CONFIG)
 MIXED_CONFIG = {
@@ -221,6 +223,25 @@ def test_a_device_that_cannot_be_measured_is_left_out_and_named() -> None:
         desk.errors["profile"] = failing(EngineError("No driver."), 2)
         with pytest.raises(EngineError, match="No driver"):
             await survey.seats([desk], CONFIG, SHAPE, "bf16", left_out=notes.append)
+
+    run(main())
+
+
+def test_a_computer_that_lists_or_measures_a_device_twice_has_it_once() -> None:
+    class Confused(FakeComputer):
+        async def profile(self, *asked: Any) -> Profiled:
+            profile = await super().profile(*asked)
+            return msgspec.structs.replace(profile, device=self.devices[0])
+
+    async def main() -> None:
+        desk, odd = FakeComputer("Desk", 1), Confused("Odd", 2)
+        first, second = devices("cuda", "cuda")
+        odd.devices = (first, first, second)
+        notes: list[str] = []
+        found = await Survey().seats([desk, odd], CONFIG, SHAPE, "f32", left_out=notes.append)
+        assert [(seat.name, seat.device) for seat in found[1:]] == [("Odd", "cuda:0")]
+        assert len(notes) == 1
+        assert "Odd/cuda:1" in notes[0]
 
     run(main())
 

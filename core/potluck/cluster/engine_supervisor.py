@@ -73,8 +73,8 @@ class EngineSupervisor:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing would be lost if it ended."""
-        return self.is_given_up if self._handle is None else self._handle.is_idle
+        """Whether it is up, and nothing would be lost if it ended."""
+        return self._handle is not None and self._handle.is_idle
 
     async def handle(self) -> StageHandle:
         """The running stage process; waits while it starts.

@@ -163,7 +163,8 @@ class Survey:
         """What each device of a computer measured, or why not."""
         results: list[Profiled | _Problem] = []
         # None: its engine is just starting. The best device is asked; then the others are known.
-        todo: deque[DeviceInfo | None] = deque(computer.devices or (None,))
+        once = {device.id: device for device in computer.devices}  # whatever a peer lists
+        todo: deque[DeviceInfo | None] = deque(once.values() or (None,))
         while todo:
             device = todo.popleft()
             try:
@@ -197,6 +198,8 @@ class Survey:
                     " It may run another version of Potluck: update it."
                 )
             measured = known.device
+            if device is not None and measured.id != device.id:
+                raise EngineError(f"{computer.name} measured another device than it was asked.")
             self._profiles[computer.node_id, measured.id, measured.name, shape, scheme] = known
         return known
 
