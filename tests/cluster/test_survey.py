@@ -229,8 +229,8 @@ def test_a_device_that_cannot_be_measured_is_left_out_and_named() -> None:
 
 def test_a_computer_that_lists_or_measures_a_device_twice_has_it_once() -> None:
     class Confused(FakeComputer):
-        async def profile(self, *asked: Any) -> Profiled:
-            profile = await super().profile(*asked)
+        async def profile(self, *asked: Any, **named: Any) -> Profiled:
+            profile = await super().profile(*asked, **named)
             return msgspec.structs.replace(profile, device=self.devices[0])
 
     async def main() -> None:
