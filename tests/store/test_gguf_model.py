@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from random import Random
 
 import gguf
 import numpy as np
@@ -20,6 +21,7 @@ from potluck.engine.weights import StoredTensor, load_weights
 from potluck.errors import (
     BrokenModelError,
     InvalidConfigError,
+    PotluckError,
     UnknownArchitectureError,
     UsageError,
 )
@@ -388,6 +390,27 @@ def test_factors_of_another_type_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(BrokenModelError, match=r"rope_freqs.weight as F32 \[2, 32\]"):
         open_model(path, cache_dir=tmp_path / "cache")
+
+
+def test_damage_in_a_header_is_never_more_than_an_error_of_ours(make: Make, tmp_path: Path) -> None:
+    _, folder = make("llama")
+    file, other = write_gguf(folder, tmp_path / "model.gguf"), tmp_path / "damaged.gguf"
+    good = file.read_bytes()
+    end = min(tensor.data_offset for tensor in gguf.GGUFReader(file).tensors)
+    random = Random(0)  # always the same damage
+    refused = 0
+
+    for _ in range(40):
+        damaged = bytearray(good)
+        for _ in range(random.choice((1, 1, 2, 5))):
+            damaged[random.randrange(end)] = random.choice((0, 1, 255, random.randrange(256)))
+        other.write_bytes(damaged)
+        try:
+            open_model(other, cache_dir=tmp_path / "cache")
+        except PotluckError:
+            refused += 1
+
+    assert refused > 20  # the others changed a token or a name
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
