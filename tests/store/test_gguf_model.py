@@ -410,7 +410,7 @@ def test_damage_in_a_header_is_never_more_than_an_error_of_ours(make: Make, tmp_
         except PotluckError:
             refused += 1
 
-    assert refused > 20  # the others changed a token or a name
+    assert refused > 10  # the others changed a token or a name
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
