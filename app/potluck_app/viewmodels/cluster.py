@@ -147,7 +147,7 @@ def _computer_card(state: ClusterState, computer: Computer) -> ComputerCard:
             receiving += f" · {wording.rate(transfer.bytes_per_s)}"
         if transfer.eta_s is not None:
             receiving += f" · {wording.duration(transfer.eta_s)} left"
-    gpu = any(device.kind == "cuda" for device in computer.devices)
+    gpu = all(device.kind == "cuda" for device in computer.devices)
     kind = "GPU memory in use" if gpu else "in use"
     return ComputerCard(
         node_id=computer.node_id,

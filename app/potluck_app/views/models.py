@@ -47,12 +47,14 @@ class ModelsView(QWidget):
 
         choose = button("Choose a folder", "models-folder", self._choose_folder)
         ButtonIcon(choose, theme, "folder", lambda: theme.tokens.text)
+        choose_file = button("Choose a GGUF file", "models-file", self._choose_file)
         titles = vbox(spacing=10)
         titles.addWidget(label("Models", "title"))
         titles.addWidget(self.subtitle)
         head = hbox(spacing=16)
         head.addLayout(titles, 1)
         head.addWidget(choose)
+        head.addWidget(choose_file)
         column = scrolling_page(self, "Models")
         column.addLayout(head)
         column.addWidget(self._progress)
@@ -127,6 +129,15 @@ class ModelsView(QWidget):
         dialog = QFileDialog(self, "Choose a folder with a model")
         dialog.setFileMode(QFileDialog.FileMode.Directory)
         dialog.setOption(QFileDialog.Option.ShowDirsOnly)
+        self._open(dialog)
+
+    def _choose_file(self) -> None:
+        dialog = QFileDialog(self, "Choose a GGUF file")
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
+        dialog.setNameFilter("GGUF models (*.gguf)")
+        self._open(dialog)
+
+    def _open(self, dialog: QFileDialog) -> None:
         dialog.setDirectory(str(Path.home()))
         dialog.fileSelected.connect(self.use)
         dialog.finished.connect(dialog.deleteLater)

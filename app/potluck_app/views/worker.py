@@ -304,5 +304,8 @@ def _me(state: ClusterState | None) -> Computer | None:
 
 
 def _memory_total(state: ClusterState | None) -> int:
+    """What a limit is a part of: the RAM, or the memory of a graphics card that has more."""
     me = _me(state)
-    return sum(device.memory_total for device in me.devices) if me is not None else 0
+    devices = me.devices if me is not None else ()
+    ram = sum(device.memory_total for device in devices if device.kind != "cuda")
+    return max([ram, *(device.memory_total for device in devices if device.kind == "cuda")])

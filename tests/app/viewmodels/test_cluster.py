@@ -54,6 +54,11 @@ def test_the_memory_line_and_its_bar_say_the_same() -> None:
 
     assert (card.memory, card.used) == ("9 of 12 GB GPU memory in use", 0.75)
 
+    cpu = Device(kind="cpu", name="Ryzen", memory_total=36 * 10**9, memory_free=9 * 10**9)
+    card = cluster.computer_cards(home(computer("Mac", "2", devices=(device, cpu))))[1]
+
+    assert (card.memory, card.used) == ("36 of 48 GB in use", 0.75)
+
 
 def test_a_computer_in_trouble_explains_itself_in_the_place_of_figures() -> None:
     lost = computer("Mac", "2", state="lost", detail="It stopped answering. It may be asleep.")

@@ -178,18 +178,37 @@ def test_models_are_listed_and_one_is_used(
     assert window.pages.currentIndex() == CLUSTER
 
 
-def test_a_folder_can_be_chosen(
-    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("models-folder", QFileDialog.FileMode.Directory),
+        ("models-file", QFileDialog.FileMode.ExistingFile),
+    ],
+)
+def test_a_folder_or_a_gguf_file_can_be_chosen(
+    window: MainWindow,
+    backend: ScriptedBackend,
+    qtbot: QtBot,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    mode: QFileDialog.FileMode,
 ) -> None:
+    modes: list[QFileDialog.FileMode] = []
+
+    def choose(dialog: QFileDialog) -> None:
+        modes.append(dialog.fileMode())
+        dialog.fileSelected.emit("/models/x")
+
     asked: list[str | None] = []
     monkeypatch.setattr(window.models, "use", asked.append)
-    monkeypatch.setattr(QFileDialog, "open", lambda self: self.fileSelected.emit("/models/x"))
+    monkeypatch.setattr(QFileDialog, "open", choose)
     window.go(MODELS)
     backend.say(home())
 
-    qtbot.mouseClick(button(window, "models-folder"), LEFT)
+    qtbot.mouseClick(button(window, name), LEFT)
 
     assert asked == ["/models/x"]
+    assert modes == [mode]
 
 
 def test_a_load_that_fails_is_said(window: MainWindow, backend: ScriptedBackend) -> None:
