@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QSlider
 from pytestqt.qtbot import QtBot
 from scripted_window import ME, ScriptedBackend, pairing
 
-from potluck.api.schema import ClusterState, Node, RoleRequest
+from potluck.api.schema import ClusterState, Device, Node, RoleRequest
 from potluck_app.http import Problem
 from potluck_app.theme import Theme
 from potluck_app.views.worker import HEIGHT, WIDTH, WorkerWindow
@@ -97,6 +97,19 @@ def test_a_request_shows_its_digits_and_takes_an_answer(
 
     backend.say(lent(pairings=(msgspec.structs.replace(asks, state="refused"),)))
     assert not worker.request.isVisible()
+
+
+def test_a_limit_is_of_the_ram_which_a_graphics_card_does_not_add_to(
+    worker: WorkerWindow, backend: ScriptedBackend
+) -> None:
+    gpu = Device(kind="cuda", name="RTX", memory_total=8 * 10**9, memory_free=7 * 10**9)
+    half = Device(kind="cpu", name="Ryzen", memory_total=16 * 10**9, memory_free=9 * 10**9)
+    other = msgspec.structs.replace(half, index=1)
+
+    backend.say(lent(me={"devices": (gpu, half, other)}))
+    assert worker._memory_line.text() == "Lends all that is free of 32 GB"
+    backend.say(lent(me={"devices": (gpu,)}))
+    assert worker._memory_line.text() == "Lends all that is free of 8 GB"
 
 
 def test_pause_and_resume(worker: WorkerWindow, backend: ScriptedBackend, qtbot: QtBot) -> None:
