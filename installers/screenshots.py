@@ -75,7 +75,7 @@ def _stage(name: str, node_id: str, start: int, stop: int) -> StageView:
 PLAN = PlanView(
     model_id="ab" * 32,
     model="Qwen3 32B",
-    scheme="bf16",
+    scheme="int4",
     context=32768,
     epoch=3,
     stages=(
