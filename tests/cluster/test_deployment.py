@@ -500,7 +500,7 @@ def test_a_full_disk_is_a_note_and_no_failure(model: LocalModel, workplace: Work
 
         assert "F32" in dtypes(laptop)
         assert len(deployment.notes) == 1
-        assert "The disk is full." in deployment.notes[0]
+        assert f"no room for {model.name} in int4" in deployment.notes[0]
         assert seen == sorted(seen)
         await deployment.stop()
 

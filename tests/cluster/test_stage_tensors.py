@@ -251,6 +251,7 @@ def test_what_the_disk_does_not_take_is_sent_as_it_is(
             check(model, infos, "int4")
             assert "F32" in dtypes(infos)
             assert tensors.problem is not None
+            assert "no room" in tensors.problem
             assert await tensors.sources({info.digest for info in infos}) is not None
 
     run(main())

@@ -16,7 +16,7 @@ import msgspec
 
 from potluck.cluster.quantisation import Matrix, Quantisation
 from potluck.cluster.stage_messages import TensorFile
-from potluck.errors import BrokenModelError, IntegrityError, StoreError
+from potluck.errors import BrokenModelError, DiskFullError, IntegrityError, StoreError
 from potluck.ids import Digest
 from potluck.model.config import Shape
 from potluck.model.manifest import TensorEntry
@@ -162,6 +162,10 @@ class StageTensors:
         except StoreError as error:
             logger.warning("sending originals: %s", error)
             self.problem = error.message
+            if isinstance(error, DiskFullError):  # whose words are for who is sent weights
+                self.problem = (
+                    f"This computer's disk has no room for {self._model.name} in {self._scheme}."
+                )
         finally:
             made = {m.key: p for m in matrices if (p := tensors[m.name].packed) is not None}
             await asyncio.to_thread(
