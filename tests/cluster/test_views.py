@@ -6,12 +6,27 @@ from typing import Any, cast
 
 import pytest
 from fake_cluster import FakeComputer, FakeComputers, devices, failing, run, until
+from msgspec import structs
+from packing_engine import Workplace
 
 from potluck.api.schema import Computer, PlanRequest
 from potluck.cluster.master import Master
 from potluck.cluster.membership import MemberRecord
-from potluck.cluster.views import ComputerViews, load_progress, loaded, model_state
-from potluck.errors import EngineError, PotluckError, UntrustedPeerError, VersionMismatchError
+from potluck.cluster.quantisation import Quantisation
+from potluck.cluster.views import (
+    ComputerViews,
+    deployment_plan,
+    load_progress,
+    loaded,
+    model_state,
+)
+from potluck.errors import (
+    DiskFullError,
+    EngineError,
+    PotluckError,
+    UntrustedPeerError,
+    VersionMismatchError,
+)
 from potluck.ids import NodeId
 from potluck.net.advert import Found
 from potluck.store.registry import LocalModel
@@ -23,7 +38,7 @@ SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 2)), context=64)
 class Home:
     """A master with fake computers; its membership and its desk are what a test says."""
 
-    def __init__(self, model: LocalModel) -> None:
+    def __init__(self, model: LocalModel, quantisation: Quantisation | None = None) -> None:
         self.desk, self.laptop = FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
         self.desk.stores_weights = True
         self.computers = FakeComputers(self.desk, self.laptop)
@@ -39,6 +54,7 @@ class Home:
             open_model=open_model,
             resolve=lambda words: Path(words or "guide"),
             changed=lambda: self.seen.append(load_progress(self.master).fraction),
+            quantisation=quantisation,
         )
         self.records = {
             self.laptop.node_id: MemberRecord(node_id=self.laptop.node_id, name="Laptop", color=3)
@@ -155,6 +171,29 @@ def test_the_devices_of_a_computer_are_shown_as_one(model: LocalModel) -> None:
         assert set(done.plan.alone) == {"Desk", "Laptop"}
 
     at_home(model, scenario)
+
+
+def test_packing_is_shown_and_so_is_that_the_disk_took_no_more(
+    model: LocalModel, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        with Workplace(tmp_path) as workplace:
+            home = Home(model, workplace.quantisation)
+            workplace.engine.gate = asyncio.Event()
+            workplace.engine.error = DiskFullError("The disk is full.")
+            loading = asyncio.create_task(home.master.load(structs.replace(SPLIT, scheme="int4")))
+            await until(lambda: workplace.engine.waiting)
+            assert load_progress(home.master).state == "quantising"
+            assert model_state(home.master, None).state == "preparing"
+            assert model_state(home.master, None).message == f"Quantising {model.name} to int4"
+            assert (home.view("Laptop").state, home.view("Laptop").layers) == ("ready", (2, 4))
+            workplace.engine.gate.set()
+            deployment = await loading
+
+            assert home.seen == sorted(home.seen)
+            assert "no room" in deployment_plan(deployment).explanation
+
+    run(main())
 
 
 def test_a_lost_computer_makes_the_model_one_that_is_to_be_planned_anew(model: LocalModel) -> None:
