@@ -22,6 +22,7 @@ from potluck.errors import (
     IntegrityError,
     InvalidStepError,
     NeedReplayError,
+    OutOfMemoryError,
     PeerLostError,
     PotluckError,
     StaleEpochError,
@@ -612,6 +613,20 @@ def test_random_weights_are_made_and_measured(desk: StageNode, model: LocalModel
         for each in (times, again, elsewhere):
             assert each.weight_bytes == times.weight_bytes > 0
             assert min(each.layers_ms, each.attention_ms, each.head_ms) > 0
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_random_weights_that_do_not_fit_are_refused_before_they_are_made(
+    desk: StageNode, model: LocalModel, run: Run
+) -> None:
+    async def main() -> None:
+        desk.handle.lend(1000)
+        with pytest.raises(OutOfMemoryError):
+            await desk.load(random_stage(desk, model))
+        desk.handle.lend(None)
+        await desk.load(random_stage(desk, model))
         await desk.handle.unload()
 
     run(main())

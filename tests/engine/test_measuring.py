@@ -6,7 +6,8 @@ import pytest
 import torch
 from tiny_models import CPU, Reference
 
-from potluck.engine.measuring import StageMeter
+from potluck.engine.kernels import ReferenceKernels
+from potluck.engine.measuring import StageMeter, _Reader
 from potluck.engine.stage import Stage
 from potluck.engine.weights import random_weights
 from potluck.errors import OutOfMemoryError
@@ -107,6 +108,31 @@ def test_sessions_are_left_as_they_are(llama: Reference) -> None:
     assert stage.position(chat) == 5
     answer = stage.forward(chat, hidden[5:], epoch=0, step=3, position=5, sampling=asked)
     assert answer == expected
+
+
+@pytest.mark.parametrize("scheme", ["bf16", "int8"])
+def test_a_computer_without_generated_kernels_is_measured_too(
+    llama: Reference, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
+) -> None:
+    for module in ("builder", "measuring"):
+        monkeypatch.setattr(f"potluck.engine.{module}.best_kernels", lambda **_: ReferenceKernels())
+
+    times = StageMeter(make_stage(llama.config, scheme), 12).round()
+
+    assert min(times.layers_ms, times.products_ms, times.attention_ms) > 0
+    assert times.read_bytes_per_s > 0
+
+
+def test_of_a_gpu_the_large_matrices_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a call takes longer than a small one; the tensors here stay on the CPU."""
+    large, small = torch.ones(1 << 20), torch.ones(64, dtype=torch.uint8)
+    monkeypatch.setattr("potluck.engine.measuring.synchronize", lambda _: None)
+
+    reader = _Reader([small, large], torch.device("cuda"), 1)
+
+    assert reader.nbytes == large.nbytes
+    assert reader() > 0
+    assert _Reader([small], torch.device("cuda"), 1).nbytes == small.nbytes
 
 
 def test_a_cache_that_has_no_room_is_an_error_of_its_own(
