@@ -138,6 +138,20 @@ def test_a_second_load_packs_nothing(model: LocalModel, workplace: Workplace) ->
     run(main())
 
 
+def test_what_another_stage_packed_meanwhile_is_not_packed_again(
+    model: LocalModel, workplace: Workplace
+) -> None:
+    async def main() -> None:
+        one, other = await prepared(model, workplace), await prepared(model, workplace)
+        await one.pack(lambda _: None)
+        await other.pack(lambda _: None)
+
+        assert set(workplace.engine.packed.values()) == {1}
+        assert one.infos(is_local=False) == other.infos(is_local=False)
+
+    run(main())
+
+
 def test_a_scheme_that_shares_matrices_packs_the_rest(
     model: LocalModel, workplace: Workplace
 ) -> None:

@@ -83,23 +83,26 @@ class StageTensors:
     async def prepare(self) -> None:
         """Look up what was packed before."""
         self._tensors = await asyncio.to_thread(self._look_up)
-        if self._quantisation is not None:
-            self._pin(tensor.packed for tensor in self._tensors)
+        await self._recall()
 
     def _look_up(self) -> list[_Tensor]:
-        model, quantisation = self._model, self._quantisation
+        model = self._model
         entries = {entry.name: entry for entry in model.manifest.tensors}
         stored = find_stored(model.config, self._expected, entries, where=str(model.folder))
-        tensors = [
+        return [
             _Tensor(name, self._expected[name], parts, self._matrix(name, parts))
             for name, parts in stored.items()
         ]
-        if quantisation is not None:
-            known = recall(quantisation.memory, model.manifest.model_id)
-            for tensor in tensors:
-                if tensor.matrix is not None:
-                    tensor.packed = tensor.matrix.checked(known.get(tensor.matrix.key))
-        return tensors
+
+    async def _recall(self) -> None:
+        if (quantisation := self._quantisation) is None:
+            return
+        model_id = self._model.manifest.model_id
+        known = await asyncio.to_thread(recall, quantisation.memory, model_id)
+        for tensor in self._tensors:
+            if tensor.matrix is not None and tensor.packed is None:
+                tensor.packed = tensor.matrix.checked(known.get(tensor.matrix.key))
+        self._pin(tensor.packed for tensor in self._tensors)
 
     def _matrix(self, name: str, parts: Iterable[TensorEntry]) -> Matrix | None:
         model, shape = self._model, self._expected[name]
@@ -137,6 +140,7 @@ class StageTensors:
             BrokenModelError: the model's files are damaged.
             EngineError: the stage process is gone.
         """
+        await self._recall()  # a stage before this one may have had the same matrix: a tied head
         await self._pack(self._unpacked, done, link_rate)
 
     async def _pack(
