@@ -195,7 +195,7 @@ class LayerParts:
             matrix
             for layer in self.layers
             for matrix in (layer.qkv, layer.output, layer.gate_up, layer.down)
-            if matrix is not None
+            if isinstance(matrix, PackedWeight)
         ]
 
     def step(self, position: int) -> None:

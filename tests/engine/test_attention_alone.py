@@ -4,11 +4,12 @@ import pytest
 import torch
 from tiny_models import CPU
 
-from potluck.engine.attention_alone import attention_call, generated_heads
+from potluck.engine.attention_alone import attention_call, generated_layers
 from potluck.engine.kernels import ReferenceKernels, best_kernels
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.weights import random_weights
 from potluck.model.config import ModelConfig
+from potluck.model.schemes import Scheme
 
 POSITION = 37
 CONFIG = {
@@ -31,8 +32,9 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("scheme", ["int8", "bf16"])
 @pytest.mark.parametrize("family", ["LlamaForCausalLM", "Gemma2ForCausalLM"])
-def test_it_attends_as_torch_does(family: str, threads: int) -> None:
+def test_it_attends_as_torch_does(family: str, scheme: Scheme, threads: int) -> None:
     config = ModelConfig.from_dict({**CONFIG, "architectures": [family]})
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -42,19 +44,19 @@ def test_it_attends_as_torch_does(family: str, threads: int) -> None:
             range(config.num_layers),
             embedding=False,
             head=False,
-            scheme="int8",
+            scheme=scheme,
             device=CPU,
         )
-        generated = generated_heads(weights.runs)
+        generated = generated_layers(weights.runs)
         assert list(generated) == list(range(config.num_layers))
-        for layer, heads in generated.items():
-            block = weights.blocks[layer]
+        for layer, run in generated.items():
+            heads, block = run.heads, weights.blocks[layer]
             cache = LayerCache(config.num_kv_heads, config.head_dim, weights.cache_dtype, CPU)
             cache.resize(POSITION + 5, 0)
             cache.both.normal_()
             queries = torch.randn(heads.heads, heads.head_dim)
 
-            out = attention_call(block, heads, queries.flatten(), cache, POSITION)()
+            out = attention_call(block, run, queries.flatten(), cache, POSITION)()
 
             window = block.attention.window
             first = 0 if window is None else max(0, POSITION + 1 - window)

@@ -151,6 +151,24 @@ def test_runs_and_chunks_compute_what_torch_does(
     assert torch.equal(tokens, given)
 
 
+@pytest.mark.parametrize("variant", ["llama, biases", "gemma 2", "olmo 2", MIXTURES[1]])
+@pytest.mark.parametrize("scheme", ["bf16", "f16"])
+@torch.inference_mode()
+def test_a_token_of_16_bits_is_as_exact_through_runs_as_through_layers(
+    make: Load, variant: str, scheme: Scheme
+) -> None:
+    weights, exact = load(make(variant), scheme), load(make(variant), "f32")
+    tokens = torch.randn(TOKENS, weights.config.hidden_size).to(weights.dtype)
+
+    one_by_one = run_tokens(weights, tokens)
+
+    layers = run_chunks(weights, tokens, [1] * TOKENS)
+    expected = run_tokens(exact, tokens.float())
+    assert one_by_one.dtype == weights.dtype
+    assert off(one_by_one.float(), expected) < 1.25 * off(layers.float(), expected)
+    assert {type(run) for run in weights.runs} == {GeneratedRun}
+
+
 @pytest.mark.parametrize("variant", ["llama", "gemma 2"])
 @torch.inference_mode()
 def test_caches_of_int8_compute_what_torch_does_with_them(

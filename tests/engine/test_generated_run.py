@@ -3,37 +3,62 @@
 from collections.abc import Callable
 
 import pytest
+import torch
 from tiny_models import CPU, Reference
 
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.generated_run import run_shape
+from potluck.engine.kernels.generated import KINDS
 from potluck.engine.weights import load_weights
+from potluck.model.schemes import Scheme
 
 MakeReference = Callable[..., Reference]
 
+CACHE = torch.float16
 
-def load(reference: Reference) -> tuple[DecoderLayer, ...]:
+
+NORMS = {"llama": "before", "olmo 2": "after", "gemma 2": "around"}
+
+
+def load(reference: Reference, scheme: Scheme = "int4") -> tuple[DecoderLayer, ...]:
     weights = load_weights(
         reference.config,
         range(reference.config.num_layers),
         embedding=False,
         head=False,
         tensors=reference.tensors,
-        scheme="int4",
+        scheme=scheme,
         device=CPU,
     )
     return weights.blocks
 
 
+@pytest.mark.parametrize("variant", ["llama", "olmo 2", "gemma 2"])
+def test_floats_of_16_bits_have_the_shape_of_their_layers(
+    make_reference: MakeReference, variant: str
+) -> None:
+    blocks = load(make_reference(variant, dtype=torch.bfloat16), "bf16")
+
+    (shape,) = {run_shape(block, torch.bfloat16) for block in blocks}
+
+    attention = blocks[0].attention
+    assert shape is not None
+    assert shape.attention.cache_kind == shape.float_kind == KINDS[torch.bfloat16]
+    assert shape.down_bits == 16
+    assert shape.attention.rotary_dim == attention.rotary_dim
+    assert shape.attention.softcap == getattr(attention, "cap", None)
+    assert shape.norms == NORMS[variant]
+
+
 def test_windows_and_ropes_are_data(make_reference: MakeReference) -> None:
     blocks = load(make_reference("phi 3"))
-    shapes = [run_shape(block) for block in blocks]
+    shapes = [run_shape(block, CACHE) for block in blocks]
 
     blocks[1].attention.window = None
     blocks[2].attention.rope = None
 
     assert shapes[0] is not None
-    assert [run_shape(block) for block in blocks] == shapes
+    assert [run_shape(block, CACHE) for block in blocks] == shapes
     assert len(set(shapes)) == 1
 
 
@@ -41,13 +66,15 @@ def test_windows_and_ropes_are_data(make_reference: MakeReference) -> None:
 def test_projections_that_stay_apart_have_no_shape(
     make_reference: MakeReference, variant: str
 ) -> None:
-    assert {run_shape(block) for block in load(make_reference(variant))} == {None}
+    blocks = load(make_reference(variant))
+
+    assert {run_shape(block, CACHE) for block in blocks} == {None}
 
 
 def test_layers_with_experts_have_the_shape_of_what_is_before_them(
     make_reference: MakeReference,
 ) -> None:
-    (shape,) = {run_shape(block) for block in load(make_reference("qwen 3 moe"))}
+    (shape,) = {run_shape(block, CACHE) for block in load(make_reference("qwen 3 moe"))}
 
     assert shape is not None
     assert shape.intermediate == 0

@@ -13,7 +13,7 @@ from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantis
 from potluck.engine.kernels.decode import LayerWeights
 from potluck.engine.kernels.generated import KINDS
 from potluck.engine.kernels.layer_kernel import LayerShape
-from potluck.engine.kernels.tensors import PackedWeight
+from potluck.engine.kernels.tensors import FloatWeight, Weight
 from potluck.model.families import QkNorm
 
 EPSILON = 1e-5
@@ -120,11 +120,13 @@ def random_layer(
     has_biases: bool = False,
     window: int | None = None,
     rope: int | None = 0,
+    floats: torch.dtype = torch.bfloat16,
 ) -> LayerWeights:
-    """With an intermediate size of 0: attention alone."""
+    """With an intermediate size of 0: attention alone. Matrices of 16 bits are floats of that dtype."""
 
-    def matrix(rows: int, width: int, bits: int) -> PackedWeight:
-        return kernels.pack(torch.randn(rows, width) / math.sqrt(width), bits)
+    def matrix(rows: int, width: int, bits: int) -> Weight:
+        numbers = torch.randn(rows, width) / math.sqrt(width)
+        return FloatWeight(numbers.to(floats)) if bits == 16 else kernels.pack(numbers, bits)
 
     def bias(rows: int) -> Tensor | None:
         return torch.randn(rows) if has_biases else None
@@ -162,7 +164,9 @@ def run_layer(
         weight = next(norms)
         return F.rms_norm(numbers, weight.shape, weight, shape.epsilon)
 
-    def multiply(matrix: PackedWeight, numbers: Tensor, bias: Tensor | None) -> Tensor:
+    def multiply(matrix: Weight, numbers: Tensor, bias: Tensor | None) -> Tensor:
+        if isinstance(matrix, FloatWeight):
+            return F.linear(numbers, matrix.data.float(), bias)
         return kernels.multiply(matrix, kernels.quantise(numbers), addend=bias)
 
     qkv = multiply(layer.qkv, norm(x) if shape.has_norms_before else x, layer.qkv_bias)

@@ -9,16 +9,14 @@ from torch import Tensor
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.decoding import Run
 from potluck.engine.generated_run import GeneratedRun
-from potluck.engine.kernels.attention_kernel import ATTEND_FIELDS, LANES, SUMS, Heads
-from potluck.engine.kernels.generated import GeneratedKernels
+from potluck.engine.kernels.attention_kernel import ATTEND_FIELDS, LANES, SUMS
 from potluck.engine.kvcache import LayerCache
-from potluck.engine.linear import PackedLinear
 
 
-def generated_heads(runs: Sequence[Run]) -> dict[int, Heads]:
-    """The layers of a stage that are in generated runs, and the shape of their heads."""
+def generated_layers(runs: Sequence[Run]) -> dict[int, GeneratedRun]:
+    """The layers of a stage that are in generated runs."""
     return {
-        layer: run.heads
+        layer: run
         for run in runs
         if isinstance(run, GeneratedRun)
         for layer in range(run.layers.start, run.layers.stop)
@@ -26,21 +24,19 @@ def generated_heads(runs: Sequence[Run]) -> dict[int, Heads]:
 
 
 def attention_call(
-    block: DecoderLayer, heads: Heads, queries: Tensor, cache: LayerCache, position: int
+    block: DecoderLayer, run: GeneratedRun, queries: Tensor, cache: LayerCache, position: int
 ) -> Callable[[], Tensor]:
     """A call that attends as a generated layer does, and returns (H·K,).
 
     Args:
         block: the layer.
-        heads: what its function was generated for.
+        run: that it is in.
         queries: (H·K,), f32.
         cache: of the layer, with keys and values up to `position`.
         position: of the token that looks at them.
     """
-    qkv, window, memory = block.attention.qkv, block.attention.window, cache.both
-    assert isinstance(qkv, PackedLinear)
-    kernels = qkv.kernels
-    assert isinstance(kernels, GeneratedKernels)
+    heads, kernels = run.heads, run.kernels
+    window, memory = block.attention.window, cache.both
     start = 0 if window is None else max(0, position + 1 - window)
     length = position + 1 - start
     stride = -(-length // LANES) * LANES

@@ -114,7 +114,7 @@ def build_weights(
         config=config,
         layers=layers,
         blocks=tuple(blocks),
-        runs=decode_runs(blocks, device),
+        runs=decode_runs(blocks, device, builder.run_kernels, keys),
         embedding=builder.embedding(table) if table is not None else None,
         norm=norm,
         lm_head=lm_head,
@@ -152,13 +152,18 @@ class _Builder:
 
     @cached_property
     def _products(self) -> Products:
-        is_plain = self._device.type == "cpu" and self._dtype.itemsize == 2
-        generated = (self._kernels.multiply_plain,) if is_plain else ()
+        generated = () if self.run_kernels is None else (self._kernels.multiply_plain,)
         return fastest_products(self._dtype, self._device, self._token_bytes, *generated)
 
     @cached_property
     def _kernels(self) -> Kernels:
         return best_kernels(threads=torch.get_num_threads())
+
+    @property
+    def run_kernels(self) -> Kernels | None:
+        """For what one token goes through: weights that are packed or of 16 bits, on a CPU."""
+        is_narrow = self._scheme in PACKINGS or self._dtype.itemsize == 2
+        return self._kernels if is_narrow and self._device.type == "cpu" else None
 
     @cached_property
     def _is_generated(self) -> bool:

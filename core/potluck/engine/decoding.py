@@ -1,7 +1,8 @@
 """How one token goes through a stage's layers: as few calls as the device allows.
 
-A run is some consecutive layers as one call. On a CPU with packed weights that is a function generated
-for them, with CUDA a graph; where there is neither, the layers themselves, one after the other.
+A run is some consecutive layers as one call. On a CPU with packed weights, or of 16 bits, that is a
+function generated for them, with CUDA a graph; where there is neither, the layers themselves, one after
+the other.
 """
 
 from abc import ABC, abstractmethod
@@ -13,9 +14,8 @@ from torch import Tensor
 
 from potluck.engine.attention import Step
 from potluck.engine.blocks import DecoderLayer
-from potluck.engine.kernels import ReferenceKernels
+from potluck.engine.kernels import Kernels, ReferenceKernels
 from potluck.engine.kvcache import LayerCache
-from potluck.engine.linear import PackedLinear
 
 
 class Run(ABC):
@@ -38,28 +38,39 @@ class LayerRun(Run):
         return x
 
 
-def decode_runs(blocks: Sequence[DecoderLayer], device: torch.device) -> tuple[Run, ...]:
-    """Cut the layers into the longest runs that one call can do."""
+def decode_runs(
+    blocks: Sequence[DecoderLayer],
+    device: torch.device,
+    kernels: Kernels | None,
+    cache: torch.dtype,
+) -> tuple[Run, ...]:
+    """Cut the layers into the longest runs that one call can do.
+
+    Args:
+        blocks: all layers of the stage.
+        device: that they are on.
+        kernels: of a CPU, for what is to be generated; None: nothing is.
+        cache: the dtype of keys and values.
+    """
     if device.type != "cpu":
         from potluck.engine.accelerator import find_graphs, graph_runs  # which imports this module
 
         graphs = find_graphs(device)
         return (LayerRun(0, blocks),) if graphs is None else graph_runs(blocks, graphs)
-    if not any(_is_generated(block) for block in blocks):
+    if kernels is None or isinstance(kernels, ReferenceKernels):
         return (LayerRun(0, blocks),)
     # Not before it is needed, nor where it does not load: it brings llvmlite.
     from potluck.engine.generated_run import GeneratedRun, run_shape
+    from potluck.engine.kernels.generated import GeneratedKernels
 
+    assert isinstance(kernels, GeneratedKernels)
     runs: list[Run] = []
     first = 0
-    for shape, group in groupby(blocks, run_shape):
+    for shape, group in groupby(blocks, lambda block: run_shape(block, cache)):
         some = list(group)
-        run = LayerRun(first, some) if shape is None else GeneratedRun(first, some, shape)
+        run = LayerRun(first, some)
+        if shape is not None:
+            run = GeneratedRun(first, some, shape, kernels)
         runs.append(run)
         first += len(some)
     return tuple(runs)
-
-
-def _is_generated(block: DecoderLayer) -> bool:
-    qkv = block.attention.qkv
-    return isinstance(qkv, PackedLinear) and not isinstance(qkv.kernels, ReferenceKernels)

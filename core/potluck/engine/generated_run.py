@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
-from potluck.engine.attention import Step
+from potluck.engine.attention import Attention, SoftCappedAttention, Step
 from potluck.engine.blocks import (
     DecoderLayer,
     PostNormLayer,
@@ -14,12 +15,14 @@ from potluck.engine.blocks import (
 )
 from potluck.engine.decoding import Run
 from potluck.engine.generated_attention import GeneratedAttention
+from potluck.engine.kernels.attention_kernel import Heads
 from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
-from potluck.engine.kernels.generated import GeneratedKernels
+from potluck.engine.kernels.generated import KINDS, GeneratedKernels
 from potluck.engine.kernels.layer_kernel import LayerShape
+from potluck.engine.kernels.tensors import FloatWeight, Weight
 from potluck.engine.kvcache import LayerCache
-from potluck.engine.linear import PackedLinear
-from potluck.engine.mlp import Experts, PackedMlp
+from potluck.engine.linear import FloatLinear, Linear, PackedLinear
+from potluck.engine.mlp import Experts, GatedMlp, PackedMlp
 from potluck.engine.norms import HeadNorm, ProjectionNorm
 from potluck.model.families import NormPlacement
 
@@ -31,52 +34,80 @@ _NORMS: Mapping[type[DecoderLayer], NormPlacement] = {
 }
 
 
-def run_shape(block: DecoderLayer) -> LayerShape | None:
-    """What a function has to be generated for; None: it cannot do this layer."""
-    weights = _layer_weights(block)
-    if weights is None or not isinstance(block.attention, GeneratedAttention):
+def run_shape(block: DecoderLayer, cache: torch.dtype) -> LayerShape | None:
+    """What a function has to be generated for, with a cache of this dtype; None: it cannot do this layer."""
+    weights, attention, mlp = _layer_weights(block), block.attention, block.mlp
+    if weights is None:
         return None
+    is_generated = isinstance(attention, GeneratedAttention)
+    heads = attention.shape if is_generated else _heads(attention, cache)
     return layer_shape(
         weights,
-        block.attention.shape,
+        heads,
         norms=_NORMS[type(block)],
         epsilon=block.norms[0].eps,
         multiplier=block.multiplier if isinstance(block, ScaledLayer) else 1.0,
-        activation=block.mlp.activation if isinstance(block.mlp, PackedMlp) else "silu",
+        activation=mlp.activation if isinstance(mlp, GatedMlp | PackedMlp) else "silu",
     )
 
 
 class GeneratedRun(Run):
-    """Consecutive layers of one shape. Experts are Python's, with a call for what is before them."""
+    """Consecutive layers of one shape, with hidden states in f32 between them.
 
-    def __init__(self, first: int, blocks: Sequence[DecoderLayer], shape: LayerShape) -> None:
-        qkv = blocks[0].attention.qkv
-        assert isinstance(qkv, PackedLinear)
-        assert isinstance(qkv.kernels, GeneratedKernels)
+    Experts are Python's, with a call for what is before them.
+    """
+
+    def __init__(
+        self,
+        first: int,
+        blocks: Sequence[DecoderLayer],
+        shape: LayerShape,
+        kernels: GeneratedKernels,
+    ) -> None:
         weights = [_layer_weights(block) for block in blocks]
         layers = [layer for layer in weights if layer is not None]
         self.layers, self.heads = slice(first, first + len(blocks)), shape.attention
-        self._decoder = Decoder(qkv.kernels, layers, shape)
+        self.kernels = kernels
+        self._decoder = Decoder(kernels, layers, shape)
         self._experts = [block for block in blocks if isinstance(block.mlp, Experts)]
 
     def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
-        x = x.clone()  # it is updated in place
+        hidden = x.to(torch.float32, copy=True)  # it is updated in place
         memory = [cache.both for cache in caches[self.layers]]
+        angles = [(cosines.float(), sines.float()) for cosines, sines in step.angles]
         if not self._experts:
-            self._decoder(x, memory, step.position, step.angles)
-            return x
-        self._decoder.begin(memory, step.position, step.angles)
+            self._decoder(hidden, memory, step.position, angles)
+            return hidden.to(x.dtype)
+        self._decoder.begin(memory, step.position, angles)
         for index, block in enumerate(self._experts):
-            self._decoder.run(x, index, 1)
-            x = block.add_mlp(x)
-        return x
+            self._decoder.run(hidden, index, 1)
+            hidden = block.add_mlp(hidden.to(x.dtype)).float()
+        return hidden.to(x.dtype)
+
+
+def _heads(attention: Attention, cache: torch.dtype) -> Heads:
+    norm = attention.qk_norm
+    assert isinstance(norm, HeadNorm | ProjectionNorm | None)
+    scale = attention.head_dim**-0.5 if attention.scale is None else attention.scale
+    return Heads(
+        heads=attention.num_heads,
+        kv_heads=attention.num_kv_heads,
+        head_dim=attention.head_dim,
+        rotary_dim=attention.rotary_dim,
+        qk_norm=None if norm is None else norm.kind,
+        epsilon=0.0 if norm is None else norm.eps,
+        scale=scale,
+        softcap=attention.cap if isinstance(attention, SoftCappedAttention) else None,
+        cache_kind=KINDS[cache],
+    )
 
 
 def _layer_weights(block: DecoderLayer) -> LayerWeights | None:
-    """None where a matrix is not packed, or not in one piece."""
+    """None where a matrix is not in one piece."""
     attention, mlp = block.attention, block.mlp
-    qkv, output, norm = attention.qkv, attention.output, attention.qk_norm
-    if not isinstance(qkv, PackedLinear) or not isinstance(output, PackedLinear):
+    norm = attention.qk_norm
+    qkv, output = _weight(attention.qkv), _weight(attention.output)
+    if qkv is None or output is None:
         return None
     assert isinstance(norm, HeadNorm | ProjectionNorm | None)
     gate_up = down = None
@@ -84,20 +115,37 @@ def _layer_weights(block: DecoderLayer) -> LayerWeights | None:
     if isinstance(mlp, Experts):
         norms = norms[: len(norms) // 2]  # the first half are those of attention
     else:
-        if not isinstance(mlp, PackedMlp) or not isinstance(mlp.gate_up, PackedLinear):
-            return None
+        assert isinstance(mlp, GatedMlp | PackedMlp)
         gate_up, down = mlp.gate_up, mlp.down
+        if _weight(gate_up) is None or _weight(down) is None:
+            return None
     return LayerWeights(
         norms=tuple(one.weight for one in norms),
-        qkv=qkv.weight,
-        qkv_bias=qkv.bias,
+        qkv=qkv,
+        qkv_bias=_bias(attention.qkv),
         qk_norm=None if norm is None else norm.weight,
-        output=output.weight,
-        output_bias=output.bias,
-        gate_up=None if gate_up is None else gate_up.weight,
-        gate_up_bias=None if gate_up is None else gate_up.bias,
-        down=None if down is None else down.weight,
-        down_bias=None if down is None else down.bias,
+        output=output,
+        output_bias=_bias(attention.output),
+        gate_up=_weight(gate_up),
+        gate_up_bias=_bias(gate_up),
+        down=_weight(down),
+        down_bias=_bias(down),
         window=attention.window,
         rope=attention.rope,
     )
+
+
+def _weight(linear: Linear | None) -> Weight | None:
+    match linear:
+        case PackedLinear():
+            return linear.weight
+        case FloatLinear():
+            return FloatWeight(linear.weight)
+        case _:
+            return None
+
+
+def _bias(linear: Linear | None) -> Tensor | None:
+    if not isinstance(linear, PackedLinear | FloatLinear) or linear.bias is None:
+        return None
+    return linear.bias.float()

@@ -35,15 +35,15 @@ class Linear(ABC):
 class FloatLinear(Linear):
     """A matrix of the dtype that is computed in."""
 
-    __slots__ = ("_products", "bias", "weight")
+    __slots__ = ("bias", "products", "weight")
 
     def __init__(self, weight: Tensor, bias: Tensor | None, products: Products) -> None:
         self.weight = weight  # (out, in)
         self.bias = bias
-        self._products = products
+        self.products = products
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._products(x, self.weight, self.bias)
+        return self.products(x, self.weight, self.bias)
 
     @property
     def memory(self) -> tuple[Tensor, ...]:

@@ -17,10 +17,10 @@ from torch import Tensor
 from potluck.engine.attention import Step
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.device import synchronize
-from potluck.engine.kernels import Kernels, PackedWeight, ReferenceKernels, best_kernels
+from potluck.engine.kernels import PackedWeight, ReferenceKernels, best_kernels
 from potluck.engine.kernels.layout import GROUP, ROWS
 from potluck.engine.kvcache import LayerCache
-from potluck.engine.linear import Linear, PackedLinear
+from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.memory import out_of_memory
 from potluck.engine.mlp import Experts, GatedMlp, PackedMlp
 from potluck.engine.rotary import Rotary
@@ -174,12 +174,12 @@ class StageMeter:
         if isinstance(best_kernels(), ReferenceKernels):
             return
         # Not before it is needed, nor where it does not load: it brings llvmlite.
-        from potluck.engine.attention_alone import attention_call, generated_heads
+        from potluck.engine.attention_alone import attention_call, generated_layers
 
-        generated = generated_heads(self._stage.weights.runs)
-        for layer, heads in generated.items():
-            queries, cache = torch.randn(heads.heads * heads.head_dim), self._caches[layer]
-            call = attention_call(blocks[layer], heads, queries, cache, self.position)
+        generated = generated_layers(self._stage.weights.runs)
+        for layer, run in generated.items():
+            queries, cache = torch.randn(run.heads.heads * run.heads.head_dim), self._caches[layer]
+            call = attention_call(blocks[layer], run, queries, cache, self.position)
             self._attention[layer] = call
         self._idle = _calls_saved([blocks[layer] for layer in generated])
 
@@ -211,13 +211,18 @@ def _calls_saved(blocks: Sequence[DecoderLayer]) -> list[Call]:
     """The smallest product as often as these generated layers save Python the call of one."""
     calls: list[Call] = []
     for block in blocks:
-        qkv = block.attention.qkv
-        assert isinstance(qkv, PackedLinear)
-        calls += [_smallest_product(qkv.kernels)] * (2 if isinstance(block.mlp, Experts) else 4)
+        product = _smallest_product(block.attention.qkv)
+        calls += [product] * (2 if isinstance(block.mlp, Experts) else 4)
     return calls
 
 
-def _smallest_product(kernels: Kernels) -> Call:
+def _smallest_product(like: Linear) -> Call:
+    if isinstance(like, FloatLinear):
+        small = FloatLinear(like.weight.new_zeros((ROWS, GROUP)), None, like.products)
+        row = like.weight.new_zeros((1, GROUP))
+        return lambda: small(row)
+    assert isinstance(like, PackedLinear)
+    kernels = like.kernels
     weight, x = PackedWeight.empty(ROWS, GROUP, 8), kernels.quantise(torch.zeros(1, GROUP))
     return lambda: kernels.multiply(weight, x)
 

@@ -31,15 +31,16 @@ class Mlp(Protocol):
 class GatedMlp:
     """As torch computes it."""
 
-    __slots__ = ("activation", "down", "gate_up")
+    __slots__ = ("_activate", "activation", "down", "gate_up")
 
     def __init__(self, gate_up: Linear, down: Linear, activation: Activation) -> None:
         self.gate_up, self.down = gate_up, down
-        self.activation = ACTIVATIONS[activation]
+        self.activation: Activation = activation
+        self._activate = ACTIVATIONS[activation]
 
     def __call__(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, -1)
-        return self.down(self.activation(gate).mul_(up))
+        return self.down(self._activate(gate).mul_(up))
 
     @property
     def nbytes(self) -> int:

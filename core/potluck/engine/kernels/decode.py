@@ -12,7 +12,7 @@ from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels
 from potluck.engine.kernels.layer_kernel import LAYER_FIELDS, STEP_FIELDS, LayerShape
 from potluck.engine.kernels.layout import input_bytes
-from potluck.engine.kernels.tensors import PackedWeight
+from potluck.engine.kernels.tensors import FloatWeight, Weight
 from potluck.model.config import Activation
 from potluck.model.families import NormPlacement
 
@@ -26,23 +26,30 @@ _NORMS: Mapping[NormPlacement, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
-    """A decoder layer: packed matrices, and norms and biases in f32.
+    """A decoder layer: matrices, packed or of 16-bit floats, and norms and biases in f32.
 
     Without an MLP it is attention alone, with its norms and its residual: what experts follow.
     """
 
     norms: tuple[Tensor, ...]  # (D,) each, in the order in which a token passes them
-    qkv: PackedWeight
+    qkv: Weight
     qkv_bias: Tensor | None = None
     qk_norm: Tensor | None = None  # (2, K): of queries, of keys; or of projections, (H·K + Hkv·K,)
-    output: PackedWeight
+    output: Weight
     output_bias: Tensor | None = None
-    gate_up: PackedWeight | None = None  # gates before ups
+    gate_up: Weight | None = None  # gates before ups
     gate_up_bias: Tensor | None = None
-    down: PackedWeight | None = None
+    down: Weight | None = None
     down_bias: Tensor | None = None
     window: int | None = None  # cached tokens that a query looks at, itself among them
     rope: int | None = 0  # which of the angles of a call turn its heads; None: none do
+
+    @property
+    def float_kind(self) -> int:
+        """Of its matrices that are not packed; where there are none, whatever."""
+        matrices = (self.qkv, self.output, self.gate_up, self.down)
+        floats = (one.data.dtype for one in matrices if isinstance(one, FloatWeight))
+        return KINDS[next(floats, torch.bfloat16)]
 
 
 def layer_shape(
@@ -77,6 +84,7 @@ def layer_shape(
         output_bits=weights.output.bits,
         gate_up_bits=0 if gate_up is None else gate_up.bits,
         down_bits=0 if down is None else down.bits,
+        float_kind=weights.float_kind,
     )
 
 
@@ -95,7 +103,7 @@ class Decoder:
         self._decode = kernels.decode_kernel(shape)
         widest = max(shape.hidden, shape.attended, shape.intermediate)
         heads = shape.attention.heads
-        self._records = torch.empty(input_bytes(1, widest), dtype=torch.uint8)
+        self._records = torch.empty(max(input_bytes(1, widest), 4 * widest), dtype=torch.uint8)
         self._wide = torch.empty(max(shape.qkv_rows, 2 * shape.intermediate, shape.hidden))
         self._attended = torch.empty(shape.attended)
         self._scores = torch.empty((heads, 0))
@@ -244,6 +252,8 @@ def _check(layer: LayerWeights, shape: LayerShape) -> None:
     ):
         assert (matrix is None) == (rows == 0 or width == 0)
         assert matrix is None or (matrix.rows, matrix.width, matrix.bits) == (rows, width, bits)
+        if isinstance(matrix, FloatWeight):
+            assert KINDS[matrix.data.dtype] == shape.float_kind
     assert (layer.qk_norm is None) == (heads.qk_norm is None)
     normed = 2 if heads.qk_norm == "head" else heads.heads + heads.kv_heads
     for vector, numbers in (

@@ -83,6 +83,14 @@ def emit_float_product(
     return function
 
 
+def float_arguments(
+    weights: Value, inputs: Value, out: Value, addend: Value, rows: int, width: int
+) -> list[Value]:
+    """What such a piece takes for one token, as a caller that is a kernel gives it."""
+    stride, *shape = (constant(I64, number) for number in (2 * width, rows, width))
+    return [weights, stride, inputs, out, addend, *shape]
+
+
 def _emit_row(
     e: Emitter, kinds: tuple[int, int], given: dict[str, Value], row: Value, members: range
 ) -> list[Value]:

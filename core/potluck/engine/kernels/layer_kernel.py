@@ -18,24 +18,18 @@ from llvmlite import ir
 from potluck.engine.kernels.attention_kernel import ATTEND_FIELDS, Heads, emit_attend
 from potluck.engine.kernels.emit import (
     F32,
-    I32,
     I64,
-    KIND_F32,
+    KIND_BF16,
     POINTER,
     VOID,
     Emitter,
     Value,
     constant,
 )
-from potluck.engine.kernels.input_kernel import (
-    emit_gated_quantise,
-    emit_norm_quantise,
-    emit_quantise,
-)
-from potluck.engine.kernels.layout import blocks_of
+from potluck.engine.kernels.forms import FloatForm, Form, PackedForm
+from potluck.engine.kernels.layout import FLOAT_BITS, ZERO_POINT
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import emit_run, emit_shared
-from potluck.engine.kernels.product_kernel import emit_product_piece, product_arguments
 from potluck.engine.kernels.residual_kernel import emit_add, emit_add_normed
 from potluck.engine.kernels.rotate_kernel import emit_rotate
 from potluck.model.config import Activation
@@ -75,6 +69,7 @@ class LayerShape:
     output_bits: int
     gate_up_bits: int
     down_bits: int
+    float_kind: int = KIND_BF16  # of matrices of 16 bits
 
     def __post_init__(self) -> None:
         assert self.multiplier == 1.0 or not self.has_norms_after
@@ -103,18 +98,7 @@ class LayerShape:
 
 def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> ir.Function:
     """One token through some layers."""
-    bits = {shape.qkv_bits, shape.output_bits}
-    if shape.intermediate:
-        bits |= {shape.gate_up_bits, shape.down_bits}
-    pieces = {
-        number: emit_product_piece(module, f"{name}_product{number}", path, number, tiles=(1,))
-        for number in sorted(bits)
-    }
     called = _Called(
-        products=pieces,
-        norm=emit_norm_quantise(module, f"{name}_norm", path),
-        quantise=emit_quantise(module, f"{name}_quantise", path),
-        gated=emit_gated_quantise(module, f"{name}_gated", path, shape.activation),
         rotate=emit_rotate(module, f"{name}_rotate", path, shape.attention),
         attend=emit_attend(module, f"{name}_attend", path, shape.attention),
         add=emit_add(module, f"{name}_add", path),
@@ -127,9 +111,19 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
     given = _fields(e, step, STEP_FIELDS)
     with e.loop(0, count) as index:
         own = _fields(e, e.at(layers, index, 8 * len(LAYER_FIELDS)), LAYER_FIELDS)
-        _Layer(e=e, shape=shape, called=called, step=given, layer=own).emit()
+        forms = _forms(e, name, shape, given["records"])
+        _Layer(e=e, shape=shape, called=called, forms=forms, step=given, layer=own).emit()
     e.ret_void()
     return function
+
+
+def _forms(e: Emitter, name: str, shape: LayerShape, memory: Value) -> dict[int, Form]:
+    """By bits, those that a layer can have."""
+    forms: dict[int, Form] = {
+        bits: PackedForm(e=e, name=name, memory=memory, bits=bits) for bits in ZERO_POINT
+    }
+    forms[FLOAT_BITS] = FloatForm(e=e, name=name, memory=memory, kind=shape.float_kind)
+    return forms
 
 
 def _fields(e: Emitter, record: Value, names: Sequence[str]) -> dict[str, Value]:
@@ -143,10 +137,6 @@ def _fields(e: Emitter, record: Value, names: Sequence[str]) -> dict[str, Value]
 class _Called:
     """The functions that a layer is made of."""
 
-    products: dict[int, ir.Function]
-    norm: ir.Function
-    quantise: ir.Function
-    gated: ir.Function
     rotate: ir.Function
     attend: ir.Function
     add: ir.Function
@@ -161,65 +151,67 @@ class _Layer:
     e: Emitter
     shape: LayerShape
     called: _Called
+    forms: dict[int, Form]
     step: dict[str, Value]
     layer: dict[str, Value]
 
     def emit(self) -> None:
-        shape = self.shape
-        self._read("before_attention")
-        self._product("qkv", shape.qkv_bits, shape.qkv_rows, shape.hidden)
+        shape, wide, attended = self.shape, self.step["wide"], self.step["attended"]
+        form = self.forms[shape.qkv_bits]
+        self._product(form, "qkv", self._read(form, "before_attention"), shape.qkv_rows)
         self._attention()
-        self._quantise(self.called.quantise, self.step["attended"], shape.attended)
-        self._add("output", shape.output_bits, shape.attended, "after_attention")
+        form = self.forms[shape.output_bits]
+        inputs = form.as_is(attended, shape.attended)
+        self._add(form, "output", inputs, shape.attended, "after_attention")
         if not shape.intermediate:
             return
-        self._read("before_mlp")
-        self._product("gate_up", shape.gate_up_bits, 2 * shape.intermediate, shape.hidden)
-        self._quantise(self.called.gated, self.step["wide"], shape.intermediate)
-        self._add("down", shape.down_bits, shape.intermediate, "after_mlp")
+        form = self.forms[shape.gate_up_bits]
+        self._product(form, "gate_up", self._read(form, "before_mlp"), 2 * shape.intermediate)
+        form = self.forms[shape.down_bits]
+        inputs = form.gated(wide, shape.intermediate, shape.activation)
+        self._add(form, "down", inputs, shape.intermediate, "after_mlp")
 
-    def _read(self, norm: str) -> None:
-        """Quantise the hidden states, normed if there are norms before."""
+    def _read(self, form: Form, norm: str) -> Value:
+        """An input of the hidden states, normed if there are norms before."""
         hidden, width = self.step["hidden"], self.shape.hidden
         if self.shape.has_norms_before:
-            epsilon = constant(F32, self.shape.epsilon)
-            self._quantise(self.called.norm, hidden, width, self.layer[norm], epsilon)
-        else:
-            self._quantise(self.called.quantise, hidden, width)
+            return form.normed(hidden, width, self.layer[norm], self.shape.epsilon)
+        return form.as_is(hidden, width)
 
-    def _add(self, matrix: str, bits: int, width: int, norm: str) -> None:
-        """Add to the hidden states what the matrix makes of what was quantised."""
+    def _product(self, form: Form, matrix: str, inputs: Value, rows: int) -> None:
+        """Of the hidden states, into the wide memory, with the bias."""
+        wide, bias = self.step["wide"], self.layer[f"{matrix}_bias"]
+        self._multiply(form, matrix, inputs, wide, bias, rows, self.shape.hidden)
+
+    def _add(self, form: Form, matrix: str, inputs: Value, width: int, norm: str) -> None:
+        """Add to the hidden states what the matrix makes of the input."""
         e, shape, called = self.e, self.shape, self.called
         hidden, added, bias = self.step["hidden"], self.step["wide"], self.layer[f"{matrix}_bias"]
         size, one = constant(I64, shape.hidden), constant(F32, 1.0)
         if shape.adds_as_is:
             with e.if_then(e.icmp_unsigned("!=", e.ptrtoint(bias, I64), constant(I64, 0))):
                 e.call(called.add, [hidden, bias, size, one])
-            self._multiply(matrix, bits, shape.hidden, width, hidden, hidden)
+            self._multiply(form, matrix, inputs, hidden, hidden, shape.hidden, width)
             return
-        self._multiply(matrix, bits, shape.hidden, width, added, bias)
+        self._multiply(form, matrix, inputs, added, bias, shape.hidden, width)
         if shape.has_norms_after:
             more = [self.layer[norm], constant(F32, shape.epsilon)]
             e.call(called.add_normed, [hidden, added, size, *more])
         else:
             e.call(called.add, [hidden, added, size, constant(F32, shape.multiplier)])
 
-    def _quantise(self, kernel: ir.Function, source: Value, width: int, *more: Value) -> None:
-        kind, stride, one = constant(I32, KIND_F32), constant(I64, 0), constant(I64, 1)
-        arguments = [source, kind, stride, constant(I64, width), one, self.step["records"], *more]
-        self.e.call(kernel, arguments)
-
-    def _product(self, matrix: str, bits: int, rows: int, width: int) -> None:
-        """Into the wide memory, with the bias."""
-        self._multiply(matrix, bits, rows, width, self.step["wide"], self.layer[f"{matrix}_bias"])
-
     def _multiply(
-        self, matrix: str, bits: int, rows: int, width: int, out: Value, addend: Value
+        self,
+        form: Form,
+        matrix: str,
+        inputs: Value,
+        out: Value,
+        addend: Value,
+        rows: int,
+        width: int,
     ) -> None:
-        arguments = product_arguments(
-            self.layer[matrix], self.step["records"], out, addend, rows, width
-        )
-        self._share(self.called.products[bits], arguments, blocks_of(rows))
+        product = form.product(self.layer[matrix], inputs, out, addend, rows, width)
+        self._share(product.piece, product.arguments, product.blocks)
 
     def _attention(self) -> None:
         e, heads = self.e, self.shape.attention

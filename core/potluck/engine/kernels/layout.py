@@ -34,6 +34,8 @@ GROUP = 32  # inputs that share a scale
 QUAD = 4  # inputs that one 32-bit lane of a dot product takes
 VECTOR = ROWS * QUAD  # bytes
 
+FLOAT_BITS = 16  # of a matrix that is not packed: floats, row after row
+
 SCALES_BYTES = 2 * ROWS
 ZERO_POINT = {4: 8, 8: 128}
 LARGEST_SCALE = 65504.0  # of f16; heavier weights are clipped

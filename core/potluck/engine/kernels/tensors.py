@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.kernels.layout import (
+    FLOAT_BITS,
     GROUP,
     QUAD,
     RECORD_BYTES,
@@ -77,6 +78,37 @@ class PackedWeight:
         values = by_row.float() * scales.transpose(1, 2)[..., None]  # (B, 16, G, 32)
         start = first % ROWS
         return values.reshape(blocks * ROWS, -1)[start : start + last - first, : self.width]
+
+
+@dataclass(frozen=True, slots=True)
+class FloatWeight:
+    """A matrix of (rows, width) in bf16 or f16, row after row."""
+
+    data: Tensor
+
+    def __post_init__(self) -> None:
+        assert self.data.dtype in (torch.bfloat16, torch.float16), self.data.dtype
+        assert self.data.dim() == 2
+        assert self.data.is_contiguous()
+
+    @property
+    def rows(self) -> int:
+        return self.data.shape[0]
+
+    @property
+    def width(self) -> int:
+        return self.data.shape[1]
+
+    @property
+    def bits(self) -> int:
+        return FLOAT_BITS
+
+    def dequantise(self) -> Tensor:
+        """What it is worth, (rows, width), f32."""
+        return self.data.float()
+
+
+Weight = PackedWeight | FloatWeight
 
 
 @dataclass(frozen=True, slots=True)
