@@ -50,6 +50,9 @@ LAYER = LayerShape(
 OTHER_LAYER = replace(
     LAYER, attention=ODD_HEADS, norms="before", multiplier=0.3, activation="silu", down_bits=4
 )
+FLOAT_LAYER = replace(
+    OTHER_LAYER, intermediate=5000, qkv_bits=16, output_bits=16, gate_up_bits=16, down_bits=16
+)
 EXPERTS = ExpertShape(hidden=80, intermediate=112, activation="silu", gate_up_bits=4, down_bits=8)
 SHAPED = {
     "attend": partial(emit_attend, shape=HEADS),
@@ -63,6 +66,7 @@ SHAPED = {
     "experts": partial(emit_experts, shape=EXPERTS),
     "decode": partial(emit_decode, shape=LAYER),
     "decode_other": partial(emit_decode, shape=OTHER_LAYER),
+    "decode_floats": partial(emit_decode, shape=FLOAT_LAYER),
 }
 
 
