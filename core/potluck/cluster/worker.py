@@ -260,12 +260,14 @@ class Worker:
         try:
             await receive_tensors(link, self._store, awaited, progress=progressed)
         finally:
-            lacking = await asyncio.to_thread(self._store.missing, awaited.items())
-            arrived = awaited.keys() - {tensor.digest for tensor in lacking}
+            arrived = await asyncio.to_thread(self._stored, awaited)
             for stage in loan.stages.values():
                 stage.missing = [m for m in stage.missing if m.digest not in arrived]
             loan.transfer = None
             self._changed()
+
+    def _stored(self, sizes: Mapping[Digest, int]) -> set[Digest]:
+        return {digest for digest, nbytes in sizes.items() if self._store.has(digest, nbytes)}
 
     def step_failed(self, failure: StepFailed) -> None:
         """Tell the master; the chain may be what broke."""
