@@ -197,6 +197,18 @@ def test_every_device_is_a_seat_measured_one_after_the_other_and_once() -> None:
     run(main())
 
 
+def test_links_are_measured_anew_where_that_is_asked_for() -> None:
+    async def main() -> None:
+        survey, desk, laptop = Survey(), FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
+
+        for anew in (False, False, True):
+            await survey.links(desk, [laptop], anew=anew)
+
+        assert desk.calls == ["measure_link_to"] * 2
+
+    run(main())
+
+
 def test_the_parts_of_a_cpu_are_numbered_and_have_memory_of_their_own() -> None:
     async def main() -> None:
         survey, desk = Survey(), FakeComputer("Desk", 1)

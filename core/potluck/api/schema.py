@@ -330,7 +330,7 @@ class BenchResult(Struct, frozen=True, kw_only=True):
     floor_fraction: float  # decode / floor
     token_ms: float  # one token through the pipeline
     hop_ms: float  # of that, all that is not a stage's computing
-    link_ms: float  # of that, what the links take, as they were measured
+    link_ms: float  # what the links alone take, as they were measured before the tokens
     layer_ms: LayerSplit
     predicted_tokens_per_s: float
 

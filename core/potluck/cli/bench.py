@@ -64,7 +64,7 @@ def put_result(result: BenchResult) -> None:
     computed = sum(stage.compute_ms for stage in result.stages)
     put(
         f"A token takes {result.token_ms:.2f} ms: {computed:.2f} computing, {result.hop_ms:.2f} on"
-        f" its way ({result.link_ms:.2f} in the links)."
+        f" its way. The links were measured at {result.link_ms:.2f}."
     )
     put(f"A layer takes {_split(result.layer_ms)}.")
 

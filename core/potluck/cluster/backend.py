@@ -253,8 +253,13 @@ class NodeBackend:
                 deployment, generator = await master.ready(request.plan)
                 if deployment is not mine:
                     raise UsageError("Another model was loaded meanwhile. Measure again.")
-                local = self._parts.membership.local.node_id
-                bench = Bench(deployment, generator, request, local=local, link_ms=self._link_ms)
+                yield BenchProgress(state="measuring", message="Measuring the links")
+                local, workers = self._parts.membership.local, self._parts.membership.available()
+                used = [worker for worker in workers if deployment.uses(worker.node_id)]
+                await master.survey.links(local, used, anew=True)
+                bench = Bench(
+                    deployment, generator, request, local=local.node_id, link_ms=self._link_ms
+                )
                 async with aclosing(bench.run()) as steps:
                     async for progress in steps:
                         yield progress

@@ -225,23 +225,23 @@ class Survey:
                 )
 
     async def links(
-        self, master: Surveyed, workers: Sequence[Surveyed]
+        self, master: Surveyed, workers: Sequence[Surveyed], *, anew: bool = False
     ) -> dict[tuple[NodeId, NodeId], LinkCost]:
-        """What is known of every pair; one that cannot be measured is left out.
+        """What is known of every pair, or measured anew; one that cannot be measured is left out.
 
         One after the other, so that no measurement takes another's bandwidth.
         """
         async with self._measuring:
             for source, target in _pairs(master, workers):
-                await self._measure(source, target)
+                await self._measure(source, target, anew=anew)
         ids = {c.node_id for c in (master, *workers)}
         return {key: cost for key, (_, cost) in self._links.items() if ids.issuperset(key)}
 
-    async def _measure(self, source: Surveyed, target: Surveyed) -> None:
-        """Measure a pair, unless it is known, or was tried just now in vain."""
+    async def _measure(self, source: Surveyed, target: Surveyed, *, anew: bool) -> None:
+        """Measure a pair, anew or unless it is known, but not if it was tried just now in vain."""
         key = (source.node_id, target.node_id)
         known, failed = self._links.get(key), self._failed.get(key)
-        if known is not None and self._clock() - known[0] < LINK_AGE_S:
+        if not anew and known is not None and self._clock() - known[0] < LINK_AGE_S:
             return
         if failed is not None and self._clock() - failed < FAILED_AGE_S:
             return
