@@ -23,6 +23,7 @@ from potluck.api.backend import GenerationRequest, SamplingOptions, TextPrompt
 from potluck.api.schema import PlanRequest, RoleRequest
 from potluck.cluster.node import Node
 from potluck.errors import InvalidLayersError, PotluckError
+from potluck.wire.messages import DeviceId
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 
@@ -208,6 +209,7 @@ def test_a_process_that_no_plan_uses_is_nobodys_loss(desk: Node, run: Run) -> No
     async def main() -> None:
         await load(desk, by_hand(Desk_0=LAYERS))
         deployment = desk.master.deployment
+        await desk.engines.handle(DeviceId(kind="cpu", index=1))
         kill_engine(desk, 1)
         await eventually(desk, lambda: len(desk.engines.running()) == 1)
         assert await chat(desk, QUESTION)
