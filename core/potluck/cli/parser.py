@@ -2,11 +2,11 @@
 
 import argparse
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TypeVar, get_args
+from typing import NoReturn, get_args
 
 from potluck import __version__
+from potluck.cli.values import layers, name, number, size
 from potluck.model.schemes import Cache, Scheme
 from potluck.model.shapes import DEFAULT_SHAPE, SHAPES
 
@@ -37,20 +37,6 @@ First steps, with two computers on one network:
 
 potluck COMMAND --help says more about each.
 """
-
-_UNITS = {
-    "": 1,
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "t": 10**12,
-    "ki": 2**10,
-    "mi": 2**20,
-    "gi": 2**30,
-    "ti": 2**40,
-}
-_MANY = 10**9  # a limit that nobody needs to be told
-_Number = TypeVar("_Number", int, float)
 
 
 class Parser(argparse.ArgumentParser):
@@ -101,7 +87,7 @@ def _add_computer_commands(commands: "_Commands[Parser]") -> None:
         help="lend at most this of the RAM, and of each GPU: 8GB",
     )
     _add_threads(worker)
-    worker.add_argument("--name", type=_name, help="what others see this computer as")
+    worker.add_argument("--name", type=name, help="what others see this computer as")
 
     invite = _command(
         commands,
@@ -200,7 +186,7 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
     )
     _add_model(serve)
     serve.add_argument("--host", default="127.0.0.1", help="where to listen (%(default)s)")
-    serve.add_argument("--port", type=_number(int, 0, 65535), default=8000, help="(%(default)s)")
+    serve.add_argument("--port", type=number(int, 0, 65535), default=8000, help="(%(default)s)")
     serve.add_argument("--key", help="ask programs for this key; must, beyond this computer")
 
     models = _command(
@@ -230,7 +216,7 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
     node = _command(
         commands, "node", "window:node", "Run the node of this computer in the foreground."
     )
-    node.add_argument("--name", type=_name, help="what others see this computer as")
+    node.add_argument("--name", type=name, help="what others see this computer as")
 
 
 def _command(
@@ -272,7 +258,7 @@ def _add_threads(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--threads",
         metavar="N",
-        type=_number(int, 1, 1024),
+        type=number(int, 1, 1024),
         help="compute with so many threads (one for each core)",
     )
 
@@ -282,21 +268,21 @@ def _add_bench(parser: Parser) -> None:
     group.add_argument(
         "--prompt",
         metavar="N",
-        type=_number(int, 1, 1 << 20),
+        type=number(int, 1, 1 << 20),
         default=512,
         help="tokens of the prompt that is prefilled (%(default)s)",
     )
     group.add_argument(
         "--tokens",
         metavar="N",
-        type=_number(int, 1, 1 << 16),
+        type=number(int, 1, 1 << 16),
         default=64,
         help="tokens that are decoded after a short prompt (%(default)s)",
     )
     group.add_argument(
         "--repeat",
         metavar="N",
-        type=_number(int, 1, 1000),
+        type=number(int, 1, 1000),
         default=5,
         help="how often both are measured (%(default)s)",
     )
@@ -339,14 +325,14 @@ def _add_model(parser: Parser, *, guide: bool = True) -> None:
     group.add_argument(
         "--workers",
         metavar="N",
-        type=_number(int, 0, 64),
+        type=number(int, 0, 64),
         default=0,
         help="wait until N other computers take part",
     )
     group.add_argument(
         "--context",
         metavar="N",
-        type=_number(int, 1, 1 << 20),
+        type=number(int, 1, 1 << 20),
         help="how many tokens a conversation may have",
     )
 
@@ -356,58 +342,15 @@ def _add_sampling(parser: Parser) -> None:
     group.add_argument(
         "--temperature",
         metavar="T",
-        type=_number(float, 0, 100),
+        type=number(float, 0, 100),
         help="0: always the most likely word; higher: more varied (what the model recommends)",
     )
     group.add_argument(
-        "--top-p", metavar="P", type=_number(float, 1e-6, 1), help="of the likeliest words only"
+        "--top-p", metavar="P", type=number(float, 1e-6, 1), help="of the likeliest words only"
     )
     group.add_argument(
-        "--max-tokens", metavar="N", type=_number(int, 1, 1 << 20), help="end after so many tokens"
+        "--max-tokens", metavar="N", type=number(int, 1, 1 << 20), help="end after so many tokens"
     )
     group.add_argument(
-        "--seed", metavar="N", type=_number(int, 0, (1 << 63) - 1), help="the same answer again"
+        "--seed", metavar="N", type=number(int, 0, (1 << 63) - 1), help="the same answer again"
     )
-
-
-# --- values
-
-
-def size(text: str) -> int:
-    """Bytes from `8GB`, `512 MiB` or `4000000`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", text.strip().lower())
-    if found is None:
-        raise argparse.ArgumentTypeError(f"“{text}” is no size; write 8GB or 512MiB")
-    return int(float(found[1]) * _UNITS[found[2] or ""])
-
-
-def layers(text: str) -> tuple[tuple[str, int], ...]:
-    """Names and counts from `desktop=20,laptop=12`; a name may hold what is not a comma."""
-    shares: list[tuple[str, int]] = []
-    for share in text.split(","):
-        name, _, count = share.rpartition("=")
-        if not name.strip() or not count.strip().isdecimal():
-            raise argparse.ArgumentTypeError(f"“{share}” is not NAME=N")
-        shares.append((name.strip(), int(count)))
-    return tuple(shares)
-
-
-def _name(text: str) -> str:
-    if not 1 <= len(text.strip()) <= 128 or not text.isprintable():
-        raise argparse.ArgumentTypeError("a name has 1 to 128 visible characters")
-    return text.strip()
-
-
-def _number(kind: type[_Number], low: float, high: float) -> Callable[[str], _Number]:
-    def convert(text: str) -> _Number:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = None
-        if value is None or not low <= value <= high:
-            number = "whole number" if kind is int else "number"
-            span = f"from {low:g} to {high:g}" if high < _MANY else f"of {low:g} or more"
-            raise argparse.ArgumentTypeError(f"“{text}” is no {number} {span}")
-        return value
-
-    return convert

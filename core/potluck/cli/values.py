@@ -1,0 +1,63 @@
+"""What may stand behind an option: text to a value, or a sentence that says what is wrong with it."""
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
+_MANY = 10**9  # a limit that nobody needs to be told
+_Number = TypeVar("_Number", int, float)
+
+
+def size(text: str) -> int:
+    """Bytes from `8GB`, `512 MiB` or `4000000`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", text.strip().lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"“{text}” is no size; write 8GB or 512MiB")
+    return int(float(found[1]) * _UNITS[found[2] or ""])
+
+
+def layers(text: str) -> tuple[tuple[str, int], ...]:
+    """Names and counts from `desktop=20,laptop=12`; a name may hold what is not a comma."""
+    shares: list[tuple[str, int]] = []
+    for share in text.split(","):
+        name, _, count = share.rpartition("=")
+        if not name.strip() or not count.strip().isdecimal():
+            raise argparse.ArgumentTypeError(f"“{share}” is not NAME=N")
+        shares.append((name.strip(), int(count)))
+    return tuple(shares)
+
+
+def name(text: str) -> str:
+    """What a computer can be called."""
+    if not 1 <= len(text.strip()) <= 128 or not text.isprintable():
+        raise argparse.ArgumentTypeError("a name has 1 to 128 visible characters")
+    return text.strip()
+
+
+def number(kind: type[_Number], low: float, high: float) -> Callable[[str], _Number]:
+    """What makes numbers of text, from `low` to `high`."""
+
+    def convert(text: str) -> _Number:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not low <= value <= high:
+            what = "whole number" if kind is int else "number"
+            span = f"from {low:g} to {high:g}" if high < _MANY else f"of {low:g} or more"
+            raise argparse.ArgumentTypeError(f"“{text}” is no {what} {span}")
+        return value
+
+    return convert
