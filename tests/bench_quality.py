@@ -162,8 +162,9 @@ def main() -> None:
 
     torch.set_num_threads(1)
     schemes = cast("tuple[Scheme, ...]", get_args(Scheme))
-    cases: list[tuple[Scheme, Cache]] = [(scheme, "full") for scheme in schemes]
-    cases += [("int8", "int8"), ("int4", "int8")]
+    small: tuple[Scheme, Scheme] = ("int8", "int4")
+    full, int8 = cast("tuple[Cache, Cache]", get_args(Cache))
+    cases = [*((scheme, full) for scheme in schemes), *((scheme, int8) for scheme in small)]
     measure_guide(cases)
     with tempfile.TemporaryDirectory() as folder:
         measure_random(cases, Path(folder))

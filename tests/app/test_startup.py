@@ -20,6 +20,8 @@ ALLOWED = {
     "api",
     "api.schema",
     "api.openai",
+    "model",
+    "model.schemes",
 }
 
 PROGRAM = """
