@@ -152,6 +152,10 @@ def random_model(config: ModelConfig, folder: Path) -> tuple[StoredTensor, ...]:
     return stored_tensors(folder)
 
 
+def _case(scheme: Scheme, cache: Cache = "full") -> tuple[Scheme, Cache]:
+    return scheme, cache
+
+
 def _name(scheme: Scheme, cache: Cache) -> str:
     return scheme if cache == "full" else f"{scheme}, kv {cache}"
 
@@ -162,9 +166,8 @@ def main() -> None:
 
     torch.set_num_threads(1)
     schemes = cast("tuple[Scheme, ...]", get_args(Scheme))
-    small: tuple[Scheme, Scheme] = ("int8", "int4")
-    full, int8 = cast("tuple[Cache, Cache]", get_args(Cache))
-    cases = [*((scheme, full) for scheme in schemes), *((scheme, int8) for scheme in small)]
+    cases = [_case(scheme) for scheme in schemes]
+    cases += [_case("int8", "int8"), _case("int4", "int8")]
     measure_guide(cases)
     with tempfile.TemporaryDirectory() as folder:
         measure_random(cases, Path(folder))
