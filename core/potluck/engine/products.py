@@ -4,7 +4,7 @@ On a CPU there are several, and which one wins depends on the processor. Measure
 AVX-512 machine, one row times a matrix of 16 bits, gigabytes of weights a second: 9 to 16 through
 oneDNN, 23 to 24 through torch's own loop, 35 through a generated kernel. On one without 16-bit arithmetic (AVX2) a chunk of 128 rows
 takes 404 ms as it is and 127 ms with the weights widened to f32 block by block. So they are tried when
-weights are made, in less than a tenth of a second, and the best is kept.
+weights are made, in a tenth of a second or two, and the best is kept.
 """
 
 import time
@@ -23,7 +23,7 @@ _WORTH_PARTS = 1 << 20  # weights; a smaller product takes no longer than waking
 _TRIAL_BYTES = 1 << 26  # more than caches hold: within them oneDNN wins, beyond them it loses
 _TRIAL_WIDTH = 2048
 _TRIAL_ROWS = 2048  # timed at once: so short that little of what else runs here comes between
-_ROUNDS = 4
+_ROUNDS = 3
 
 
 class Products:
@@ -108,12 +108,15 @@ def _fastest(ways: Sequence[Product], x: Tensor, weight: Tensor) -> Product:
     """The one with the shortest of a few runs, taken in turns; the first of equals.
 
     A run is all the parts of the matrix, so that none finds the part it comes to in a cache. The shortest
-    of each part count.
+    of each part count. Where torch has threads, they spin for a while after a product and would hold up
+    the next way: it multiplies once more for that, before its time is taken.
     """
     parts = weight.split(_TRIAL_ROWS)
     runs: list[list[list[float]]] = [[] for _ in ways]
     for _ in range(_ROUNDS):
         for way, times in zip(ways, runs, strict=True):
+            if torch.get_num_threads() > 1:
+                way(x, weight, None)
             times.append([_seconds(way, x, part) for part in parts])
     best = [sum(map(min, zip(*times, strict=True))) for times in runs]
     return ways[best.index(min(best))]
