@@ -31,12 +31,12 @@ from potluck.cluster.stage_messages import (
     encode,
     read_frame,
 )
+from potluck.wire.measuring_messages import StageTimes
 from potluck.wire.messages import (
     Address,
     DeviceInfo,
     Hop,
     NodeInfo,
-    StageTimes,
     StepFailed,
     TensorInfo,
 )

@@ -12,7 +12,11 @@ from potluck.errors import EngineError, PeerLostError
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import weight_bytes
 from potluck.plan.cost import Seat
-from potluck.wire.messages import Address, DeviceInfo, Profiled
+from potluck.wire.measuring_messages import Profiled
+from potluck.wire.messages import (
+    Address,
+    DeviceInfo,
+)
 
 SHAPE = ModelConfig.from_dict(CONFIG)
 MIXED_CONFIG = {

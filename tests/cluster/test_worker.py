@@ -30,21 +30,23 @@ from potluck.ids import Digest, HomeId
 from potluck.store.chunks import ChunkStore
 from potluck.store.fetch import send_tensors
 from potluck.store.registry import LocalModel, open_model
+from potluck.wire.measuring_messages import (
+    MeasureStage,
+    Profile,
+    Profiled,
+    StageMeasured,
+    StageTimes,
+)
 from potluck.wire.messages import (
     Assign,
     DeviceId,
     DeviceInfo,
     Load,
     Loaded,
-    MeasureStage,
     Message,
     Need,
     NodeInfo,
     Ping,
-    Profile,
-    Profiled,
-    StageMeasured,
-    StageTimes,
     StepFailed,
     Unload,
     Unloaded,

@@ -9,7 +9,14 @@ from potluck.errors import PeerLostError, RemoteError
 from potluck.ids import NodeId
 from potluck.net.measure import measure
 from potluck.store.registry import LocalModel
-from potluck.wire.messages import Profile, Revoked, Status, StepFailed, Unload, Unloaded
+from potluck.wire.measuring_messages import Profile
+from potluck.wire.messages import (
+    Revoked,
+    Status,
+    StepFailed,
+    Unload,
+    Unloaded,
+)
 
 pytestmark = pytest.mark.net
 

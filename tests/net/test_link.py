@@ -18,15 +18,14 @@ from potluck.net import link as link_module
 from potluck.net.link import ControlLink
 from potluck.wire.connection import HEARTBEAT_INTERVAL_S, LOST_AFTER_S
 from potluck.wire.frame import encode
+from potluck.wire.measuring_messages import Blob, Profile
 from potluck.wire.messages import (
-    Blob,
     Chunk,
     CloseSession,
     Error,
     Forward,
     Ping,
     Pong,
-    Profile,
     Revoked,
     Status,
     StepFailed,

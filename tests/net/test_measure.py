@@ -5,7 +5,12 @@ import pytest
 from potluck.errors import PeerLostError, UnreachableError
 from potluck.net import measure as measure_module
 from potluck.net.measure import BLOB_BUDGET_S, FIRST_BLOB, MAX_BYTES, measure, measure_addresses
-from potluck.wire.messages import Address, BlobReceived, Ping, Pong
+from potluck.wire.measuring_messages import BlobReceived
+from potluck.wire.messages import (
+    Address,
+    Ping,
+    Pong,
+)
 
 pytestmark = pytest.mark.net
 

@@ -12,6 +12,7 @@ from potluck.errors import PotluckError
 from potluck.ids import Digest, NodeId
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
+from potluck.wire.measuring_messages import Profiled, StageTimes
 from potluck.wire.messages import (
     Address,
     Assign,
@@ -20,9 +21,7 @@ from potluck.wire.messages import (
     Hop,
     Need,
     NeedTensor,
-    Profiled,
     Scheme,
-    StageTimes,
 )
 
 _T = TypeVar("_T")

@@ -18,6 +18,7 @@ from potluck.net.link import ControlLink, Link
 from potluck.net.transport import Listener, dial
 from potluck.store.chunks import ChunkStore
 from potluck.store.registry import LocalModel
+from potluck.wire.measuring_messages import StageTimes
 from potluck.wire.messages import (
     Address,
     Assign,
@@ -26,7 +27,6 @@ from potluck.wire.messages import (
     Message,
     NodeInfo,
     Purpose,
-    StageTimes,
     Status,
     WarmingUp,
 )

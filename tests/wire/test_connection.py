@@ -22,9 +22,9 @@ from potluck.wire.connection import (
 from potluck.wire.events import Answered, Closed, Event, Lost, Opened, Received
 from potluck.wire.frame import Frame, FrameDecoder, encode
 from potluck.wire.lifecycle import ENDED, TRANSITIONS, Side, State, Step
+from potluck.wire.measuring_messages import Blob
 from potluck.wire.messages import (
     Assign,
-    Blob,
     Error,
     Forward,
     Goodbye,

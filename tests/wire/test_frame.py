@@ -28,17 +28,16 @@ from potluck.wire.frame import (
     UnknownOp,
     encode,
 )
+from potluck.wire.measuring_messages import Blob, Profile
 from potluck.wire.messages import (
     MAX_HISTORY,
     Assign,
-    Blob,
     Chunk,
     Forward,
     Message,
     Need,
     NeedTensor,
     Ping,
-    Profile,
     Result,
     Revoked,
     Sampling,

@@ -20,7 +20,10 @@ from potluck.cluster.stage_task import StageTask
 from potluck.ids import NodeId
 from potluck.model.schemes import activation_item
 from potluck.plan.cost import TOKEN_MESSAGE_BYTES
-from potluck.wire.messages import Sampling, StageTimes
+from potluck.wire.measuring_messages import StageTimes
+from potluck.wire.messages import (
+    Sampling,
+)
 
 SHORT_PROMPT = (
     16  # tokens before decoding: attention is then little, and decoding is reading weights

@@ -24,24 +24,26 @@ from potluck.net.transport import dial
 from potluck.store.fetch import send_tensors
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
+from potluck.wire.measuring_messages import (
+    LinkMeasured,
+    MeasureLink,
+    MeasureStage,
+    Profile,
+    Profiled,
+    StageMeasured,
+    StageTimes,
+)
 from potluck.wire.messages import (
     Address,
     Assign,
     DeviceId,
     DeviceInfo,
-    LinkMeasured,
     Load,
     Loaded,
-    MeasureLink,
-    MeasureStage,
     Message,
     Need,
     NodeInfo,
-    Profile,
-    Profiled,
     Purpose,
-    StageMeasured,
-    StageTimes,
     Unload,
     Unloaded,
     WarmingUp,

@@ -18,6 +18,7 @@ from potluck.engine.stage import Stage
 from potluck.errors import EngineError, NeedReplayError, PeerLostError, PotluckError
 from potluck.ids import HomeId, NodeId
 from potluck.net.link import Link
+from potluck.wire.measuring_messages import StageTimes
 from potluck.wire.messages import (
     Attach,
     CloseSession,
@@ -25,7 +26,6 @@ from potluck.wire.messages import (
     Message,
     OpenSession,
     Result,
-    StageTimes,
     StepFailed,
     TrimSession,
 )

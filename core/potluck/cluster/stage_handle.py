@@ -46,7 +46,11 @@ from potluck.cluster.stage_messages import (
     encode,
 )
 from potluck.model.schemes import Scheme
-from potluck.wire.messages import DeviceInfo, StageTimes, StepFailed
+from potluck.wire.measuring_messages import StageTimes
+from potluck.wire.messages import (
+    DeviceInfo,
+    StepFailed,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from typing import BinaryIO, TypeAlias
 import msgspec
 
 from potluck.model.schemes import Cache, Scheme
+from potluck.wire.measuring_messages import StageTimes
 from potluck.wire.messages import (
     DeviceId,
     DeviceInfo,
     Hop,
     NodeInfo,
-    StageTimes,
     StepFailed,
     TensorInfo,
 )

@@ -21,7 +21,14 @@ from potluck.ids import Digest, NodeId
 from potluck.plan.placement import Stage
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
-from potluck.wire.messages import Address, Assign, DeviceId, Hop, Need, StageTimes
+from potluck.wire.measuring_messages import StageTimes
+from potluck.wire.messages import (
+    Address,
+    Assign,
+    DeviceId,
+    Hop,
+    Need,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,12 @@ from potluck.model.footprint import usable_memory
 from potluck.model.layers import LayerKind
 from potluck.model.schemes import Cache, Scheme, activation_item, cache_bytes, weight_bytes
 from potluck.plan.cost import LinkCost, ModelShape, Seat
-from potluck.wire.messages import Address, DeviceId, DeviceInfo, Profiled
+from potluck.wire.measuring_messages import Profiled
+from potluck.wire.messages import (
+    Address,
+    DeviceId,
+    DeviceInfo,
+)
 
 logger = logging.getLogger(__name__)
 

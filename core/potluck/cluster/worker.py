@@ -28,18 +28,20 @@ from potluck.model.stored import find_stored
 from potluck.store.chunks import ChunkStore, Missing
 from potluck.store.fetch import WeightsLink, receive_tensors
 from potluck.store.progress import TransferProgress
+from potluck.wire.measuring_messages import (
+    MeasureStage,
+    Profile,
+    Profiled,
+    StageMeasured,
+)
 from potluck.wire.messages import (
     Assign,
     DeviceId,
     Load,
     Loaded,
-    MeasureStage,
     Message,
     Need,
     NeedTensor,
-    Profile,
-    Profiled,
-    StageMeasured,
     StepFailed,
     TensorInfo,
     Unload,

@@ -14,10 +14,9 @@ from potluck.net.identity import Identity
 from potluck.net.link import ControlLink, Link
 from potluck.net.measure import measure
 from potluck.net.transport import dial
+from potluck.wire.measuring_messages import LinkMeasured, MeasureLink
 from potluck.wire.messages import (
     DeviceInfo,
-    LinkMeasured,
-    MeasureLink,
     Message,
     NodeInfo,
     Revoked,

@@ -26,7 +26,10 @@ from potluck.engine.mlp import Experts, GatedMlp, PackedMlp
 from potluck.engine.rotary import Rotary
 from potluck.engine.sampler import choose
 from potluck.engine.stage import Stage
-from potluck.wire.messages import Sampling, StageTimes
+from potluck.wire.measuring_messages import StageTimes
+from potluck.wire.messages import (
+    Sampling,
+)
 
 _LARGE = 1 << 22  # bytes; on a GPU, reading less than that is waiting for the call
 _PIECE = 1 << 12  # bytes: threads share out whole pages

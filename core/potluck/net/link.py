@@ -29,11 +29,10 @@ from potluck.net.identity import Identity, PeerIdentity
 from potluck.net.stream import Stream
 from potluck.wire.connection import Answered, Closed, Connection, Event, Lost, Opened, Received
 from potluck.wire.frame import Buffer
+from potluck.wire.measuring_messages import Blob, BlobReceived
 from potluck.wire.messages import (
     MAX_TEXT,
     Address,
-    Blob,
-    BlobReceived,
     Error,
     Message,
     NodeInfo,

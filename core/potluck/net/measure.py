@@ -17,7 +17,13 @@ from potluck.ids import HomeId, NodeId
 from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.net.transport import dial
-from potluck.wire.messages import Address, Blob, NodeInfo, Ping, Purpose
+from potluck.wire.measuring_messages import Blob
+from potluck.wire.messages import (
+    Address,
+    NodeInfo,
+    Ping,
+    Purpose,
+)
 
 logger = logging.getLogger(__name__)
 
