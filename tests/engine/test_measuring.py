@@ -123,6 +123,19 @@ def test_a_computer_without_generated_kernels_is_measured_too(
     assert times.read_bytes_per_s > 0
 
 
+def test_of_a_large_model_a_part_tells_how_fast_it_is_read(
+    llama: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = make_stage(llama.config, "int8")
+    whole = StageMeter(stage, 8)
+    monkeypatch.setattr("potluck.engine.measuring._ENOUGH", whole.read_bytes // 2)
+
+    part = StageMeter(stage, 8)
+
+    assert whole.read_bytes // 2 <= part.read_bytes < whole.read_bytes
+    assert part.weight_bytes == whole.weight_bytes
+
+
 def test_of_a_gpu_the_large_matrices_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a call takes longer than a small one; the tensors here stay on the CPU."""
     large, small = torch.ones(1 << 20), torch.ones(64, dtype=torch.uint8)

@@ -9,6 +9,7 @@ tokens see the same noise. What the layers take beside products and attention is
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from potluck.wire.messages import (
     Sampling,
 )
 
+_ENOUGH = 1 << 32  # bytes read in a pass; a mixture of experts has more than a token ever reads
 _LARGE = 1 << 22  # bytes; on a GPU, reading less than that is waiting for the call
 _PIECE = 1 << 12  # bytes: threads share out whole pages
 _MS = 1000.0
@@ -66,7 +68,7 @@ class StageMeter:
             self._hidden = self._random(weights.config.hidden_size)
             self._prepare_layers(weights.blocks)
         memory = [part for linear, _ in self._parts for part in linear.memory]
-        self._read = _Reader(memory, self._device, torch.get_num_threads())
+        self._read = _Reader(_enough(memory), self._device, torch.get_num_threads())
         self.round()  # what is compiled, captured or allocated once is not what a token takes
 
     @property
@@ -228,6 +230,12 @@ def _smallest_product(like: Linear) -> Call:
     kernels = like.kernels
     weight, x = PackedWeight.empty(ROWS, GROUP, 8), kernels.quantise(torch.zeros(1, GROUP))
     return lambda: kernels.multiply(weight, x)
+
+
+def _enough(memory: Sequence[Tensor]) -> list[Tensor]:
+    """The first of these matrices, as many as tell how fast all of them are read."""
+    before = accumulate((part.nbytes for part in memory), initial=0)
+    return [part for part, nbytes in zip(memory, before, strict=False) if nbytes < _ENOUGH]
 
 
 class _Reader:
