@@ -61,7 +61,7 @@ def test_every_way_gives_the_product(
     assert (product.double() - exact).abs().max() / scale < tolerance(dtype)
 
 
-def test_one_row_and_many_go_their_own_ways() -> None:
+def test_one_row_a_few_and_many_go_their_own_ways() -> None:
     asked: list[str] = []
 
     def way(name: str) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
@@ -71,12 +71,12 @@ def test_one_row_and_many_go_their_own_ways() -> None:
 
         return multiply
 
-    products = Products(one=way("one"), many=way("many"))
+    products = Products(one=way("one"), few=way("few"), many=way("many"))
 
     for rows in (1, 2, 15, 16, 100):
         products(torch.ones(rows, 4), torch.ones(3, 4), None)
 
-    assert asked == ["one", "many", "many"]
+    assert asked == ["one", "few", "few", "many", "many"]
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -85,7 +85,7 @@ def test_one_row_and_many_go_their_own_ways() -> None:
 def test_what_is_chosen_multiplies(dtype: torch.dtype, nbytes: int) -> None:
     products = fastest_products(dtype, CPU, nbytes, GENERATED)
 
-    for rows in (1, 40):
+    for rows in (1, 9, 40):
         x, weight = torch.ones((rows, 8), dtype=dtype), torch.ones((24, 8), dtype=dtype)
         assert products(x, weight, None).tolist() == [[8.0] * 24] * rows
 

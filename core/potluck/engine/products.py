@@ -2,9 +2,10 @@
 
 On a CPU there are several, and which one wins depends on the processor. Measured on one core of an
 AVX-512 machine, one row times a matrix of 16 bits, gigabytes of weights a second: 9 to 16 through
-oneDNN, 23 to 24 through torch's own loop, 35 through a generated kernel. On one without 16-bit arithmetic (AVX2) a chunk of 128 rows
-takes 404 ms as it is and 127 ms with the weights widened to f32 block by block. So they are tried when
-weights are made, in a tenth of a second or two, and the best is kept.
+oneDNN, 23 to 24 through torch's own loop, 35 through a generated kernel; 8 rows times 8 MB of f16 take
+torch 2.8 ms and the kernel 0.5, of bf16 both 0.5. On one without 16-bit arithmetic (AVX2) a chunk of 128
+rows takes 404 ms as it is and 127 ms with the weights widened to f32 block by block. So they are tried
+when weights are made, in a tenth of a second or two, and the best is kept.
 """
 
 import time
@@ -23,22 +24,25 @@ _WORTH_PARTS = 1 << 20  # weights; a smaller product takes no longer than waking
 _TRIAL_BYTES = 1 << 26  # more than caches hold: within them oneDNN wins, beyond them it loses
 _TRIAL_WIDTH = 2048
 _TRIAL_ROWS = 2048  # timed at once: so short that little of what else runs here comes between
+_FEW_PARTS = 2  # of so many rows, for a few rows of input
 _ROUNDS = 3
 
 
 class Products:
-    """The ways that were chosen for one row and for many."""
+    """The ways that were chosen for one row, for a few and for many."""
 
-    __slots__ = ("_many", "_one")
+    __slots__ = ("_few", "_many", "_one")
 
-    def __init__(self, one: Product = F.linear, many: Product = F.linear) -> None:
-        self._one, self._many = one, many
+    def __init__(
+        self, one: Product = F.linear, few: Product = F.linear, many: Product = F.linear
+    ) -> None:
+        self._one, self._few, self._many = one, few, many
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         rows = x.shape[0]
         if rows == 1:
             return self._one(x, weight, bias)
-        return self._many(x, weight, bias) if rows >= _MANY else F.linear(x, weight, bias)
+        return (self._many if rows >= _MANY else self._few)(x, weight, bias)
 
 
 @torch.inference_mode()
@@ -51,7 +55,7 @@ def fastest_products(
         dtype: of weights and inputs.
         device: where.
         nbytes: of all the weights that one token reads; a model that fits a cache is tried in it.
-        generated: ways for one row of 16 bits on a CPU, beside torch's.
+        generated: ways for one row or a few of 16 bits on a CPU, beside torch's.
     """
     if device.type != "cpu":
         return Products()
@@ -63,6 +67,11 @@ def fastest_products(
     return Products(
         one=_fastest(
             (F.linear, linear_by_loop, *generated), weight.new_ones((1, _TRIAL_WIDTH)), weight
+        ),
+        few=_fastest(
+            (F.linear, *generated),
+            weight.new_ones((_MANY // 2, _TRIAL_WIDTH)),
+            weight[: _FEW_PARTS * _TRIAL_ROWS],
         ),
         many=_fastest(
             (F.linear, linear_widened),

@@ -32,7 +32,9 @@ from potluck.engine.kernels.pool_kernel import PIECE
 
 # `stride` in bytes; `inputs` (tokens, width), `out` (tokens, rows); `addend` (rows,) or null
 FLOAT_FIELDS = ("weights", "stride", "inputs", "out", "addend", "rows", "width")
-MOST_TOKENS = 8
+MOST_TOKENS = (
+    4  # at once; 8, whose inputs are more than the first cache holds, take twice as long each
+)
 
 _POINTERS = {"weights", "inputs", "out", "addend"}
 _LANES = 16
