@@ -32,9 +32,7 @@ from potluck.engine.kernels.pool_kernel import PIECE
 
 # `stride` in bytes; `inputs` (tokens, width), `out` (tokens, rows); `addend` (rows,) or null
 FLOAT_FIELDS = ("weights", "stride", "inputs", "out", "addend", "rows", "width")
-MOST_TOKENS = (
-    4  # at once; 8, whose inputs are more than the first cache holds, take twice as long each
-)
+MOST_TOKENS = 4  # at once; the inputs of 8 leave the first cache, each token takes twice as long
 
 _POINTERS = {"weights", "inputs", "out", "addend"}
 _LANES = 16
