@@ -8,7 +8,6 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.kernels import Kernels, PackedWeight, QuantisedInput
-from potluck.engine.kernels.layout import ROWS
 from potluck.engine.products import Products
 
 
@@ -141,14 +140,7 @@ class PackedEmbedding(Embedding):
         self.weight, self._dtype, self._device = weight, dtype, device
 
     def __call__(self, ids: Tensor) -> Tensor:
-        # A row lies scattered over its block: the block is what is unpacked.
-        ids = ids.long()
-        groups = self.weight.groups[ids // ROWS]
-        width = self.weight.width
-        blocks = PackedWeight(groups.flatten(), len(ids) * ROWS, width, self.weight.bits)
-        rows = blocks.dequantise().view(len(ids), ROWS, width)
-        taken = rows[torch.arange(len(ids)), ids % ROWS]
-        return taken.to(self._device, self._dtype)
+        return self.weight.take(ids.long()).to(self._device, self._dtype)
 
     @property
     def nbytes(self) -> int:

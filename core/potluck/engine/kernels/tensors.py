@@ -79,6 +79,19 @@ class PackedWeight:
         start = first % ROWS
         return values.reshape(blocks * ROWS, -1)[start : start + last - first, : self.width]
 
+    def take(self, rows: Tensor) -> Tensor:
+        """What these rows (n,) are worth, (n, width), f32; of their blocks nothing else is unpacked."""
+        groups, each = self.groups[rows // ROWS], torch.arange(len(rows))  # (n, G, bytes)
+        scales = groups[..., :SCALES_BYTES].contiguous().view(torch.float16)  # (n, G, 16)
+        payload = groups[..., SCALES_BYTES:].unflatten(-1, (-1, ROWS, QUAD))  # (n, G, V, 16, 4)
+        row = rows % ROWS
+        own, scale = payload[each, :, :, row], scales[each, :, row].float()  # (n, G, V, 4), (n, G)
+        if self.bits == 4:
+            own = torch.cat((own & 15, own >> 4), 2)
+        integers = own.to(torch.int32) - ZERO_POINT[self.bits]
+        values = integers.flatten(2).float() * scale[..., None]  # (n, G, 32)
+        return values.flatten(1)[:, : self.width]
+
 
 @dataclass(frozen=True, slots=True)
 class FloatWeight:
