@@ -338,7 +338,12 @@ class StageHandle:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, and the folder of this package, so that a checkout runs without being installed."""
+    """Ours, and the folder of this package, so that a checkout runs without being installed.
+
+    torch's threads sleep between operators instead of spinning: the generated kernels have threads of
+    their own, which would wait for the same cores.
+    """
     package_folder = str(Path(potluck.__file__).parent.parent)
     paths = [package_folder, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    own = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+    return {**own, "PYTHONPATH": os.pathsep.join(paths)}
