@@ -25,7 +25,6 @@ class StageNode:
         self.log = folder / "engine.log"
         self.failures: list[StepFailed] = []
         self.exits: list[PotluckError] = []
-        self.memory_reports = 0
         if master is None:
             self.home: HomeId = self.identity.create_home("home").home_id
         else:
@@ -44,12 +43,9 @@ class StageNode:
             Start(identity_folder=str(self.identity.folder), me=self.me, threads=1),
             log_path=self.log,
             on_step_failed=self.failures.append,
-            on_devices=self._count,
+            on_devices=lambda: None,
             on_exit=self.exits.append,
         )
-
-    def _count(self) -> None:
-        self.memory_reports += 1
 
     @property
     def me(self) -> NodeInfo:

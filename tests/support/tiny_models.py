@@ -314,7 +314,8 @@ def make_model(
 
 
 def _random_model(family: str, changes: dict[str, Any]) -> Any:
-    shape = SHAPE | {"pad_token_id": None} | deepcopy(changes)
+    # Copied whole: a config of transformers writes into what it is given.
+    shape = deepcopy(SHAPE | {"pad_token_id": None} | changes)
     kind = "Gemma3TextConfig" if family.startswith("Gemma3") else f"{family}Config"
     config = getattr(transformers, kind)(**shape)
     name = f"{family}ForCausalLM"
