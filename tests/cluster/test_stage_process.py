@@ -534,6 +534,13 @@ def test_what_is_lent_follows_what_the_owner_says(desk: StageNode, run: Run) -> 
     run(main())
 
 
+def test_the_log_says_what_the_device_computes_with(desk: StageNode, run: Run) -> None:
+    async def main() -> None:
+        await until_soon(lambda: "device cpu" in desk.log.read_text(encoding="utf-8"))
+
+    run(main())
+
+
 def test_a_second_start_is_ignored(desk: StageNode, run: Run) -> None:
     async def main() -> None:
         desk.handle._send(Start(identity_folder="/nowhere", me=desk.me))

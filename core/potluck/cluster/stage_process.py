@@ -52,6 +52,7 @@ from potluck.cluster.stage_messages import (
 from potluck.cluster.stage_quantiser import Quantiser
 from potluck.cluster.stage_weights import stage_weights
 from potluck.cluster.tasks import TaskSet
+from potluck.engine.accelerator import capabilities
 from potluck.engine.device import set_threads, use
 from potluck.engine.lending import Lending
 from potluck.engine.memory import release
@@ -110,6 +111,7 @@ class StageServer:
         self._compute.start()
         use(self._device)
         self._compute.submit(lambda: use(self._device))
+        self._tasks.spawn(self._try_device())
         async with Listener(
             self._identity, me=lambda: self._me, on_link=self._chain.serve_link
         ) as listener:
@@ -118,6 +120,10 @@ class StageServer:
             while (message := await messages.get()) is not None:
                 self._handle(message)
             await self._tasks.stop()
+
+    async def _try_device(self) -> None:
+        """Into the log: what works on this device, and what had to be replaced."""
+        await self._compute.call(lambda: capabilities(self._device))
 
     def _handle(self, message: ToStage) -> None:
         match message:

@@ -10,6 +10,7 @@ The sum is exact on every processor. `zero_point` is what the kernel's start val
 weights are unsigned, except where the instruction wants signed ones and the step makes them so.
 """
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 from potluck.engine.kernels.emit import I1, I8, I16, I32, Emitter, Value, constant, vector
@@ -46,7 +47,7 @@ def make_dot(path: Path, bits: int) -> Dot:
             return Plain(bits)
 
 
-class _InLanes:
+class _InLanes(ABC):
     """An instruction that adds four products to each 32-bit lane, on vectors of some length."""
 
     def __init__(self, bits: int, lanes: int) -> None:
@@ -64,8 +65,8 @@ class _InLanes:
     def end(self, e: Emitter, state: State) -> Value:
         return e.join(state)
 
-    def _add(self, e: Emitter, total: Value, weight: Value, inputs: Value) -> Value:
-        raise NotImplementedError
+    @abstractmethod
+    def _add(self, e: Emitter, total: Value, weight: Value, inputs: Value) -> Value: ...
 
 
 class Vnni(_InLanes):
