@@ -10,11 +10,11 @@ from potluck.wire.connection import (
     HEARTBEAT_INTERVAL_S,
     LOST_AFTER_S,
     OPENING_TIMEOUT_S,
-    PROTOCOL_VERSIONS,
 )
 from potluck.wire.messages import Message
 from potluck.wire.operations import ALL, ANSWERS
 from potluck.wire.pairing_messages import MAX_PAIRING_HEADER, PAIRING
+from potluck.wire.versions import PROTOCOL_VERSIONS
 
 DOCUMENT = (Path(__file__).parents[2] / "core" / "PROTOCOL.md").read_text(encoding="utf-8")
 

@@ -51,12 +51,9 @@ from potluck.wire.messages import (
     Welcome,
 )
 from potluck.wire.operations import ANSWERS, BY_PURPOSE, HANDSHAKE, Role, known_from
+from potluck.wire.versions import PROTOCOL_VERSIONS, common_version
 
-PROTOCOL_VERSIONS: Final = (1,)  # that this program speaks
-
-HEARTBEAT_INTERVAL_S: Final = (
-    0.9  # three of them, and time to act, within the three seconds promised
-)
+HEARTBEAT_INTERVAL_S: Final = 0.9  # three, and time to act, within the three seconds promised
 LOST_AFTER_S: Final = 3 * HEARTBEAT_INTERVAL_S + 0.1  # the third may be that late
 OPENING_TIMEOUT_S: Final = 5.0  # a hello is one round trip; a computer under load takes a second
 _LATE_S: Final = HEARTBEAT_INTERVAL_S / 2  # a tick that late means that we slept, not the peer
@@ -330,23 +327,19 @@ class Connection:
     def _welcome(self, hello: Hello) -> Opened:
         self._step(Step.RECEIVE_HELLO)
         self._check_identity(hello.node)
-        common = set(hello.versions) & set(self._versions)
-        if not common:
-            self.peer = hello.node
-            raise mismatch(self.me, self._versions, hello.node, hello.versions)
+        version = common_version(self.me, self._versions, hello.node, hello.versions)
         if hello.purpose not in self._accepts:
             raise RemoteProtocolError(f"`{hello.purpose}` connections are not served here.")
         self.purpose = hello.purpose
-        opened = self._open(hello.node, max(common))
-        self._write(Welcome(version=opened.version, node=self.me))
-        return opened
+        self._write(Welcome(version=version, node=self.me))
+        return self._open(hello.node, version)
 
     def _open_as_dialler(self, welcome: Welcome) -> Opened:
         self._step(Step.RECEIVE_WELCOME)
         self._check_identity(welcome.node)
-        if welcome.version not in self._versions:
-            raise mismatch(self.me, self._versions, welcome.node, (welcome.version,))
-        return self._open(welcome.node, welcome.version)
+        chosen = (welcome.version,)
+        version = common_version(self.me, self._versions, welcome.node, chosen)
+        return self._open(welcome.node, version)
 
     def _open(self, peer: NodeInfo, version: int) -> Opened:
         purpose = self.purpose
@@ -401,21 +394,3 @@ class Connection:
     @property
     def _peer_name(self) -> str:
         return self.peer.name if self.peer and self.peer.name else "The other computer"
-
-
-def mismatch(
-    me: NodeInfo, mine: Sequence[int], peer: NodeInfo, theirs: Sequence[int]
-) -> VersionMismatchError:
-    """The sentence that both users read when two versions cannot work together."""
-    older = me if max(mine) < max(theirs) else peer
-    return VersionMismatchError(
-        f"{me.name} runs Potluck {me.version} (protocol {_listed(mine)}) and {peer.name} runs"
-        f" Potluck {peer.version} (protocol {_listed(theirs)}), which do not understand each other."
-        f" Update Potluck on {older.name}.",
-        mine=_listed(mine),
-        theirs=_listed(theirs),
-    )
-
-
-def _listed(versions: Sequence[int]) -> str:
-    return ", ".join(str(version) for version in versions)

@@ -18,7 +18,6 @@ from typing import ClassVar, Final, TypeAlias
 from potluck.errors import PairingError
 from potluck.ids import NodeId
 from potluck.wire import proofs
-from potluck.wire.connection import PROTOCOL_VERSIONS
 from potluck.wire.messages import Message
 from potluck.wire.operations import Role
 from potluck.wire.pairing_messages import (
@@ -28,6 +27,7 @@ from potluck.wire.pairing_messages import (
     Refusal,
 )
 from potluck.wire.proofs import ProofError, Seen
+from potluck.wire.versions import PROTOCOL_VERSIONS
 
 NONCE_BYTES: Final = 32
 EXCHANGE_TIMEOUT_S: Final = 10.0  # between two messages of two programs

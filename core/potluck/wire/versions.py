@@ -1,0 +1,31 @@
+"""The versions of the protocol: which this program speaks, and which one two computers share."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from potluck.errors import VersionMismatchError
+from potluck.wire.messages import NodeInfo
+
+PROTOCOL_VERSIONS: Final = (1,)
+
+
+def common_version(me: NodeInfo, mine: Sequence[int], peer: NodeInfo, theirs: Sequence[int]) -> int:
+    """The highest that both speak.
+
+    Raises:
+        VersionMismatchError: there is none; a sentence that both users read.
+    """
+    if common := set(mine) & set(theirs):
+        return max(common)
+    older = me if max(mine) < max(theirs) else peer
+    raise VersionMismatchError(
+        f"{me.name} runs Potluck {me.version} (protocol {_listed(mine)}) and {peer.name} runs"
+        f" Potluck {peer.version} (protocol {_listed(theirs)}), which do not understand each other."
+        f" Update Potluck on {older.name}.",
+        mine=_listed(mine),
+        theirs=_listed(theirs),
+    )
+
+
+def _listed(versions: Sequence[int]) -> str:
+    return ", ".join(str(version) for version in versions)
