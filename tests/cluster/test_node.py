@@ -327,7 +327,7 @@ def test_a_worker_computes_with_as_many_threads_as_its_owner_says(
         await node.backend.set_role(RoleRequest(worker=True, threads=3))
         await node.backend.set_role(RoleRequest(worker=True))
         assert load_settings(folders.settings_file).threads == 3
-        with node._computing_with(1):
+        with node.lending.computing_with(1):
             assert told[-1] == 1
         assert told[-1] == 3
         await node.backend.set_role(RoleRequest(worker=False, threads=0))

@@ -13,20 +13,17 @@ import platform
 import secrets
 import shutil
 import signal
-from collections.abc import Callable, Generator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-import msgspec
-
 import potluck
-from potluck.api.backend import Holder
-from potluck.api.schema import RoleRequest
 from potluck.api.server import HttpServer, local_app
 from potluck.cluster.activity import IDLE_S, Activity
 from potluck.cluster.backend import NodeBackend, Parts
 from potluck.cluster.computers import LocalComputer
 from potluck.cluster.engines import Engines
+from potluck.cluster.lending import Lending
 from potluck.cluster.master import DEPLOYING, Master
 from potluck.cluster.membership import Membership, MembershipEvents
 from potluck.cluster.pairing import PairingDesk
@@ -34,7 +31,7 @@ from potluck.cluster.quantisation import Quantisation
 from potluck.cluster.tasks import TaskSet
 from potluck.cluster.worker import Worker
 from potluck.cluster.worker_links import WorkerLinks
-from potluck.errors import PotluckError, UsageError
+from potluck.errors import PotluckError
 from potluck.ids import HomeId, NodeId, short
 from potluck.net.advert import Advert
 from potluck.net.discovery import Discovery
@@ -44,20 +41,18 @@ from potluck.net.transport import DEFAULT_PORT, Listener, identify
 from potluck.settings import (
     Folders,
     NodeFile,
-    Settings,
     cpu_threads,
     exclusive,
     load_settings,
     remove_node_file,
-    save_settings,
     write_node_file,
 )
 from potluck.store.chunks import ChunkStore
 from potluck.store.hub import RecentFolders, find_model
 from potluck.store.registry import LocalModel, open_model
-from potluck.wire.connection import PROTOCOL_VERSIONS
 from potluck.wire.messages import Address, DeviceId, DeviceInfo, NodeInfo, StepFailed
 from potluck.wire.pairing import Admitted, Member
+from potluck.wire.versions import PROTOCOL_VERSIONS
 
 logger = logging.getLogger(__name__)
 
@@ -71,23 +66,22 @@ class Node:
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
         folders.config.mkdir(parents=True, exist_ok=True)
-        self._saved = load_settings(folders.settings_file)
-        self._settings = self._saved  # in force now: a loan that somebody holds is not saved
+        settings = load_settings(folders.settings_file)
         self._stop = asyncio.Event()
         self._tasks = TaskSet()
-        self.activity = Activity(let_go=self._let_go)
+        self.activity = Activity(let_go=lambda holder: self.lending.let_go(holder))
         identity_folder = folders.data / "identity"
-        self.identity = Identity.load_or_create(identity_folder, self._settings.shown_name)
+        self.identity = Identity.load_or_create(identity_folder, settings.shown_name)
         folders.cache.mkdir(parents=True, exist_ok=True)
         half = shutil.disk_usage(folders.cache).total // 2
-        self.store = ChunkStore(folders.cache / "tensors", self._settings.store_limit or half)
+        self.store = ChunkStore(folders.cache / "tensors", settings.store_limit or half)
         self.recent = RecentFolders(folders.config / "recent.json")
         self.engines = Engines(
             identity_folder=identity_folder,
             me=self.me,
             log_folder=folders.state,
-            memory_limit=self._settings.memory_limit,
-            threads=self._settings.threads,
+            memory_limit=settings.memory_limit,
+            threads=settings.threads,
             cpus=cpu_threads(),
             step_failed=self._step_failed,
             died=self._engine_died,
@@ -104,8 +98,15 @@ class Node:
             changed=self._changed,
             in_own_use=lambda: self.master.uses_this_computer,
         )
-        self.worker.is_lending = self._settings.worker
-        self.worker.is_paused = self._settings.paused
+        self.lending = Lending(
+            settings,
+            folders.settings_file,
+            activity=self.activity,
+            worker=self.worker,
+            engines=self.engines,
+            forget_profiles=lambda: self.master.survey.forget_profiles(self.identity.node_id),
+            changed=self._changed,
+        )
         self.links = WorkerLinks(
             worker=self.worker,
             identity=self.identity,
@@ -121,7 +122,7 @@ class Node:
         )
         self.desk = PairingDesk(
             self.identity,
-            name=lambda: self._settings.shown_name,
+            name=lambda: self.lending.settings.shown_name,
             port=lambda: self.listener.port,
             may_join=lambda: self.worker.is_lending,
             admitted=self._admitted,
@@ -164,12 +165,12 @@ class Node:
         )
         self.backend = NodeBackend(
             Parts(
-                name=lambda: self._settings.shown_name,
+                name=lambda: self.lending.settings.shown_name,
                 addresses=self.addresses,
-                set_role=self._set_role,
-                memory_limit=lambda: self._settings.memory_limit,
+                set_role=self.lending.set_role,
+                memory_limit=lambda: self.lending.settings.memory_limit,
                 homes=self._others_homes,
-                computing_with=self._computing_with,
+                computing_with=self.lending.computing_with,
                 masters=self.links.master_names,
                 stop=self._stop.set,
                 guide=guide_folder(),
@@ -254,7 +255,7 @@ class Node:
     def me(self) -> NodeInfo:
         return NodeInfo(
             node_id=self.identity.node_id,
-            name=self._settings.shown_name,
+            name=self.lending.settings.shown_name,
             version=potluck.__version__,
             os=f"{platform.system()} {platform.release()}"[:64],
             arch=platform.machine()[:32],
@@ -270,7 +271,7 @@ class Node:
         home = self.identity.own_home
         return Advert(
             node_id=self.identity.node_id,
-            name=self._settings.shown_name,
+            name=self.lending.settings.shown_name,
             role=self.backend.role(),
             port=self.listener.port,
             home=home.home_id if home is not None else None,
@@ -282,51 +283,6 @@ class Node:
     def _others_homes(self) -> tuple[str, ...]:
         """The names of other computers' homes that have this one already."""
         return tuple(h.name for h in self.identity.homes.values() if h.role == "worker")
-
-    def _set_role(self, request: RoleRequest) -> None:
-        before = self._settings if request.while_held else self._saved
-        limit = before.memory_limit if request.memory is None else request.memory or None
-        threads = before.threads if request.threads is None else request.threads or None
-        paused = before.paused if request.paused is None else request.paused
-        settings = msgspec.structs.replace(
-            before, worker=request.worker, memory_limit=limit, threads=threads, paused=paused
-        )
-        if not request.while_held:
-            save_settings(self._folders.settings_file, settings)
-            self._saved = settings
-        elif not self.activity.is_held("worker"):
-            raise UsageError("Nobody holds this loan: there is no event stream with holder=worker.")
-        self._lend(settings)
-
-    @contextmanager
-    def _computing_with(self, threads: int | None) -> Generator[None, None, None]:
-        """Compute with so many threads for a while; what was measured with others is forgotten."""
-        if threads in (None, self._settings.threads):
-            yield
-            return
-        try:
-            self.engines.compute_with(threads)
-            self.master.survey.forget_profiles(self.identity.node_id)
-            yield
-        finally:
-            self.engines.compute_with(self._settings.threads)
-            self.master.survey.forget_profiles(self.identity.node_id)
-
-    def _let_go(self, holder: Holder) -> None:
-        """Whoever lent this computer for as long as it holds the node is gone."""
-        if holder == "worker" and self._settings is not self._saved:
-            self._lend(self._saved)
-
-    def _lend(self, settings: Settings) -> None:
-        self._settings = settings
-        self.worker.is_lending = settings.worker
-        self.worker.is_paused = settings.paused
-        self.engines.lend(settings.memory_limit)
-        self.engines.compute_with(settings.threads)
-        if settings.paused or not settings.worker:
-            self._tasks.spawn(self.worker.release())
-        self.activity.use()
-        self._changed()
 
     # --- who hears of what
 
