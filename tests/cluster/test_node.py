@@ -1,14 +1,15 @@
 """Whole nodes in one process, with real TLS and real stage processes; only discovery is without a network."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from byte_model import LAYERS, make_byte_model
+from fake_cluster import Run
 from whole_nodes import (
     QUESTION,
     chat,
@@ -42,29 +43,10 @@ from potluck.wire.messages import DeviceInfo
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 4)), context=128)
 
 
 # --- two nodes for all
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.fixture
-def run(runner: asyncio.Runner) -> Run:
-    def run_within(work: Coroutine[Any, Any, None]) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(60):
-                await work
-
-        runner.run(bounded())
-
-    return run_within
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,13 @@
 """Computers with several devices: the CPU is offered as two, each with a real stage process."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 from byte_model import LAYERS, make_byte_model
+from fake_cluster import Run
 from whole_nodes import (
     QUESTION,
     chat,
@@ -27,7 +28,6 @@ from potluck.wire.messages import DeviceId
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 LONG = GenerationRequest(
     prompt=TextPrompt("hello"),
     sampling=SamplingOptions(temperature=0.0),
@@ -56,24 +56,6 @@ async def error_of_an_answer(node: Node, then: Callable[[], None]) -> str:
         async for _ in events:
             pass
     return caught.value.message
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.fixture
-def run(runner: asyncio.Runner) -> Run:
-    def run_within(work: Coroutine[Any, Any, None]) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(60):
-                await work
-
-        runner.run(bounded())
-
-    return run_within
 
 
 @pytest.fixture(scope="module")

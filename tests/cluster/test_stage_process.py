@@ -2,13 +2,12 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from fake_cluster import until
+from fake_cluster import Run, until
 from model_folders import CONFIG, make_folder
 from stage_nodes import Driver, StageNode
 
@@ -37,28 +36,8 @@ from potluck.wire.messages import Attach, Forward, Hop, OpenSession, Result, Sam
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 CHAT = SessionId("chat")
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[asyncio.Runner]:
-    """One event loop for all: a process is too dear to be started for each test."""
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.fixture
-def run(runner: asyncio.Runner) -> Run:
-    def run_within(work: Coroutine[Any, Any, None]) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(60):
-                await work
-
-        runner.run(bounded())
-
-    return run_within
 
 
 @pytest.fixture(scope="module")

@@ -27,14 +27,12 @@ from potluck.wire.messages import (
 _T = TypeVar("_T")
 
 
+Run = Callable[[Coroutine[Any, Any, None]], None]  # the fixture, in a loop that tests share
+
+
 def run(work: Coroutine[Any, Any, _T], *, timeout_s: float = 30.0) -> _T:
     """Run a test's coroutine; one that hangs fails."""
-
-    async def bounded() -> _T:
-        async with asyncio.timeout(timeout_s):
-            return await work
-
-    return asyncio.run(bounded())
+    return asyncio.run(asyncio.wait_for(work, timeout_s))
 
 
 async def until(condition: Callable[[], object]) -> None:
