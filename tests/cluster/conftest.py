@@ -1,13 +1,16 @@
-"""What the tests of a cluster share: one small model on disk, and an event loop for a module."""
+"""What the tests of a cluster share: one small model on disk, an event loop for a module, and two nodes."""
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from fake_cluster import Run
 from model_folders import CONFIG, make_folder
+from whole_nodes import find_in_memory, paired
 
+from potluck.cluster.node import Node
 from potluck.store.registry import LocalModel, open_model
 
 
@@ -29,3 +32,35 @@ def runner() -> Iterator[asyncio.Runner]:
 @pytest.fixture
 def run(runner: asyncio.Runner) -> Run:
     return lambda work: runner.run(asyncio.wait_for(work, 60))
+
+
+@pytest.fixture(scope="module")
+def guide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Nodes that find each other in memory, stay on loopback and have this small guide."""
+    from byte_model import make_byte_model  # torch and transformers, which few tests need
+
+    guide = make_byte_model(tmp_path_factory.mktemp("guide"))
+    with pytest.MonkeyPatch.context() as patch:
+        find_in_memory(patch, guide)
+        yield guide
+
+
+@pytest.fixture(scope="module")
+def pair(
+    runner: asyncio.Runner, guide: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Node, Node]]:
+    """A desk and a laptop, paired by a token."""
+    nodes = AsyncExitStack()
+    start = nodes.enter_async_context(paired(tmp_path_factory.mktemp("nodes")))
+    yield runner.run(asyncio.wait_for(start, 60))
+    runner.run(nodes.aclose())
+
+
+@pytest.fixture
+def desk(pair: tuple[Node, Node]) -> Node:
+    return pair[0]
+
+
+@pytest.fixture
+def laptop(pair: tuple[Node, Node]) -> Node:
+    return pair[1]

@@ -1,27 +1,15 @@
 """Computers with several devices: the CPU is offered as two, each with a real stage process."""
 
-import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from byte_model import LAYERS, make_byte_model
+from byte_model import LAYERS
 from fake_cluster import Run
-from whole_nodes import (
-    QUESTION,
-    chat,
-    eventually,
-    find_in_memory,
-    folders_of,
-    join,
-    kill_engine,
-    load,
-    running,
-)
+from whole_nodes import QUESTION, chat, eventually, kill_engine, load
 
 from potluck.api.backend import GenerationRequest, SamplingOptions, TextPrompt
-from potluck.api.schema import PlanRequest, RoleRequest
+from potluck.api.schema import PlanRequest
 from potluck.cluster.node import Node
 from potluck.errors import InvalidLayersError, PotluckError
 from potluck.wire.messages import DeviceId
@@ -58,39 +46,12 @@ async def error_of_an_answer(node: Node, then: Callable[[], None]) -> str:
     return caught.value.message
 
 
-@pytest.fixture(scope="module")
-def pair(
-    runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Node, Node]]:
-    """A desk and a laptop that it is joined by; both have two devices."""
-    base = tmp_path_factory.mktemp("nodes")
-    guide = make_byte_model(tmp_path_factory.mktemp("guide"))
-    stack = AsyncExitStack()
-
-    async def start() -> tuple[Node, Node]:
-        async with asyncio.timeout(60):
-            desk = await stack.enter_async_context(running(folders_of(base, "Desk")))
-            laptop = await stack.enter_async_context(running(folders_of(base, "Laptop")))
-            await laptop.backend.set_role(RoleRequest(worker=True))
-            await join(desk, laptop)
-            await eventually(desk, lambda: all(c.devices for c in desk.membership.connected()))
-            return desk, laptop
-
+@pytest.fixture(scope="module", autouse=True)
+def two_devices() -> Iterator[None]:
+    """Of each computer."""
     with pytest.MonkeyPatch.context() as patch:
-        find_in_memory(patch, guide)
         patch.setenv("POTLUCK_CPUS", "1,1")
-        yield runner.run(start())
-        runner.run(stack.aclose())
-
-
-@pytest.fixture
-def desk(pair: tuple[Node, Node]) -> Node:
-    return pair[0]
-
-
-@pytest.fixture
-def laptop(pair: tuple[Node, Node]) -> Node:
-    return pair[1]
+        yield
 
 
 def test_all_devices_are_listed_and_processes_come_on_demand(

@@ -9,7 +9,7 @@ import pytest
 from air import Air
 
 from potluck.api.backend import Finished, GenerationRequest, Piece, SamplingOptions, TextPrompt
-from potluck.api.schema import Computer, PlanRequest
+from potluck.api.schema import Computer, PlanRequest, RoleRequest
 from potluck.cluster import node as node_module
 from potluck.cluster.node import Node
 from potluck.settings import Folders, Settings, read_node_file, save_settings
@@ -40,6 +40,26 @@ async def running(folders: Folders) -> AsyncGenerator[Node, None]:
     finally:
         node.stop()
         await serving
+
+
+@asynccontextmanager
+async def paired(base: Path) -> AsyncGenerator[tuple[Node, Node], None]:
+    """A desk, and a laptop that joined it."""
+    async with (
+        running(folders_of(base, "Desk")) as desk,
+        running(folders_of(base, "Laptop")) as laptop,
+    ):
+        await laptop.backend.set_role(RoleRequest(worker=True))
+        await join(desk, laptop)
+        await eventually(desk, lambda: all(c.devices for c in desk.membership.connected()))
+        yield desk, laptop
+
+
+async def join(desk: Node, laptop: Node) -> None:
+    invite = await desk.backend.invite()
+    joined = await laptop.backend.join(invite.token)
+    assert joined.name == "Desk"
+    await eventually(desk, lambda: len(desk.membership.available()) == 1)
 
 
 async def eventually(node: Node, condition: Callable[[], object]) -> None:
@@ -76,13 +96,6 @@ def kill_engine(node: Node, number: int = 0) -> None:
     process = node.engines.running()[number]._process
     assert process is not None
     process.kill()
-
-
-async def join(desk: Node, laptop: Node) -> None:
-    invite = await desk.backend.invite()
-    joined = await laptop.backend.join(invite.token)
-    assert joined.name == "Desk"
-    await eventually(desk, lambda: len(desk.membership.available()) == 1)
 
 
 def find_in_memory(patch: pytest.MonkeyPatch, guide: Path) -> None:

@@ -1,0 +1,318 @@
+"""Two whole nodes in one process, with real TLS and real stage processes; only discovery is without a network."""
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+from byte_model import LAYERS
+from fake_cluster import Run
+from whole_nodes import QUESTION, chat, eventually, join, kill_engine, load, seen, stages
+
+from potluck.api.backend import GenerationRequest, SamplingOptions, TextPrompt
+from potluck.api.schema import BenchRequest, PlanRequest, RoleRequest
+from potluck.cluster.node import Node
+from potluck.errors import PairingError, PotluckError, UsageError
+from potluck.model.shapes import SHAPES
+
+pytestmark = [pytest.mark.slow, pytest.mark.net]
+
+SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 4)), context=128)
+
+
+def test_paired_computers_see_each_other(desk: Node, laptop: Node, run: Run) -> None:
+    async def main() -> None:
+        await eventually(desk, lambda: [c.devices for c in desk.membership.connected()] != [()])
+        there = seen(desk, "Laptop")
+        assert there is not None
+        assert (there.paired, there.online, there.state) == (True, True, "ready")
+        assert there.color > 0
+        assert desk.backend.state().node.role == "master"
+        assert laptop.backend.state().node.role == "worker"
+        await eventually(laptop, lambda: "Desk" in laptop.links.master_names())
+        assert any("Desk" in notice.text for notice in laptop.backend.state().notices)
+
+    run(main())
+
+
+def test_a_model_is_streamed_once_and_answers_as_it_does_alone(
+    desk: Node, laptop: Node, run: Run
+) -> None:
+    async def main() -> None:
+        await load(desk, PlanRequest(layers=(("Desk", LAYERS),), context=128))
+        alone = await chat(desk)
+        sent = await load(desk, SPLIT)
+        assert stages(desk) == ["Desk", "Laptop"]
+        assert sent["Laptop"] > 0
+        assert sent["Desk"] == 0
+        assert await chat(desk) == alone
+        assert len(alone) > 0
+
+        await desk.backend.unload()
+        assert laptop.worker.loan is None
+        assert sum((await load(desk, SPLIT)).values()) == 0
+        assert await chat(desk) == alone
+        assert laptop.backend.state().node.lent_to == ("Desk",)
+
+    run(main())
+
+
+def test_what_is_loaded_as_asked_is_ready_at_once(desk: Node, run: Run) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        before = desk.master.deployment
+        assert await load(desk, SPLIT) == {}
+        assert desk.master.deployment is before
+
+    run(main())
+
+
+def test_answers_at_the_same_time_do_not_mix(desk: Node, run: Run) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        questions = [
+            GenerationRequest(
+                prompt=TextPrompt(text),
+                sampling=SamplingOptions(temperature=0.0),
+                max_tokens=6,
+                ignore_eos=True,
+            )
+            for text in ("one", "two", "three")
+        ]
+        one_by_one = [await chat(desk, question) for question in questions]
+        together = await asyncio.gather(*(chat(desk, question) for question in questions))
+        assert list(together) == one_by_one
+
+    run(main())
+
+
+def test_an_answer_nobody_listens_to_stops(desk: Node, run: Run) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        events = desk.backend.generate(QUESTION)
+        await anext(events)
+        await events.aclose()
+        assert not desk.activity.is_held()
+        assert await chat(desk)
+
+    run(main())
+
+
+def test_a_paused_worker_is_done_without_and_used_again_afterwards(
+    desk: Node, laptop: Node, run: Run
+) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        alone = await chat(desk)
+        await laptop.backend.set_role(RoleRequest(worker=True, paused=True))
+        await eventually(desk, lambda: not desk.membership.available())
+        there = seen(desk, "Laptop")
+        assert there is not None
+        assert there.state == "paused"
+        assert any("paused" in notice.text for notice in desk.backend.state().notices)
+        assert await chat(desk) == alone
+        assert stages(desk) == ["Desk"]
+
+        await laptop.backend.set_role(RoleRequest(worker=True, paused=False))
+        await eventually(desk, lambda: desk.membership.available())
+        await load(desk, SPLIT)
+        assert stages(desk) == ["Desk", "Laptop"]
+        assert await chat(desk) == alone
+
+    run(main())
+
+
+@pytest.mark.parametrize("whose", ["Desk", "Laptop"])
+def test_an_engine_that_dies_costs_one_answer_at_most(
+    desk: Node, laptop: Node, run: Run, whose: str
+) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        before = await chat(desk)
+        victim = desk if whose == "Desk" else laptop
+        kill_engine(victim)
+        await eventually(desk, lambda: not desk.master.is_ready)
+
+        assert await chat(desk) == before
+        await eventually(victim, lambda: victim.engines.devices)
+        await eventually(desk, lambda: desk.membership.available())
+        await load(desk, SPLIT)
+        assert stages(desk) == ["Desk", "Laptop"]
+        assert await chat(desk) == before
+
+    run(main())
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A shape that is measured in a moment."""
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 512,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    monkeypatch.setitem(cast("dict[str, object]", SHAPES), "tiny", config)
+    return "tiny"
+
+
+def test_a_shape_is_measured_over_two_computers_and_makes_way_again(
+    desk: Node, run: Run, tiny: str
+) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        before = await chat(desk)
+        plan = PlanRequest(
+            shape=tiny, scheme="int4", layers=(("Desk", 1), ("Laptop", 3)), context=128
+        )
+        request = BenchRequest(plan=plan, prompt=40, tokens=9, repeat=2)
+
+        seen = [progress async for progress in desk.backend.bench(request)]
+
+        states = [progress.state for progress in seen]
+        assert states == sorted(states, key=["loading", "measuring", "ready"].index)
+        result = seen[-1].result
+        assert result is not None
+        assert [(stage.node, stage.layers) for stage in result.stages] == [
+            ("Desk", (0, 1)),
+            ("Laptop", (1, 4)),
+        ]
+        assert result.weight_bytes == sum(stage.weight_bytes for stage in result.stages)
+        assert result.floor_tokens_per_s == pytest.approx(
+            1000 / sum(stage.floor_ms for stage in result.stages)
+        )
+        assert result.floor_fraction == pytest.approx(
+            result.decode_tokens_per_s / result.floor_tokens_per_s
+        )
+        assert result.stages[0].head_ms == 0 < result.stages[1].head_ms
+        assert 0 < result.hop_ms < result.token_ms
+        assert result.link_ms > 0
+
+        assert desk.master.deployment is None
+        assert await chat(desk) == before  # the model of before, loaded again
+
+    run(main())
+
+
+def test_a_bench_that_nobody_waits_for_ends(desk: Node, run: Run, tiny: str) -> None:
+    async def main() -> None:
+        plan = PlanRequest(shape=tiny, scheme="f32", layers=(("Desk", 4),), context=128)
+        events = desk.backend.bench(BenchRequest(plan=plan, prompt=40, tokens=9, repeat=1000))
+        async for progress in events:
+            if progress.state == "measuring":
+                break
+        with pytest.raises(UsageError, match="random weights"):
+            await chat(desk)
+        await events.aclose()
+
+        assert desk.master.deployment is None
+        assert desk.master.state.phase is None
+
+    run(main())
+
+
+def test_what_a_worker_lends_is_what_its_owner_says(desk: Node, laptop: Node, run: Run) -> None:
+    async def main() -> None:
+        def lent() -> int | None:
+            there = seen(desk, "Laptop")
+            return there.devices[0].memory_free if there and there.devices else None
+
+        await laptop.backend.set_role(RoleRequest(worker=True, memory=123_456))
+        await eventually(desk, lambda: lent() == 123_456)
+        assert laptop.backend.state().node.memory_limit == 123_456
+        await laptop.backend.set_role(RoleRequest(worker=True, memory=0))
+        await eventually(desk, lambda: (lent() or 0) > 123_456)
+
+    run(main())
+
+
+def test_a_token_that_was_used_is_of_no_use(desk: Node, laptop: Node, run: Run) -> None:
+    async def main() -> None:
+        invite = await desk.backend.invite()
+        await laptop.backend.join(invite.token)
+        with pytest.raises(PairingError, match="used already"):
+            await laptop.backend.join(invite.token)
+        await eventually(desk, lambda: desk.membership.available())
+
+    run(main())
+
+
+def test_a_plan_says_who_would_do_what(desk: Node, run: Run) -> None:
+    async def main() -> None:
+        plan = await desk.backend.plan(SPLIT)
+        assert [stage.layers for stage in plan.stages] == [(0, 2), (2, LAYERS)]
+        assert set(plan.alone) == {"Desk", "Laptop"}
+
+    run(main())
+
+
+def test_a_load_that_is_closed_early_is_cancelled(desk: Node, run: Run) -> None:
+    async def main() -> None:
+        await desk.backend.unload()
+        progress = desk.backend.load(SPLIT)
+        await anext(progress)
+        await progress.aclose()
+        await eventually(desk, lambda: desk.master.state.phase is None)
+        assert desk.master.deployment is None
+        await load(desk, SPLIT)
+        assert await chat(desk)
+
+    run(main())
+
+
+def test_a_model_that_is_not_there_is_an_error_and_the_next_load_works(
+    desk: Node, run: Run, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        with pytest.raises(PotluckError):
+            await load(desk, PlanRequest(model=str(tmp_path / "none")))
+        assert desk.backend.state().model.state != "preparing"
+        await load(desk, SPLIT)
+
+    run(main())
+
+
+def test_a_computer_that_was_removed_is_out_at_once(desk: Node, laptop: Node, run: Run) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        await desk.backend.forget(laptop.identity.node_id)
+
+        assert not desk.membership.connected()
+        there = seen(desk, "Laptop")
+        assert there is not None
+        assert not there.paired
+        await eventually(laptop, lambda: not laptop.identity.homes)
+        await eventually(laptop, lambda: laptop.worker.loan is None)
+        assert any("removed" in notice.text for notice in laptop.backend.state().notices)
+        assert await chat(desk)
+        assert stages(desk) == ["Desk"]
+        with pytest.raises(UsageError):
+            await desk.backend.forget(laptop.identity.node_id)
+
+        await join(desk, laptop)
+        await load(desk, SPLIT)
+        assert stages(desk) == ["Desk", "Laptop"]
+
+    run(main())
+
+
+def test_two_people_compare_six_digits(desk: Node, laptop: Node, run: Run) -> None:
+    async def main() -> None:
+        await desk.backend.forget(laptop.identity.node_id)
+        await eventually(laptop, lambda: not laptop.identity.homes)
+        asked = await desk.backend.pair("laptop")
+        await eventually(laptop, lambda: any(p.code for p in laptop.backend.state().pairings))
+        there = laptop.backend.state().pairings[-1]
+        assert (asked.role, there.role) == ("master", "worker")
+        assert asked.code == there.code
+        await laptop.backend.decide_pairing(there.id, True)
+        await desk.backend.decide_pairing(asked.id, True)
+        await eventually(desk, lambda: desk.membership.available())
+
+        assert await load(desk, SPLIT)
+        assert stages(desk) == ["Desk", "Laptop"]
+
+    run(main())
