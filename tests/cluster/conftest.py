@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fake_cluster import Run
 from model_folders import CONFIG, make_folder
+from packing_engine import Workplace
 from whole_nodes import find_in_memory, paired
 
 from potluck.cluster.node import Node
@@ -20,6 +21,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LocalModel:
     base: Path = tmp_path_factory.mktemp("models")
     folder = make_folder(base / "random", config={**CONFIG, "num_hidden_layers": 4})
     return open_model(folder, cache_dir=base / "digests")
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Iterator[Workplace]:
+    with Workplace(tmp_path) as workplace:
+        yield workplace
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Matrices are packed once, into the store, and nothing of a failure stays there."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ from potluck.errors import BrokenModelError, DiskFullError
 from potluck.ids import Digest, ModelId
 from potluck.store.quantised import Packed
 from potluck.wire.messages import TensorInfo
-
-
-@pytest.fixture
-def workplace(tmp_path: Path) -> Iterator[Workplace]:
-    with Workplace(tmp_path) as workplace:
-        yield workplace
 
 
 def matrix(number: int, rows: int = 16, width: int = 32) -> Matrix:

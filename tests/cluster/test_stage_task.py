@@ -1,8 +1,5 @@
 """A stage on its way to one computer, where the packed bytes do not behave."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from fake_cluster import FakeComputer, failing, run
 from packing_engine import Workplace
@@ -15,12 +12,6 @@ from potluck.ids import Digest
 from potluck.plan.placement import Stage
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Assign, Need, NeedTensor
-
-
-@pytest.fixture
-def workplace(tmp_path: Path) -> Iterator[Workplace]:
-    with Workplace(tmp_path) as workplace:
-        yield workplace
 
 
 def task_for(member: FakeComputer, model: LocalModel, workplace: Workplace) -> StageTask:

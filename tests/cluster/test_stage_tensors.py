@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -27,12 +26,6 @@ from potluck.model.schemes import Scheme, packed_bytes
 from potluck.store.quantised import Packed, remember
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import TensorInfo
-
-
-@pytest.fixture
-def workplace(tmp_path: Path) -> Iterator[Workplace]:
-    with Workplace(tmp_path) as workplace:
-        yield workplace
 
 
 async def prepared(

@@ -1,0 +1,61 @@
+"""A plan by hand for fake computers, ready to be started."""
+
+from collections.abc import Callable
+
+from fake_cluster import FakeComputer
+from packing_engine import Workplace
+
+from potluck.cluster.deployment import Deployment, Planned
+from potluck.cluster.device_names import device_label
+from potluck.cluster.survey import Survey, shape_of
+from potluck.model.schemes import Scheme
+from potluck.plan.placement import make_plan
+from potluck.store.registry import LocalModel
+
+
+async def deployment_on(
+    model: LocalModel,
+    *computers: FakeComputer,
+    layers: tuple[int, ...],
+    changed: Callable[[], None] = lambda: None,
+    scheme: Scheme = "f32",
+    workplace: Workplace | None = None,
+    link_rate: float | None = None,
+) -> Deployment:
+    """These computers in this order, with so many layers each; the first is the master."""
+    survey = Survey()
+    seats = await survey.seats(computers, model.manifest.config, model.config, scheme)
+    places = [
+        c.name if len(c.devices) == 1 else f"{c.name}/{device_label(d, c.devices)}"
+        for c in computers
+        for d in c.devices
+    ]
+    by_hand = tuple(zip(places, layers, strict=True))
+    shape = shape_of(model.config, scheme, context=64)
+    plan = make_plan(shape, seats, await survey.links(computers[0], computers[1:]), layers=by_hand)
+    planned = Planned(
+        note="",
+        cache="full",
+        model=model,
+        scheme=scheme,
+        context=64,
+        plan=plan,
+        names={c.node_id: c.name for c in computers},
+    )
+    members = {c.node_id: c for c in computers}
+    for computer in computers:
+        computer.calls.clear()
+    return Deployment(
+        planned=planned,
+        epoch=7,
+        members=members,
+        changed=changed,
+        quantisation=workplace.quantisation if workplace is not None else None,
+        link_rate=lambda node: link_rate,
+    )
+
+
+def three() -> tuple[FakeComputer, FakeComputer, FakeComputer]:
+    desk = FakeComputer("Desk", 1)
+    desk.is_local = desk.stores_weights = True
+    return desk, FakeComputer("Laptop", 2), FakeComputer("Mac", 3)
