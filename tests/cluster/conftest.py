@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_cluster import Run
+from fake_home import Home
 from model_folders import CONFIG, make_folder
 from packing_engine import Workplace
 from whole_nodes import find_in_memory, paired
@@ -21,6 +22,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LocalModel:
     base: Path = tmp_path_factory.mktemp("models")
     folder = make_folder(base / "random", config={**CONFIG, "num_hidden_layers": 4})
     return open_model(folder, cache_dir=base / "digests")
+
+
+@pytest.fixture
+def home(model: LocalModel) -> Home:
+    return Home(model)
 
 
 @pytest.fixture

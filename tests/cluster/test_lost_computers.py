@@ -1,0 +1,170 @@
+"""What a master does without the computers that it loses, and when they are back."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from fake_cluster import devices, failing, run, until
+from fake_home import SPLIT, Home, small
+
+from potluck.api.schema import PlanRequest
+from potluck.errors import NotEnoughMemoryError, PeerLostError
+
+
+def test_a_stage_process_that_dies_is_named_with_its_device(home: Home) -> None:
+    async def main() -> None:
+        home.desk.devices = devices("cuda", "cpu", "cpu")
+        layers = (("Desk", 2), ("Desk/cpu:1", 2))
+        deployment = await home.master.load(PlanRequest(layers=layers, context=64))
+        gpu, unused, cpu = (device.id for device in home.desk.devices)
+
+        assert not home.master.stage_died(unused)
+        assert home.master.is_ready
+        assert [home.master.uses(device) for device in (gpu, unused, cpu)] == [True, False, True]
+        assert home.master.stage_died(cpu)
+        assert deployment.pipeline is not None
+        assert "Desk/cpu:1 lost its engine" in str(deployment.pipeline.broken)
+        await home.master.ready(PlanRequest())
+        assert home.stages == ["Desk", "Desk"]
+
+    run(main())
+
+
+def test_a_lost_computer_breaks_what_runs_and_is_named(home: Home) -> None:
+    async def main() -> None:
+        deployment = await home.master.load(SPLIT)
+        home.lose_laptop()
+
+        assert not home.master.is_ready
+        assert deployment.pipeline is not None
+        assert "Laptop" in str(deployment.pipeline.broken)
+
+    run(main())
+
+
+def test_a_lost_computer_without_layers_is_no_matter(home: Home) -> None:
+    async def main() -> None:
+        assert not home.master.lost(home.laptop.node_id, "Laptop", "stopped answering")
+        await home.master.load(PlanRequest(layers=(("Desk", 4),), context=64))
+
+        assert not home.master.lost(home.laptop.node_id, "Laptop", "stopped answering")
+        assert home.master.is_ready
+
+    run(main())
+
+
+def test_the_next_prompt_runs_on_who_is_left(home: Home) -> None:
+    async def main() -> None:
+        await home.master.load(SPLIT)
+        home.lose_laptop()
+        _, generator = await home.master.ready(PlanRequest())
+
+        assert home.stages == ["Desk"]
+        assert generator.pipeline.broken is None
+        assert home.master.request == SPLIT
+
+    run(main())
+
+
+def test_a_computer_that_is_back_is_used_by_the_next_load(home: Home) -> None:
+    async def main() -> None:
+        await home.master.load(SPLIT)
+        home.lose_laptop()
+        await home.master.ready(PlanRequest())
+        without = home.master.deployment
+        assert await home.master.load(SPLIT) is without
+        await home.computers.come(home.laptop)
+        again = await home.master.load(SPLIT)
+
+        assert again is not without
+        assert home.stages == ["Desk", "Laptop"]
+        assert await home.master.load(SPLIT) is again
+
+    run(main())
+
+
+def test_a_computer_that_is_back_before_the_next_prompt_gets_its_layers_again(
+    home: Home,
+) -> None:
+    async def main() -> None:
+        await home.master.load(SPLIT)
+        home.lose_laptop()
+        await home.computers.come(home.laptop)
+        await home.master.ready(PlanRequest())
+
+        assert home.stages == ["Desk", "Laptop"]
+
+    run(main())
+
+
+def test_an_engine_that_died_here_gets_its_layers_again(home: Home) -> None:
+    async def main() -> None:
+        await home.master.load(SPLIT)
+        assert home.master.lost(home.desk.node_id, "Desk", "lost its engine")
+        await home.master.ready(PlanRequest())
+
+        assert home.stages == ["Desk", "Laptop"]
+
+    run(main())
+
+
+def test_when_who_is_left_is_not_enough_no_other_model_answers_instead(home: Home) -> None:
+    async def main() -> None:
+        asked = PlanRequest(model="big", scheme="f32", workers=1, context=64)
+        home.desk.devices = (small(home.desk, 60_000),)
+        home.laptop.devices = (small(home.laptop, 200_000),)
+        await home.master.load(asked)
+        home.lose_laptop()
+        for _ in range(2):
+            with pytest.raises(NotEnoughMemoryError):
+                await home.master.ready(PlanRequest())
+
+        assert set(home.opened) == {Path("big")}
+        await home.computers.come(home.laptop)
+        await home.master.ready(PlanRequest())
+        assert "Laptop" in home.stages
+
+    run(main())
+
+
+def test_a_computer_lost_while_it_receives_fails_the_load(home: Home) -> None:
+    async def main() -> None:
+        home.desk.gates["load"] = asyncio.Event()
+        loading = asyncio.create_task(home.master.load(SPLIT))
+        await until(lambda: home.laptop.is_loaded and "load" in home.desk.calls)
+        home.lose_laptop()
+        home.desk.gates["load"].set()
+
+        with pytest.raises(PeerLostError, match="Laptop"):
+            await loading
+        assert home.master.deployment is None
+        assert not home.desk.is_loaded
+
+    run(main())
+
+
+def test_a_computer_that_leaves_while_it_is_measured_is_planned_without(
+    home: Home,
+) -> None:
+    async def main() -> None:
+        home.laptop.errors["profile"] = failing(PeerLostError("gone"))
+        await home.master.load(PlanRequest(context=64))
+
+        assert home.stages == ["Desk"]
+
+    run(main())
+
+
+def test_a_computer_that_leaves_after_it_was_measured_fails_the_load(home: Home) -> None:
+    async def main() -> None:
+        home.desk.gates["measure_link_to"] = asyncio.Event()
+        loading = asyncio.create_task(home.master.load(SPLIT))
+        await until(lambda: "measure_link_to" in home.desk.calls)
+        home.computers.workers.clear()
+        home.desk.gates["measure_link_to"].set()
+
+        with pytest.raises(PeerLostError, match="Laptop left"):
+            await loading
+        assert home.desk.assigned == []
+
+    run(main())

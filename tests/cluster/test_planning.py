@@ -1,0 +1,153 @@
+"""Who is waited for, what a plan is made of, and which scheme is taken."""
+
+import asyncio
+
+import pytest
+from fake_cluster import devices, failing, run, until
+from fake_home import SPLIT, Home, small
+
+from potluck.api.schema import PlanRequest
+from potluck.cluster.planning import schemes_of
+from potluck.cluster.survey import shape_of
+from potluck.errors import EngineError, InvalidLayersError, UsageError
+from potluck.model.shapes import SHAPES
+from potluck.store.registry import LocalModel, random_model
+
+BOTH = PlanRequest(workers=1, context=64)
+
+
+def test_a_plan_changes_nothing(home: Home) -> None:
+    async def main() -> None:
+        await home.master.load(SPLIT)
+        planned = await home.master.plan(BOTH)
+
+        assert planned.plan.stages
+        assert set(planned.names.values()) == {"Desk", "Laptop"}
+        assert home.master.state.phase == "ready"
+        assert home.master.request == SPLIT
+        assert home.master.is_ready
+
+    run(main())
+
+
+def test_a_device_that_cannot_be_measured_is_said_with_the_plan(home: Home) -> None:
+    async def main() -> None:
+        home.laptop.devices = devices("cuda", "cpu")
+        home.laptop.errors["profile"] = failing(EngineError("No driver."))
+        planned = await home.master.plan(PlanRequest(context=64, scheme="f32"))
+        assert planned.note == "Laptop/cuda:0 is left out: No driver."
+
+    run(main())
+
+
+def test_a_device_is_waited_for_by_its_computers_name(home: Home) -> None:
+    async def main() -> None:
+        home.laptop.devices = devices("cuda", "cpu")
+        home.computers.workers.clear()
+        layers = (("desk/cpu", 2), ("Laptop/cpu", 2))
+        planning = asyncio.create_task(home.master.plan(PlanRequest(layers=layers, context=64)))
+        await until(lambda: home.opened)
+        await home.computers.come(home.laptop)
+        assert [stage.device for stage in (await planning).plan.stages] == ["cpu", "cpu"]
+
+    run(main())
+
+
+def test_workers_asked_for_by_number_are_waited_for(home: Home) -> None:
+    async def main() -> None:
+        home.computers.workers.clear()
+        loading = asyncio.create_task(home.master.load(BOTH))
+        await until(lambda: home.master.state.phase == "waiting")
+        await home.computers.come(home.laptop)
+
+        deployment = await loading
+        assert deployment.uses(home.laptop.node_id)
+
+    run(main())
+
+
+def test_workers_that_do_not_come_are_an_error_that_says_who_did(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.cluster.planning.WAIT_FOR_WORKERS_S", 0.0)
+
+    async def main() -> None:
+        with pytest.raises(UsageError, match=r"2 other computers.*Laptop"):
+            await home.master.load(PlanRequest(workers=2))
+
+    run(main())
+
+
+def test_a_name_that_is_not_here_is_an_error_that_says_who_is(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.cluster.planning.WAIT_FOR_NAMES_S", 0.0)
+
+    async def main() -> None:
+        with pytest.raises(InvalidLayersError, match=r"Laptop.*Desk"):
+            await home.master.load(PlanRequest(layers=(("Toaster", 4),)))
+
+    run(main())
+
+
+def test_a_node_that_just_started_gives_the_others_a_moment(home: Home) -> None:
+    async def main() -> None:
+        home.computers.workers.clear()
+        home.computers.absent = 1
+        planning = asyncio.create_task(home.master.plan(PlanRequest(context=64)))
+        await until(lambda: home.opened)
+        await asyncio.sleep(0)
+        assert not home.desk.calls
+        home.computers.absent = 0
+        await home.computers.come(home.laptop)
+
+        assert set((await planning).names.values()) == {"Desk", "Laptop"}
+
+    run(main())
+
+
+def test_it_does_not_wait_for_ever_for_computers_that_are_off(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.cluster.planning.SETTLE_S", 0.0)
+
+    async def main() -> None:
+        home.computers.workers.clear()
+        home.computers.absent = 1
+        assert (await home.master.plan(PlanRequest(context=64))).plan.stages[0].name == "Desk"
+
+    run(main())
+
+
+def test_auto_takes_the_best_quality_that_fits_and_says_why(home: Home) -> None:
+    async def main() -> None:
+        room = shape_of(home.model.config, "int8", context=64).model_memory
+        home.desk.devices = (small(home.desk, room),)
+        home.laptop.devices = (small(home.laptop, 1),)
+        planned = await home.master.plan(PlanRequest(model="big", context=64))
+
+        assert planned.scheme == "int8"
+        assert "In bf16 the model needs" in planned.note
+        home.desk.devices = (small(home.desk, 10_000_000),)
+        planned = await home.master.plan(PlanRequest(model="big", context=64))
+        assert (planned.scheme, planned.note) == ("f32", "")
+
+    run(main())
+
+
+def test_a_small_model_keeps_its_precision(model: LocalModel) -> None:
+    assert schemes_of("auto", model)[0] == "f32"
+    assert schemes_of("int4", model) == ("int4",)
+
+
+def test_a_shape_is_planned_as_files_of_16_bits_would_be() -> None:
+    assert schemes_of("auto", random_model("llama-1b", SHAPES["llama-1b"]))[0] == "bf16"
+
+
+def test_a_shape_that_nobody_knows_is_answered_with_those_there_are(home: Home) -> None:
+    async def main() -> None:
+        for attempt in (home.master.load, home.master.plan):
+            with pytest.raises(UsageError, match="tiny"):
+                await attempt(PlanRequest(shape="llama-9000b"))
+
+    run(main())

@@ -1,0 +1,70 @@
+"""A master, and the fake computers of its home."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from fake_cluster import FakeComputer, FakeComputers, failing
+from model_folders import CONFIG
+
+from potluck.api.schema import PlanRequest
+from potluck.cluster.master import Master
+from potluck.cluster.quantisation import Quantisation
+from potluck.errors import PeerLostError
+from potluck.model.config import ModelConfig
+from potluck.model.footprint import working_bytes
+from potluck.store.registry import LocalModel
+from potluck.wire.messages import DeviceInfo
+
+SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 2)), context=64)
+
+
+class Home:
+    """A master with a desk and a laptop."""
+
+    def __init__(self, model: LocalModel, quantisation: Quantisation | None = None) -> None:
+        self.model = model
+        self.desk, self.laptop = FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
+        self.desk.stores_weights = True
+        self.computers = FakeComputers(self.desk, self.laptop)
+        self.changes = 0
+        self.opened: list[Path] = []
+        self.open_error: BaseException | None = None
+        self.master = Master(
+            computers=self.computers,
+            open_model=self._open,
+            resolve=lambda words: Path(words or "guide"),
+            changed=self._changed,
+            quantisation=quantisation,
+            shapes={"tiny": {**CONFIG, "num_hidden_layers": 4}},
+        )
+        self.states: list[tuple[str | None, str]] = []
+
+    async def _open(self, folder: Path, progress: Callable[[int, int], None]) -> LocalModel:
+        self.opened.append(folder)
+        progress(1, 2)
+        if self.open_error is not None:
+            raise self.open_error
+        return self.model
+
+    def _changed(self) -> None:
+        self.changes += 1
+        state = (self.master.state.phase, self.master.state.message)
+        if state not in self.states:
+            self.states.append(state)
+
+    def lose_laptop(self) -> None:
+        self.computers.workers.remove(self.laptop)
+        self.laptop.errors["unload"] = failing(PeerLostError("gone"))
+        assert self.master.lost(self.laptop.node_id, "Laptop", "stopped answering")
+
+    @property
+    def stages(self) -> list[str]:
+        deployment = self.master.deployment
+        return [] if deployment is None else [s.name for s in deployment.planned.plan.stages]
+
+
+def small(computer: FakeComputer, memory: int) -> DeviceInfo:
+    """So much for weights and caches, beside what a stage computes with."""
+    working = working_bytes(ModelConfig.from_dict(CONFIG), 64)
+    return msgspec.structs.replace(computer.devices[0], memory_free=memory + working)
