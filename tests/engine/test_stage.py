@@ -108,7 +108,7 @@ def test_stages_choose_the_tokens_of_the_whole(llama: Reference, cuts: tuple[int
             output = forward(part, x, position, sampling=None)
             assert output.choice is None
             assert output.hidden is not None
-            x = output.hidden
+            x = output.hidden.tensor
         choice = forward(stages[-1], x, position, sampling=sampling).choice
         assert choice is not None
         tokens.append(choice.token_id)
@@ -132,7 +132,7 @@ def test_a_stage_without_layers_is_only_the_head(llama: Reference) -> None:
     hidden = forward(layers, llama.prompt(8), 0).hidden
 
     assert hidden is not None
-    assert forward(head, hidden, 0) == forward(whole, llama.prompt(8), 0)
+    assert forward(head, hidden.tensor, 0) == forward(whole, llama.prompt(8), 0)
     assert head.position(SESSION) == 8
 
 
@@ -332,7 +332,7 @@ def test_hidden_states_are_not_changed(llama: Reference) -> None:
 
     assert torch.equal(hidden, before)
     assert output.hidden is not None
-    assert output.hidden.shape == (5, 48)
+    assert output.hidden.tensor.shape == (5, 48)
 
 
 def test_numbers_that_are_none_are_an_error_of_the_step(llama: Reference) -> None:
@@ -471,4 +471,6 @@ def test_whatever_is_sent_a_stage_computes_right_or_refuses(
         whole = forward(fresh, ids[: position + count], 0).hidden
         assert whole is not None
         assert output.hidden is not None
-        torch.testing.assert_close(output.hidden, whole[position:], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            output.hidden.tensor, whole.tensor[position:], rtol=1e-4, atol=1e-4
+        )

@@ -279,7 +279,7 @@ class Pipeline:
         for stage in self.stages:
             output = stage.forward(SESSION, x, epoch=1, step=self._step, position=self.position)
             assert output.hidden is not None
-            x = output.hidden
+            x = output.hidden.tensor
         self.position, self._step = self.position + len(ids), self._step + 1
         with torch.inference_mode():
             return self._head.logits(x.to(self._head.weights.device)).cpu()

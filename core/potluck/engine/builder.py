@@ -72,6 +72,7 @@ class StageWeights:
     dtype: torch.dtype  # that is computed in
     cache_dtype: torch.dtype  # of keys and values
     device: torch.device
+    is_generated: bool = False  # computed by functions that were generated for this computer's CPU
 
     @property
     def nbytes(self) -> int:
@@ -122,6 +123,7 @@ def build_weights(
         dtype=compute_dtype(scheme, device),
         cache_dtype=keys,
         device=device,
+        is_generated=builder.is_generated,
     )
 
 
@@ -166,7 +168,7 @@ class _Builder:
         return self._kernels if is_narrow and self._device.type == "cpu" else None
 
     @cached_property
-    def _is_generated(self) -> bool:
+    def is_generated(self) -> bool:
         """Whether packed weights are computed with by functions generated for this computer's CPU."""
         is_packed = self._scheme in PACKINGS and self._device.type == "cpu"
         return is_packed and not isinstance(self._kernels, ReferenceKernels)
@@ -249,7 +251,7 @@ class _Builder:
         qkv = self._linear(prefix, parts, bias=config.qkv_bias)
         qk_norm = self._qk_norm(prefix)
         output = self._linear(prefix, ("o_proj",), bias=config.output_bias)
-        if self._is_generated:
+        if self.is_generated:
             return self._generated_attention(heads, qkv, qk_norm, output)
         if config.attention_softcap is None:
             return self._pieces.attention(heads, qkv, qk_norm, output)
@@ -319,7 +321,7 @@ class _Builder:
             for expert in range(experts.count)
         ]
         made = Experts(router, mlps, per_token=experts.per_token, normalise=experts.normalise)
-        if not self._is_generated:
+        if not self.is_generated:
             return made
         from potluck.engine.generated_experts import generated_experts
 

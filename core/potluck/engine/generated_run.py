@@ -20,7 +20,7 @@ from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.tensors import FloatWeight, Weight
-from potluck.engine.kvcache import LayerCache
+from potluck.engine.kvcache import LayerCache, SessionCache
 from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.mlp import Experts, GatedMlp, PackedMlp
 from potluck.engine.norms import HeadNorm, ProjectionNorm
@@ -70,10 +70,33 @@ class GeneratedRun(Run):
         self.kernels = kernels
         self._decoder = Decoder(kernels, layers, shape)
         self._experts = [block for block in blocks if isinstance(block.mlp, Experts)]
+        self._placed: object = None  # whose caches the decoder knows
+
+    @property
+    def is_one_call(self) -> bool:
+        """Whether there is nothing in it that Python does."""
+        return not self._experts
+
+    def step(
+        self, hidden: int, cache: SessionCache, position: int, angles: Sequence[tuple[int, int]]
+    ) -> None:
+        """`__call__` for D hidden states in f32 at this address, in place, with no torch operator.
+
+        Args:
+            hidden: where they are.
+            cache: of all layers of the stage.
+            position: of the token.
+            angles: of the position, for each kind of rotary where its cosines and sines are, in f32.
+        """
+        assert not self._experts
+        if self._placed is not cache.place:
+            self._decoder.place([layer.both for layer in cache.layers[self.layers]])
+            self._placed = cache.place
+        self._decoder.step(hidden, position, angles)
 
     def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
         hidden = x.to(torch.float32, copy=True)  # it is updated in place
-        memory = [cache.both for cache in caches[self.layers]]
+        memory, self._placed = [cache.both for cache in caches[self.layers]], None
         angles = [(cosines.float(), sines.float()) for cosines, sines in step.angles]
         if not self._experts:
             self._decoder(hidden, memory, step.position, angles)

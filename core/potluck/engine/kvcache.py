@@ -70,13 +70,17 @@ class LayerCache:
 
 
 class SessionCache:
-    """One session's layers. `length` tokens are cached: that is the session's position here."""
+    """One session's layers. `length` tokens are cached: that is the session's position here.
 
-    __slots__ = ("_bytes_per_token", "capacity", "layers", "length")
+    `place` is another object whenever the memory is elsewhere, and no other cache's.
+    """
+
+    __slots__ = ("_bytes_per_token", "capacity", "layers", "length", "place")
 
     def __init__(self, layers: list[LayerCache], bytes_per_token: int) -> None:
         self.layers = layers
         self.length = self.capacity = 0  # tokens
+        self.place = object()
         self._bytes_per_token = bytes_per_token
 
     @property
@@ -85,11 +89,13 @@ class SessionCache:
 
     def resize(self, capacity: int) -> None:
         """Grow every layer; after a failure some are larger, none has lost a token."""
+        self.place = object()
         for layer in self.layers:
             layer.resize(capacity, self.length)
         self.capacity = capacity
 
     def evict(self) -> None:
+        self.place = object()
         for layer in self.layers:
             layer.clear()
         self.length = self.capacity = 0

@@ -116,7 +116,7 @@ class StageMeter:
             x = run(x, self._caches, self._step)
 
     def _choose(self) -> None:
-        logits = self._stage.logits(self._hidden)[0]
+        logits, _ = self._stage.next_logits(self._hidden)
         choose(logits, Sampling(), position=self.position, history=())
 
     def _random(self, *shape: int) -> Tensor:

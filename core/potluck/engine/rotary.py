@@ -80,13 +80,22 @@ class Rotary:
         self._frequencies, self._factor = rotary_frequencies(rope, context)
         self._dtype, self._device = dtype, device
         self._cos = self._sin = torch.empty(0)
+        self._positions = 0
+        self._addresses, self._row_bytes = (0, 0), rope.dim * dtype.itemsize
 
     def angles(self, position: int, tokens: int) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines, (T, 1, dim) each, as `rotate` wants them."""
         end = position + tokens
-        if end > self._cos.shape[0]:
-            self._grow(max(end, 2 * self._cos.shape[0], 512))
+        if end > self._positions:
+            self._grow(max(end, 2 * self._positions, 512))
         return self._cos[position:end], self._sin[position:end]
+
+    def addresses(self, position: int) -> tuple[int, int]:
+        """Where those of one position are, which is no work at all; until more positions are asked for."""
+        if position >= self._positions:
+            self.angles(position, 1)
+        offset = position * self._row_bytes
+        return self._addresses[0] + offset, self._addresses[1] + offset
 
     def _grow(self, positions: int) -> None:
         # Angles in f32 as the models were trained; f64 would differ by 1e-3 at position 30,000.
@@ -94,6 +103,8 @@ class Rotary:
         cos, sin = angles.cos().mul_(self._factor), angles.sin().mul_(self._factor)
         self._cos = torch.cat((cos, cos), -1)[:, None].to(self._device, self._dtype)
         self._sin = torch.cat((-sin, sin), -1)[:, None].to(self._device, self._dtype)
+        self._positions = positions
+        self._addresses = self._cos.data_ptr(), self._sin.data_ptr()
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:

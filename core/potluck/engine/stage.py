@@ -8,7 +8,9 @@ Not thread-safe: one thread computes, behind a queue.
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from potluck.engine.attention import Step
 from potluck.engine.builder import StageWeights
 from potluck.engine.kvcache import CachePool, SessionCache
 from potluck.engine.memory import out_of_memory
+from potluck.engine.payload import Activations
 from potluck.engine.rotary import Rotary
 from potluck.engine.sampler import Choice, choose
 from potluck.errors import (
@@ -29,6 +32,9 @@ from potluck.errors import (
 )
 from potluck.ids import SessionId
 from potluck.wire.messages import Sampling
+
+if TYPE_CHECKING:
+    from potluck.engine.token_step import TokenStep
 
 MAX_CHUNK = 4096  # tokens; at a hidden size of 8192 the MLP of a chunk then needs under 1 GB
 MAX_SESSIONS = 1024  # that are known; how many are cached is a matter of the budget
@@ -42,7 +48,7 @@ class Output:
     """What a step gives: hidden states for the next stage, or from the head a token."""
 
     position: int  # where the session's cache ends now
-    hidden: Tensor | None = None  # (T, D) in the compute dtype; None on the stage with the head
+    hidden: Activations | None = None  # (T, D), in the compute dtype; None where the head is
     choice: Choice | None = None  # None also where no token was asked for
 
 
@@ -87,6 +93,7 @@ class Stage:
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()  # latest used last
         graphs = None if weights.lm_head is None else find_graphs(weights.device)
         self._graphed_head = None if graphs is None else GraphedHead(graphs)
+        self._token_step = _find_token_step(weights, self._rotaries)
 
     @property
     def nbytes(self) -> int:
@@ -131,11 +138,10 @@ class Stage:
         known.last = None
         del known.history[position:]
 
-    @torch.inference_mode()
     def forward(
         self,
         session: SessionId,
-        inputs: Tensor,
+        inputs: Tensor | Activations,
         *,
         epoch: int,
         step: int,
@@ -160,7 +166,9 @@ class Stage:
             OutOfMemoryError: there is no room for this step; the stage and its sessions live on.
         """
         known = self._find(session, epoch)
-        T = inputs.shape[0] if inputs.dim() else 0
+        if isinstance(inputs, Tensor):
+            inputs = Activations.of(inputs)
+        T = inputs.shape[0] if inputs.shape else 0
         identity = (step, position, T)
         if known.last is not None and known.last[0] == identity:
             return known.last[1]
@@ -170,14 +178,44 @@ class Stage:
         self._check_context(position + T)
         with out_of_memory(f"run {T} tokens at position {position}", self._device):
             self._reserve(session, position + T)
-            hidden = self._run(inputs, known.cache, position)
-            output = self._output(hidden, known, position + T, sampling)
+            if T == 1 and self._token_step is not None:
+                output = self._run_token(self._token_step, inputs, known, position, sampling)
+            else:
+                output = self._run(inputs.tensor, known, position, sampling)
         known.cache.length = position + T
         known.last = (identity, output)
         return output
 
-    def _run(self, inputs: Tensor, cache: SessionCache, position: int) -> Tensor:
-        """All layers. The session's cache is written, its length is not moved."""
+    def _run_token(
+        self,
+        token_step: "TokenStep",
+        inputs: Activations,
+        known: _Session,
+        position: int,
+        sampling: Sampling | None,
+    ) -> Output:
+        """`_run` of one token, without torch."""
+        token_step(inputs, known.cache, position)
+        if self.weights.lm_head is None:
+            return Output(position=position + 1, hidden=token_step.hidden)
+        if sampling is None:
+            return Output(position=position + 1)
+        return self._choose(*self._bend(*token_step.head()), known, position + 1, sampling)
+
+    @torch.inference_mode()
+    def _run(
+        self, inputs: Tensor, known: _Session, position: int, sampling: Sampling | None
+    ) -> Output:
+        """All that this stage has. The session's cache is written, its length is not moved."""
+        x = self._run_layers(inputs, known.cache, position)
+        end = position + x.shape[0]
+        if self.weights.lm_head is None:
+            return Output(position=end, hidden=Activations.of(x.cpu()))
+        if sampling is None:
+            return Output(position=end)
+        return self._choose(*self.next_logits(x[-1:]), known, end, sampling)
+
+    def _run_layers(self, inputs: Tensor, cache: SessionCache, position: int) -> Tensor:
         if self.weights.embedding is not None:
             x = self.weights.embedding(inputs)
             if (multiplier := self.weights.config.embedding_multiplier) != 1.0:
@@ -198,31 +236,39 @@ class Stage:
         """Final norm and `lm_head`: (T, D) → (T, V), f32."""
         assert self.weights.norm is not None
         assert self.weights.lm_head is not None
-        config = self.weights.config
         logits = self.weights.lm_head(self.weights.norm(hidden)).float()
+        return self._bend(logits, None)[0]
+
+    def next_logits(self, hidden: Tensor) -> tuple[Tensor, int | None]:
+        """Of the last token's hidden states (1, D): (V,), until the next call, and the best if known."""
+        if self._token_step is not None:
+            return self._bend(*self._token_step.head_of(hidden))
+        if self._graphed_head is not None:
+            return self._graphed_head(hidden, self.logits)[0], None
+        return self.logits(hidden)[0], None
+
+    def _bend(self, logits: Tensor, best: int | None) -> tuple[Tensor, int | None]:
+        """As the family has them: small differences may vanish, and the best be the same as others."""
+        config = self.weights.config
+        cap = config.logits_softcap
+        if config.logits_divisor == 1.0 and cap is None:
+            return logits, best
         if config.logits_divisor != 1.0:
             logits /= config.logits_divisor
-        if (cap := config.logits_softcap) is not None:
+        if cap is not None:
             logits = (logits / cap).tanh_().mul_(cap)
-        return logits
+        return logits, None
 
-    def _last_logits(self, hidden: Tensor) -> Tensor:
-        if self._graphed_head is None:
-            return self.logits(hidden)
-        return self._graphed_head(hidden, self.logits)
-
-    def _output(
-        self, hidden: Tensor, known: _Session, end: int, sampling: Sampling | None
+    def _choose(
+        self, logits: Tensor, best: int | None, known: _Session, end: int, sampling: Sampling
     ) -> Output:
-        if self.weights.lm_head is None:
-            return Output(position=end, hidden=hidden.cpu())
-        if sampling is None:
-            return Output(position=end)
         history = known.history
         if sampling.history is not None:
             history = self._check_history(sampling.history)
-        logits = self._last_logits(hidden[-1:])[0]  # (V,): of the last token alone
-        choice = choose(logits, sampling, position=end, history=history)
+        if best is not None and _is_greedy(sampling):
+            choice = Choice(token_id=best)
+        else:
+            choice = choose(logits, sampling, position=end, history=history)
         if sampling.repetition_penalty != 1.0:
             known.history = [*history, choice.token_id]
         return Output(position=end, choice=choice)
@@ -250,11 +296,11 @@ class Stage:
                 current=self.epoch,
             )
 
-    def _check_inputs(self, inputs: Tensor) -> None:
+    def _check_inputs(self, inputs: Activations) -> None:
         config = self.weights.config
         takes_ids = self.weights.embedding is not None
         shape = (
-            inputs.shape[0] if inputs.dim() else 0,
+            inputs.shape[0] if inputs.shape else 0,
             *([] if takes_ids else [config.hidden_size]),
         )
         dtypes = _INTEGERS if takes_ids else _FLOATS
@@ -265,9 +311,11 @@ class Stage:
                 f" {list(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}.",
             )
         if takes_ids:
-            low, high = (int(bound) for bound in inputs.aminmax())
-            self._check_token(low)
-            self._check_token(high)
+            if shape[0] == 1:
+                self._check_token(inputs.number)
+                return
+            for bound in inputs.tensor.aminmax():
+                self._check_token(int(bound))
 
     def _check_history(self, history: tuple[int, ...]) -> list[int]:
         for bound in (min(history, default=0), max(history, default=0)):
@@ -291,6 +339,20 @@ class Stage:
                 tokens=tokens,
                 context=self.context,
             )
+
+
+def _find_token_step(weights: StageWeights, rotaries: Sequence[Rotary]) -> "TokenStep | None":
+    if not weights.is_generated:
+        return None
+    # Not before it is needed, nor where it does not load: it brings llvmlite.
+    from potluck.engine.token_step import make_token_step
+
+    return make_token_step(weights, rotaries)
+
+
+def _is_greedy(sampling: Sampling) -> bool:
+    """Whether the largest logit is the choice, and all that is asked for."""
+    return (sampling.temperature, sampling.repetition_penalty, sampling.logprobs) == (0, 1, None)
 
 
 def _need_replay(cached: int, position: int) -> NeedReplayError:

@@ -52,7 +52,7 @@ def logits_of(stage: Stage, ids: Tensor, head: Callable[[Tensor], Tensor]) -> Te
         token = ids[position : position + 1]
         output = body.forward(SESSION, token, epoch=1, step=position, position=position)
         assert output.hidden is not None
-        logits.append(head(output.hidden))
+        logits.append(head(output.hidden.tensor))
     return torch.cat(logits)
 
 

@@ -11,6 +11,7 @@ from potluck.engine.kernels.attention_kernel import Heads, emit_attend
 from potluck.engine.kernels.emit import KIND_BF16, KIND_F16, KIND_INT8
 from potluck.engine.kernels.expert_kernel import ExpertShape, emit_experts
 from potluck.engine.kernels.float_kernel import emit_float_product
+from potluck.engine.kernels.head_kernel import HeadShape, emit_head
 from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
 from potluck.engine.kernels.library import KERNELS, emit_kernel, optimise, target_machine
 from potluck.engine.kernels.paths import PATHS, Path, usable_paths
@@ -64,6 +65,7 @@ SHAPED = {
     "float_bf16": partial(emit_float_product, kind=KIND_BF16),
     "float_f16": partial(emit_float_product, kind=KIND_F16, inputs=KIND_F16, tokens=8),
     "experts": partial(emit_experts, shape=EXPERTS),
+    "head": partial(emit_head, shape=HeadShape(hidden=80, rows=131, bits=4, epsilon=1e-5)),
     "decode": partial(emit_decode, shape=LAYER),
     "decode_other": partial(emit_decode, shape=OTHER_LAYER),
     "decode_floats": partial(emit_decode, shape=FLOAT_LAYER),

@@ -106,13 +106,13 @@ class Decoder:
         self._records = torch.empty(max(input_bytes(1, widest), 4 * widest), dtype=torch.uint8)
         self._wide = torch.empty(max(shape.qkv_rows, 2 * shape.intermediate, shape.hidden))
         self._attended = torch.empty(shape.attended)
-        self._scores = torch.empty((heads, 0))
+        self._scores, self._scored = torch.empty((heads, 0)), 0
         self._sums = torch.empty((heads, SUMS))
         self._ropes = sorted({layer.rope for layer in layers if layer.rope is not None})
         self._angles = _Record(("cosines", "sines"), 2 + max(self._ropes, default=-1))
         self._step = _Record(STEP_FIELDS, 1)
         self._own = _Record(LAYER_FIELDS, len(layers))
-        self._places = [(0, 0)] * len(layers)
+        self._places, self._capacity = [(0, 0)] * len(layers), 0
         self._describe()
 
     def __call__(
@@ -139,14 +139,12 @@ class Decoder:
         self, caches: Sequence[Tensor], position: int, angles: Sequence[tuple[Tensor, Tensor]]
     ) -> None:
         """Say where the next token is; some of its layers at a time can then `run`."""
-        self._place(caches, position)
-        rotary_dim = self._shape.attention.rotary_dim
+        self.place(caches)
         for rope in self._ropes:
-            (cosines, sines), row = angles[rope], self._angles.rows[1 + rope]
-            assert cosines.dtype == sines.dtype == torch.float32
-            assert cosines.numel() == sines.numel() == rotary_dim
-            row[0], row[1] = cosines.data_ptr(), sines.data_ptr()
-        self._step.rows[0][1] = position
+            for part in angles[rope]:
+                assert part.dtype == torch.float32
+                assert part.numel() == self._shape.attention.rotary_dim
+        self._turn(position, [(cos.data_ptr(), sin.data_ptr()) for cos, sin in angles])
 
     def run(self, hidden: Tensor, first: int, count: int) -> None:
         """Take the token through so many layers, from the first on."""
@@ -154,7 +152,40 @@ class Decoder:
         assert hidden.is_contiguous()
         assert hidden.numel() == self._shape.hidden
         assert 0 <= first <= first + count <= len(self._layers)
-        self._step.rows[0][0] = hidden.data_ptr()
+        self._run(hidden.data_ptr(), first, count)
+
+    def step(self, hidden: int, position: int, angles: Sequence[tuple[int, int]]) -> None:
+        """Run one token through the layers, with the caches that were placed last.
+
+        What `__call__` does, but given addresses: of D hidden states, f32, and of cosines and sines.
+        """
+        self._turn(position, angles)
+        self._run(hidden, 0, len(self._layers))
+
+    def place(self, caches: Sequence[Tensor]) -> None:
+        """Say where the caches are; they move when a session grows, or is another."""
+        assert len(caches) == len(self._layers)
+        for index, cache in enumerate(caches):
+            place = cache.data_ptr(), cache.shape[2]
+            if self._places[index] != place:
+                self._write_place(index, cache)
+                self._places[index] = place
+        self._capacity = min(capacity for _, capacity in self._places)
+
+    def _turn(self, position: int, angles: Sequence[tuple[int, int]]) -> None:
+        """Write where the token is, and have room for its scores."""
+        assert position < self._capacity, "no room in the cache"
+        for rope in self._ropes:
+            self._angles.rows[1 + rope][:] = angles[rope]
+        self._step.rows[0][1] = position
+        if position >= self._scored:
+            self._scored = -(-(2 * position + 1) // LANES) * LANES
+            self._scores = torch.empty((self._shape.attention.heads, self._scored))
+            place = {"scores": self._scores.data_ptr(), "scores_stride": self._scored}
+            self._step.write(0, place)
+
+    def _run(self, hidden: int, first: int, count: int) -> None:
+        self._step.rows[0][0] = hidden
         self._kernels.wake()
         own = self._own.address + first * 8 * len(LAYER_FIELDS)
         self._decode(self._step.address, own, count)
@@ -193,33 +224,20 @@ class Decoder:
             own["rope"] = 0 if layer.rope is None else 1 + layer.rope
             self._own.write(index, own)
 
-    def _place(self, caches: Sequence[Tensor], position: int) -> None:
-        """Write where the caches are; they move when a session grows, or is another."""
-        assert len(caches) == len(self._layers)
-        for index, cache in enumerate(caches):
-            place = cache.data_ptr(), cache.shape[2]
-            assert position < place[1], "no room in the cache"
-            if self._places[index] == place:
-                continue
-            heads = self._shape.attention
-            width = cached_width(heads.head_dim, cache.dtype)
-            assert KINDS[cache.dtype] == heads.cache_kind
-            assert cache.is_contiguous()
-            assert (cache.shape[0], cache.shape[1], cache.shape[3]) == (2, heads.kv_heads, width)
-            self._own.write(
-                index,
-                {
-                    "keys": cache.data_ptr(),
-                    "values": cache.data_ptr() + cache.nbytes // 2,
-                    "head_stride": cache.shape[2] * heads.cached_bytes,
-                },
-            )
-            self._places[index] = place
-        if position >= self._scores.shape[1]:
-            tokens = -(-(2 * position + 1) // LANES) * LANES
-            self._scores = torch.empty((self._shape.attention.heads, tokens))
-            place = {"scores": self._scores.data_ptr(), "scores_stride": tokens}
-            self._step.write(0, place)
+    def _write_place(self, index: int, cache: Tensor) -> None:
+        heads = self._shape.attention
+        width = cached_width(heads.head_dim, cache.dtype)
+        assert KINDS[cache.dtype] == heads.cache_kind
+        assert cache.is_contiguous()
+        assert (cache.shape[0], cache.shape[1], cache.shape[3]) == (2, heads.kv_heads, width)
+        self._own.write(
+            index,
+            {
+                "keys": cache.data_ptr(),
+                "values": cache.data_ptr() + cache.nbytes // 2,
+                "head_stride": cache.shape[2] * heads.cached_bytes,
+            },
+        )
 
 
 class _Record:

@@ -14,6 +14,7 @@ from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.emit import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
 from potluck.engine.kernels.expert_kernel import ExpertShape
 from potluck.engine.kernels.float_kernel import MOST_TOKENS, input_kind
+from potluck.engine.kernels.head_kernel import HeadShape
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import GROUP, ROWS, blocks_of, group_bytes, groups_of
 from potluck.engine.kernels.library import Kernel, Library, address_of, library
@@ -73,6 +74,14 @@ class GeneratedKernels(Kernels):
     def experts_kernel(self, shape: ExpertShape) -> Kernel:
         """See `ExpertsDecoder`, which checks what this does not."""
         return self._library.experts(shape)
+
+    def head_kernel(self, shape: HeadShape) -> Kernel:
+        """See `ends.Head`, which checks what this does not."""
+        return self._library.head(shape)
+
+    def take_kernel(self, bits: int) -> Kernel:
+        """See `ends.RowTaker`, which checks what this does not."""
+        return self._library[f"take{bits}"]
 
     @property
     def job(self) -> int:

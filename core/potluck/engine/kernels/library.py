@@ -18,6 +18,7 @@ from llvmlite import binding, ir
 from potluck.engine.kernels.attention_kernel import Heads, emit_attend
 from potluck.engine.kernels.expert_kernel import ExpertShape, emit_experts
 from potluck.engine.kernels.float_kernel import emit_float_product
+from potluck.engine.kernels.head_kernel import HeadShape, emit_head
 from potluck.engine.kernels.input_kernel import (
     emit_gated_quantise,
     emit_norm_quantise,
@@ -31,6 +32,7 @@ from potluck.engine.kernels.prefill_kernel import emit_attend_many
 from potluck.engine.kernels.product_kernel import emit_product, emit_product_piece
 from potluck.engine.kernels.rotate_kernel import emit_rotate
 from potluck.engine.kernels.stream_kernel import emit_read
+from potluck.engine.kernels.take_kernel import emit_take
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +59,8 @@ _EMITTERS: Mapping[str, Emit] = {
     "pack8": partial(emit_pack, bits=8),
     "piece4": partial(emit_product_piece, bits=4),
     "piece8": partial(emit_product_piece, bits=8),
+    "take4": partial(emit_take, bits=4),
+    "take8": partial(emit_take, bits=8),
     "serve": emit_serve,
     "run": emit_run,
     "read": emit_read,
@@ -130,6 +134,10 @@ class Library:
         """One token through experts of this shape."""
         return self._get(f"experts_{_digest(shape)}", partial(emit_experts, shape=shape))
 
+    def head(self, shape: HeadShape) -> Kernel:
+        """Final norm, logits and the best of them, for a head of this shape."""
+        return self._get(f"head_{_digest(shape)}", partial(emit_head, shape=shape))
+
     def _get(self, name: str, emit: Emit) -> Kernel:
         if (compiled := self._compiled.get(name)) is None:
             with self._lock:
@@ -159,7 +167,7 @@ def address_of(kernel: Kernel) -> int:
 
 
 @cache  # a call of a kernel asks for it
-def _digest(shape: Heads | LayerShape | ExpertShape) -> str:
+def _digest(shape: Heads | LayerShape | ExpertShape | HeadShape) -> str:
     """A name for the kernels of this shape."""
     return hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
 

@@ -1,0 +1,70 @@
+"""The two ends of a model for one token, a call each: a row of the embedding, and the head."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from potluck.engine.kernels.generated import GeneratedKernels
+from potluck.engine.kernels.head_kernel import HEAD_FIELDS, HeadShape
+from potluck.engine.kernels.layout import GROUP, groups_of, input_bytes
+from potluck.engine.kernels.tensors import PackedWeight
+
+
+class RowTaker:
+    """Rows of a packed matrix, which it keeps alive."""
+
+    def __init__(
+        self, kernels: GeneratedKernels, weight: PackedWeight, multiplier: float = 1.0
+    ) -> None:
+        self._take = kernels.take_kernel(weight.bits)
+        self._weight, self._matrix = weight, weight.data.data_ptr()
+        self._groups, self._multiplier = groups_of(weight.width), multiplier
+
+    @property
+    def numbers(self) -> int:
+        """How many f32 a row is written as: the width, up to the end of its last group."""
+        return self._groups * GROUP
+
+    def __call__(self, row: int, out: int) -> None:
+        """Write a row, multiplied, as f32 at this address."""
+        assert 0 <= row < self._weight.rows
+        self._take(self._matrix, self._groups, row, self._multiplier, out)
+
+
+class Head:
+    """Final norm and packed `lm_head`, both kept alive, and memory for the logits of one token."""
+
+    def __init__(
+        self, kernels: GeneratedKernels, norm: Tensor, epsilon: float, weight: PackedWeight
+    ) -> None:
+        assert norm.dtype == torch.float32
+        assert norm.is_contiguous()
+        assert norm.shape == (weight.width,)
+        shape = HeadShape(hidden=weight.width, rows=weight.rows, bits=weight.bits, epsilon=epsilon)
+        self.logits = torch.zeros(weight.rows)  # (V,), f32: of the last call
+        self._kernels, self._run = kernels, kernels.head_kernel(shape)
+        self._memory = norm, weight, torch.empty(input_bytes(1, weight.width), dtype=torch.uint8)
+        _, _, records = self._memory
+        given = {
+            "norm": norm.data_ptr(),
+            "records": records.data_ptr(),
+            "matrix": weight.data.data_ptr(),
+            "logits": self.logits.data_ptr(),
+            "job": kernels.job,
+            "shares": kernels.shares,
+        }
+        self._fields = (ctypes.c_int64 * len(HEAD_FIELDS))(
+            *(given.get(field, 0) for field in HEAD_FIELDS)
+        )
+        self._address = ctypes.addressof(self._fields)
+
+    def __call__(self, hidden: int) -> int | None:
+        """Make logits of the hidden states, f32, at this address; which is the first of the largest.
+
+        None where one of them is not finite.
+        """
+        self._fields[0] = hidden
+        self._kernels.wake()
+        best = self._run(self._address)
+        return None if best < 0 else best

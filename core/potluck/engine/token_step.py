@@ -1,0 +1,116 @@
+"""One token through a whole stage in two or three generated calls, and not one torch operator.
+
+A stage waits most of the time, while the others stream their weights through the caches. What it then
+executes for the first time comes from memory: a single operator of torch takes 50 to 200 µs, a call
+through `ctypes` 10. So the memory is all made beforehand, and known by its address.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from potluck.engine.builder import StageWeights
+from potluck.engine.decoding import Run
+from potluck.engine.generated_run import GeneratedRun
+from potluck.engine.kernels.ends import Head, RowTaker
+from potluck.engine.kernels.generated import GeneratedKernels
+from potluck.engine.kernels.layout import GROUP, groups_of
+from potluck.engine.kvcache import SessionCache
+from potluck.engine.linear import Linear, PackedEmbedding, PackedLinear
+from potluck.engine.norms import RmsNorm
+from potluck.engine.payload import Activations
+from potluck.engine.rotary import Rotary
+
+
+class TokenStep:
+    """A stage whose layers are all in generated runs, with hidden states in f32."""
+
+    def __init__(
+        self,
+        width: int,
+        runs: Sequence[GeneratedRun],
+        rotaries: Sequence[Rotary],
+        embedding: RowTaker | None,
+        head: Head | None,
+    ) -> None:
+        self._runs, self._rotaries = tuple(runs), tuple(rotaries)
+        self._embedding, self._head = embedding, head
+        self._shape = (1, width)
+        self._memory = torch.zeros(groups_of(width) * GROUP)  # whole groups, as rows are taken
+        self._hidden = self._memory.data_ptr()
+        self._bytes = self._memory.numpy().data.cast("B")[: 4 * width]
+
+    def __call__(self, inputs: Activations, cache: SessionCache, position: int) -> None:
+        """Run a token, or what the stage before made of it, through embedding and layers.
+
+        The session's cache, which has to have room, is written, its length is not moved.
+        """
+        if self._embedding is not None:
+            self._embedding(inputs.number, self._hidden)
+        else:
+            self._read(inputs)
+        angles = [rotary.addresses(position) for rotary in self._rotaries]
+        for run in self._runs:
+            run.step(self._hidden, cache, position, angles)
+
+    @property
+    def hidden(self) -> Activations:
+        """A copy of the hidden states (1, D) that the last call made."""
+        return Activations(torch.float32, self._shape, memoryview(bytearray(self._bytes)))
+
+    def head(self) -> tuple[Tensor, int | None]:
+        """Logits (V,) of the last call's token, until the next call; and which is the first of the largest.
+
+        None where one of them is not finite.
+        """
+        assert self._head is not None
+        best = self._head(self._hidden)
+        return self._head.logits, best
+
+    def head_of(self, hidden: Tensor) -> tuple[Tensor, int | None]:
+        """The same of given hidden states (1, D)."""
+        self._read(Activations.of(hidden))
+        return self.head()
+
+    def _read(self, inputs: Activations) -> None:
+        if inputs.dtype != torch.float32:
+            inputs = Activations.of(inputs.tensor.float())
+        self._bytes[:] = inputs.data
+
+
+def make_token_step(weights: StageWeights, rotaries: Sequence[Rotary]) -> TokenStep | None:
+    """None where torch has a part in what one token takes."""
+    runs = _generated(weights.runs)
+    if runs is None or weights.dtype != torch.float32:
+        return None
+    kernels = runs[0].kernels if runs else _kernels(weights.lm_head)
+    if kernels is None:
+        return None
+    embedding = None
+    if weights.embedding is not None:
+        if not isinstance(weights.embedding, PackedEmbedding):
+            return None
+        multiplier = weights.config.embedding_multiplier
+        embedding = RowTaker(kernels, weights.embedding.weight, multiplier)
+    head = None if weights.lm_head is None else _head(kernels, weights.norm, weights.lm_head)
+    if head is None and weights.lm_head is not None:
+        return None
+    return TokenStep(weights.config.hidden_size, runs, rotaries, embedding, head)
+
+
+def _generated(runs: Sequence[Run]) -> list[GeneratedRun] | None:
+    generated = [run for run in runs if isinstance(run, GeneratedRun) and run.is_one_call]
+    return generated if len(generated) == len(runs) else None
+
+
+def _kernels(linear: Linear | None) -> GeneratedKernels | None:
+    if not isinstance(linear, PackedLinear) or not isinstance(linear.kernels, GeneratedKernels):
+        return None
+    return linear.kernels
+
+
+def _head(kernels: GeneratedKernels, norm: RmsNorm | None, lm_head: Linear) -> Head | None:
+    if not isinstance(lm_head, PackedLinear) or norm is None or lm_head.bias is not None:
+        return None
+    return Head(kernels, norm.weight, norm.eps, lm_head.weight)

@@ -1,0 +1,72 @@
+"""A row of the embedding and the head of one token are what the matrices say."""
+
+import pytest
+import torch
+
+from potluck.engine.kernels.ends import Head, RowTaker
+from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.engine.kernels.paths import Path
+
+WIDTH, EPSILON = 80, 1e-5
+
+every_path = pytest.mark.parametrize("path", host_paths(), ids=lambda path: path.name)
+each_packing = pytest.mark.parametrize("bits", [4, 8])
+
+
+@every_path
+@each_packing
+def test_a_row_is_that_of_the_matrix_times_the_multiplier(path: Path, bits: int) -> None:
+    kernels = GeneratedKernels(path)
+    weight = kernels.pack(torch.randn(131, WIDTH), bits)
+    take = RowTaker(kernels, weight, 1.3)
+    out = torch.empty(take.numbers)
+
+    for row in (0, 5, 16, 130):
+        take(row, out.data_ptr())
+
+        expected = weight.take(torch.tensor([row]))[0] * torch.tensor(1.3)
+        assert torch.equal(out[:WIDTH], expected)
+
+
+@every_path
+@each_packing
+@pytest.mark.parametrize("threads", [1, 2])
+def test_logits_are_the_product_with_the_normed_hidden_states(
+    path: Path, bits: int, threads: int
+) -> None:
+    kernels = GeneratedKernels(path, threads)
+    weight, norm = kernels.pack(torch.randn(131, WIDTH), bits), torch.randn(WIDTH)
+    head = Head(kernels, norm, EPSILON, weight)
+
+    for _ in range(20):
+        hidden = torch.randn(1, WIDTH)
+        best = head(hidden.data_ptr())
+
+        expected = kernels.multiply(weight, kernels.quantise_normed(hidden, norm, EPSILON))[0]
+        assert torch.equal(head.logits, expected)
+        assert best == expected.argmax()
+    kernels.close()
+
+
+@every_path
+@pytest.mark.parametrize("rows", [(3, 70), (2, 18), (17, 130), (129, 130)], ids=str)
+def test_of_equal_logits_the_first_is_the_best(path: Path, rows: tuple[int, int]) -> None:
+    kernels = GeneratedKernels(path)
+    weight = -torch.ones(131, WIDTH)
+    weight[list(rows)] = -0.5
+    head = Head(kernels, torch.ones(WIDTH), EPSILON, kernels.pack(weight, 8))
+    hidden = torch.ones(1, WIDTH)
+
+    assert head(hidden.data_ptr()) == rows[0]
+
+
+@every_path
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_logits_that_are_not_finite_have_no_best(path: Path, number: float) -> None:
+    kernels = GeneratedKernels(path)
+    head = Head(kernels, torch.ones(WIDTH), EPSILON, kernels.pack(torch.randn(131, WIDTH), 4))
+    hidden = torch.ones(1, WIDTH)
+    hidden[0, 3] = number
+
+    assert head(hidden.data_ptr()) is None
+    assert not head.logits.isfinite().all()
