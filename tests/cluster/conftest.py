@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from fake_cluster import Run
+from fake_cluster import Run, within
 from fake_home import Home
 from model_folders import CONFIG, make_folder
 from packing_engine import Workplace
@@ -44,7 +44,7 @@ def runner() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture
 def run(runner: asyncio.Runner) -> Run:
-    return lambda work: runner.run(asyncio.wait_for(work, 60))
+    return lambda work: runner.run(within(60, work))
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def pair(
     """A desk and a laptop, paired by a token."""
     nodes = AsyncExitStack()
     start = nodes.enter_async_context(paired(tmp_path_factory.mktemp("nodes")))
-    yield runner.run(asyncio.wait_for(start, 60))
+    yield runner.run(within(60, start))
     runner.run(nodes.aclose())
 
 

@@ -32,7 +32,12 @@ Run = Callable[[Coroutine[Any, Any, None]], None]  # the fixture, in a loop that
 
 def run(work: Coroutine[Any, Any, _T], *, timeout_s: float = 30.0) -> _T:
     """Run a test's coroutine; one that hangs fails."""
-    return asyncio.run(asyncio.wait_for(work, timeout_s))
+    return asyncio.run(within(timeout_s, work))
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, _T]) -> _T:
+    async with asyncio.timeout(seconds):  # not wait_for: it makes a second task on Python 3.11
+        return await work
 
 
 async def until(condition: Callable[[], object]) -> None:
