@@ -11,6 +11,7 @@ from fake_home import Home
 from model_folders import CONFIG, make_folder
 from packing_engine import Workplace
 from whole_nodes import find_in_memory, paired
+from worker_bench import Bench
 
 from potluck.cluster.node import Node
 from potluck.store.registry import LocalModel, open_model
@@ -27,6 +28,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LocalModel:
 @pytest.fixture
 def home(model: LocalModel) -> Home:
     return Home(model)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 from fake_cluster import run, until
-from worker_rig import DEVICE, Engine, Party, Rig, assign, join
+from fake_engine import DEVICE, FakeEngine, assign
+from worker_rig import Party, Rig, join
 
 from potluck.cluster import computers
 from potluck.cluster.computers import LocalComputer, RemoteComputer
@@ -177,12 +178,12 @@ class Engines:
     devices = (DEVICE, OTHER)
 
     def __init__(self) -> None:
-        self.engine, self.other = Engine(), Engine()
+        self.engine, self.other = FakeEngine(), FakeEngine()
 
-    async def handle(self, device: DeviceId | None) -> Engine:
+    async def handle(self, device: DeviceId | None) -> FakeEngine:
         return {None: self.engine, DEVICE.id: self.engine, OTHER.id: self.other}[device]
 
-    def running(self) -> tuple[Engine, ...]:
+    def running(self) -> tuple[FakeEngine, ...]:
         return self.engine, self.other
 
 

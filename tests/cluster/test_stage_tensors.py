@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_cluster import run
+from fake_engine import assign
 from packing_engine import Workplace
-from worker_rig import assign
 
 from potluck.cluster.stage_tensors import StageTensors
 from potluck.cluster.worker import check_assignment

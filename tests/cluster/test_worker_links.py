@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 from fake_cluster import run, until
-from worker_rig import DEVICE, Party, Rig, assign, join
+from fake_engine import DEVICE, assign
+from worker_rig import Party, Rig, join
 
 from potluck.cluster import worker_links
 from potluck.errors import PeerLostError, RemoteError
@@ -10,13 +11,7 @@ from potluck.ids import NodeId
 from potluck.net.measure import measure
 from potluck.store.registry import LocalModel
 from potluck.wire.measuring_messages import Profile
-from potluck.wire.messages import (
-    Revoked,
-    Status,
-    StepFailed,
-    Unload,
-    Unloaded,
-)
+from potluck.wire.messages import Revoked, Status, StepFailed, Unload, Unloaded
 
 pytestmark = pytest.mark.net
 

@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from fake_engine import DEVICE, FakeEngine
+
 from potluck.cluster.computers import RemoteComputer
-from potluck.cluster.stage_messages import LayerProfiled, LoadProgress, LoadStage, StageLoaded
-from potluck.cluster.stage_tensors import tensor_info
 from potluck.cluster.worker import Worker
 from potluck.cluster.worker_links import WorkerLinks
 from potluck.errors import PeerLostError
@@ -17,11 +17,8 @@ from potluck.net.identity import Identity
 from potluck.net.link import ControlLink, Link
 from potluck.net.transport import Listener, dial
 from potluck.store.chunks import ChunkStore
-from potluck.store.registry import LocalModel
-from potluck.wire.measuring_messages import StageTimes
 from potluck.wire.messages import (
     Address,
-    Assign,
     DeviceId,
     DeviceInfo,
     Message,
@@ -30,46 +27,6 @@ from potluck.wire.messages import (
     Status,
     WarmingUp,
 )
-
-DEVICE = DeviceInfo(kind="cpu", memory_total=10, memory_free=5)
-
-
-class Engine:
-    """A stage process that computes nothing. `gate` holds a load up."""
-
-    activation_port = 4711
-    devices = (DEVICE,)
-
-    def __init__(self) -> None:
-        self.loaded: LoadStage | None = None
-        self.gate: asyncio.Event | None = None
-
-    async def profile(self, config: object, scheme: str, tokens: int) -> LayerProfiled:
-        return LayerProfiled(
-            request=1, device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0
-        )
-
-    async def load(
-        self, stage: LoadStage, on_progress: Callable[[LoadProgress], None]
-    ) -> StageLoaded:
-        on_progress(LoadProgress(epoch=stage.epoch, done=1, total=2))
-        if self.gate is not None:
-            await self.gate.wait()
-        self.loaded = stage
-        return StageLoaded(request=1, seconds=0.5, memory_bytes=99, cache_tokens=64)
-
-    async def measure(self, epoch: int, position: int) -> StageTimes:
-        return StageTimes(
-            weight_bytes=epoch,
-            read_bytes_per_s=1e9,
-            layers_ms=position,
-            products_ms=1.0,
-            attention_ms=0.5,
-            head_ms=0.0,
-        )
-
-    async def unload(self) -> None:
-        self.loaded = None
 
 
 class Party:
@@ -115,22 +72,6 @@ class Party:
         )
 
 
-def assign(model: LocalModel, *, epoch: int = 1) -> Assign:
-    """The whole model."""
-    names = model.config.stage_tensors(range(4), embedding=True, head=True)
-    return Assign(
-        epoch=epoch,
-        model_id=model.manifest.model_id,
-        config=dict(model.manifest.config),
-        scheme="f32",
-        layers=(0, 4),
-        embedding=True,
-        head=True,
-        context=64,
-        tensors=tuple(map(tensor_info, model.manifest.stage(names))),
-    )
-
-
 def join(master: Party, worker: Party) -> HomeId:
     home = master.identity.create_home(f"{master.name}'s home")
     worker.identity.add_home(
@@ -173,7 +114,7 @@ class Rig:
         self._stack = AsyncExitStack()
         self.laptop, self.desk = Party("Laptop", folder), Party("Desk", folder)
         self.home = join(self.desk, self.laptop)
-        self.engine = Engine()
+        self.engine = FakeEngine()
         self.store = ChunkStore(self.laptop.folder / "tensors", reserve=0)
         self.devices: tuple[DeviceInfo, ...] = (DEVICE,)
         self.removed: list[HomeId] = []

@@ -1,0 +1,78 @@
+"""A stage process that computes nothing, and what a worker is assigned for it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from potluck.cluster.stage_messages import LayerProfiled, LoadProgress, LoadStage, StageLoaded
+from potluck.cluster.stage_tensors import tensor_info
+from potluck.store.registry import LocalModel
+from potluck.wire.measuring_messages import StageTimes
+from potluck.wire.messages import Assign, DeviceInfo
+
+DEVICE = DeviceInfo(kind="cpu", memory_total=10, memory_free=5)
+
+
+class FakeEngine:
+    """The stage process of a device. `gate` holds a load up, `error` fails the next."""
+
+    activation_port = 4711
+
+    def __init__(self, device: DeviceInfo = DEVICE) -> None:
+        self.devices = (device,)
+        self.loaded: LoadStage | None = None
+        self.gate: asyncio.Event | None = None
+        self.error: Exception | None = None
+        self.unloads = 0
+
+    async def profile(self, config: object, scheme: str, tokens: int) -> LayerProfiled:
+        return LayerProfiled(
+            request=1, device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0
+        )
+
+    async def load(
+        self, stage: LoadStage, on_progress: Callable[[LoadProgress], None]
+    ) -> StageLoaded:
+        on_progress(LoadProgress(epoch=stage.epoch, done=1, total=2))
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        self.loaded = stage
+        return StageLoaded(request=1, seconds=0.5, memory_bytes=99, cache_tokens=64)
+
+    async def measure(self, epoch: int, position: int) -> StageTimes:
+        return StageTimes(
+            weight_bytes=epoch,
+            read_bytes_per_s=1e9,
+            layers_ms=position,
+            products_ms=1.0,
+            attention_ms=0.5,
+            head_ms=0.0,
+        )
+
+    async def unload(self) -> None:
+        self.unloads += 1
+        self.loaded = None
+
+
+def assign(
+    model: LocalModel, start: int = 0, stop: int | None = None, *, epoch: int = 1, **changes: Any
+) -> Assign:
+    """These layers, with the embedding and the head where the model has its ends."""
+    stop = model.config.num_layers if stop is None else stop
+    embedding, head = start == 0, stop == model.config.num_layers
+    names = model.config.stage_tensors(range(start, stop), embedding=embedding, head=head)
+    fields: dict[str, Any] = {
+        "epoch": epoch,
+        "model_id": model.manifest.model_id,
+        "config": dict(model.manifest.config),
+        "scheme": "f32",
+        "layers": (start, stop),
+        "embedding": embedding,
+        "head": head,
+        "context": 64,
+        "tensors": tuple(map(tensor_info, model.manifest.stage(names))),
+    }
+    return Assign(**(fields | changes))
