@@ -10,6 +10,7 @@ from fake_cluster import Run, within
 from fake_home import Home
 from model_folders import CONFIG, make_folder
 from packing_engine import Workplace
+from pairing_sides import Side, Sides
 from whole_nodes import find_in_memory, paired
 from worker_bench import Bench
 
@@ -33,6 +34,12 @@ def home(model: LocalModel) -> Home:
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> Sides:
+    """A master to be, and a worker to be."""
+    return Side("Desk", tmp_path), Side("Laptop", tmp_path)
 
 
 @pytest.fixture

@@ -1,0 +1,100 @@
+"""Computers that pair over real TLS on loopback, as far as pairing goes."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fake_cluster import until
+
+from potluck.api.schema import Pairing as PairingView
+from potluck.cluster.pairing import PairingDesk
+from potluck.net.identity import Identity
+from potluck.net.pairing_link import PairingLink
+from potluck.net.transport import Listener
+from potluck.wire.messages import Address, NodeInfo
+from potluck.wire.pairing import Admitted, Member
+from potluck.wire.token import PairingToken
+
+
+class Side:
+    """A computer as far as pairing goes."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.identity = Identity.load_or_create(folder / name, name)
+        self.joinable = True
+        self.admitted: list[Admitted] = []
+        self.addresses: list[Address] = []  # where who was admitted listens
+        self.joined: list[Member] = []
+        self.homes_when_told: list[int] = []  # how many were stored when `joined` was called
+        self.changes = 0
+        self.port = 4711  # until it listens
+        self.links: list[PairingLink] = []
+        self.desk = PairingDesk(
+            self.identity,
+            name=lambda: self.name,
+            port=lambda: self.port or 4000,
+            may_join=lambda: self.joinable,
+            admitted=self._on_admitted,
+            joined=self._on_joined,
+            changed=self._changed,
+        )
+
+    def _on_admitted(self, admitted: Admitted, address: Address) -> None:
+        self.admitted.append(admitted)
+        self.addresses.append(address)
+
+    def _on_joined(self, member: Member) -> None:
+        self.joined.append(member)
+        self.homes_when_told.append(len(self.identity.homes))
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def _serve(self, link: PairingLink) -> None:
+        self.links.append(link)
+        await self.desk.serve(link)
+
+    @property
+    def address(self) -> Address:
+        return Address(host="127.0.0.1", port=self.port)
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncGenerator["Side", None]:
+        me = NodeInfo(
+            node_id=self.identity.node_id, name=self.name, version="0", os="Linux", arch="x"
+        )
+
+        async def no_link(link: object) -> None:
+            raise AssertionError("nobody is a member here")
+
+        async with Listener(
+            self.identity, me=lambda: me, on_link=no_link, on_pairing=self._serve, host="127.0.0.1"
+        ) as listener:
+            self.port = listener.port
+            yield self
+
+    @property
+    def state(self) -> str:
+        return self.desk.views()[-1].state
+
+    def knows(self, other: "Side") -> bool:
+        return any(home.master == other.identity.node_id for home in self.identity.homes.values())
+
+
+Sides = tuple[Side, Side]
+
+
+@asynccontextmanager
+async def comparing(master: Side, worker: Side) -> AsyncGenerator[PairingView, None]:
+    """The worker listens, and both have digits on their screens."""
+    async with worker.listening():
+        asked = await master.desk.ask([worker.address])
+        await until(lambda: worker.desk.views() and worker.desk.views()[0].code)
+        yield asked
+
+
+def token_of(master: Side) -> PairingToken:
+    token, expires_s = master.desk.invite([master.address])
+    assert expires_s > 0
+    return PairingToken.parse(token)
