@@ -4,16 +4,19 @@ import datetime
 import os
 from collections.abc import Callable, Sequence
 
+import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from potluck.errors import PairingError
 from potluck.ids import HomeId
 from potluck.wire import proofs
 from potluck.wire.frame import Frame, FrameDecoder, encode
 from potluck.wire.messages import Message
-from potluck.wire.pairing import Me, Membership, Pairing
+from potluck.wire.pairing import Me, Membership, Pairing, PairingState
+from potluck.wire.pairing_by_sight import MasterBySight
 from potluck.wire.pairing_messages import MAX_PAIRING_HEADER, PAIRING
 
 NOW = 1000.0
@@ -95,6 +98,15 @@ def over_the_wire(message: Message) -> Message:
     return frame.message
 
 
+def master_by_sight(
+    main: Computer, shown: Computer, *, versions: tuple[int, ...] = (1,)
+) -> MasterBySight:
+    """The master's side of an attempt; TLS showed it that computer's certificate."""
+    return MasterBySight(
+        main.me(versions), peer_certificate=shown.certificate, issue=main.issue, now=NOW
+    )
+
+
 Alter = Callable[[Message], Message | None]
 
 
@@ -123,3 +135,19 @@ def exchange(
         carried.append(arriving)
         waiting.extend((sender, to, m) for m in to.receive(arriving, now))
     return carried
+
+
+def meet(master: Pairing, worker: Pairing) -> None:
+    """Up to where two people compare."""
+    exchange(master, worker, master.start())
+
+
+def kind(machine: Pairing) -> object:
+    """Of the failure that the attempt ended with."""
+    assert isinstance(machine.outcome, PairingError)
+    assert machine.state is PairingState.FAILED
+    return machine.outcome.data["kind"]
+
+
+def replaced(message: Message, **changes: object) -> Message:
+    return msgspec.structs.replace(message, **changes)

@@ -5,12 +5,11 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from wire_pairs import NOW, Computer, exchange
+from wire_pairs import NOW, Computer, exchange, kind, replaced
 
-from potluck.errors import PairingError
 from potluck.wire import proofs
 from potluck.wire.messages import Address, Message
-from potluck.wire.pairing import Admitted, Member, Membership, Pairing, PairingState
+from potluck.wire.pairing import Admitted, Member, Membership, PairingState
 from potluck.wire.pairing_by_token import MasterByToken, WorkerByToken
 from potluck.wire.pairing_messages import (
     Joined,
@@ -23,19 +22,13 @@ from potluck.wire.pairing_messages import (
 from potluck.wire.token import INVITE_LIFETIME_S, Invites, PairingToken
 
 
-@pytest.fixture(scope="module")
-def main() -> Computer:
-    return Computer("Main")
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def headless() -> Computer:
     return Computer("Headless")
 
 
 @pytest.fixture
-def invites(main: Computer) -> Invites:
-    main.issued.clear()
+def invites() -> Invites:
     return Invites(os.urandom)
 
 
@@ -54,11 +47,6 @@ def worker_of(computer: Computer, token: PairingToken, shown: Computer) -> Worke
     return WorkerByToken(
         computer.me(), port=4000, token=token, peer_certificate=shown.certificate, now=NOW
     )
-
-
-def kind(machine: Pairing) -> object:
-    assert isinstance(machine.outcome, PairingError)
-    return machine.outcome.data["kind"]
 
 
 def test_the_worker_with_the_token_gets_its_certificate(
@@ -239,10 +227,6 @@ def test_a_relay_with_its_own_certificate_fails(
 
     assert kind(worker) == "tampered"
     assert main.issued == []
-
-
-def replaced(message: Message, **changes: object) -> Message:
-    return msgspec.structs.replace(message, **changes)
 
 
 ALTERATIONS: dict[str, tuple[type[Message], Callable[[Message], Message]]] = {
