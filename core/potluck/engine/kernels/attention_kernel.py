@@ -22,7 +22,7 @@ from potluck.engine.kernels.emit import (
     vector,
 )
 from potluck.engine.kernels.functions import emit_exp, emit_tanh
-from potluck.engine.kernels.layout import CACHE_SCALE_BYTES
+from potluck.engine.kernels.layout import CACHE_LINE, CACHE_SCALE_BYTES
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import PIECE
 from potluck.model.families import QkNorm
@@ -93,12 +93,15 @@ def emit_attend(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
     with e.loop(first, last) as kv_head:
         head = e.mul(kv_head, constant(I64, shape.group))
         cached = e.mul(kv_head, given["head_stride"])
+        after = e.add(kv_head, constant(I64, 1))
+        next_head = e.select(e.icmp_signed("<", after, last), after, kv_head)
         attention = _Attention(
             e=e,
             shape=shape,
             queries=e.at(given["queries"], head, 4 * shape.head_dim),
             keys=e.at(given["keys"], cached),
             values=e.at(given["values"], cached),
+            next_keys=e.at(given["keys"], e.mul(next_head, given["head_stride"])),
             length=given["length"],
             scores=e.at(given["scores"], e.mul(head, given["scores_stride"]), 4),
             scores_stride=given["scores_stride"],
@@ -120,6 +123,7 @@ class _Attention:
     queries: Value
     keys: Value
     values: Value
+    next_keys: Value  # of the group that is next
     length: Value
     scores: Value
     scores_stride: Value
@@ -136,6 +140,7 @@ class _Attention:
                 token = e.add(start, member)
                 token = e.select(e.icmp_signed("<", token, final), token, final)
                 key = self._cached(self.keys, token)
+                self._prefetch(self._cached(self.values, token))
                 self._multiply(key, e.at(self.sums, member, 4 * LANES))
                 if self._has_scales:
                     e.put(self._scale_of(key), e.at(scales, member, 4))
@@ -206,6 +211,8 @@ class _Attention:
         }
         with e.loop(0, self.length) as token:
             cached = self._cached(self.values, token)
+            if (heads.start, parts.start) == (0, 0):
+                self._prefetch(self._cached(self.next_keys, token))
             values = self._numbers(cached, parts)
             if self._has_scales:
                 scale = e.splat(self._scale_of(cached), LANES)
@@ -240,6 +247,11 @@ class _Attention:
     def _cached(self, base: Value, token: Value) -> Value:
         """Where a token's key or value is."""
         return self.e.at(base, token, self.shape.cached_bytes)
+
+    def _prefetch(self, cached: Value) -> None:
+        """Have a key or value in the caches soon: the first of a head would all be waited for."""
+        for offset in range(0, self.shape.cached_bytes, CACHE_LINE):
+            self.e.prefetch(self.e.at(cached, offset))
 
     def _numbers(self, cached: Value, parts: range) -> list[Value]:
         """Some vectors of a key or value; integers where it has a scale."""

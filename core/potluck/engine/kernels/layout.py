@@ -33,6 +33,7 @@ ROWS = 16  # of a block: the f32 lanes of the widest vectors
 GROUP = 32  # inputs that share a scale
 QUAD = 4  # inputs that one 32-bit lane of a dot product takes
 VECTOR = ROWS * QUAD  # bytes
+CACHE_LINE = 64  # bytes; where they are longer, what is prefetched twice is there already
 
 FLOAT_BITS = 16  # of a matrix that is not packed: floats, row after row
 

@@ -31,6 +31,7 @@ from potluck.engine.kernels.emit import (
     vector,
 )
 from potluck.engine.kernels.layout import (
+    CACHE_LINE,
     GROUP,
     QUAD,
     RECORD_BYTES,
@@ -52,7 +53,6 @@ PREFETCH_BYTES = (
 PANEL = (
     128  # tokens, whose inputs stay in the second cache; with 64 a twentieth slower, 256 no faster
 )
-_CACHE_LINE = 64
 
 # weights, inputs, out, addend or null, kind of out and addend, groups, rows, tokens, numbers from one
 # token's addend to the next's, first and last block
@@ -229,5 +229,5 @@ class _Kernel:
 
     def _prefetch_group(self, here: Value) -> None:
         e = self.e
-        for offset in range(0, group_bytes(self.bits), _CACHE_LINE):
+        for offset in range(0, group_bytes(self.bits), CACHE_LINE):
             e.prefetch(e.at(here, PREFETCH_BYTES + offset))
