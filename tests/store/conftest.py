@@ -1,11 +1,11 @@
 from dataclasses import replace
 
 import pytest
+from chunk_stores import make_store
 from model_folders import make_folder
 
 from potluck.model.manifest import make_manifest
 from potluck.store import sender
-from potluck.store.chunks import ChunkStore
 from potluck.store.registry import LocalModel, open_model
 
 
@@ -21,8 +21,13 @@ def small_chunks(monkeypatch):
 
 
 @pytest.fixture
-def store(tmp_path):
-    with ChunkStore(tmp_path / "weights") as store:
+def root(tmp_path):
+    return tmp_path / "weights"
+
+
+@pytest.fixture
+def store(root):
+    with make_store(root) as store:
         yield store
 
 

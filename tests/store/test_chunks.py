@@ -1,64 +1,16 @@
 import errno
-import hashlib
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from chunk_stores import DATA, DIGEST, SIZE, digest_of, files, fill, made, make_store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potluck.errors import DiskFullError, IntegrityError, StoreError
-from potluck.ids import Digest
 from potluck.store import part
-from potluck.store.chunks import ChunkStore, Missing
-
-DATA = bytes(range(256)) * 40
-SIZE = len(DATA)
-PLENTY = 1 << 50
-
-
-def digest_of(data: bytes) -> Digest:
-    return Digest(hashlib.sha256(data).hexdigest())
-
-
-DIGEST = digest_of(DATA)
-
-
-class Clock:
-    now = 1_000.0
-
-    def __call__(self) -> float:
-        self.now += 1
-        return self.now
-
-
-def make_store(root: Path, **options) -> ChunkStore:
-    options = {"disk_free": lambda _: PLENTY, "clock": Clock(), "reserve": 0} | options
-    return ChunkStore(root, **options)
-
-
-@pytest.fixture
-def root(tmp_path):
-    return tmp_path / "weights"
-
-
-@pytest.fixture
-def store(root):
-    with make_store(root) as store:
-        yield store
-
-
-def files(root: Path) -> list[str]:
-    return sorted(path.name for path in root.rglob("*") if path.is_file() and path.name != ".lock")
-
-
-def fill(store: ChunkStore, *contents: bytes) -> list[Digest]:
-    digests = [digest_of(data) for data in contents]
-    for digest, data in zip(digests, contents, strict=True):
-        assert store.write(digest, 0, len(data), data)
-    return digests
-
+from potluck.store.chunks import Missing
 
 # --- writing
 
@@ -319,106 +271,6 @@ def test_disk_that_fails_is_an_error_with_its_reason(store, root):
         store.write(DIGEST, 0, SIZE, DATA)
 
 
-# --- room
-
-
-def test_least_recently_used_tensors_make_room(root):
-    with make_store(root, quota=1000) as store:
-        first, second, third = fill(store, b"a" * 400, b"b" * 400, b"c" * 100)
-        assert store.missing([(first, 400)]) == []  # used now
-
-        store.free_for(300)
-
-        assert [store.has(one) for one in (first, second, third)] == [True, False, True]
-        assert store.nbytes == 500
-
-
-def test_order_of_use_outlives_the_process(root):
-    with make_store(root, quota=1000) as store:
-        first, second, third = fill(store, b"a" * 400, b"b" * 400, b"c" * 100)
-        store.missing([(first, 400)])
-
-    with make_store(root, quota=1000) as store:
-        store.free_for(300)
-
-        assert [store.has(one) for one in (first, second, third)] == [True, False, True]
-
-
-def test_pinned_tensors_stay_until_they_are_unpinned_as_often(root):
-    with make_store(root, quota=1000) as store:
-        first, second = fill(store, b"a" * 500, b"b" * 400)
-        store.pin([first])
-        store.pin([first, first])
-        store.free_for(400)
-        assert [store.has(one) for one in (first, second)] == [True, False]
-
-        store.unpin([first])
-        with pytest.raises(DiskFullError):
-            store.free_for(600)
-        store.unpin([first])
-        store.free_for(600)
-
-        assert not store.has(first)
-
-
-def test_parts_count_and_are_evicted_too(root):
-    with make_store(root, quota=1000) as store:
-        store.write(DIGEST, 0, SIZE, DATA[:800])
-        assert store.nbytes == 800
-
-        store.free_for(900)
-
-        assert (store.offset(DIGEST), store.nbytes) == (0, 0)
-
-
-def test_too_much_is_refused_with_the_numbers_and_nothing_is_removed(root):
-    with make_store(root, quota=1000) as store:
-        (first, second) = fill(store, b"a" * 300, b"b" * 300)
-        store.pin([first])
-
-        with pytest.raises(
-            DiskFullError, match=r"takes 701 B.*has 700 B left of the 1.0 kB"
-        ) as full:
-            store.free_for(701)
-
-        assert full.value.data == {"needed": 701, "available": 700}
-        assert [store.has(one) for one in (first, second)] == [True, True]
-        store.free_for(700)
-
-
-def test_disk_without_room_is_refused_before_the_first_byte(root):
-    with make_store(root, disk_free=lambda _: 5000, reserve=1000) as store:
-        store.free_for(4000)
-        with pytest.raises(DiskFullError, match=r"takes 4.0 kB.*has 4.0 kB left\. Free space"):
-            store.free_for(4001)
-
-
-def test_removed_tensors_give_room_on_a_full_disk(root):
-    with make_store(root, disk_free=lambda _: 0) as store:
-        (first,) = fill(store, b"a" * 500)
-
-        store.free_for(400)
-
-        assert not store.has(first)
-
-
-def test_real_disk_is_asked_by_default(root):
-    with ChunkStore(root) as store, pytest.raises(DiskFullError):
-        store.free_for(1 << 60)
-
-
-def test_strangers_files_are_neither_counted_nor_removed(root):
-    (root / "ab").mkdir(parents=True)
-    for name in ("notes.txt", "ab/notes.txt", f"ab/{DIGEST}"):
-        (root / name).write_text("mine")
-
-    with make_store(root, quota=10) as store:
-        assert store.nbytes == 0
-        store.free_for(10)
-
-    assert len(files(root)) == 3
-
-
 def test_folder_is_one_stores_at_a_time(root):
     with make_store(root), pytest.raises(StoreError, match="Another Potluck"):
         make_store(root)
@@ -426,12 +278,7 @@ def test_folder_is_one_stores_at_a_time(root):
     make_store(root).close()
 
 
-def made(store: ChunkStore, data: bytes) -> Path:
-    """A file that another process has made for the store."""
-    store.workshop.mkdir(exist_ok=True)
-    path = store.workshop / "made"
-    path.write_bytes(data)
-    return path
+# --- what another process has made
 
 
 def test_a_file_of_the_workshop_becomes_a_tensor(store, root):
@@ -451,26 +298,6 @@ def test_an_adopted_tensor_replaces_a_damaged_one_and_is_counted_once(store):
 
     assert store.verify(digest)
     assert store.nbytes == SIZE
-
-
-def test_an_adopted_tensor_is_the_last_to_be_evicted(root):
-    with make_store(root, quota=3 * SIZE) as store:
-        (old,) = fill(store, DATA[::-1])
-        store.adopt(made(store, DATA), DIGEST)
-        store.free_for(2 * SIZE)
-
-        assert not store.has(old)
-        assert store.has(DIGEST)
-
-
-def test_what_is_used_outlives_what_is_not(root):
-    with make_store(root, quota=2 * SIZE) as store:
-        first, second = fill(store, DATA, DATA[::-1])
-        store.use([first, digest_of(b"not here")])
-        store.free_for(SIZE)
-
-        assert store.has(first)
-        assert not store.has(second)
 
 
 def test_what_cannot_be_adopted_is_removed(store):
