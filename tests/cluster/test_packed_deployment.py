@@ -23,9 +23,7 @@ async def deploy_once(
     model: LocalModel, workplace: Workplace, *computers: FakeComputer, layers: tuple[int, ...]
 ) -> Deployment:
     """Everything is packed and sent, and unloaded again."""
-    deployment = await deployment_on(
-        model, *computers, layers=layers, scheme="int4", workplace=workplace
-    )
+    deployment = await deployment_on(model, *computers, layers=layers, workplace=workplace)
     await deployment.start()
     await deployment.stop()
     return deployment
@@ -37,7 +35,7 @@ def test_other_computers_are_sent_packed_matrices_and_this_one_reads_the_origina
     async def main() -> None:
         desk, laptop, mac = three()
         deployment = await deployment_on(
-            model, desk, laptop, mac, layers=(1, 2, 1), scheme="int4", workplace=workplace
+            model, desk, laptop, mac, layers=(1, 2, 1), workplace=workplace
         )
         await deployment.start()
 
@@ -63,7 +61,7 @@ def test_a_second_load_packs_and_sends_nothing(model: LocalModel, workplace: Wor
         assert sum(first.streamed_bytes.values())
         workplace.engine.packed.clear()
         deployment = await deployment_on(
-            model, desk, laptop, mac, layers=(1, 2, 1), scheme="int4", workplace=workplace
+            model, desk, laptop, mac, layers=(1, 2, 1), workplace=workplace
         )
         await deployment.start()
 
@@ -81,7 +79,7 @@ def test_this_computer_reads_what_was_packed_before(
     async def main() -> None:
         desk, laptop, _ = three()
         await deploy_once(model, workplace, desk, laptop, layers=(1, 3))
-        again = await deployment_on(model, desk, layers=(4,), scheme="int4", workplace=workplace)
+        again = await deployment_on(model, desk, layers=(4,), workplace=workplace)
         await again.start()
 
         by_name = {info.name: info.dtype for info in desk.assigned[-1].tensors}
@@ -100,7 +98,7 @@ def test_a_link_that_is_faster_than_the_quantiser_gets_the_originals(
     async def main() -> None:
         desk, laptop, mac = three()
         deployment = await deployment_on(
-            model, desk, laptop, mac, layers=(1, 2, 1), scheme="int4", workplace=workplace,
+            model, desk, laptop, mac, layers=(1, 2, 1), workplace=workplace,
             link_rate=1e15,
         )  # fmt: skip
         await deployment.start()
@@ -119,7 +117,7 @@ def test_one_stage_is_sent_while_the_next_is_packed(
         desk, laptop, mac = three()
         seen: list[tuple[str, float]] = []
         deployment = await deployment_on(
-            model, desk, laptop, mac, layers=(1, 2, 1), scheme="int4", workplace=workplace,
+            model, desk, laptop, mac, layers=(1, 2, 1), workplace=workplace,
             changed=lambda: seen.append((deployment.phase, deployment.fraction)),
         )  # fmt: skip
         engine = workplace.engine
@@ -155,7 +153,7 @@ def test_a_full_disk_is_a_note_and_no_failure(model: LocalModel, workplace: Work
         workplace.engine.error = DiskFullError("The disk is full.")
         seen: list[float] = []
         deployment = await deployment_on(
-            model, desk, laptop, layers=(1, 3), scheme="int4", workplace=workplace,
+            model, desk, laptop, layers=(1, 3), workplace=workplace,
             changed=lambda: seen.append(deployment.fraction),
         )  # fmt: skip
         await deployment.start()
@@ -174,9 +172,7 @@ def test_a_packed_file_that_arrives_altered_is_packed_again(
 ) -> None:
     async def main() -> None:
         desk, laptop, _ = three()
-        deployment = await deployment_on(
-            model, desk, laptop, layers=(1, 3), scheme="int4", workplace=workplace
-        )
+        deployment = await deployment_on(model, desk, laptop, layers=(1, 3), workplace=workplace)
         laptop.gates["send_weights"] = asyncio.Event()
         starting = asyncio.create_task(deployment.start())
         await until(lambda: "send_weights" in laptop.calls)
@@ -197,9 +193,7 @@ def test_an_original_that_arrives_altered_is_an_error(
 ) -> None:
     async def main() -> None:
         desk, laptop, _ = three()
-        deployment = await deployment_on(
-            model, desk, laptop, layers=(1, 3), scheme="int4", workplace=workplace
-        )
+        deployment = await deployment_on(model, desk, laptop, layers=(1, 3), workplace=workplace)
         norm = model.manifest.stage(["model.norm.weight"])[0]
         laptop.errors["send_weights"] = failing(IntegrityError("altered", digest=norm.digest))
 
@@ -216,7 +210,7 @@ def test_this_computer_reads_the_original_of_a_packed_file_that_is_damaged(
         desk, laptop, _ = three()
         await deploy_once(model, workplace, desk, laptop, layers=(1, 3))
         info, *_ = (i for i in laptop.assigned[-1].tensors if i.dtype == "PACKED4")
-        again = await deployment_on(model, desk, layers=(4,), scheme="int4", workplace=workplace)
+        again = await deployment_on(model, desk, layers=(4,), workplace=workplace)
         desk.errors["load"] = failing(IntegrityError("damaged", digest=info.digest))
         await again.start()
 

@@ -18,11 +18,14 @@ async def deployment_on(
     *computers: FakeComputer,
     layers: tuple[int, ...],
     changed: Callable[[], None] = lambda: None,
-    scheme: Scheme = "f32",
     workplace: Workplace | None = None,
     link_rate: float | None = None,
 ) -> Deployment:
-    """These computers in this order, with so many layers each; the first is the master."""
+    """These computers in this order, with so many layers each; the first is the master.
+
+    In f32; where there is a workplace to pack in, in int4.
+    """
+    scheme: Scheme = "f32" if workplace is None else "int4"
     survey = Survey()
     seats = await survey.seats(computers, model.manifest.config, model.config, scheme)
     places = [
