@@ -18,13 +18,14 @@ D, H, HKV, K = 12, 4, 2, 8
 
 def looks_at(position: int, tokens: int, window: int | None) -> Tensor:
     """Of each of these queries, whether it looks at each of the cached tokens."""
-    span = Step(position, tokens, [], CPU).span(window)
+    step = Step(position, tokens, [], CPU)
+    span = step.span(window)
     seen = torch.zeros((tokens, position + tokens), dtype=torch.bool)
     inside = torch.ones((tokens, span.length), dtype=torch.bool)
     if span.mask is not None:
         inside = span.mask
     elif span.is_causal:
-        inside = inside.tril()
+        inside = step.causal
     seen[:, span.start : span.start + span.length] = inside
     return seen
 
@@ -44,6 +45,26 @@ def test_a_query_looks_at_what_is_before_it_and_in_its_window(
         assert seen[query].tolist() == expected
 
 
+@pytest.mark.parametrize("window", [None, 1, 4, 100])
+def test_a_single_token_needs_no_mask(window: int | None) -> None:
+    for position in range(8):
+        span = Step(position, 1, [], CPU).span(window)
+
+        assert span.mask is None
+        assert not span.is_causal
+        assert span.length == min(position + 1, window or position + 1)
+
+
+def test_a_mask_is_made_once_and_only_for_windows_that_end_within_what_is_cached() -> None:
+    step = Step(5, 4, [], CPU)
+
+    assert step.span(None).mask is None
+    assert step.span(9).mask is None
+    assert step.span(8).mask is not None
+    assert step.span(8) is step.span(8)
+    assert step.causal is step.causal
+
+
 def linear(rows: int, width: int) -> FloatLinear:
     return FloatLinear(torch.randn(rows, width), None, Products())
 
@@ -54,7 +75,7 @@ def pieces(window: int | None) -> tuple[Heads, FloatLinear, None, FloatLinear]:
 
 
 def run(layer: Attention, x: Tensor, sizes: list[int]) -> Tensor:
-    cache = LayerCache(HKV, K, torch.float32, CPU)
+    cache = LayerCache(layer.num_kv_heads, layer.head_dim, torch.float32, CPU)
     cache.resize(len(x), 0)
     rotary = Rotary(Rope(dim=K), len(x), torch.float32, CPU)
     outputs: list[Tensor] = []
@@ -74,6 +95,41 @@ def test_a_cap_that_is_never_reached_bends_nothing(window: int | None) -> None:
     capped = run(SoftCappedAttention(*parts, cap=1e4), x, [12, 1, 7])
 
     torch.testing.assert_close(capped, plain, rtol=1e-4, atol=1e-5)
+
+
+def plain(heads: Heads, qkv: FloatLinear, output: FloatLinear, x: Tensor, cap: float) -> Tensor:
+    """All queries and all keys at once, in floats of 64 bits."""
+    T, shared = len(x), heads.queries // heads.keys
+    values = (x.double() @ qkv.weight.double().t()).view(T, -1, heads.size)
+    q, k, v = values.split([heads.queries, heads.keys, heads.keys], 1)
+    k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+    scores = torch.einsum("thk,shk->hts", q, k) * heads.scale
+    scores = cap * torch.tanh(scores / cap)
+    back = torch.arange(T)[:, None] - torch.arange(T)
+    seen = (back >= 0) & (back < (heads.window or T))
+    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    return torch.einsum("hts,shk->thk", weights, v).reshape(T, -1) @ output.weight.double().t()
+
+
+@pytest.mark.parametrize(("queries", "keys", "size"), [(1, 1, 3), (3, 1, 8), (4, 4, 5), (6, 2, 7)])
+@pytest.mark.parametrize("window", [None, 1, 6, 17, 23])
+@pytest.mark.parametrize("sizes", [[23], [1] * 23, [7, 1, 9, 6], [22, 1], [1, 22]], ids=str)
+def test_chunks_find_what_all_tokens_at_once_find(
+    queries: int, keys: int, size: int, window: int | None, sizes: list[int]
+) -> None:
+    heads = Heads(
+        queries=queries, keys=keys, size=size, window=window, scale=0.3, rope=None, rotary_dim=size
+    )
+    qkv, output = linear((queries + 2 * keys) * size, D), linear(D, queries * size)
+    x = torch.randn(23, D)
+
+    found = run(Attention(heads, qkv, None, output), x, sizes)
+    capped = run(SoftCappedAttention(heads, qkv, None, output, cap=2.0), x, sizes)
+
+    expected = plain(heads, qkv, output, x, 1e9).float()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    expected = plain(heads, qkv, output, x, 2.0).float()
+    torch.testing.assert_close(capped, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("sizes", [[20], [12, 1, 7]], ids=str)

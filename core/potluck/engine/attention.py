@@ -1,9 +1,11 @@
 """Attention of one session: a step's queries against what is cached.
 
 One session at a time, so no batch axis: hidden states are (T, D). What one forward pass shares among
-its layers (rotary angles, masks) is made once, in `Step`. Keys and values are never expanded to the
-number of query heads. One token at a time is a path of its own (`_attend_one`): that is where a
-generated kernel or a CUDA graph takes over, and the only place that it needs to know.
+its layers (rotary angles, masks) is made once, in `Step`, and a mask only for what cannot do without:
+windows that end within what is attended to, soft caps, and operators that take the first query to
+stand at the first token. Keys and values are never expanded to the number of query heads. One token at
+a time is a path of its own (`_attend_one`): that is where a generated kernel or a CUDA graph takes
+over, and the only place that it needs to know.
 """
 
 from collections.abc import Sequence
@@ -29,13 +31,13 @@ class Span:
     length: int
     # (T, length), True: looks at, or numbers that are added to scores; None: all, or `is_causal`
     mask: Tensor | None
-    is_causal: bool
+    is_causal: bool  # each looks at all up to its own place, the last query at the last token
 
 
 class Step:
     """What the layers of one forward pass have in common."""
 
-    __slots__ = ("_device", "_spans", "angles", "end", "position", "tokens")
+    __slots__ = ("_causal", "_device", "_spans", "angles", "end", "position", "tokens")
 
     def __init__(
         self, position: int, tokens: int, rotaries: Sequence[Rotary], device: torch.device
@@ -44,24 +46,35 @@ class Step:
         self.angles = [rotary.angles(position, tokens) for rotary in rotaries]
         self._device = device
         self._spans: dict[int | None, Span] = {}
+        self._causal: Tensor | None = None
 
     def span(self, window: int | None) -> Span:
         if (span := self._spans.get(window)) is None:
             span = self._spans[window] = self._make_span(window)
         return span
 
+    @property
+    def causal(self) -> Tensor:
+        """(T, end), True: looks at. The mask of a causal span, for whom it must be spelt out."""
+        if self._causal is None:
+            self._causal = self._mask(0, None)
+        return self._causal
+
     def _make_span(self, window: int | None) -> Span:
-        start = 0 if window is None else max(0, self.position + 1 - window)
-        length = self.end - start
-        within = window is None or length <= window  # no query reaches past its window
-        if self.tokens == 1 or (self.position == 0 and within):
-            return Span(start, length, None, is_causal=self.tokens > 1)
+        if window is None or window >= self.end:  # no query reaches past its window
+            return Span(0, self.end, None, is_causal=self.tokens > 1)
+        start = max(0, self.position + 1 - window)
+        if self.tokens == 1:
+            return Span(start, window, None, is_causal=False)
+        return Span(start, self.end - start, self._mask(start, window), is_causal=False)
+
+    def _mask(self, start: int, window: int | None) -> Tensor:
         queries = torch.arange(self.position, self.end, device=self._device)[:, None]
         keys = torch.arange(start, self.end, device=self._device)
         mask = keys <= queries
         if window is not None:
             mask &= keys > queries - window
-        return Span(start, length, mask, is_causal=False)
+        return mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +125,7 @@ class Attention:
         span = step.span(self.window)
         if step.tokens == 1:
             return self._attend_one(q, cache, span)
-        return self._attend_many(q, cache, span)
+        return self._attend_many(q, cache, span, self._mask(step, span))
 
     @property
     def nbytes(self) -> int:
@@ -133,15 +146,20 @@ class Attention:
         )
         return out.view(1, self.num_heads * self.head_dim)
 
-    def _attend_many(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
+    def _mask(self, step: Step, span: Span) -> Tensor | None:
+        """What these queries are masked by; None: nothing but by being causal, if they are."""
+        # `is_causal` of torch takes the first query to stand at the first token.
+        return step.causal if span.is_causal and step.position > 0 else span.mask
+
+    def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
         q = q.transpose(0, 1)[None]  # (1, H, T, K)
         keys, values = cache.read(span.start, span.length, q.dtype)  # (1, Hkv, length, K)
         out = F.scaled_dot_product_attention(
             q,
             keys,
             values,
-            attn_mask=span.mask,
-            is_causal=span.is_causal,
+            attn_mask=mask,
+            is_causal=mask is None,
             scale=self.scale,
             enable_gqa=self.num_heads != self.num_kv_heads,
         )
@@ -163,13 +181,12 @@ class SoftCappedAttention(Attention):
         keys, values = cache.read(span.start, span.length, q.dtype)
         return self._attend(q, keys[0], values[0], span.mask)
 
-    def _attend_many(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
-        T = q.shape[0]
+    def _mask(self, step: Step, span: Span) -> Tensor | None:
+        return step.causal if span.is_causal else span.mask
+
+    def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
+        assert mask is not None  # of many queries, the first does not look at the last token
         keys, values = cache.read(span.start, span.length, q.dtype)
-        mask = span.mask
-        if span.is_causal:
-            mask = torch.ones((T, T), dtype=torch.bool, device=q.device).tril_()
-        assert mask is not None
         parts = zip(q.split(_QUERIES), mask.split(_QUERIES), strict=True)
         return torch.cat([self._attend(some, keys[0], values[0], seen) for some, seen in parts])
 

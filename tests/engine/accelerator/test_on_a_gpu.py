@@ -14,10 +14,12 @@ from potluck.engine.accelerator import (
     find_graphs,
     graph_runs,
 )
-from potluck.engine.attention import Step
+from potluck.engine.attention import Attention, Heads, Step
 from potluck.engine.device import compute_dtype, find_devices
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.kvcache import LayerCache
+from potluck.engine.linear import FloatLinear
+from potluck.engine.products import Products
 from potluck.engine.rotary import Rotary
 
 MakeReference = Callable[..., Reference]
@@ -52,6 +54,31 @@ def test_its_capabilities_are_found() -> None:
 
     assert found.products in ("int4", "blocks")
     assert choose_pieces(DEVICE, found.dtype)
+
+
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("size", [64, 80, 256])
+@torch.inference_mode()
+def test_attention_after_other_tokens_is_that_of_a_cpu(size: int, window: int | None) -> None:
+    dtype = compute_dtype("bf16", DEVICE)
+    heads = Heads(
+        queries=6, keys=2, size=size, window=window, scale=0.1, rope=None, rotary_dim=size
+    )
+    attend = choose_pieces(DEVICE, dtype).attention
+    weights = torch.randn(10 * size, 96), torch.randn(96, 6 * size) / size
+    x = torch.randn(150, 96)
+    outputs: list[torch.Tensor] = []
+    for kind, device in ((Attention, torch.device("cpu")), (attend, DEVICE)):
+        qkv, output = (FloatLinear(w.to(device, dtype), None, Products()) for w in weights)
+        attention = kind(heads, qkv, None, output)
+        cache = LayerCache(2, size, dtype, device)
+        cache.resize(150, 0)
+        for start, end in ((0, 70), (70, 107), (107, 150)):
+            step = Step(start, end - start, (), device)
+            outputs.append(attention(x[start:end].to(device, dtype), cache, step).cpu().float())
+
+    for theirs, ours in zip(outputs[:3], outputs[3:], strict=True):
+        assert ((ours - theirs).norm() / theirs.norm()).item() < 0.02
 
 
 @needs_graphs

@@ -1,8 +1,11 @@
 """Pieces of plain operators compute what torch's own do."""
 
+import dataclasses
+
 import pytest
 import torch
 
+from potluck.engine.accelerator.aligned import AlignedAttention
 from potluck.engine.accelerator.pieces import (
     ExpandedAttention,
     Pieces,
@@ -61,10 +64,13 @@ def test_norms_are_the_same(tokens: int, dtype: torch.dtype) -> None:
         )
 
 
-def test_attention_with_expanded_keys_is_the_same() -> None:
+@pytest.mark.parametrize("kind", [ExpandedAttention, AlignedAttention])
+@pytest.mark.parametrize("window", [5, None])
+def test_attention_of_other_kinds_is_the_same(kind: type[Attention], window: int | None) -> None:
+    heads = dataclasses.replace(HEADS, window=window)
     weights = torch.randn(10 * 8, 32), torch.randn(32, 48)
     qkv, output = (FloatLinear(weight, None, Products()) for weight in weights)
-    attentions = [kind(HEADS, qkv, None, output) for kind in (Attention, ExpandedAttention)]
+    attentions = [each(heads, qkv, None, output) for each in (Attention, kind)]
     caches = [LayerCache(2, 8, torch.float32, CPU) for _ in attentions]
 
     position = 0

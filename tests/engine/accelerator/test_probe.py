@@ -7,6 +7,7 @@ from torch_forms import StrangeForm, SwappedForm, TorchForm
 from potluck.engine.accelerator.int4pack import CpuForm, CudaForm
 from potluck.engine.accelerator.linears import BlockLinear, Int4Linear
 from potluck.engine.accelerator.probe import (
+    aligns_queries,
     choose_linear,
     find_int4_product,
     int4_obstacle,
@@ -98,9 +99,11 @@ def test_a_device_without_a_product_unpacks_weights_and_says_so(
 
 def test_a_cpu_has_all_operators() -> None:
     assert shares_keys(CPU, torch.bfloat16)
+    assert aligns_queries(CPU, torch.bfloat16)
     assert norms_work(CPU)
 
 
 def test_a_device_that_gives_no_numbers_is_found_out() -> None:
     assert not shares_keys(torch.device("meta"), torch.float32)
+    assert not aligns_queries(torch.device("meta"), torch.float32)
     assert not norms_work(torch.device("meta"))

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.engine.accelerator.probe import norms_work, shares_keys
+from potluck.engine.accelerator.probe import aligns_queries, norms_work, shares_keys
 from potluck.engine.attention import Attention, Span
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.norms import HeadNorm, ProjectionNorm, RmsNorm
@@ -30,15 +30,15 @@ class ExpandedAttention(Attention):
 
     __slots__ = ()
 
-    def _attend_many(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
+    def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
         shared = self.num_heads // self.num_kv_heads
         keys, values = cache.read(span.start, span.length, q.dtype)
         out = F.scaled_dot_product_attention(
             q.transpose(0, 1)[None],  # (1, H, T, K)
             keys.repeat_interleave(shared, 1),
             values.repeat_interleave(shared, 1),
-            attn_mask=span.mask,
-            is_causal=span.is_causal,
+            attn_mask=mask,
+            is_causal=mask is None,
             scale=self.scale,
         )
         return out.transpose(1, 2).reshape(-1, self.num_heads * self.head_dim)
@@ -77,7 +77,7 @@ def choose_pieces(device: torch.device, dtype: torch.dtype) -> Pieces:
     """What was tried on this device, and is right there. Has not run on a real GPU."""
     if device.type == "cpu":
         return Pieces()
-    attention = Attention if shares_keys(device, dtype) else ExpandedAttention
+    attention = _choose_attention(device, dtype)
     if norms_work(device):
         return Pieces(attention=attention)
     return Pieces(
@@ -86,6 +86,17 @@ def choose_pieces(device: torch.device, dtype: torch.dtype) -> Pieces:
         head_norm=PlainHeadNorm,
         projection_norm=PlainProjectionNorm,
     )
+
+
+def _choose_attention(device: torch.device, dtype: torch.dtype) -> type[Attention]:
+    if not shares_keys(device, dtype):
+        return ExpandedAttention
+    if device.type != "cuda":
+        return Attention
+    from potluck.engine.accelerator.aligned import AlignedAttention, has_flash
+
+    is_aligned = has_flash(device, dtype) and aligns_queries(device, dtype)
+    return AlignedAttention if is_aligned else Attention
 
 
 def _normed(x: Tensor, eps: float) -> Tensor:

@@ -131,6 +131,28 @@ def shares_keys(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 @torch.inference_mode()
+def aligns_queries(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether causal attention is right where tokens stand before the first query."""
+    from torch.nn.attention.bias import causal_lower_right  # see `aligned.py`
+
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn((1, heads, tokens, 32), generator=generator)
+        for heads, tokens in ((4, 8), (2, 24), (2, 24))
+    )
+    mask = torch.ones((8, 24), dtype=torch.bool).tril_(16)
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+
+    def attend() -> Tensor:
+        queries, keys, values = (each.to(device, dtype) for each in (q, k, v))
+        return F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=causal_lower_right(8, 24), enable_gqa=True
+        )
+
+    return _gives(attend, expected, "causal attention after other tokens", device)
+
+
+@torch.inference_mode()
 def norms_work(device: torch.device) -> bool:
     """Whether the norm of numbers is right that stand among others in memory.
 

@@ -1,0 +1,35 @@
+"""Queries after other tokens are given no mask; `test_pieces.py` has what they find."""
+
+import torch
+from torch.nn.attention.bias import CausalBias
+
+from potluck.engine.accelerator.aligned import AlignedAttention, has_flash
+from potluck.engine.attention import Heads, Step
+from potluck.engine.linear import FloatLinear
+from potluck.engine.products import Products
+
+CPU = torch.device("cpu")
+
+
+def mask_of(window: int | None, step: Step) -> torch.Tensor | None:
+    heads = Heads(queries=6, keys=2, size=8, window=window, scale=0.3, rope=None, rotary_dim=8)
+    qkv, output = (FloatLinear(torch.randn(8, 8), None, Products()) for _ in range(2))
+    return AlignedAttention(heads, qkv, None, output)._mask(step, step.span(window))
+
+
+def test_queries_after_other_tokens_have_no_mask_unless_they_have_windows() -> None:
+    step = Step(9, 4, (), CPU)
+
+    assert isinstance(mask_of(None, step), CausalBias)
+    assert isinstance(mask_of(13, step), CausalBias)  # which reaches back to the first token
+    windowed = mask_of(12, step)
+    assert windowed is step.span(12).mask
+    assert windowed is not None
+
+
+def test_queries_from_the_first_token_on_have_none_at_all() -> None:
+    assert mask_of(None, Step(0, 4, (), CPU)) is None
+
+
+def test_a_cpu_has_no_flash_attention_that_aligns_queries() -> None:
+    assert not has_flash(CPU, torch.bfloat16)
