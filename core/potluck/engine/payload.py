@@ -19,6 +19,7 @@ DTYPES: dict[Dtype, torch.dtype] = {
     "BF16": torch.bfloat16,
     "I32": torch.int32,
 }
+_ITEM_BYTES: dict[Dtype, int] = {name: dtype.itemsize for name, dtype in DTYPES.items()}
 _NAMES: dict[torch.dtype, Dtype] = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -90,7 +91,7 @@ def from_payload(header: TensorHeader, payload: bytes | bytearray | memoryview) 
         )
     view = memoryview(payload).cast("B")
     count = math.prod(header.shape)
-    if count == 0 or count * dtype.itemsize != view.nbytes:
+    if count == 0 or count * _ITEM_BYTES[header.dtype] != view.nbytes:
         raise InvalidStepError(
             f"A step's header says {header.dtype} {list(header.shape)}, but {view.nbytes} bytes"
             " came with it. The other computer runs a broken version.",

@@ -166,7 +166,7 @@ class Stage:
             OutOfMemoryError: there is no room for this step; the stage and its sessions live on.
         """
         known = self._find(session, epoch)
-        if isinstance(inputs, Tensor):
+        if not isinstance(inputs, Activations):
             inputs = Activations.of(inputs)
         T = inputs.shape[0] if inputs.shape else 0
         identity = (step, position, T)

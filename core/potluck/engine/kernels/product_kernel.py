@@ -47,9 +47,9 @@ from potluck.engine.kernels.layout import (
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import PIECE
 
-PREFETCH_BYTES = (
-    8192  # ahead; 4 bits: 34 GB/s without, 35 at 2048, 38 at 4096, 40 at 8192, 42 only reading
-)
+# Ahead; 4 bits: 34 GB/s without, 35 at 2048, 38 at 4096, 40 at 8192, 42 only reading. No faster were:
+# several groups at a time, loads of whole cache lines, two streams, fewer lines, the second cache only.
+PREFETCH_BYTES = 8192
 PANEL = (
     128  # tokens, whose inputs stay in the second cache; with 64 a twentieth slower, 256 no faster
 )
