@@ -15,7 +15,7 @@ from potluck.errors import (
 )
 from potluck.ids import NodeId
 from potluck.net import link as link_module
-from potluck.net.link import ControlLink
+from potluck.net.control_link import ControlLink
 from potluck.wire.connection import HEARTBEAT_INTERVAL_S, LOST_AFTER_S
 from potluck.wire.frame import encode
 from potluck.wire.measuring_messages import Blob, Profile

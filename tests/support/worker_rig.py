@@ -13,8 +13,9 @@ from potluck.cluster.worker import Worker
 from potluck.cluster.worker_links import WorkerLinks
 from potluck.errors import PeerLostError
 from potluck.ids import HomeId
+from potluck.net.control_link import ControlLink
 from potluck.net.identity import Identity
-from potluck.net.link import ControlLink, Link
+from potluck.net.link import Link
 from potluck.net.transport import Listener, dial
 from potluck.store.chunks import ChunkStore
 from potluck.wire.messages import (

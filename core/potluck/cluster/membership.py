@@ -20,9 +20,10 @@ from potluck.errors import PeerLostError, PotluckError, UnreachableError, Untrus
 from potluck.files import write_atomically
 from potluck.ids import HomeId, NodeId, short
 from potluck.net.advert import Found
+from potluck.net.control_link import ControlLink
 from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
-from potluck.net.link import ControlLink, Link
+from potluck.net.link import Link
 from potluck.net.transport import dial
 from potluck.wire.messages import (
     Address,

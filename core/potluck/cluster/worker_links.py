@@ -10,8 +10,9 @@ from potluck.cluster.tasks import TaskSet
 from potluck.cluster.worker import Worker
 from potluck.errors import NotAllowedError, PeerLostError, PotluckError, UnreachableError
 from potluck.ids import HomeId, NodeId, short
+from potluck.net.control_link import ControlLink
 from potluck.net.identity import Identity
-from potluck.net.link import ControlLink, Link
+from potluck.net.link import Link
 from potluck.net.measure import measure
 from potluck.net.transport import dial
 from potluck.wire.measuring_messages import LinkMeasured, MeasureLink

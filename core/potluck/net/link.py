@@ -8,11 +8,9 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeAlias
-
-import msgspec
 
 from potluck.errors import (
     LocalProtocolError,
@@ -42,12 +40,10 @@ from potluck.wire.messages import (
 logger = logging.getLogger(__name__)
 
 Receiver: TypeAlias = Callable[[Message, memoryview], None]
-Handler: TypeAlias = Callable[[Message, memoryview], Awaitable[Message | None]]
 
 INBOX_LIMIT = 16 << 20  # bytes that wait to be received before reading stops: a few chunks
 _MESSAGE_COST = 1024  # what a message without payload counts there
 MAX_UNREAD_ANSWERS = 1000  # a pong has 30 bytes; heartbeats alone take a quarter of an hour
-MAX_HANDLERS = 64  # requests of one peer at work at the same time
 
 
 class Link:
@@ -165,7 +161,7 @@ class Link:
         """
         while not self._inbox:
             if self._error is not None:
-                raise _fresh(self._error)
+                raise fresh(self._error)
             assert self._arrival is None, "one task receives from a link"
             self._arrival = self._loop.create_future()
             try:
@@ -268,9 +264,9 @@ class Link:
                 if answer is not None and not answer.done():
                     answer.set_result(message)
             case Opened():
-                self._tick()
                 if not self._opened.done():
                     self._opened.set_result(None)
+                self._tick()  # after it: the end may have come with it
             case Closed(reason):
                 self._end(PeerLostError(reason or "The other computer closed the connection."))
             case Lost(reason):
@@ -332,66 +328,14 @@ class Link:
             self._opened.exception()  # whoever opened it may have been cancelled
         for answer in self._answers.values():
             if not answer.done():
-                answer.set_exception(_fresh(error))
+                answer.set_exception(fresh(error))
                 answer.exception()
         self._wake_receiver()
         self._stream.close()
 
     def _check_open(self) -> None:
         if self._error is not None:
-            raise _fresh(self._error)
-
-
-class ControlLink:
-    """Serves the control connection with a peer: its messages go to a handler."""
-
-    def __init__(self, link: Link) -> None:
-        self.link = link
-
-    async def run(self, handler: Handler) -> None:
-        """Serve until the connection ends, which is how this returns: with PeerLostError.
-
-        Messages that want no answer are handled one after the other, in order. Requests run side by
-        side, since measuring takes seconds; a peer that asks too many at once waits.
-
-        Raises:
-            PeerLostError: the connection has ended.
-        """
-        room = asyncio.Semaphore(MAX_HANDLERS)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                while True:
-                    message, payload = await self.link.receive()
-                    if message.id is None:
-                        await self._call(handler, message, payload)
-                        continue
-                    await room.acquire()
-                    task = tasks.create_task(self._answer(handler, message, payload))
-                    task.add_done_callback(lambda _: room.release())
-        except* PeerLostError as errors:
-            error = errors.exceptions[0]
-        assert isinstance(error, PeerLostError)
-        raise error
-
-    async def _answer(self, handler: Handler, message: Message, payload: memoryview) -> None:
-        answer = await self._call(handler, message, payload)
-        if answer is None:
-            op = message.__struct_config__.tag
-            answer = Error(kind="unknown_op", message=f"`{op}` is not answered here.")
-        with suppress(PeerLostError, PeerTimeoutError):  # nobody is left to be answered
-            await self.link.send(msgspec.structs.replace(answer, re=message.id))
-
-    async def _call(
-        self, handler: Handler, message: Message, payload: memoryview
-    ) -> Message | None:
-        """The handler's answer, or its error as one: what one message causes, ends no connection."""
-        try:
-            return await handler(message, payload)
-        except PotluckError as error:
-            return error_message(error)
-        except Exception:
-            logger.exception("handler failed op=%s", message.__struct_config__.tag)
-            return Error(kind="internal", message="The other computer failed; its log says where.")
+            raise fresh(self._error)
 
 
 def error_message(error: PotluckError) -> Error:
@@ -407,7 +351,7 @@ def _unless_error(answer: Message) -> Message:
     return answer
 
 
-def _fresh(error: PotluckError) -> PeerLostError:
+def fresh(error: PotluckError) -> PeerLostError:
     """The end of the connection as its own exception for each who meets it."""
     lost = PeerLostError(error.message)
     lost.data = error.data

@@ -13,14 +13,16 @@ import ssl
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias
 
 from potluck.errors import PairingError, PotluckError, UntrustedPeerError, UsageError
 from potluck.ids import HomeId, short
 from potluck.net.identity import Identity
-from potluck.net.link import Link, error_message
+from potluck.net.link import error_message
+from potluck.net.link_kind import LINKS, LinkKind, MemberLink
 from potluck.net.pairing_link import PairingLink
-from potluck.net.stream import CLOSE_TIMEOUT_S, Stream, address_of
+from potluck.net.secure_socket import SecureSocket
+from potluck.net.stream import Stream, address_of
 from potluck.wire.connection import Connection, Side
 from potluck.wire.frame import encode
 from potluck.wire.messages import NodeInfo, Purpose
@@ -38,11 +40,11 @@ MAX_PAIRINGS_ALL = 30  # a minute, of all addresses: a /64 holds more addresses 
 _MINUTE_S = 60.0
 _BACKLOG = 64
 
-OnLink: TypeAlias = Callable[[Link], Coroutine[Any, Any, None]]
+OnLink: TypeAlias = Callable[[MemberLink], Coroutine[Any, Any, None]]
 OnPairing: TypeAlias = Callable[[PairingLink], Coroutine[Any, Any, None]]
 
 
-class Listener:
+class Listener(Generic[MemberLink]):
     """Accepts connections from `start` to `stop`, or inside `async with`.
 
     A connection's handler runs in a task of the listener; the link is closed when it returns, and the
@@ -52,6 +54,7 @@ class Listener:
         identity: whose homes are served.
         me: what this node says of itself, asked anew for each connection.
         on_link: gets each open link with a member of a home.
+        kind: of the links that it gets.
         on_pairing: gets each connection of somebody who wants to pair, its first message waiting;
             None where pairing is not served.
         host: an IP address to listen on; empty for all of them.
@@ -64,7 +67,8 @@ class Listener:
         identity: Identity,
         *,
         me: Callable[[], NodeInfo],
-        on_link: OnLink,
+        on_link: OnLink[MemberLink],
+        kind: LinkKind[Any, MemberLink] = LINKS,
         on_pairing: OnPairing | None = None,
         host: str = "",
         port: int = 0,
@@ -76,6 +80,7 @@ class Listener:
         self._identity = identity
         self._me = me
         self._on_link = on_link
+        self._kind = kind
         self._on_pairing = on_pairing
         self._wanted = (host, port, preferred_port)
         self._handshake_timeout_s = handshake_timeout_s
@@ -111,7 +116,7 @@ class Listener:
         self._sockets.clear()
         self._waiting.clear()
 
-    async def __aenter__(self) -> "Listener":
+    async def __aenter__(self) -> "Listener[MemberLink]":
         await self.start()
         return self
 
@@ -141,8 +146,8 @@ class Listener:
 
     async def _serve(self, accepted: socket.socket, key: str) -> None:
         """One connection, from its first byte to its end."""
-        stream: Stream | None = None
-        link: Link | PairingLink | None = None
+        stream: Stream | SecureSocket | None = None
+        link: MemberLink | PairingLink | None = None
         try:
             try:
                 async with asyncio.timeout(self._handshake_timeout_s):
@@ -150,10 +155,11 @@ class Listener:
                     link = await self._authenticate(stream, key)
             finally:
                 self._release(key)
-            if isinstance(link, Link):
+            if isinstance(link, PairingLink):
+                if self._on_pairing is not None:
+                    await self._on_pairing(link)
+            elif link is not None:
                 await self._serve_link(link)
-            elif link is not None and self._on_pairing is not None:
-                await self._on_pairing(link)
         except (TimeoutError, OSError, PotluckError) as error:  # what strangers do is ordinary
             logger.info("connection ended address=%s reason=%s", key, error or "too slow")
         except Exception:
@@ -161,23 +167,19 @@ class Listener:
         finally:
             if link is not None:
                 link.close()
-            if stream is not None:
+            elif stream is not None:
                 stream.close()
+            if stream is not None:
                 await stream.wait_closed()
 
-    async def _handshake(self, accepted: socket.socket) -> Stream:
-        loop = asyncio.get_running_loop()
+    async def _handshake(self, accepted: socket.socket) -> Stream | SecureSocket:
+        assert self._context is not None
         self._waiting.discard(accepted)
-        _, stream = await loop.connect_accepted_socket(
-            Stream,
-            accepted,
-            ssl=self._context,
-            ssl_handshake_timeout=self._handshake_timeout_s,
-            ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
-        )
-        return stream
+        return await self._kind.accept(accepted, self._context)
 
-    async def _authenticate(self, stream: Stream, key: str) -> Link | PairingLink | None:
+    async def _authenticate(
+        self, stream: Stream | SecureSocket, key: str
+    ) -> MemberLink | PairingLink | None:
         """An open link with a member; a pairing link with its first message; or nothing."""
         try:
             peer = self._identity.authenticate(stream.tls)
@@ -185,6 +187,8 @@ class Listener:
             stream.write(encode(error_message(error)))
             raise
         if peer is None:
+            if not isinstance(stream, Stream):
+                return None  # who only wants to know who is here has seen our certificate
             return await self._begin_pairing(PairingLink(stream, None), key)
         connection = Connection(
             Side.LISTENER,
@@ -193,11 +197,11 @@ class Listener:
             peer_id=peer.node_id,
             peer_role=peer.role,
         )
-        link = Link(stream, connection, self._identity, peer)
+        link = self._kind.link(stream, connection, self._identity, peer)
         await link.open()
         return link
 
-    async def _serve_link(self, link: Link) -> None:
+    async def _serve_link(self, link: MemberLink) -> None:
         key = (link.home, link.peer.node_id, link.purpose)
         if self._links[key] >= MAX_LINKS_PER_PEER:
             logger.warning("too many %s links peer=%s", link.purpose, short(link.peer.node_id))

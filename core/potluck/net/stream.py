@@ -46,6 +46,35 @@ class Stream(asyncio.BufferedProtocol):
         self._error: Exception | None = None
         self._closed = asyncio.Event()
 
+    @classmethod
+    async def connect(cls, address: Address, context: ssl.SSLContext, name: str) -> "Stream":
+        """Dial an address, and authenticate it by its name. The caller sets the deadline.
+
+        Raises:
+            OSError: nobody answers there; `ssl.SSLError` if it is somebody else.
+        """
+        _, stream = await asyncio.get_running_loop().create_connection(
+            cls,
+            address.host,
+            address.port,
+            ssl=context,
+            server_hostname=name,
+            ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
+        )
+        return stream
+
+    @classmethod
+    async def accept(cls, accepted: socket.socket, context: ssl.SSLContext) -> "Stream":
+        """Serve a connection that somebody made. The caller sets the deadline.
+
+        Raises:
+            OSError: it ended; `ssl.SSLError` if it speaks no TLS of ours.
+        """
+        _, stream = await asyncio.get_running_loop().connect_accepted_socket(
+            cls, accepted, ssl=context, ssl_shutdown_timeout=CLOSE_TIMEOUT_S
+        )
+        return stream
+
     @property
     def tls(self) -> ssl.SSLObject:
         return self._open_transport.get_extra_info("ssl_object")
@@ -84,7 +113,7 @@ class Stream(asyncio.BufferedProtocol):
     def write(self, buffers: Iterable[Buffer]) -> None:
         """Write in one go; nothing happens when the stream has ended."""
         if not self.is_closing:
-            self._open_transport.writelines([_octets(b) for b in buffers if len(b)])
+            self._open_transport.writelines([octets(b) for b in buffers if len(b)])
 
     async def drain(self) -> None:
         """Wait until the peer has taken enough for more to be written.
@@ -170,8 +199,8 @@ def keep_alive(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _octets(buffer: Buffer) -> Buffer:
-    """Asyncio counts in `len`, which of a view of numbers is not its bytes."""
+def octets(buffer: Buffer) -> Buffer:
+    """The buffer with its bytes as items: asyncio counts in `len`, which of numbers is not that."""
     if isinstance(buffer, memoryview) and buffer.itemsize != 1:
         return buffer.cast("B")
     return buffer

@@ -8,6 +8,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from potluck.errors import (
@@ -23,11 +24,15 @@ from potluck.ids import HomeId, NodeId
 from potluck.net import certificates
 from potluck.net.addresses import Identified
 from potluck.net.certificates import PAIRING_NAME, tls_name
+from potluck.net.control_link import ControlLink, Handler
 from potluck.net.identity import Identity
-from potluck.net.link import ControlLink, Handler, Link
+from potluck.net.link import Link
+from potluck.net.link_kind import LINKS, LinkKind, MemberLink, TlsStream, step_links
 from potluck.net.listener import DEFAULT_PORT, HANDSHAKE_TIMEOUT_S, Listener
 from potluck.net.pairing_link import PairingLink
-from potluck.net.stream import CLOSE_TIMEOUT_S, Stream
+from potluck.net.reactor import Reactor
+from potluck.net.step_link import StepLink
+from potluck.net.stream import Stream
 from potluck.wire.connection import Connection, Side
 from potluck.wire.messages import Address, NodeInfo, Purpose
 
@@ -39,8 +44,10 @@ __all__ = [
     "Link",
     "Listener",
     "PairingLink",
+    "StepLink",
     "dial",
     "dial_pairing",
+    "dial_steps",
     "identify",
 ]
 
@@ -69,9 +76,23 @@ async def dial(
         VersionMismatchError: the two programs are too far apart.
         RemoteError: the peer refused for another reason.
     """
-    return await _race(
-        lambda address: _dial_one(address, identity, home, peer, purpose, me), addresses, timeout_s
-    )
+    called = _Called(identity, home, peer, purpose, me)
+    return await _race(lambda address: _dial_one(address, called, LINKS), addresses, timeout_s)
+
+
+async def dial_steps(
+    addresses: Sequence[Address],
+    identity: Identity,
+    *,
+    home: HomeId,
+    peer: NodeId,
+    me: NodeInfo,
+    reactor: Reactor,
+    timeout_s: float = DIAL_TIMEOUT_S,
+) -> StepLink:
+    """The same as `dial`, for a connection that steps go by, which this reactor reads."""
+    called, kind = _Called(identity, home, peer, "activations", me), step_links(reactor)
+    return await _race(lambda address: _dial_one(address, called, kind), addresses, timeout_s)
 
 
 async def dial_pairing(
@@ -86,7 +107,8 @@ async def dial_pairing(
 
 
 async def _open_pairing(address: Address, identity: Identity) -> PairingLink:
-    stream = await _connect(address, identity.pairing_client_context(), PAIRING_NAME)
+    context = identity.pairing_client_context()
+    stream = await _connect(Stream.connect, address, context, PAIRING_NAME)
     certificate = stream.tls.getpeercert(binary_form=True)
     if certificate is None:
         stream.abort()
@@ -123,7 +145,7 @@ class _HungUpError(UnreachableError):
     """Somebody was there, and ended the TLS handshake."""
 
 
-_L = TypeVar("_L", Link, PairingLink)
+_L = TypeVar("_L", bound=Link | StepLink | PairingLink)
 
 
 async def _race(
@@ -186,29 +208,35 @@ class _Race(Generic[_L]):
                 task.cancel()
 
 
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """Whom to connect with, and what for."""
+
+    identity: Identity
+    home: HomeId
+    peer: NodeId
+    purpose: Purpose
+    me: NodeInfo
+
+
 async def _dial_one(
-    address: Address,
-    identity: Identity,
-    home: HomeId,
-    peer: NodeId,
-    purpose: Purpose,
-    me: NodeInfo,
-) -> Link:
+    address: Address, called: _Called, kind: LinkKind[TlsStream, MemberLink]
+) -> MemberLink:
     """One attempt. A peer that hangs up in the handshake is asked who it is, to say why it did.
 
-    (asyncio drops the TLS alert that would tell: the dialler sees a connection that was reset.)
+    (asyncio drops the TLS alert that would tell: a `Link` sees a connection that was reset.)
     """
     try:
-        return await _open_link(address, identity, home, peer, purpose, me)
+        return await _open_link(address, called, kind)
     except (_HungUpError, PeerLostError) as error:
         try:
-            found = await identify(address, identity)
+            found = await identify(address, called.identity)
         except PotluckError:
             raise error from None
-        if found.node_id == peer:
+        if found.node_id == called.peer:
             raise UntrustedPeerError(
                 f"{found.name} does not accept this computer as one of the home. Pair the two again.",
-                node_id=peer,
+                node_id=called.peer,
             ) from error
         raise UntrustedPeerError(
             f"Another computer answers at {show(address)}: {found.name}.", node_id=found.node_id
@@ -216,26 +244,23 @@ async def _dial_one(
 
 
 async def _open_link(
-    address: Address,
-    identity: Identity,
-    home: HomeId,
-    peer: NodeId,
-    purpose: Purpose,
-    me: NodeInfo,
-) -> Link:
-    stream = await _connect(address, identity.client_context(home), tls_name(peer, home))
+    address: Address, called: _Called, kind: LinkKind[TlsStream, MemberLink]
+) -> MemberLink:
+    context = called.identity.client_context(called.home)
+    name = tls_name(called.peer, called.home)
+    stream = await _connect(kind.connect, address, context, name)
     try:
-        member = identity.authenticate(stream.tls, home)
+        member = called.identity.authenticate(stream.tls, called.home)
         assert member is not None
         connection = Connection(
             Side.DIALLER,
-            me,
+            called.me,
             now=asyncio.get_running_loop().time(),
-            purpose=purpose,
-            peer_id=peer,
+            purpose=called.purpose,
+            peer_id=called.peer,
             peer_role=member.role,
         )
-        link = Link(stream, connection, identity, member)
+        link = kind.link(stream, connection, called.identity, member)
         connection.start()
         await link.open()
     except RemoteError as error:
@@ -249,24 +274,26 @@ async def _open_link(
     return link
 
 
-async def _connect(address: Address, context: ssl.SSLContext, name: str) -> Stream:
-    """A stream after its TLS handshake. The caller sets the deadline."""
+async def _connect(
+    connect: Callable[[Address, ssl.SSLContext, str], Awaitable[TlsStream]],
+    address: Address,
+    context: ssl.SSLContext,
+    name: str,
+) -> TlsStream:
+    """A stream after its TLS handshake."""
     try:
-        _, stream = await asyncio.get_running_loop().create_connection(
-            Stream,
-            address.host,
-            address.port,
-            ssl=context,
-            server_hostname=name,
-            ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
-            ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
-        )
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+            return await connect(address, context, name)
+    except TimeoutError as error:
+        raise UnreachableError(f"{show(address)}: no handshake in time.") from error
     except ssl.SSLCertVerificationError as error:
         raise UntrustedPeerError(
             f"What answers at {show(address)} is not the computer that was called:"
             f" {error.verify_message}."
         ) from error
     except ssl.SSLError as error:
+        if _is_alert(error):
+            raise _HungUpError(f"{show(address)}: it ended the handshake.") from error
         raise UnreachableError(
             f"{show(address)}: what answers there is not Potluck ({error.reason})."
         ) from error
@@ -275,7 +302,12 @@ async def _connect(address: Address, context: ssl.SSLContext, name: str) -> Stre
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that no DNS can hold
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise UnreachableError(f"{show(address)}: {reason}.") from error
-    return stream
+
+
+def _is_alert(error: ssl.SSLError) -> bool:
+    """Whether the other side refused us, in TLS's own words."""
+    reason = error.reason or ""
+    return "_ALERT_" in reason or reason == "TLSV1_UNRECOGNIZED_NAME"
 
 
 _TELLING = (UntrustedPeerError, VersionMismatchError, RemoteError)

@@ -1,0 +1,221 @@
+"""TLS on a socket that never blocks, for threads that read and write it themselves.
+
+`Stream` is what asyncio makes of a connection: one loop waits for all of them, and a message takes two
+turns of it, which decoding a token does not have time for. Here bytes go from the kernel to OpenSSL and
+on when somebody says so. Not thread-safe: its owner has a lock.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+
+from potluck.net.stream import address_of, keep_alive, octets
+from potluck.wire.frame import Buffer
+from potluck.wire.messages import Address
+
+_READ_BYTES = 256 << 10  # of one system call; a decode step has 4 to 16 KiB
+_RECORD_BYTES = 16 << 10  # of one TLS record, at most
+
+
+class SecureSocket:
+    """One connection, after `connect` or `accept` with its TLS handshake done."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, name: str | None) -> None:
+        """Use `connect` or `accept`."""
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_alive(sock)
+        self.remote: Address = address_of(sock.getpeername())
+        self._socket = sock
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls: ssl.SSLObject = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=name is None, server_hostname=name
+        )
+        self._scratch = memoryview(bytearray(_READ_BYTES))
+        self._backlog: deque[memoryview] = deque()  # encrypted, and not taken by the kernel yet
+        self.backlog_bytes = 0
+
+    # --- the beginning, in an event loop; the caller sets the deadline
+
+    @classmethod
+    async def connect(cls, address: Address, context: ssl.SSLContext, name: str) -> "SecureSocket":
+        """Dial an address, and authenticate it by its name.
+
+        Raises:
+            OSError: nobody answers there; `ssl.SSLError` if it is somebody else.
+        """
+        return await cls._begin(await _connected(address), context, name)
+
+    @classmethod
+    async def accept(cls, accepted: socket.socket, context: ssl.SSLContext) -> "SecureSocket":
+        """Serve a connection that somebody made.
+
+        Raises:
+            OSError: it ended; `ssl.SSLError` if it speaks no TLS of ours.
+        """
+        return await cls._begin(accepted, context, None)
+
+    @classmethod
+    async def _begin(
+        cls, sock: socket.socket, context: ssl.SSLContext, name: str | None
+    ) -> "SecureSocket":
+        try:
+            secure = cls(sock, context, name)
+            await secure._handshake()
+        except BaseException:
+            sock.close()
+            raise
+        return secure
+
+    async def _handshake(self) -> None:
+        while True:
+            try:
+                self.tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self.flush()
+                await self.receive()
+            except ssl.SSLError:
+                with suppress(OSError):
+                    await self.flush()  # the alert that tells the peer why
+                raise
+            else:
+                await self.flush()
+                return
+
+    async def receive(self) -> None:
+        """Wait for bytes of the peer.
+
+        Raises:
+            ConnectionResetError: there will be none.
+        """
+        data = await asyncio.get_running_loop().sock_recv(self._socket, _READ_BYTES)
+        if not data:
+            raise ConnectionResetError("the connection ended")
+        self._incoming.write(data)
+
+    async def flush(self) -> None:
+        """Wait until what was written is the kernel's."""
+        self._encrypted()
+        loop = asyncio.get_running_loop()
+        while self._backlog:
+            await loop.sock_sendall(self._socket, self._backlog[0])
+            self.backlog_bytes -= len(self._backlog.popleft())
+
+    # --- reading and writing, in any thread
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def fill(self) -> bool:
+        """Take what the kernel has; whether there was anything. The end is what `read_into` says.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        try:
+            count = self._socket.recv_into(self._scratch)
+        except (BlockingIOError, InterruptedError):
+            return False
+        if count:
+            self._incoming.write(self._scratch[:count])
+        else:
+            self._incoming.write_eof()
+        return True
+
+    def read_into(self, buffer: memoryview) -> int | None:
+        """Decrypt into the buffer: how many bytes; 0 at the end, None while nothing is there.
+
+        Raises:
+            ssl.SSLError: what came is not the peer's, or was cut off.
+        """
+        if not self._incoming.pending and not self._incoming.eof and not self.tls.pending():
+            return None
+        try:
+            return self.tls.read(len(buffer), buffer)  # pyright: ignore[reportReturnType, reportArgumentType] - a count, with a buffer
+        except ssl.SSLWantReadError:
+            return None
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            return 0
+
+    def write(self, buffers: Iterable[Buffer]) -> None:
+        """Encrypt, and send what the kernel takes; the buffers are free again, the rest is kept.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        pieces = [octets(buffer) for buffer in buffers]
+        if sum(map(len, pieces)) <= _RECORD_BYTES:  # a decode step: sealed and opened in one go
+            pieces = [b"".join(pieces)]
+        for piece in pieces:
+            view = memoryview(piece)
+            while view:
+                view = view[self.tls.write(view) :]
+        self._encrypted()
+        self.send_backlog()
+
+    def send_backlog(self) -> None:
+        """Send what the kernel did not take before.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        while self._backlog:
+            data = self._backlog[0]
+            try:
+                sent = self._socket.send(data)
+            except (BlockingIOError, InterruptedError):
+                return
+            self.backlog_bytes -= sent
+            if sent < len(data):
+                self._backlog[0] = data[sent:]
+                return
+            self._backlog.popleft()
+
+    def _encrypted(self) -> None:
+        if data := self._outgoing.read():
+            self._backlog.append(memoryview(data))
+            self.backlog_bytes += len(data)
+
+    # --- the end
+
+    def close(self) -> None:
+        """Say that nothing more comes, as far as the kernel takes it, and end."""
+        if self._socket.fileno() < 0:
+            return
+        with suppress(OSError, ValueError):  # ssl's errors are OSErrors; ValueError: too early
+            self.tls.unwrap()
+        with suppress(OSError):
+            self._encrypted()
+            self.send_backlog()
+            self._socket.shutdown(socket.SHUT_WR)
+        self._socket.close()
+
+    def abort(self) -> None:
+        """End at once."""
+        self._socket.close()
+
+    async def wait_closed(self) -> None:
+        """Nothing to wait for: `close` is all."""
+
+
+async def _connected(address: Address) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    error = OSError("the name has no address")
+    for family, kind, protocol, _, name in found:
+        sock = socket.socket(family, kind, protocol)
+        sock.setblocking(False)
+        try:
+            await loop.sock_connect(sock, name)
+        except OSError as failed:
+            sock.close()
+            error = failed
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise error

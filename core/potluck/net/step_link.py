@@ -1,0 +1,289 @@
+"""One activation connection, for the threads that compute or drive.
+
+What `Link` is for everything else, without an event loop between a token and the kernel: a step is
+decoded where it is received, and sent where it was made. What the protocol allows is decided by
+`wire/connection.py`, as there. Thread-safe; a `Reactor` reads it.
+"""
+
+import asyncio
+import logging
+import ssl
+import threading
+import time
+
+from potluck.errors import (
+    LocalProtocolError,
+    PeerLostError,
+    PotluckError,
+    RemoteProtocolError,
+    UntrustedPeerError,
+)
+from potluck.ids import HomeId, short
+from potluck.net.certificates import Role
+from potluck.net.identity import Identity, PeerIdentity
+from potluck.net.link import MAX_UNREAD_ANSWERS, fresh
+from potluck.net.reactor import Delivery, Reactor, Receiver
+from potluck.net.secure_socket import SecureSocket
+from potluck.wire.connection import Connection
+from potluck.wire.events import Closed, Lost, Opened, Received
+from potluck.wire.frame import Buffer
+from potluck.wire.messages import MAX_TEXT, Address, Message, NodeInfo, Purpose
+
+logger = logging.getLogger(__name__)
+
+MAX_BACKLOG = 256 << 20  # bytes that wait for a peer; a prompt's chunks under way are fewer
+_VANISHED = "The other computer closed the connection unexpectedly."
+
+
+class StepLink:
+    """An open connection. Made by `dial_steps` and by `Listener`; whoever gets it closes it.
+
+    Attributes:
+        peer_role: the peer's role in the home, from its certificate.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        stream: SecureSocket,
+        connection: Connection,
+        identity: Identity,
+        peer: PeerIdentity,
+    ) -> None:
+        """Use `dial_steps` or `Listener`."""
+        self.home: HomeId = peer.home
+        self.peer_role: Role = peer.role
+        self.remote: Address = stream.remote
+        self._reactor = reactor
+        self._is_served = False  # by the reactor, which then closes the socket
+        self._identity = identity
+        self._peer = peer
+        self._stream = stream
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._error: PotluckError | None = None
+        self._unread_answers = 0
+
+    # --- what it is
+
+    @property
+    def peer(self) -> NodeInfo:
+        assert self._connection.peer is not None  # a link is handed out when it is open
+        return self._connection.peer
+
+    @property
+    def purpose(self) -> Purpose:
+        assert self._connection.purpose is not None
+        return self._connection.purpose
+
+    @property
+    def is_closed(self) -> bool:
+        return self._error is not None
+
+    @property
+    def error(self) -> PeerLostError | None:
+        """Why nothing comes any more; None while it is open."""
+        return None if self._error is None else fresh(self._error)
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether `send_backlog` is due as soon as the socket can be written."""
+        return self._stream.backlog_bytes > 0
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    # --- sending
+
+    def send_nowait(self, message: Message, payload: Buffer = b"") -> None:
+        """Write a message at once; its payload's memory is free again when this returns.
+
+        What the kernel does not take now, the reactor writes once `deliver_to` was called.
+
+        Raises:
+            PeerLostError: the connection has ended.
+        """
+        with self._lock:
+            if self._error is not None:
+                raise fresh(self._error)
+            self._connection.send(message, payload)
+            self._flush()
+            if self._error is not None:
+                raise fresh(self._error)
+            has_backlog = self.has_backlog
+        if has_backlog:
+            self._reactor.wake()
+
+    def send_backlog(self) -> None:
+        """Write what the socket did not take before."""
+        with self._lock:
+            if self._error is not None:
+                return
+            try:
+                self._stream.send_backlog()
+            except OSError as error:
+                self._break(error)
+
+    def _flush(self) -> None:
+        try:
+            self._stream.write(self._connection.data_to_send())
+        except OSError as error:
+            self._break(error)
+        if self._stream.backlog_bytes > MAX_BACKLOG:
+            self._end(PeerLostError(f"{self.peer.name} takes nothing of what is sent to it."))
+
+    # --- receiving
+
+    def deliver_to(self, receiver: Receiver) -> None:
+        """Call this with every message, as work of the reactor, until the connection ends."""
+        with self._lock:
+            if self._error is None:
+                self._is_served = True
+                self._reactor.add(self, receiver)
+
+    def read(self) -> list[Delivery]:
+        """What has arrived since, as far as the kernel has it. The end is seen in `is_closed`."""
+        steps: list[Delivery] = []
+        with self._lock:
+            if self._error is not None:
+                return steps
+            try:
+                self._stream.fill()
+                while self._understand(steps) and self._decrypt(steps):
+                    pass
+                self._answer()
+            except OSError as error:
+                self._break(error)
+            except PotluckError as error:
+                self._flush()
+                self._end(error)
+        return steps
+
+    def _understand(self, steps: list[Delivery]) -> bool:
+        """What the connection makes of the bytes that it has; False: it has ended."""
+        while (event := self._connection.next_event()) is not None:
+            match event:
+                case Received(message, payload):
+                    steps.append((message, payload))
+                case Closed(reason) | Lost(reason):
+                    self._end(PeerLostError(reason or "The other computer closed the connection."))
+                    return False
+                case _:  # nothing is asked here, and it was opened before
+                    pass
+        return True
+
+    def _decrypt(self, steps: list[Delivery]) -> bool:
+        """Give the connection more bytes; False: there are none now."""
+        count = self._stream.read_into(self._connection.get_buffer())
+        if count:
+            self._connection.buffer_updated(count, time.monotonic())
+        elif count == 0:
+            self._connection.receive_eof()
+            self._understand(steps)
+            self._end(PeerLostError(_VANISHED))
+        return bool(count)
+
+    def _answer(self) -> None:
+        """Write what the connection answers by itself, unless the peer asks and never reads."""
+        if not (data := self._connection.data_to_send()):
+            return
+        if not self.has_backlog:
+            self._unread_answers = 0
+        self._unread_answers += len(data)
+        if self._unread_answers > MAX_UNREAD_ANSWERS:
+            raise RemoteProtocolError("The other computer asks and does not read the answers.")
+        self._stream.write(data)
+
+    # --- the end
+
+    def close(self, reason: str = "") -> None:
+        """Say goodbye and end; what was sent is delivered first."""
+        with self._lock:
+            if self._error is None:
+                self._goodbye(reason)
+                self._end(PeerLostError("This connection was closed here."))
+
+    def _goodbye(self, reason: str) -> None:
+        try:
+            self._connection.goodbye(reason[:MAX_TEXT])
+        except LocalProtocolError:
+            return
+        self._flush()
+
+    def release(self) -> None:
+        """Close the socket of a connection that has ended. The reactor's to call."""
+        with self._lock:
+            self._stream.close()
+
+    async def wait_closed(self) -> None:
+        """Wait for the end; why it came is `error`."""
+        await self._ended.wait()
+
+    def trust_changed(self) -> None:
+        """End at once when the peer was revoked or its home left. Called by the identity."""
+        if self._error is None and not self._identity.trusts(self._peer):
+            with self._lock:  # no goodbye: nothing more is said to who is not trusted
+                self._end(UntrustedPeerError("This computer was removed from the home."))
+
+    def _break(self, error: OSError) -> None:
+        if self._error is None:
+            logger.debug("connection broke peer=%s error=%r", short(self._peer.node_id), error)
+            self._connection.receive_eof()
+            event = self._connection.next_event()
+            reason = event.reason if isinstance(event, Lost | Closed) else _VANISHED
+            self._end(PeerLostError(reason))
+
+    def _end(self, error: PotluckError) -> None:
+        if self._error is not None:
+            return
+        self._error = error
+        try:
+            self._loop.call_soon_threadsafe(self._ended.set)
+        except RuntimeError:  # the loop is over, and nobody waits
+            logger.debug("a connection ended after its loop")
+        if self._is_served:
+            self._reactor.wake()  # who waits on the socket closes it
+        else:
+            self._stream.close()
+
+    # --- the beginning, in the event loop
+
+    async def open(self) -> None:
+        """Wait for the handshake of the protocol. The caller sets the deadline."""
+        self._stream.write(self._connection.data_to_send())
+        try:
+            while not self._is_opened():
+                await self._stream.flush()
+                await self._stream.receive()
+            await self._stream.flush()
+        except ssl.SSLError as error:
+            # In TLS 1.3 the listener judges our certificate after our handshake is over.
+            raise UntrustedPeerError(
+                "The other computer does not accept this one's certificate."
+            ) from error
+        except OSError as error:
+            raise PeerLostError(_VANISHED) from error
+        self._identity.watch(self)
+        self.trust_changed()
+
+    def _is_opened(self) -> bool:
+        """Take what is here, up to the handshake's last message."""
+        connection = self._connection
+        while (count := self._stream.read_into(connection.get_buffer())) is not None:
+            if not count:
+                raise ConnectionResetError("the connection ended")
+            connection.buffer_updated(count, self._loop.time())
+            try:
+                event = connection.next_event()
+            finally:  # also what it answers to what it refuses
+                self._stream.write(connection.data_to_send())
+            match event:
+                case Opened():
+                    return True
+                case Closed(reason) | Lost(reason):
+                    raise PeerLostError(reason or "The other computer closed the connection.")
+                case _:
+                    pass
+        return False

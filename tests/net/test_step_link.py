@@ -1,0 +1,285 @@
+"""Step links over real sockets and real TLS: steps in and out, back-pressure, the end, strangers."""
+
+import asyncio
+import socket
+import ssl
+from contextlib import asynccontextmanager
+
+import pytest
+
+from potluck.errors import PeerLostError, UnreachableError, UntrustedPeerError
+from potluck.net import step_link as step_link_module
+from potluck.net.certificates import tls_name
+from potluck.net.link_kind import step_links
+from potluck.net.reactor import ReactorThread
+from potluck.net.secure_socket import SecureSocket
+from potluck.net.transport import dial_steps, identify
+from potluck.wire.frame import encode
+from potluck.wire.messages import (
+    Address,
+    Attach,
+    CloseSession,
+    Forward,
+    Ping,
+    Result,
+    TensorHeader,
+)
+
+pytestmark = pytest.mark.net
+
+
+class Ends:
+    """A stage's listener whose links a thread reads, and who dials it."""
+
+    def __init__(self, house) -> None:
+        self.master, self.worker, self.home = house.pair()
+        self.threads = [ReactorThread("worker"), ReactorThread("master")]
+        self.accepted: asyncio.Queue = asyncio.Queue()
+
+    async def __aenter__(self) -> "Ends":
+        for thread in self.threads:
+            thread.start()
+
+        async def on_link(link) -> None:
+            self.accepted.put_nowait(link)
+            await link.wait_closed()
+
+        kind = step_links(self.threads[0].reactor)
+        self._listening = self.worker.listening(on_link=on_link, on_pairing=None, kind=kind)
+        await self._listening.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._listening.__aexit__(None, None, None)
+        for thread in self.threads:
+            thread.stop()
+            thread.join(10)
+
+    async def dial(self, **options):
+        link = await dial_steps(
+            options.pop("addresses", [self.worker.address]),
+            self.master.identity,
+            home=self.home,
+            peer=options.pop("peer", self.worker.identity.node_id),
+            me=self.master.me,
+            reactor=self.threads[1].reactor,
+        )
+        return link, await self.accepted.get()
+
+
+@asynccontextmanager
+async def linked(house):
+    async with Ends(house) as ends:
+        ours, theirs = await ends.dial()
+        try:
+            yield ours, theirs
+        finally:
+            ours.close()
+
+
+def inbox(link) -> asyncio.Queue:
+    """What a link brings, from its thread into the test's loop."""
+    loop, got = asyncio.get_running_loop(), asyncio.Queue()
+    link.deliver_to(
+        lambda message, payload: loop.call_soon_threadsafe(got.put_nowait, (message, payload))
+    )
+    return got
+
+
+def forward(payload: bytes, step: int = 1) -> Forward:
+    tensor = TensorHeader(dtype="U8", shape=(len(payload),))
+    return Forward(epoch=1, session="s", step=step, position=0, tensor=tensor)
+
+
+def test_both_know_each_other_as_their_certificates_say(house, run) -> None:
+    async def main() -> None:
+        async with linked(house) as (ours, theirs):
+            assert (ours.peer.name, theirs.peer.name) == ("worker", "master")
+            assert (ours.peer_role, theirs.peer_role) == ("worker", "master")
+            assert ours.purpose == theirs.purpose == "activations"
+            assert ours.home == theirs.home
+
+    run(main())
+
+
+def test_steps_arrive_in_order_both_ways(house, run) -> None:
+    async def main() -> None:
+        async with linked(house) as (ours, theirs):
+            payloads = [bytes([i]) * (1 + 99_991 * i) for i in range(12)]
+            got, back = inbox(theirs), inbox(ours)
+            for payload in payloads:
+                ours.send_nowait(forward(payload), payload)
+                theirs.send_nowait(Result(epoch=1, session="s", step=len(payload), position=1))
+            for payload in payloads:
+                message, received = await got.get()
+                assert message == forward(payload)
+                assert received == payload
+                assert (await back.get())[0].step == len(payload)
+
+    run(main())
+
+
+def test_what_is_sent_before_anybody_listens_is_kept(house, run) -> None:
+    async def main() -> None:
+        async with linked(house) as (ours, theirs):
+            ours.send_nowait(Attach(epoch=1))
+            ours.send_nowait(forward(b"abc"), b"abc")
+            got = inbox(theirs)
+            assert (await got.get())[0] == Attach(epoch=1)
+            assert (await got.get())[1] == b"abc"
+
+    run(main())
+
+
+def test_a_payload_may_be_changed_after_it_was_sent(house, run) -> None:
+    async def main() -> None:
+        async with linked(house) as (ours, theirs):
+            inbox(ours)
+            data = bytearray(b"x" * (32 << 20))
+            ours.send_nowait(forward(bytes(data)), data)
+            assert ours.has_backlog  # more than the kernel takes at once
+            data[:] = b"y" * len(data)
+            _, received = await inbox(theirs).get()
+            assert received == b"x" * len(data)
+
+    run(main())
+
+
+def test_who_takes_nothing_is_given_up_at_some_point(house, run, monkeypatch) -> None:
+    monkeypatch.setattr(step_link_module, "MAX_BACKLOG", 96 << 20)
+    data = bytes(32 << 20)
+
+    async def main() -> None:
+        async with linked(house) as (ours, _):
+            for _ in range(3):  # the kernel takes some of it
+                ours.send_nowait(forward(data), data)
+            with pytest.raises(PeerLostError, match="takes nothing"):
+                ours.send_nowait(forward(data), data)
+
+    run(main())
+
+
+def test_the_end_is_told_with_its_reason_after_what_came_before(house, run) -> None:
+    async def main() -> None:
+        async with linked(house) as (ours, theirs):
+            got = inbox(theirs)
+            ours.send_nowait(CloseSession(epoch=1, session="last"))
+            ours.close("the plan changed")
+            await theirs.wait_closed()
+            assert (await got.get())[0].session == "last"
+            assert "the plan changed" in str(theirs.error)
+            with pytest.raises(PeerLostError):
+                theirs.send_nowait(Attach(epoch=1))
+            with pytest.raises(PeerLostError):
+                ours.send_nowait(Attach(epoch=1))
+
+    run(main())
+
+
+def test_a_peer_that_vanishes_is_lost(house, run) -> None:
+    async def main() -> None:
+        async with linked(house) as (ours, theirs):
+            inbox(theirs)
+            ours._stream.abort()
+            await theirs.wait_closed()
+            assert isinstance(theirs.error, PeerLostError)
+
+    run(main())
+
+
+def test_what_is_no_frame_ends_the_link(house, run) -> None:
+    async def main() -> None:
+        async with linked(house) as (ours, theirs):
+            inbox(theirs)
+            inbox(ours)
+            with ours._lock:
+                ours._stream.write([b"nonsense, and enough of it"])
+            await theirs.wait_closed()
+            await ours.wait_closed()
+            assert theirs.is_closed
+
+    run(main())
+
+
+def test_what_does_not_belong_here_is_answered_and_the_link_lives(house, run) -> None:
+    async def main() -> None:
+        async with linked(house) as (ours, theirs):
+            got = inbox(theirs)
+            back = inbox(ours)
+            with ours._lock:
+                ours._stream.write(encode(Ping(id=7)))
+            ours.send_nowait(Attach(epoch=2))
+            assert (await got.get())[0] == Attach(epoch=2)
+            assert back.empty()
+
+    run(main())
+
+
+def test_who_was_removed_is_cut_off_at_once(house, run) -> None:
+    async def main() -> None:
+        async with Ends(house) as ends:
+            ours, theirs = await ends.dial()
+            inbox(ours)
+            inbox(theirs)
+            ends.master.identity.revoke(ends.worker.identity.node_id)
+            assert ours.is_closed
+            await theirs.wait_closed()
+            with pytest.raises(PeerLostError, match="removed from the home"):
+                ours.send_nowait(Attach(epoch=1))
+
+    run(main())
+
+
+def test_another_computer_at_the_address_is_told_from_the_one_called(house, run) -> None:
+    async def main() -> None:
+        async with Ends(house) as ends:
+            other = house.computer("other")
+            house_peer = other.identity.node_id
+            with pytest.raises(UntrustedPeerError, match="Another computer answers"):
+                await ends.dial(peer=house_peer)
+
+    run(main())
+
+
+def test_who_only_asks_who_is_there_is_told(house, run) -> None:
+    async def main() -> None:
+        async with Ends(house) as ends:
+            found = await identify(ends.worker.address, ends.master.identity)
+            assert found.node_id == ends.worker.identity.node_id
+
+    run(main())
+
+
+def test_nobody_there_is_an_error_with_the_address(house, run) -> None:
+    async def main() -> None:
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            port = nobody.getsockname()[1]
+            async with Ends(house) as ends:
+                with pytest.raises(UnreachableError, match=str(port)):
+                    await ends.dial(addresses=[Address(host="127.0.0.1", port=port)])
+
+    run(main())
+
+
+def test_what_speaks_no_tls_is_not_potluck(house, run) -> None:
+    async def main() -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        master, worker, home = house.pair()
+        context = master.identity.client_context(home)
+        with pytest.raises(ssl.SSLError):
+            await SecureSocket.connect(
+                Address(host="127.0.0.1", port=port),
+                context,
+                tls_name(worker.identity.node_id, home),
+            )
+        server.close()
+        await server.wait_closed()
+
+    run(main())
