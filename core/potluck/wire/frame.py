@@ -30,6 +30,7 @@ import msgspec
 from potluck.errors import LocalProtocolError, RemoteProtocolError, VersionMismatchError
 from potluck.wire.messages import MAX_HISTORY, Forward, Message
 from potluck.wire.operations import ALL, BULK, BULK_TYPES, Table, check_payload
+from potluck.wire.step_codec import decode_step, encode_step
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -88,9 +89,13 @@ def encode(message: Message, payload: Buffer = b"") -> tuple[bytes, Buffer]:
     Raises:
         LocalProtocolError: the message or its payload is larger than any peer accepts.
     """
-    fields: dict[str, Any] = msgspec.to_builtins(message, builtin_types=_BYTES)
     payload = memoryview(payload).cast("B")  # of any shape, as it lies
     nbytes = len(payload)
+    if (header := encode_step(message)) is not None and nbytes <= MAX_PAYLOAD["activations"]:
+        if wrong := check_payload(message, nbytes):
+            raise LocalProtocolError(f"We would send a step with {wrong}.")
+        return _PREAMBLE.pack(MAGIC, FRAME_VERSION, len(header), nbytes) + header, payload
+    fields: dict[str, Any] = msgspec.to_builtins(message, builtin_types=_BYTES)
     if (bulk := BULK.get(type(message))) is not None:
         payload = msgspec.json.encode(fields.pop(bulk))
         nbytes = len(payload)
@@ -225,6 +230,8 @@ class FrameDecoder:
         return header_bytes, payload_bytes
 
     def _decode(self, header: memoryview, payload_bytes: int) -> Message | UnknownOp:
+        if (step := decode_step(header, self.known)) is not None:
+            return _checked(step, payload_bytes)
         fields = _unpack(header)
         op = fields.get("op")
         if not isinstance(op, str):
@@ -241,9 +248,7 @@ class FrameDecoder:
             message = msgspec.convert(fields, known, builtin_types=_BYTES)
         except (msgspec.ValidationError, RecursionError) as error:
             raise RemoteProtocolError(f"The peer sent a wrong `{op}`: {error}.", op=op) from error
-        if wrong := check_payload(message, payload_bytes):
-            raise RemoteProtocolError(f"The peer sent `{op}` with {wrong}.", op=op)
-        return message
+        return _checked(message, payload_bytes)
 
     def _wants_payload(self) -> bool:
         """Whether the next bytes belong to a payload and nothing of it waits in staging."""
@@ -286,6 +291,13 @@ class FrameDecoder:
         waiting = self._end - self._start
         staging[:waiting] = self._staging[self._start : self._end]
         self._staging = staging
+
+
+def _checked(message: Message, payload_bytes: int) -> Message:
+    if wrong := check_payload(message, payload_bytes):
+        op = str(message.__struct_config__.tag)
+        raise RemoteProtocolError(f"The peer sent `{op}` with {wrong}.", op=op)
+    return message
 
 
 # The package has no annotations: its two functions get theirs here.
