@@ -118,7 +118,8 @@ def test_tokens_and_measurements_are_taken_in_turns() -> None:
 
         assert home.desk.calls.count("measure") == 1 + 2 * 2
         forwards = home.desk.chains[-1].forwards
-        assert len(forwards) == 2 * (1 + request.tokens) + 2 * (1 + PROMPT_DECODE)
+        turns = 2  # each begins with a step that is not counted
+        assert len(forwards) == 2 * (turns + request.tokens) + 2 * (1 + PROMPT_DECODE)
         assert [p.state for p in progress] == ["measuring"] * 4 + ["ready"]
         assert [p.fraction for p in progress] == [0.0, 0.25, 0.5, 0.75, 1.0]
 

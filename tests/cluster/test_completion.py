@@ -59,8 +59,7 @@ class Writer(FakeChain):
         self._script = list(script)
         self._compute_ms = compute_ms
 
-    async def receive(self) -> tuple[Message, memoryview]:
-        message, payload = await super().receive()
+    def say(self, message: Message) -> None:
         if isinstance(message, Result) and message.token_id is not None and self._script:
             chosen = self._script.pop(0)
             message = msgspec.structs.replace(
@@ -70,7 +69,7 @@ class Writer(FakeChain):
                 top=(TokenLogprob(token_id=chosen, logprob=-0.5),),
                 compute_ms=self._compute_ms,
             )
-        return message, payload
+        super().say(message)
 
 
 def ids(text: str) -> list[int]:

@@ -1,10 +1,13 @@
 import asyncio
+import socket
 import threading
 
 import pytest
 from fake_cluster import run
 
 from potluck.cluster.compute_thread import ComputeThread
+from potluck.net.reactor import Delivery
+from potluck.wire.messages import Attach
 
 
 def test_what_is_submitted_runs_in_order_in_one_other_thread() -> None:
@@ -81,3 +84,51 @@ def test_what_is_cancelled_while_it_runs_leaves_the_thread_alive() -> None:
         assert await thread.call(lambda: 3) == 3
 
     run(main(), timeout_s=10)
+
+
+def test_while_it_computes_for_long_its_links_are_served() -> None:
+    """What arrives meanwhile is taken in by another thread, and handled here afterwards, in order."""
+    handled: list[tuple[str, int | None]] = []
+
+    class Link:
+        is_closed = has_backlog = False
+
+        def __init__(self) -> None:
+            self.near, self.far = socket.socketpair()
+            self.near.setblocking(False)
+            self.was_read = threading.Event()
+
+        def fileno(self) -> int:
+            return self.near.fileno()
+
+        def read(self) -> list[Delivery]:
+            try:
+                data = self.near.recv(100)
+            except BlockingIOError:
+                return []
+            self.was_read.set()
+            return [(Attach(epoch=number), memoryview(b"")) for number in data]
+
+        def send_backlog(self) -> None: ...
+        def close(self) -> None: ...
+        def release(self) -> None: ...
+
+    async def main() -> None:
+        thread, link = ComputeThread(), Link()
+        thread.start()
+        thread.reactor.add(
+            link, lambda message, _: handled.append((str(message), threading.get_ident()))
+        )
+
+        def compute() -> int:
+            link.far.send(bytes([1, 2]))
+            assert link.was_read.wait(10)  # by whom, if not by another thread
+            return len(handled)
+
+        assert await thread.call(compute) == 0
+        assert await thread.call(lambda: len(handled)) == 2
+        assert handled == [(str(Attach(epoch=n)), thread.ident) for n in (1, 2)]
+        link.near.close()
+        link.far.close()
+
+    run(main(), timeout_s=20)

@@ -19,6 +19,7 @@ from potluck.errors import (
     UnreachableError,
 )
 from potluck.ids import Digest
+from potluck.net.reactor import Reactor
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import DeviceId, DeviceInfo, Message, Unloaded, WarmingUp
 
@@ -160,8 +161,10 @@ def test_a_stage_that_does_not_listen_cannot_be_connected(tmp_path: Path) -> Non
     async def main() -> None:
         async with Rig(tmp_path) as rig:
             laptop = (await rig.control()).computer
+            reactor = Reactor()
             with pytest.raises(UnreachableError):
-                await laptop.connect(1)
+                await laptop.connect(1, reactor)
+            reactor.close()
 
     run(main())
 

@@ -149,15 +149,16 @@ def test_requests_at_once_wait_for_a_free_session() -> None:
 
 def test_a_stage_that_lost_the_session_gets_it_again() -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
-        stream = generator.tokens([1, 2, 3], GREEDY, limit=6, usage=Usage())
+        stream = generator.tokens([1, 2, 3], GREEDY, limit=12, usage=Usage())
         tokens = []
         async for token in stream:
             tokens.append(token.token_id)
             if len(tokens) == 2:
                 chain.caches.clear()
-            if len(tokens) == 4:
+            if len(tokens) == 8:
                 del chain.caches[chain.opened[0]][2:]
-        assert tokens == expected([1, 2, 3], 6)
+        assert tokens == expected([1, 2, 3], 12)
+        assert len(chain.opened) == 2
 
     on_a_chain(scenario)
 
@@ -173,6 +174,45 @@ def test_a_stage_that_always_forgets_is_an_error_and_not_a_loop() -> None:
         chain.send_nowait = forget  # type: ignore[method-assign]
         with pytest.raises(EngineError):
             await answer(generator, [1, 2, 3], 2)
+
+    on_a_chain(scenario)
+
+
+def test_the_next_step_is_under_way_while_its_caller_looks_at_a_token() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        async with aclosing(generator.tokens([1, 2, 3], GREEDY, limit=50, usage=Usage())) as stream:
+            await anext(stream)
+            await until(lambda: len(chain.forwards) == 3)  # the prompt, its token, and the next
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert len(chain.forwards) == 3  # and no more, whoever reads slowly
+
+    on_a_chain(scenario)
+
+
+def test_nothing_follows_a_token_that_ends_the_answer() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        tokens = expected([1, 2, 3], 3)
+        stream = generator.tokens([1, 2, 3], GREEDY, limit=9, usage=Usage(), stops={tokens[2]})
+        async with aclosing(stream):
+            async for token in stream:
+                if token.token_id == tokens[2]:
+                    break
+        assert len(chain.forwards) == 3
+        assert chain.caches[chain.opened[0]] == [1, 2, 3, *tokens[:2]]
+
+    on_a_chain(scenario)
+
+
+def test_a_step_that_nobody_waited_for_is_not_sent_again() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        async with aclosing(generator.tokens([1, 2, 3], GREEDY, limit=50, usage=Usage())) as stream:
+            await anext(stream)
+            await until(lambda: len(chain.forwards) == 3)
+        usage = Usage()
+        prompt = [1, 2, 3, *expected([1, 2, 3], 2), 9]
+        assert await answer(generator, prompt, 2, usage) == expected(prompt, 2)
+        assert usage.cached_tokens == 5
 
     on_a_chain(scenario)
 
@@ -206,7 +246,7 @@ def test_a_lost_computer_fails_the_answer_under_way_and_those_after() -> None:
         chain.is_silent = True
         task = asyncio.create_task(answer(generator, [1, 2, 3], 3))
         await until(lambda: chain.forwards)
-        chain.break_off(PeerLostError("Laptop stopped answering."))
+        chain.break_off()
 
         with pytest.raises(PeerLostError, match="Laptop"):
             await task

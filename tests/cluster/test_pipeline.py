@@ -6,7 +6,7 @@ from fake_chain import FakeChain
 from fake_cluster import run, until
 
 from potluck.cluster import pipeline as pipeline_module
-from potluck.cluster.pipeline import Pipeline, computer_lost, token_payload
+from potluck.cluster.pipeline import PendingStep, Pipeline, computer_lost, token_payload
 from potluck.errors import (
     EngineError,
     NeedReplayError,
@@ -40,7 +40,7 @@ def on_two_links(scenario: Callable[[Pipeline, FakeChain, FakeChain], Awaitable[
     run(main())
 
 
-def start(pipeline: Pipeline, step: int = 1) -> "asyncio.Future[Result]":
+def start(pipeline: Pipeline, step: int = 1) -> PendingStep:
     return pipeline.start_step(CHAT, step=step, position=0, tokens=[1, 2], sampling=Sampling())
 
 
@@ -65,7 +65,7 @@ def test_steps_enter_at_the_first_stage_and_come_out_at_the_last() -> None:
         assert len(first.forwards) == 1
         assert not last.forwards
         last.say(result())
-        assert (await pipeline.finish_step(future)).token_id == 7
+        assert (await pipeline.finish_step(future)).result.token_id == 7
 
     on_two_links(scenario)
 
@@ -78,7 +78,7 @@ def test_results_of_other_plans_and_steps_are_passed_over() -> None:
         last.say(TrimSession(epoch=3, session=CHAT, position=0))
         last.say(result(step=2))
         last.say(result(step=2))
-        assert (await pipeline.finish_step(future)).epoch == 3
+        assert (await pipeline.finish_step(future)).result.epoch == 3
 
     on_two_links(scenario)
 
@@ -96,7 +96,7 @@ def test_what_ends_one_step_leaves_the_pipeline(kind: str, error: type[Exception
         one, two = start(pipeline, 1), start(pipeline, 2)
         pipeline.step_failed(failure(kind, step=1))
         with pytest.raises(error) as caught:
-            await one
+            await one.future
         assert getattr(caught.value, "data")["position"] == 5  # noqa: B009
         assert pipeline.broken is None
         last.say(result(step=2))
@@ -117,7 +117,7 @@ def test_what_does_not_pass_by_itself_breaks_the_pipeline(
         pipeline.step_failed(failure(kind, step=1))
         for future in (one, two):
             with pytest.raises(error):
-                await future
+                await future.future
         with pytest.raises(error):
             start(pipeline, 3)
         pipeline.open(CHAT)  # says nothing, and harms nothing
@@ -136,13 +136,93 @@ def test_a_failure_of_another_plan_is_not_ours() -> None:
     on_two_links(scenario)
 
 
+def follow(pipeline: Pipeline, step: int, *, stops: tuple[int, ...] = ()) -> PendingStep:
+    return pipeline.follow(CHAT, step=step, sampling=Sampling(), stops=stops)
+
+
+def test_a_token_is_sent_back_in_by_who_received_it() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        one, two = start(pipeline, 1), follow(pipeline, 2)
+        pipeline._receive(result(step=1), memoryview(b""))  # and nobody has awaited anything
+
+        assert [(f.step, f.position) for f in first.forwards] == [(1, 0), (2, 2)]
+        assert two.token == 7
+        last.say(result(step=2))
+        assert (await pipeline.finish_step(one)).result.step == 1
+        assert (await pipeline.finish_step(two)).result.step == 2
+
+    on_two_links(scenario)
+
+
+def test_a_step_that_is_asked_for_late_follows_at_once() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        one = start(pipeline, 1)
+        last.say(result(step=1))
+        await pipeline.finish_step(one)
+        assert follow(pipeline, 2).token == 7
+        assert len(first.forwards) == 2
+
+    on_two_links(scenario)
+
+
+def test_a_step_follows_the_one_before_it_and_no_other() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        one = start(pipeline, 1)
+        last.say(result(step=1))
+        await pipeline.finish_step(one)
+        two = start(pipeline, 2)  # a prompt of the same session
+        three = follow(pipeline, 3)
+        last.say(result(step=3))  # that was never sent
+        last.say(result(step=2))
+        await pipeline.finish_step(two)
+        assert [f.step for f in first.forwards] == [1, 2, 3]
+        assert not three.future.done()
+
+    on_two_links(scenario)
+
+
+def test_a_token_that_ends_the_answer_is_not_sent_back_in() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        one, two = start(pipeline, 1), follow(pipeline, 2, stops=(7,))
+        last.say(result(step=1))
+        await pipeline.finish_step(one)
+        assert two.token is None
+        assert len(first.forwards) == 1
+
+    on_two_links(scenario)
+
+
+def test_a_step_that_was_given_up_is_not_sent() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        one, two = start(pipeline, 1), follow(pipeline, 2)
+        pipeline.give_up(two)
+        last.say(result(step=1))
+        await pipeline.finish_step(one)
+        assert len(first.forwards) == 1
+
+    on_two_links(scenario)
+
+
+def test_steps_that_were_to_follow_fail_with_the_pipeline() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        start(pipeline, 1)
+        two = follow(pipeline, 2)
+        first.break_off()
+        with pytest.raises(PeerLostError):
+            await pipeline.finish_step(two)
+        with pytest.raises(PeerLostError):
+            follow(pipeline, 3)
+
+    on_two_links(scenario)
+
+
 @pytest.mark.parametrize("which", ["first", "last"])
 def test_the_end_of_either_connection_names_the_computer(which: str) -> None:
     async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
         future = start(pipeline)
-        (first if which == "first" else last).break_off(PeerLostError("reset"))
+        (first if which == "first" else last).break_off()
         with pytest.raises(PeerLostError, match="held a part of the model"):
-            await future
+            await future.future
 
     on_two_links(scenario)
 
@@ -152,7 +232,7 @@ def test_an_error_on_the_way_is_the_pipelines() -> None:
         future = start(pipeline)
         last.say(Error(kind="engine", message="It burns."))
         with pytest.raises(EngineError, match="burns"):
-            await future
+            await future.future
 
     on_two_links(scenario)
 

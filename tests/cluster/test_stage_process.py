@@ -86,7 +86,7 @@ async def step(pipeline: Pipeline, position: int, tokens: list[int], number: int
     future = pipeline.start_step(
         CHAT, step=number, position=position, tokens=tokens, sampling=Sampling()
     )
-    return await pipeline.finish_step(future)
+    return (await pipeline.finish_step(future)).result
 
 
 async def reported(node: StageNode, pipeline: Pipeline) -> None:

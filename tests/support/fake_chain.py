@@ -4,7 +4,6 @@ import asyncio
 import struct
 from collections.abc import Callable
 
-from potluck.errors import PeerLostError
 from potluck.wire.messages import (
     Attach,
     CloseSession,
@@ -37,7 +36,9 @@ class FakeChain:
         self.is_closed = False
         self.is_silent = False  # steps go in and nothing comes out
         self.report: Callable[[StepFailed], None] = lambda _: None
-        self._results: asyncio.Queue[Message | PeerLostError] = asyncio.Queue()
+        self._said: list[Message] = []  # before anybody listened
+        self._receiver: Callable[[Message, memoryview], None] | None = None
+        self._end = asyncio.Event()
 
     def send_nowait(self, message: Message, payload: bytes = b"") -> None:
         match message:
@@ -62,7 +63,8 @@ class FakeChain:
             return
         if cache is None or message.position != len(cache):
             kind = "unknown_session" if cache is None else "need_replay"
-            self.report(
+            asyncio.get_running_loop().call_soon(
+                self.report,
                 StepFailed(
                     epoch=message.epoch,
                     session=message.session,
@@ -70,11 +72,11 @@ class FakeChain:
                     kind=kind,
                     message="the cache is not there",
                     position=None if cache is None else len(cache),
-                )
+                ),
             )
             return
         cache.extend(struct.unpack(f"<{message.tensor.shape[0]}i", payload))
-        self._results.put_nowait(
+        self.say(
             Result(
                 epoch=message.epoch,
                 session=message.session,
@@ -86,21 +88,27 @@ class FakeChain:
         )
 
     def say(self, message: Message) -> None:
-        """Let this come out."""
-        self._results.put_nowait(message)
+        """Let this come out, as from another thread: not before the sender is done."""
+        if self._receiver is None:
+            self._said.append(message)
+        else:
+            asyncio.get_running_loop().call_soon(self._receiver, message, memoryview(b""))
 
-    def break_off(self, error: PeerLostError) -> None:
-        self._results.put_nowait(error)
+    def break_off(self) -> None:
+        self._end.set()
 
     @property
     def peer(self) -> NodeInfo:
         return NodeInfo(node_id="0" * 64, name="Laptop", version="1", os="", arch="")
 
-    async def receive(self) -> tuple[Message, memoryview]:
-        item = await self._results.get()
-        if isinstance(item, PeerLostError):
-            raise item
-        return item, memoryview(b"")
+    def deliver_to(self, receiver: Callable[[Message, memoryview], None]) -> None:
+        self._receiver = receiver
+        said, self._said = self._said, []
+        for message in said:
+            self.say(message)
+
+    async def wait_closed(self) -> None:
+        await self._end.wait()
 
     def close(self) -> None:
         self.is_closed = True

@@ -148,7 +148,7 @@ class FakeComputer:
         await self._do("unload")
         self.is_loaded = False
 
-    async def connect(self, port: int) -> FakeChain:
+    async def connect(self, port: int, reactor: object) -> FakeChain:
         await self._do("connect")
         self.chains.append(FakeChain())
         return self.chains[-1]

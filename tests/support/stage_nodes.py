@@ -11,7 +11,8 @@ from potluck.cluster.stage_messages import LoadProgress, LoadStage, StageLoaded,
 from potluck.errors import PotluckError
 from potluck.ids import Digest, HomeId
 from potluck.net.identity import Identity
-from potluck.net.transport import Link, dial
+from potluck.net.reactor import Reactor, ReactorThread
+from potluck.net.transport import Link, StepLink, dial, dial_steps
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Address, Hop, NodeInfo, StepFailed, TensorInfo
 
@@ -98,15 +99,26 @@ class StageNode:
         progress: list[LoadProgress] = []
         return await self.handle.load(stage, progress.append), progress
 
-    async def connect(self, to: "StageNode", *, home: HomeId | None = None) -> Link:
+    async def connect(self, to: "StageNode") -> Link:
         """An activation connection from this node to another's stage process."""
         return await dial(
             [to.address],
             self.identity,
-            home=home or self.home,
+            home=self.home,
             peer=to.identity.node_id,
             purpose="activations",
             me=self.me,
+        )
+
+    async def connect_steps(self, to: "StageNode", reactor: Reactor) -> StepLink:
+        """The same for a driver."""
+        return await dial_steps(
+            [to.address],
+            self.identity,
+            home=self.home,
+            peer=to.identity.node_id,
+            me=self.me,
+            reactor=reactor,
         )
 
 
@@ -119,10 +131,12 @@ class Driver:
         self._epoch = epoch
 
     async def __aenter__(self) -> Pipeline:
-        first = await self._master.connect(self._stages[0])
+        self._thread = ReactorThread("driver")
+        self._thread.start()
+        first = await self._master.connect_steps(self._stages[0], self._thread.reactor)
         last = first
         if len(self._stages) > 1:
-            last = await self._master.connect(self._stages[-1])
+            last = await self._master.connect_steps(self._stages[-1], self._thread.reactor)
         self.pipeline = Pipeline(
             epoch=self._epoch, first=first, last=last, stages=len(self._stages)
         )
@@ -133,3 +147,4 @@ class Driver:
         self.pipeline.shut()
         self._running.cancel()
         await asyncio.wait([self._running])
+        self._thread.stop()

@@ -89,32 +89,32 @@ class Bench:
         return BenchProgress(state="measuring", fraction=fraction, message=message)
 
     async def _decode(self) -> None:
-        """Tokens after a short prompt, with rounds between them."""
-        samples, waiting = self._samples, 0
-        tokens = self._tokens(SHORT_PROMPT, limit=1 + self._request.tokens)
-        async with aclosing(tokens):
-            await anext(tokens)
-            async for token in tokens:
-                samples.decoded.append(token)
-                waiting += 1
-                if waiting == TURN:  # the pipeline stands still meanwhile
-                    waiting = 0
-                    await self._round()
-        if waiting:
+        """Tokens after a short prompt, with rounds between them, when the pipeline stands still."""
+        ids = self._prompt(SHORT_PROMPT)
+        for begin in range(0, self._request.tokens, TURN):
+            count = min(TURN, self._request.tokens - begin)
+            tokens = self._tokens(ids, limit=1 + count)
+            async with aclosing(tokens):
+                ids.append((await anext(tokens)).token_id)
+                async for token in tokens:
+                    self._samples.decoded.append(token)
+                    ids.append(token.token_id)
             await self._round()
 
     async def _prefill(self) -> None:
-        tokens = self._tokens(self._request.prompt, limit=1 + PROMPT_DECODE)
+        tokens = self._tokens(self._prompt(self._request.prompt), limit=1 + PROMPT_DECODE)
         async with aclosing(tokens):
             self._samples.prefill_s.append((await anext(tokens)).seconds)
             async for token in tokens:
                 self._samples.after_prompt.append(token)
 
-    def _tokens(self, prompt: int, *, limit: int) -> AsyncGenerator[Token, None]:
-        """In a session of its own, since no two prompts begin alike."""
+    def _prompt(self, count: int) -> list[int]:
+        """For a session of its own, since no two prompts begin alike."""
         vocabulary = self._deployment.planned.model.config.vocab_size
-        ids = [self._random.randrange(vocabulary) for _ in range(prompt)]
-        return self._generator.tokens(ids, Sampling(), limit=limit, usage=Usage())
+        return [self._random.randrange(vocabulary) for _ in range(count)]
+
+    def _tokens(self, prompt: Sequence[int], *, limit: int) -> AsyncGenerator[Token, None]:
+        return self._generator.tokens(prompt, Sampling(), limit=limit, usage=Usage())
 
     async def _round(self) -> None:
         """Time the parts of every stage once, at the depth of the tokens that are decoded."""

@@ -99,7 +99,8 @@ async def complete(
     usage = Usage()
     text = _Text(speaker.chat, request)
     reason: FinishReason = "length"
-    stream = speaker.generator.tokens(prompt, sampling, limit=limit, usage=usage)
+    stops = () if request.ignore_eos else speaker.chat.stop_ids
+    stream = speaker.generator.tokens(prompt, sampling, limit=limit, usage=usage, stops=stops)
     async with aclosing(stream):
         async for token in stream:
             clock.add(token)

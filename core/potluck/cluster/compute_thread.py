@@ -1,29 +1,49 @@
-"""The one thread that computes, behind a queue."""
+"""The one thread that computes, and waits for steps while it has nothing to compute.
+
+A token passes from the kernel to torch and back without another thread in between. Whatever takes
+longer than a token is done with relief: a second thread reads and writes the links meanwhile.
+"""
 
 import asyncio
-import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TypeVar
+
+from potluck.net.reactor import Reactor
 
 _T = TypeVar("_T")
 
 
 class ComputeThread(threading.Thread):
-    """Runs what it is given, one after the other, until the process ends."""
+    """Runs what it is given and what its reactor's links bring, one after the other, for ever."""
 
     def __init__(self) -> None:
         super().__init__(name="compute", daemon=True)
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.reactor = Reactor()
+        self._relief = _Relief(self.reactor)
 
     def run(self) -> None:
-        while True:
-            self._jobs.get()()
+        self._relief.start()
+        with self._relief.turn:
+            while True:
+                while self.reactor.work():
+                    pass
+                self.reactor.turn()
+
+    @contextmanager
+    def relieved(self) -> Iterator[None]:
+        """Compute for long, on this thread: the links are served by another until it is over."""
+        self._relief.begin()
+        try:
+            yield
+        finally:
+            self._relief.end()
 
     def submit(self, job: Callable[[], None]) -> None:
         """Run a job that handles its own errors."""
-        self._jobs.put(job)
+        self.reactor.put(lambda: self._run(job))
 
     async def call(self, function: Callable[[], _T]) -> _T:
         """Run a function, and return or raise what it does."""
@@ -37,5 +57,35 @@ class ComputeThread(threading.Thread):
             except BaseException as error:  # noqa: BLE001 - it is raised where it is awaited
                 future.set_exception(error)
 
-        self._jobs.put(job)
+        self.submit(job)
         return await asyncio.wrap_future(future)
+
+    def _run(self, job: Callable[[], None]) -> None:
+        with self.relieved():
+            job()
+
+
+class _Relief(threading.Thread):
+    """Takes the turns at the reactor while it is asked to."""
+
+    def __init__(self, reactor: Reactor) -> None:
+        super().__init__(name="relief", daemon=True)
+        self.turn = threading.Lock()  # whoever holds it may call the reactor's `turn`
+        self._reactor = reactor
+        self._is_wanted = threading.Event()
+
+    def run(self) -> None:
+        while True:
+            self._is_wanted.wait()
+            with self.turn:
+                while self._is_wanted.is_set():
+                    self._reactor.turn()
+
+    def begin(self) -> None:
+        self._is_wanted.set()
+        self.turn.release()
+
+    def end(self) -> None:
+        self._is_wanted.clear()
+        self._reactor.wake()
+        self.turn.acquire()

@@ -20,7 +20,9 @@ from potluck.model.schemes import Scheme
 from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.net.measure import measure
-from potluck.net.transport import dial
+from potluck.net.reactor import Reactor
+from potluck.net.step_link import StepLink
+from potluck.net.transport import dial, dial_steps
 from potluck.store.fetch import send_tensors
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
@@ -220,9 +222,16 @@ class LocalComputer:
         if self._lent_to() is None:  # else what is loaded there is not ours
             await together(stage.unload() for stage in self._engines.running())
 
-    async def connect(self, port: int) -> Link:
-        here = (Address(host="127.0.0.1", port=port),)
-        return await self._dial(self._home(), self.node_id, here, "activations")
+    async def connect(self, port: int, reactor: Reactor) -> StepLink:
+        return await dial_steps(
+            (Address(host="127.0.0.1", port=port),),
+            self._identity,
+            home=self._home(),
+            peer=self.node_id,
+            me=self._me(),
+            reactor=reactor,
+            timeout_s=DIAL_TIMEOUT_S,
+        )
 
 
 def _files(assign: Assign, sources: Mapping[Digest, TensorSource]) -> Sequence[TensorFile]:
@@ -339,9 +348,16 @@ class RemoteComputer:
     async def unload(self, epoch: int) -> None:
         await self._ask(Unload(epoch=epoch), Unloaded, UNLOAD_TIMEOUT_S)
 
-    async def connect(self, port: int) -> Link:
-        addresses = [Address(host=a.host, port=port) for a in self.addresses]
-        return await self._dial(addresses, "activations")
+    async def connect(self, port: int, reactor: Reactor) -> StepLink:
+        return await dial_steps(
+            [Address(host=a.host, port=port) for a in self.addresses],
+            self._identity,
+            home=self.link.home,
+            peer=self.node_id,
+            me=self._me(),
+            reactor=reactor,
+            timeout_s=DIAL_TIMEOUT_S,
+        )
 
     async def _dial(self, addresses: Sequence[Address], purpose: Purpose) -> Link:
         return await dial(

@@ -21,6 +21,7 @@ from potluck.cluster.tasks import together
 from potluck.errors import PotluckError, format_bytes
 from potluck.ids import NodeId
 from potluck.model.schemes import Cache, Scheme
+from potluck.net.reactor import ReactorThread
 from potluck.plan.placement import Plan, Stage
 from potluck.plan.prefill import best_chunk
 from potluck.store.registry import LocalModel
@@ -103,6 +104,7 @@ class Deployment:
         ]
         self.pipeline: Pipeline | None = None
         self.room: Room | None = None  # of the computer that has the least
+        self._driver: ReactorThread | None = None  # receives what the last stage says
         self._running: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[object] | None = None
         self._failure: PotluckError | None = None
@@ -255,18 +257,22 @@ class Deployment:
 
     async def _connect(self, ports: Sequence[int]) -> tuple[ActivationLink, ActivationLink]:
         """The driver's links to the first stage and to the last; one where these are the same."""
-        first = await self.tasks[0].member.connect(ports[0])
-        last = first
+        driver = ReactorThread("driver")
+        links: list[ActivationLink] = []
         try:
-            if len(self.tasks) > 1:
-                last = await self.tasks[-1].member.connect(ports[-1])
+            for index in sorted({0, len(self.tasks) - 1}):
+                link = await self.tasks[index].member.connect(ports[index], driver.reactor)
+                links.append(link)
             if self._failure is not None:
                 raise self._failure
         except BaseException:
-            first.close()
-            last.close()
+            for link in links:
+                link.close()
+            driver.reactor.close()
             raise
-        return first, last
+        driver.start()
+        self._driver = driver
+        return links[0], links[-1]
 
     def fail(self, error: PotluckError) -> None:
         """A computer of the plan is gone: what runs or is on its way ends with this error."""
@@ -282,6 +288,8 @@ class Deployment:
             self.pipeline.shut()
             self._running.cancel()
             await asyncio.wait([self._running])
+        if self._driver is not None:
+            self._driver.stop()
         if unload:
             members = {task.stage.node: task.member for task in self.tasks}.values()
             results = await asyncio.gather(

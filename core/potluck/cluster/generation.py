@@ -9,19 +9,20 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import msgspec
 
-from potluck.cluster.pipeline import Pipeline, Room
+from potluck.cluster.pipeline import PendingStep, Pipeline, Room
 from potluck.errors import EngineError, NeedReplayError, PromptError, UnknownSessionError
 from potluck.ids import SessionId
 from potluck.wire.messages import MAX_HISTORY, Result, Sampling, TokenLogprob
 
 CHUNK_TOKENS = 256  # of prefill, where no forecast says what is best
 MAX_SESSIONS = 4  # conversations whose caches are kept; the stages' memory may hold fewer
+_AHEAD = 2  # steps: one under way while its caller looks at a token, one that follows at once
 _REPLAYS = 4  # a stage that loses its cache more often than this in one step is broken
 
 
@@ -102,9 +103,17 @@ class Generator:
         self._released = asyncio.Condition()
 
     async def tokens(
-        self, prompt: Sequence[int], sampling: Sampling, *, limit: int, usage: Usage
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        limit: int,
+        usage: Usage,
+        stops: Collection[int] = (),
     ) -> AsyncGenerator[Token, None]:
         """Yield at most `limit` tokens after the prompt. Closing the iterator ends the request.
+
+        The pipeline goes on while the caller looks at a token, unless it is one of the `stops`.
 
         Raises:
             PromptError: the prompt is empty or does not fit the context with one token after it.
@@ -122,10 +131,23 @@ class Generator:
                 self.pipeline.trim(session.id, keep)
                 del session.tokens[keep:]
             token = await self._advance(session, prompt[keep:], _with_history(sampling, prompt))
-            for count in range(1, limit + 1):
-                yield token
-                if count < limit:
-                    token = await self._advance(session, [token.token_id], sampling)
+            ahead = _Ahead(self.pipeline, session, sampling, stops)
+            try:
+                for left in range(limit - 1, -1, -1):
+                    ahead.go_on(left)
+                    yield token
+                    if left:
+                        token = await self._next(ahead, token)
+            finally:
+                ahead.stop()
+
+    async def _next(self, ahead: "_Ahead", token: Token) -> Token:
+        """The token after this one; sent again the usual way when a stage has lost its cache."""
+        try:
+            return await ahead.next()
+        except (NeedReplayError, UnknownSessionError):
+            ahead.give_up()
+            return await self._advance(ahead.session, [token.token_id], ahead.sampling)
 
     def _check(self, prompt: Sequence[int]) -> None:
         if not prompt:
@@ -193,21 +215,14 @@ class Generator:
                 position = error.data.get("position")
                 start = min(start, position) if isinstance(position, int) else 0
             else:
-                assert result.token_id is not None
-                return Token(
-                    token_id=result.token_id,
-                    logprob=result.logprob,
-                    top=result.top,
-                    seconds=self._clock() - started,
-                    compute_ms=result.compute_ms,
-                )
+                return _token(result, self._clock() - started)
             self.pipeline.trim(session.id, start)
             sampling = _with_history(sampling, session.tokens)
         raise EngineError("A computer keeps losing this conversation's cache. Try a new one.")
 
     async def _run(self, session: _Session, start: int, sampling: Sampling) -> Result:
         """Send `session.tokens[start:]` in chunks, as many under way as keep every stage busy."""
-        under_way: deque[asyncio.Future[Result]] = deque()
+        under_way: deque[PendingStep] = deque()
         result: Result | None = None
         try:
             size = self._chunk_tokens(len(session.tokens) - start)
@@ -225,15 +240,67 @@ class Generator:
                     )
                 )
                 while len(under_way) > self.pipeline.stages or (is_last and under_way):
-                    result = await self.pipeline.finish_step(under_way.popleft())
+                    result = (await self.pipeline.finish_step(under_way.popleft())).result
         finally:
-            for future in under_way:  # the first failure is enough; the rest follow from it
-                future.add_done_callback(_ignore)
-                future.cancel()
+            for step in under_way:  # the first failure is enough; the rest follow from it
+                self.pipeline.give_up(step)
         assert result is not None
         return result
 
 
-def _ignore(future: asyncio.Future[Result]) -> None:
-    if not future.cancelled():
-        future.exception()
+class _Ahead:
+    """The steps that follow a token, asked for before the token is known."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        session: _Session,
+        sampling: Sampling,
+        stops: Collection[int],
+    ) -> None:
+        self.session = session
+        self.sampling = sampling
+        self._pipeline = pipeline
+        self._stops = stops
+        self._steps: deque[PendingStep] = deque()
+
+    def go_on(self, left: int) -> None:
+        """Ask for the next steps, at most so many."""
+        while len(self._steps) < min(_AHEAD, left):
+            self.session.step += 1
+            step = self._pipeline.follow(
+                self.session.id, step=self.session.step, sampling=self.sampling, stops=self._stops
+            )
+            self._steps.append(step)
+
+    async def next(self) -> Token:
+        """The token of the next step."""
+        step = self._steps[0]
+        arrived = await self._pipeline.finish_step(step)
+        assert step.token is not None
+        self._steps.popleft()
+        self.session.tokens.append(step.token)
+        return _token(arrived.result, arrived.seconds)
+
+    def give_up(self) -> list[int]:
+        """Wait for nothing more; the tokens that were sent already."""
+        steps = list(self._steps)
+        self._steps.clear()
+        for step in steps:
+            self._pipeline.give_up(step)
+        return [step.token for step in steps if step.token is not None]
+
+    def stop(self) -> None:
+        """The same, with what was sent in the session, whose caches it will be in."""
+        self.session.tokens.extend(self.give_up())
+
+
+def _token(result: Result, seconds: float) -> Token:
+    assert result.token_id is not None
+    return Token(
+        token_id=result.token_id,
+        logprob=result.logprob,
+        top=result.top,
+        seconds=seconds,
+        compute_ms=result.compute_ms,
+    )

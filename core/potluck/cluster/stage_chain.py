@@ -1,7 +1,7 @@
 """The connections that steps come and go by: from the stage before, to the next one or the driver.
 
-Whatever concerns a session goes through the computing thread's queue in the order in which it came,
-and leaves in that order.
+Messages are handled on the computing thread, in the order in which they came, and what follows from
+one leaves from there, before the next is looked at.
 """
 
 import asyncio
@@ -9,15 +9,16 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from potluck.cluster.compute_thread import ComputeThread
 from potluck.cluster.pipeline import computer_lost
-from potluck.cluster.stage_steps import SessionMessage, apply
+from potluck.cluster.stage_steps import SessionMessage, apply, is_long
 from potluck.engine.measuring import StageMeter
 from potluck.engine.stage import Stage
 from potluck.errors import EngineError, NeedReplayError, PeerLostError, PotluckError
 from potluck.ids import HomeId, NodeId
-from potluck.net.link import Link
+from potluck.net.step_link import StepLink
 from potluck.wire.measuring_messages import StageTimes
 from potluck.wire.messages import (
     Attach,
@@ -43,8 +44,8 @@ class LoadedStage:
     epoch: int
     previous: NodeId | None  # whose hidden states it takes; None: the first stage
     stage: Stage
-    next_link: Link | None  # None: the last stage, which answers the driver
-    driver: Link | None = None
+    next_link: StepLink | None  # None: the last stage, which answers the driver
+    driver: StepLink | None = None
     held: "deque[Result]" = field(default_factory=lambda: deque(maxlen=HELD_RESULTS))
     meter: StageMeter | None = None  # once it was measured
 
@@ -55,7 +56,7 @@ class LoadedStage:
             self.meter = StageMeter(self.stage, position)
         return self.meter.round()
 
-    def takes_steps_of(self, link: Link) -> bool:
+    def takes_steps_of(self, link: StepLink) -> bool:
         """Whether the peer is the one before this stage: another computer, or the driver itself."""
         if link.home != self.home:
             return False
@@ -64,7 +65,7 @@ class LoadedStage:
         return link.peer.node_id == self.previous
 
     @property
-    def output(self) -> Link | None:
+    def output(self) -> StepLink | None:
         return self.driver if self.next_link is None else self.next_link
 
 
@@ -73,7 +74,7 @@ class StageChain:
 
     Args:
         name: of this computer.
-        tell: says to the node that a step could not be done.
+        tell: says to the node that a step could not be done; called in the event loop.
     """
 
     def __init__(
@@ -85,20 +86,15 @@ class StageChain:
         self._tell = tell
         self._loop = asyncio.get_running_loop()
 
-    async def serve_link(self, link: Link) -> None:
+    async def serve_link(self, link: StepLink) -> None:
         """Take steps from the stage before, or from the driver, until the connection ends."""
         if link.purpose != "activations":
             return
-        link.deliver_to(lambda message, payload: self._receive(link, message, payload))
-        try:
-            await link.receive()  # all is delivered: what comes here is the end
-        except PeerLostError as error:
-            logger.info("activation link ended peer=%s: %s", link.peer.name, error)
-        finally:
-            if self.loaded is not None and self.loaded.driver is link:
-                self.loaded.driver = None
+        link.deliver_to(partial(self._receive, link))
+        await link.wait_closed()
+        logger.info("activation link ended peer=%s: %s", link.peer.name, link.error)
 
-    def _receive(self, link: Link, message: Message, payload: memoryview) -> None:
+    def _receive(self, link: StepLink, message: Message, payload: memoryview) -> None:
         loaded = self.loaded
         match message:
             case Attach():
@@ -114,31 +110,34 @@ class StageChain:
             case OpenSession() | Forward() | TrimSession() | CloseSession():
                 if loaded is None:
                     self._fail(message, computer_lost(self._name, "gave its part back"))
-                elif loaded.takes_steps_of(link):
-                    self._compute.submit(lambda: self._step(loaded, message, payload))
-                else:
+                elif not loaded.takes_steps_of(link):
                     logger.warning("steps of %s are not for this stage", link.peer.name)
+                elif is_long(message):
+                    with self._compute.relieved():
+                        self._step(loaded, message, payload)
+                else:
+                    self._step(loaded, message, payload)
             case _:
                 logger.debug("activation link ignores op=%s", type(message).__name__)
 
     def _step(self, loaded: LoadedStage, message: SessionMessage, payload: memoryview) -> None:
-        """On the computing thread: do it, and hand on what follows from it."""
+        """Do it, and hand on what follows from it."""
         try:
             sent, data = apply(loaded.stage, message, payload)
         except PotluckError as error:
-            self._loop.call_soon_threadsafe(self._fail, message, error)
+            self._fail(message, error)
         except Exception as error:  # the boundary to torch: one step failed, the stage lives on
             logger.exception("step failed")
-            failure = EngineError(f"{self._name} failed in a step: {error}")
-            self._loop.call_soon_threadsafe(self._fail, message, failure)
+            self._fail(message, EngineError(f"{self._name} failed in a step: {error}"))
         else:
-            self._loop.call_soon_threadsafe(self._send_on, loaded, sent, data)
+            self._send_on(loaded, sent, data)
 
     def _send_on(self, loaded: LoadedStage, message: Message, payload: memoryview) -> None:
         link = loaded.output
         if isinstance(message, SessionMessage) and loaded.next_link is None:
             return  # the chain ends here
-        if link is None:  # the driver's connection to here may be slower than its first step
+        if link is None or (loaded.next_link is None and link.is_closed):
+            # The driver's connection to here may be slower than its first step.
             assert isinstance(message, Result)
             loaded.held.append(message)
             return
@@ -151,7 +150,8 @@ class StageChain:
         if not isinstance(message, Forward | Result):
             return
         position = error.data.get("position") if isinstance(error, NeedReplayError) else None
-        self._tell(
+        self._loop.call_soon_threadsafe(
+            self._tell,
             StepFailed(
                 epoch=message.epoch,
                 session=message.session,
@@ -159,23 +159,26 @@ class StageChain:
                 kind=error.code,
                 message=error.message,
                 position=position if isinstance(position, int) else None,
-            )
+            ),
         )
 
-    async def watch(self, loaded: LoadedStage, link: Link) -> None:
+    async def watch(self, loaded: LoadedStage, link: StepLink) -> None:
         """The next stage sends nothing back; reading is how the end of the link is noticed."""
-        try:
-            await link.receive()
-        except PeerLostError:
-            if self.loaded is loaded:
-                logger.warning("next stage is lost peer=%s", link.peer.name)
-                lost = computer_lost(link.peer.name)
-                self._tell(
-                    StepFailed(
-                        epoch=loaded.epoch,
-                        session="-",
-                        step=0,
-                        kind=lost.code,
-                        message=lost.message,
-                    )
+        link.deliver_to(_ignore)
+        await link.wait_closed()
+        if self.loaded is loaded:
+            logger.warning("next stage is lost peer=%s", link.peer.name)
+            lost = computer_lost(link.peer.name)
+            self._tell(
+                StepFailed(
+                    epoch=loaded.epoch,
+                    session="-",
+                    step=0,
+                    kind=lost.code,
+                    message=lost.message,
                 )
+            )
+
+
+def _ignore(message: Message, payload: memoryview) -> None:
+    logger.debug("the next stage says op=%s", type(message).__name__)

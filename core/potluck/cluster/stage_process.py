@@ -2,10 +2,10 @@
 
     python -m potluck.cluster.stage_process        started by the node, never by a person
 
-Three threads: asyncio for the connections, one that computes (torch is used in no other), one that
-waits for the node's messages on stdin. Whatever concerns a session goes through the computing thread's
-queue in the order in which it came, and leaves in that order. When stdin ends the node is gone, and
-so is this process.
+Four threads: asyncio for the node's requests and the beginning of connections; one that computes, and
+receives and sends steps itself (torch is used in no other); one that does the latter for it while it
+computes for long; and one that waits for the node's messages on stdin. When stdin ends the node is
+gone, and so is this process.
 """
 
 import asyncio
@@ -69,7 +69,8 @@ from potluck.ids import HomeId, NodeId
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint, usable_memory, working_bytes
 from potluck.net.identity import Identity
-from potluck.net.transport import Link, Listener, dial
+from potluck.net.link_kind import step_links
+from potluck.net.transport import Listener, StepLink, dial_steps
 from potluck.wire.messages import (
     DeviceInfo,
 )
@@ -113,7 +114,10 @@ class StageServer:
         self._compute.submit(lambda: use(self._device))
         self._tasks.spawn(self._try_device())
         async with Listener(
-            self._identity, me=lambda: self._me, on_link=self._chain.serve_link
+            self._identity,
+            me=lambda: self._me,
+            on_link=self._chain.serve_link,
+            kind=step_links(self._compute.reactor),
         ) as listener:
             self._tell(Ready(devices=self._all_lent(), activation_port=listener.port))
             self._tasks.spawn(self._report_memory())
@@ -208,15 +212,15 @@ class StageServer:
         self._check_wanted(message)
         self._check_room(message)
         home = HomeId(message.home)
-        next_link: Link | None = None
+        next_link: StepLink | None = None
         if (hop := message.next_hop) is not None:
-            next_link = await dial(
+            next_link = await dial_steps(
                 hop.addresses,
                 self._identity,
                 home=home,
                 peer=NodeId(hop.node_id),
-                purpose="activations",
                 me=self._me,
+                reactor=self._compute.reactor,
                 timeout_s=DIAL_TIMEOUT_S,
             )
         try:

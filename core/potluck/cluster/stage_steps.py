@@ -21,6 +21,11 @@ from potluck.wire.messages import (
 SessionMessage: TypeAlias = OpenSession | Forward | TrimSession | CloseSession
 
 
+def is_long(message: SessionMessage) -> bool:
+    """Whether it takes longer than a token: the links should be served meanwhile."""
+    return isinstance(message, Forward) and message.tensor.shape[0] > 1
+
+
 def apply(stage: Stage, message: SessionMessage, payload: memoryview) -> tuple[Message, memoryview]:
     """Do what a message says; what the next stage or the driver gets to see of it."""
     session = SessionId(message.session)

@@ -18,6 +18,7 @@ from potluck.errors import (
     RemoteProtocolError,
 )
 from potluck.ids import Digest, NodeId
+from potluck.net.reactor import Reactor
 from potluck.plan.placement import Stage
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
@@ -73,7 +74,7 @@ class Member(Protocol):
         self, epoch: int, position: int, device: DeviceId | None
     ) -> StageTimes: ...  # of its stage on that device
     async def unload(self, epoch: int) -> None: ...
-    async def connect(self, port: int) -> ActivationLink: ...
+    async def connect(self, port: int, reactor: Reactor) -> ActivationLink: ...
 
 
 @dataclass(slots=True, kw_only=True)
