@@ -131,7 +131,7 @@ def test_of_changes_in_a_row_the_last_one_stays(run) -> None:
 
             await a.until(lambda found: found[0].joinable)
             await a.discovery.refresh()
-            (found,) = a.discovery.peers()
+            (found,) = a.found()
             assert (found.role, found.joinable) == ("worker", True)
 
     run(main())
