@@ -144,6 +144,23 @@ def test_work_wakes_a_thread_that_waits() -> None:
     assert not thread.is_alive()
 
 
+def test_work_that_fails_is_in_the_log_and_the_thread_lives_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    thread = ReactorThread("test")
+    thread.start()
+    done = threading.Event()
+    thread.reactor.put(fail)
+    thread.reactor.put(done.set)
+    assert done.wait(10)
+    assert "a bug" in caplog.text
+    thread.stop()
+    thread.join(10)
+
+
 def test_a_thread_that_stops_ends_its_links() -> None:
     thread, link = ReactorThread("test"), FakeLink()
     thread.reactor.add(link, lambda message, payload: None)

@@ -23,7 +23,7 @@ SessionMessage: TypeAlias = OpenSession | Forward | TrimSession | CloseSession
 
 def is_long(message: SessionMessage) -> bool:
     """Whether it takes longer than a token: the links should be served meanwhile."""
-    return isinstance(message, Forward) and message.tensor.shape[0] > 1
+    return isinstance(message, Forward) and message.tensor.shape[:1] != (1,)
 
 
 def apply(stage: Stage, message: SessionMessage, payload: memoryview) -> tuple[Message, memoryview]:

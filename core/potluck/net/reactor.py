@@ -5,6 +5,7 @@ nobody in between. While it computes for long, another thread takes its turns he
 keep flowing in and out. What arrives becomes work in one queue, in the order in which it came.
 """
 
+import logging
 import selectors
 import socket
 import threading
@@ -16,6 +17,8 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from potluck.wire.messages import Message
+
+logger = logging.getLogger(__name__)
 
 INBOX_LIMIT = 64 << 20  # bytes that wait for their turn before reading stops: a prompt's chunks
 _MESSAGE_COST = 1024  # what a message without payload counts there
@@ -102,7 +105,10 @@ class Reactor:
             return False
         cost, work = self._inbox.popleft()
         self._done += cost
-        work()
+        try:
+            work()
+        except Exception:  # the boundary of a thread that others rely on
+            logger.exception("work failed")
         return True
 
     def close(self) -> None:
