@@ -44,6 +44,19 @@ def test_what_is_no_name_is_refused(text: str) -> None:
         name(text)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "span"),
+    [
+        (1, 1 << 20, "from 1 to 1048576$"),
+        (0.5, 2.0, "from 0.5 to 2$"),
+        (1, float("inf"), "of 1 or more$"),
+    ],
+)
+def test_bounds_are_written_in_full(low: float, high: float, span: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=span):
+        number(float, low, high)("none")
+
+
 @pytest.mark.parametrize("text", ["0", "65", "1.5", "many"])
 def test_what_is_no_such_number_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="whole number from 1 to 64"):

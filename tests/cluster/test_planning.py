@@ -1,6 +1,7 @@
 """Who is waited for, what a plan is made of, and which scheme is taken."""
 
 import asyncio
+import dataclasses
 
 import pytest
 from fake_cluster import devices, failing, run, until
@@ -9,7 +10,10 @@ from fake_home import SPLIT, Home, small
 from potluck.api.schema import PlanRequest
 from potluck.cluster.planning import schemes_of
 from potluck.cluster.survey import shape_of
+from potluck.cluster.views import plan_view
 from potluck.errors import EngineError, InvalidLayersError, UsageError
+from potluck.model.nearest import explain_more_bits
+from potluck.model.quantized import Quantization
 from potluck.model.shapes import SHAPES
 from potluck.store.registry import LocalModel, random_model
 
@@ -131,6 +135,22 @@ def test_auto_takes_the_best_quality_that_fits_and_says_why(home: Home) -> None:
         home.desk.devices = (small(home.desk, 10_000_000),)
         planned = await home.master.plan(PlanRequest(model="big", context=64))
         assert (planned.scheme, planned.note) == ("f32", "")
+
+    run(main())
+
+
+def test_a_model_held_in_more_bits_than_it_is_stored_in_is_said_with_the_plan(home: Home) -> None:
+    async def main() -> None:
+        stored = Quantization(method="awq", bits=4, group_size=128, is_symmetric=False)
+        config = dataclasses.replace(home.model.config, quantization=stored)
+        home.model = dataclasses.replace(home.model, config=config)
+
+        planned = await home.master.plan(PlanRequest(model="big", context=64))
+        asked = await home.master.plan(PlanRequest(model="big", context=64, scheme="int8"))
+
+        assert (planned.scheme, planned.note) == ("int8", explain_more_bits(config))
+        assert (asked.scheme, asked.note) == ("int8", "")
+        assert "--scheme int4" in plan_view(planned, epoch=1).explanation
 
     run(main())
 

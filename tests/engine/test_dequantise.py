@@ -10,12 +10,13 @@ import quantised_tensors as stored
 import torch
 from quantised_tensors import Quantised, random_matrix
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from potluck.engine.dequantise import StoredRows, fill_from_parts
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
 from potluck.engine.targets import PackedTarget, TensorTarget
 from potluck.errors import BrokenModelError
-from potluck.model.quantized import Quantization
+from potluck.model.quantized import MAX_GROUP, Quantization
 
 # More rows than a piece has, an odd number of them, and groups that are cut off.
 ROWS, INPUTS = 4120, 160
@@ -45,6 +46,10 @@ FORMATS: dict[str, tuple[Quantization, Make]] = {
     "awq, 64": (
         Quantization(method="awq", bits=4, group_size=64),
         lambda w: stored.awq(w, group=64),
+    ),
+    "awq, whole rows": (
+        Quantization(method="awq", bits=4, group_size=None),
+        lambda w: stored.awq(w, group=INPUTS),
     ),
     "packed": (Quantization(method="packed", bits=4, group_size=32), stored.packed),
     "packed, 8 bits, zero points": (
@@ -90,7 +95,8 @@ def test_values_are_those_of_the_format(quantization: Quantization, make: Make) 
 # row, or an integer needs nine bits, the values are packed anew.
 KEPT = {
     "gptq": 4, "gptq, 2 bits": 4, "gptq, whole rows": 4, "gptq, cut off": 4, "packed": 4,
-    "gptq, 8 bits": 8, "gptq, zero points": 8, "gptq 2": 8, "awq": 8, "awq, 64": 8, "integers": 8,
+    "gptq, 8 bits": 8, "gptq, zero points": 8, "gptq 2": 8, "awq": 8, "awq, 64": 8, "awq, whole rows": 8,
+    "integers": 8,
 }  # fmt: skip
 
 
@@ -137,6 +143,61 @@ def test_a_group_that_is_not_there_is_refused(index: int) -> None:
 
     with pytest.raises(BrokenModelError, match="groups that it does not have"):
         fill_from_parts(TensorTarget(torch.empty(16, 64)), gptq(), made.parts)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes how many numbers the largest tensor has that is made meanwhile."""
+
+    numbers = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        made = func(*args, **kwargs or {})
+        if isinstance(made, Tensor):
+            self.numbers = max(self.numbers, made.untyped_storage().nbytes() // made.itemsize)
+        return made
+
+
+@pytest.mark.parametrize(
+    ("quantization", "make"),
+    [
+        (gptq(group_size=MAX_GROUP), lambda w: stored.gptq(w, group=INPUTS)),
+        (
+            gptq(group_size=MAX_GROUP),
+            lambda w: stored.gptq(w, group=INPUTS, symmetric=False),
+        ),
+        (
+            Quantization(method="awq", bits=4, group_size=MAX_GROUP),
+            lambda w: stored.awq(w, group=INPUTS),
+        ),
+        (
+            Quantization(method="packed", bits=4, group_size=MAX_GROUP),
+            lambda w: stored.packed(w, group=INPUTS),
+        ),
+        (
+            Quantization(method="fp8", block=(1 << 16, 1 << 16)),
+            lambda w: stored.fp8(w, block=(48, INPUTS), dtype=torch.float32),
+        ),
+    ],
+    ids=["gptq", "gptq, zero points", "awq", "packed", "fp8"],
+)
+@pytest.mark.parametrize("target", ["tensor", "packed"])
+def test_a_group_wider_than_the_matrix_takes_no_more_memory(
+    quantization: Quantization, make: Make, target: str
+) -> None:
+    made = make(random_matrix(48, INPUTS))
+    filled = torch.empty(48, INPUTS)
+
+    with LargestTensor() as largest:
+        fill_from_parts(
+            TensorTarget(filled) if target == "tensor" else packed_target(48, 4)[1],
+            quantization,
+            made.parts,
+        )
+
+    assert largest.numbers <= 16 * filled.numel()
+    assert target == "packed" or torch.equal(filled, made.values)
 
 
 K_INPUTS = 512

@@ -316,6 +316,22 @@ def test_what_cannot_be_read_is_named(
         read_gguf_words(fields)
 
 
+def test_a_token_longer_than_any_is_not_cut_everywhere() -> None:
+    fields = sentence_piece_fields()
+    half = "a" * 256
+    for token in (half, 2 * half, 2 * half + "a"):
+        fields["tokenizer.ggml.tokens"].append(token)
+        fields["tokenizer.ggml.token_type"].append(1)
+        fields["tokenizer.ggml.scores"].append(-50.0)
+
+    model = json.loads(read_gguf_words(fields)["tokenizer.json"])["model"]
+
+    merged = {left + right for left, right in model["merges"]}
+    assert 2 * half in merged
+    assert 2 * half + "a" not in merged
+    assert 2 * half + "a" in model["vocab"]
+
+
 def test_merges_of_what_is_no_token_are_left_out() -> None:
     fields = fields_of(trained(CUTS["qwen2"]), "qwen2")
     fields["tokenizer.ggml.tokens"].append("中文")

@@ -87,6 +87,23 @@ def test_experts_are_counted_under_both_of_their_names() -> None:
         assert (experts.count, experts.per_token, experts.normalise) == (9, 8, False)
 
 
+@pytest.mark.parametrize(("layers", "experts"), [(61, 256), (60, 384), (48, 512), (128, 256)])
+def test_as_many_experts_as_the_largest_models_have_are_read(layers: int, experts: int) -> None:
+    config = read("Qwen3MoeForCausalLM", num_hidden_layers=layers, num_experts=experts)
+
+    assert config.expert_layers == (True,) * layers
+
+
+def test_layers_times_experts_are_bounded() -> None:
+    many = {"num_hidden_layers": 1024, "num_experts": 1024}
+
+    with pytest.raises(InvalidConfigError, match=r"at most 42 layers with experts.* has 1024"):
+        read("Qwen3MoeForCausalLM", **many)
+    # Layers without them do not count.
+    config = read("Qwen3MoeForCausalLM", **many, decoder_sparse_step=25)
+    assert sum(config.expert_layers) == 40
+
+
 @pytest.mark.parametrize(
     ("architecture", "changes", "words"),
     [

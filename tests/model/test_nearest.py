@@ -1,12 +1,13 @@
 """A model that is stored quantised is held in as few bits, and as exactly, as can be."""
 
 import dataclasses
+import re
 
 import pytest
 from model_folders import CONFIG
 
 from potluck.model.config import ModelConfig
-from potluck.model.nearest import nearest_schemes
+from potluck.model.nearest import explain_more_bits, nearest_schemes
 from potluck.model.quantized import Quantization
 from potluck.model.schemes import Scheme
 
@@ -38,3 +39,36 @@ def test_the_nearest_scheme_comes_first(
     config = dataclasses.replace(ModelConfig.from_dict(CONFIG), quantization=stored)
 
     assert nearest_schemes(config) == nearest
+
+
+@pytest.mark.parametrize(
+    ("stored", "words"),
+    [
+        (Quantization(method="gguf", bits=4, is_symmetric=False), r"4 bits \(GGUF\), with offsets"),
+        (Quantization(method="gguf", bits=6, is_symmetric=False), r"6 bits \(GGUF\)"),
+        (Quantization(method="awq", bits=4, group_size=128, is_symmetric=False), r"\(AWQ\)"),
+        (Quantization(method="packed", bits=4, is_symmetric=False), r"\(compressed-tensors\)"),
+        (Quantization(method="gptq", bits=4, is_reordered=True), "do not stand side by side"),
+    ],
+)
+def test_more_bits_than_are_stored_are_explained(stored: Quantization, words: str) -> None:
+    config = dataclasses.replace(ModelConfig.from_dict(CONFIG), quantization=stored)
+
+    assert re.search(f"{words}.*held in int8.*--scheme int4", explain_more_bits(config))
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        None,
+        Quantization(method="gptq", bits=4, group_size=128),
+        Quantization(method="gptq", bits=8, is_symmetric=False),
+        Quantization(method="fp8"),
+        Quantization(method="gguf", bits=2, is_symmetric=False),
+        Quantization(method="gguf", bits=16),
+    ],
+)
+def test_as_many_bits_as_are_stored_need_no_word(stored: Quantization | None) -> None:
+    config = dataclasses.replace(ModelConfig.from_dict(CONFIG), quantization=stored)
+
+    assert not explain_more_bits(config)

@@ -55,6 +55,20 @@ FLOAT = compressed("float-quantized", num_bits=8, type="float", strategy="channe
 FLOAT_BLOCKS = compressed(
     "float-quantized", num_bits=8, type="float", strategy="block", block_structure=[128, 128]
 )
+# As llm-compressor writes what was applied to the weights alone, and nothing.
+MERGED = W4A16 | {
+    "transform_config": {
+        "config_groups": {
+            "R1": {
+                "apply": [
+                    {"ignore": [], "location": "weight_output", "targets": ["re:.*o_proj$"]},
+                    {"inverse": True, "location": "weight_input", "targets": ["re:.*q_proj$"]},
+                ],
+                "type": "hadamard",
+            }
+        }
+    }
+}
 W8A8 = compressed("int-quantized", num_bits=8, type="int", strategy="channel")
 
 
@@ -83,6 +97,15 @@ def read(given: object) -> Quantization | None:
             Quantization(method="awq", bits=4, group_size=128),
         ),
         (W4A16, Quantization(method="packed", bits=4, group_size=128)),
+        (MERGED, Quantization(method="packed", bits=4, group_size=128)),
+        (
+            W4A16 | {"transform_config": {}, "sparsity_config": {}},
+            Quantization(method="packed", bits=4, group_size=128),
+        ),
+        (
+            W4A16 | {"transform_config": {"config_groups": {}}},
+            Quantization(method="packed", bits=4, group_size=128),
+        ),
         (FLOAT, Quantization(method="fp8")),
         (FLOAT_BLOCKS, Quantization(method="fp8", block=(128, 128))),
         (W8A8, Quantization(method="integers")),
@@ -97,9 +120,26 @@ def test_a_config_without_it_is_of_plain_numbers() -> None:
     assert read_quantization(Fields({})) is None
 
 
+@pytest.mark.parametrize("location", ["input", "output", "k_cache", "q_attn", "new"])
+@pytest.mark.parametrize("usual", [W4A16, FLOAT])
+def test_weights_for_rotated_activations_are_refused(
+    usual: dict[str, object], location: str
+) -> None:
+    steps = [{"location": "weight_input", "inverse": True}, {"location": location}]
+    transform = {"config_groups": {"v": {"type": "hadamard", "apply": steps}}}
+
+    with pytest.raises(InvalidConfigError, match=r"rotated.*config_groups\.v\.apply\.1\.location"):
+        read(usual | {"transform_config": transform})
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        (W4A16 | {"transform_config": {"transform_groups": {}}}, "transform_config.config_groups"),
+        (
+            W4A16 | {"transform_config": {"config_groups": {"v": {"apply": ["input"]}}}},
+            "named fields",
+        ),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
         ({"quant_method": "mxfp4"}, "mxfp4.*It reads GPTQ"),
         ({"bits": 4}, "a method without a name"),

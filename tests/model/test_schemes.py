@@ -38,6 +38,15 @@ EXPERTS = ModelConfig.from_dict(
         "vocab_size": 100,
     }
 )
+GEMMA = ModelConfig.from_dict(
+    {
+        "architectures": ["Gemma2ForCausalLM"],
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "vocab_size": 100,
+    }
+)
 MATRIX = "model.layers.0.mlp.up_proj.weight"
 
 
@@ -87,5 +96,11 @@ def test_auto_begins_with_what_loses_nothing() -> None:
     large = 10 * SMALL_MODEL_BYTES
     packed = ("int8", "int4-head8", "int4")
     assert schemes_to_try(LLAMA, {"BF16"}, large) == ("bf16", *packed)
-    assert schemes_to_try(LLAMA, {"F16"}, SMALL_MODEL_BYTES - 1) == ("f32", "bf16", *packed)
+    assert schemes_to_try(LLAMA, {"F16", "F32"}, large) == ("f16", *packed)  # norms are f32 in GGUF
+    assert schemes_to_try(LLAMA, {"F16", "BF16"}, large) == ("bf16", *packed)
+    assert schemes_to_try(LLAMA, {"F16"}, SMALL_MODEL_BYTES - 1) == ("f32", "f16", *packed)
     assert schemes_to_try(LLAMA, {"F32"}, large) == ("f32", "bf16", *packed)
+
+
+def test_hidden_states_beyond_f16_are_kept_in_bf16() -> None:
+    assert schemes_to_try(GEMMA, {"F16"}, 10 * SMALL_MODEL_BYTES)[0] == "bf16"

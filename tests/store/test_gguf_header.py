@@ -103,7 +103,7 @@ def test_fields_and_tensors_are_those_that_the_package_reads(path: Path) -> None
         (header(field(b"k", 8, text(b"v", claimed=HUGE)), fields=1), "bytes of a text"),
         (header(field(b"k", 8, text(b"v", claimed=1 << 23)), fields=1), "cut off"),
         (header(field(b"k", 13, b""), fields=1), "unknown kind 13"),
-        (header(field(b"k", 9, struct.pack("<IQ", 8, HUGE)), fields=1), "entries of a list"),
+        (header(field(b"k", 9, struct.pack("<IQ", 8, HUGE)), fields=1), "entries of lists"),
         (header(field(b"k", 9, struct.pack("<IQ", 4, 1 << 20)), fields=1), "cut off"),
         (header(field(b"k", 9, struct.pack("<IQ", 9, 1)), fields=1), "unknown kind 9"),
         (header(*[field(b"k", 4, bytes(4))] * 2, fields=2), "field k twice"),
@@ -138,6 +138,20 @@ def test_a_header_of_absurd_size_is_not_read(path: Path, monkeypatch: pytest.Mon
     path.write_bytes(header(field(b"k", 8, text(bytes(200))), fields=1))
 
     with pytest.raises(BrokenModelError, match="header has more than 100 B"):
+        read_gguf_header(path)
+
+
+def test_lists_have_a_bound_together(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gguf_header, "MAX_ENTRIES", 10)
+    numbers = field(b"a", 9, struct.pack("<IQ", 0, 6) + bytes(6))
+    texts = struct.pack("<IQ", 8, 4) + 4 * text(b"x")
+
+    path.write_bytes(header(numbers, field(b"b", 9, texts), fields=2))
+    assert read_gguf_header(path).metadata == {"a": [0] * 6, "b": ["x"] * 4}
+
+    more = field(b"c", 9, struct.pack("<IQ", 1, 1) + bytes(1))
+    path.write_bytes(header(numbers, field(b"b", 9, texts), more, fields=3))
+    with pytest.raises(BrokenModelError, match="1 more entries of lists; 0 are allowed"):
         read_gguf_header(path)
 
 

@@ -261,6 +261,23 @@ def test_words_are_made_once_for_a_file_that_stays(
     assert len(made) == 2
 
 
+def test_the_words_of_a_file_that_is_gone_are_removed(make: Make, tmp_path: Path) -> None:
+    _, folder = make("llama")
+    gone, kept = (write_gguf(folder, tmp_path / f"{name}.gguf") for name in ("gone", "kept"))
+    settle(gone)  # the other one is so young that its words are made again each time
+    words = [open_model(file, cache_dir=tmp_path / "cache").words for file in (gone, kept)]
+    old = tmp_path / "cache" / "gguf" / "00ff"
+    old.mkdir()
+    (old / "made.json").write_text('{"version":1,"stamp":{"size":1,"mtime_ns":2,"ctime_ns":3}}')
+    gone.unlink()
+
+    third = write_gguf(folder, tmp_path / "third.gguf")
+    words.append(open_model(third, cache_dir=tmp_path / "cache").words)
+
+    assert set((tmp_path / "cache" / "gguf").iterdir()) == set(words[1:])
+    assert all((path / "tokenizer.json").is_file() for path in words[1:] if path is not None)
+
+
 def test_a_folder_with_one_file_is_that_model(make: Make, tmp_path: Path) -> None:
     _, folder = make("llama")
     home = tmp_path / "models--org--tiny-GGUF" / "snapshots" / "0a1b"

@@ -56,8 +56,14 @@ def number(kind: type[_Number], low: float, high: float) -> Callable[[str], _Num
             value = None
         if value is None or not low <= value <= high:
             what = "whole number" if kind is int else "number"
-            span = f"from {low:g} to {high:g}" if high < _MANY else f"of {low:g} or more"
+            least = _shown(low)
+            span = f"from {least} to {_shown(high)}" if high < _MANY else f"of {least} or more"
             raise argparse.ArgumentTypeError(f"“{text}” is no {what} {span}")
         return value
 
     return convert
+
+
+def _shown(limit: float) -> str:
+    """Whole numbers in full: `1048576`, not `1.04858e+06`."""
+    return str(int(limit)) if limit == int(limit) else f"{limit:g}"

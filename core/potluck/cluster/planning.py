@@ -18,7 +18,7 @@ from potluck.errors import (
     format_bytes,
 )
 from potluck.model.footprint import working_bytes
-from potluck.model.nearest import nearest_schemes
+from potluck.model.nearest import explain_more_bits, nearest_schemes
 from potluck.model.schemes import AskedScheme, Scheme, schemes_to_try, weight_bytes
 from potluck.plan.cost import ModelShape
 from potluck.plan.placement import computer_names, make_plan
@@ -67,7 +67,7 @@ class Planner:
             PlanError, UsageError: why there is no such plan.
         """
         schemes = schemes_of(request.scheme, model)
-        note = ""
+        note = explain_more_bits(model.config) if request.scheme == "auto" else ""
         for scheme in schemes[:-1]:
             needed = self._shape(scheme, request, model)
             lent = self._lent()

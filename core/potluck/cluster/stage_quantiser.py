@@ -9,7 +9,7 @@ from potluck.cluster.stage_messages import Quantise, Quantised, TensorFile
 from potluck.engine.device import usable_cores
 from potluck.engine.kernels import Kernels, best_kernels
 from potluck.engine.quantise import quantise
-from potluck.engine.reading import StoredTensor
+from potluck.engine.reading import HELD, Allowance, StoredTensor
 from potluck.ids import Digest
 from potluck.model.config import ModelConfig
 
@@ -19,6 +19,7 @@ class Quantiser:
 
     def __init__(self, threads: int | None) -> None:
         self._pool = ThreadPoolExecutor(threads or usable_cores(), thread_name_prefix="quantise")
+        self._held = Allowance(HELD)
 
     @cached_property
     def _kernels(self) -> Kernels:
@@ -41,6 +42,7 @@ class Quantiser:
             tuple(map(stored_tensor, message.parts)),
             Path(message.path),
             self._kernels,
+            self._held,
         )
         return Quantised(request=message.request, digest=file.digest, nbytes=file.nbytes)
 

@@ -150,7 +150,12 @@ class StageTask:
                     raise  # else it was packed here, and can be again
             else:
                 return need.activation_port
-        raise EngineError("The same weights were never packed into the same bytes twice.")
+        raise EngineError(
+            f"The weights for {self.progress.name} were packed {STREAM_ATTEMPTS} times, and were never"
+            " the same: this computer's memory or disk may be faulty, or something deletes Potluck's"
+            " packed files. Restart Potluck; if it happens again, test the memory, or"
+            " take --scheme bf16, for which nothing is packed."
+        )
 
     async def _assign(self) -> Need:
         infos = self.tensors.infos(is_local=self.member.is_local)

@@ -18,7 +18,6 @@ format's groups are made of those.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -80,6 +79,53 @@ class StoredRows:
         return rows if self._interleaved is None else _in_halves(rows, self._interleaved)
 
 
+class PartRows:
+    """The rows of a matrix in several tensors, of which one has them, one after the other."""
+
+    def __init__(
+        self,
+        quantization: Quantization,
+        others: Mapping[str, Tensor],
+        *,
+        dtype: torch.dtype,
+        stored_width: int,
+        width: int,
+    ) -> None:
+        """Take what the rows need.
+
+        Args:
+            quantization: the model's; its `rows_part` is not None.
+            others: the other tensors, by the last part of their names.
+            dtype: of the tensor with the rows.
+            stored_width: numbers of a row there.
+            width: of the matrix.
+
+        Raises:
+            BrokenModelError: an index in the other tensors leads nowhere.
+        """
+        self._dtype, self._stored_width, self._width = dtype, stored_width, width
+        self._fill = _FILLS[quantization.method](quantization, others, width)
+        self.nbytes = dtype.itemsize * stored_width  # of a row
+        self.step = ROWS
+
+    def fill(self, target: Target, first: int, data: memoryview) -> None:
+        """Hand these rows on; the first one is a multiple of `step`."""
+        self.fill_rows(target, first, torch.frombuffer(data, dtype=self._dtype))
+
+    def fill_rows(self, target: Target, first: int, rows: Tensor) -> None:
+        """The same of rows in a tensor."""
+        rows = rows.view(-1, self._stored_width)
+        for start, stop in _pieces(len(rows), self._width):
+            self._fill(target, first + start, rows[start:stop])
+
+
+def rows_part(quantization: Quantization) -> str | None:
+    """The last part of the name of the tensor that has the rows one after the other; None: none has."""
+    return {"fp8": "weight", "integers": "weight", "packed": "weight_packed"}.get(
+        quantization.method
+    )
+
+
 def fill_from_parts(
     target: Target, quantization: Quantization, parts: Mapping[str, Tensor]
 ) -> None:
@@ -93,49 +139,59 @@ def fill_from_parts(
     Raises:
         BrokenModelError: an index in them leads nowhere.
     """
-    match quantization.method:
-        case "fp8":
-            _fill_numbers(target, quantization.block, parts)
-        case "integers":
-            scale = _scale_of_bytes(parts).float()
-            by_row = scale.expand(target.rows, 1) if scale.numel() == 1 else scale.view(-1, 1)
-            scales = by_row.expand(-1, groups_of(target.width))
-            for first, last in _pieces(target):
-                target.fill_integers(first, parts["weight"][first:last], scales[first:last])
-        case "gptq" | "awq" | "packed":
-            _fill_words(target, _WORDS[quantization.method](quantization, parts, target.width))
-        case "gguf":
-            raise AssertionError("blocks are read row by row")
+    if (name := rows_part(quantization)) is not None:
+        others = {other: part for other, part in parts.items() if other != name}
+        rows = parts[name]
+        form = PartRows(
+            quantization, others, dtype=rows.dtype, stored_width=rows.shape[1], width=target.width
+        )
+        form.fill_rows(target, 0, rows)
+        return
+    words, read_rows = _COLUMNS[quantization.method](quantization, parts, target.width)
+    for first, last in _pieces(target.rows, target.width):
+        _fill_words(target, words, first, read_rows(first, last))
 
 
-@dataclass(frozen=True, slots=True)
+_Fill = Callable[[Target, int, Tensor], None]
+"""Hands on rows as they are stored; the number of the first one stands before them."""
+_Rows = Callable[[int, int], Tensor]
+"""From the first row and the end to integers (n, width) as they are stored, u8."""
+
+
 class _Words:
-    """A matrix of integers less their zero points, times a scale for each group of inputs."""
+    """What makes numbers of a matrix's integers: zero points and a scale for each group of inputs."""
 
-    rows: Callable[[int, int], Tensor]  # the integers (n, width) as they are stored, u8
-    zeros: Tensor  # (out, groups), i16
-    scales: Tensor  # (out, groups), f32
-    group_of: Tensor | None  # the group of each input; None: they follow one another
-    group: int  # inputs
+    def __init__(self, zeros: Tensor, scales: Tensor, group: int, group_of: Tensor | None) -> None:
+        """Take zero points (out, groups), i16, and scales (out, groups), f32.
+
+        Args:
+            zeros: what is subtracted from the integers.
+            scales: what the difference is multiplied by.
+            group: inputs of each, at most the width.
+            group_of: the group of each input; None: they follow one another.
+        """
+        self.zeros, self.scales, self.group, self.group_of = zeros, scales, group, group_of
+        is_whole_row = zeros.shape[1] == 1
+        self.is_exact = group_of is None and (group % GROUP == 0 or is_whole_row)
+        middle = int(zeros.flatten()[0]) if zeros.numel() else 0
+        self.middle = middle if bool((zeros == middle).all()) else None  # None: they differ
 
 
-def _fill_words(target: Target, words: _Words) -> None:
-    width = target.width
-    is_exact = words.group_of is None and (words.group % GROUP == 0 or words.zeros.shape[1] == 1)
-    middle = int(words.zeros.flatten()[0]) if words.zeros.numel() else 0
-    is_symmetric = bool((words.zeros == middle).all())
-    for first, last in _pieces(target):
-        stored, scales = words.rows(first, last), words.scales[first:last]
-        zeros = middle if is_symmetric else _spread(words, words.zeros[first:last], width)
-        integers = stored.to(torch.int16) - zeros
-        low, high = integers.aminmax()
-        if is_exact and low >= -128 and high <= 127:
-            repeated = scales.repeat_interleave(max(1, words.group // GROUP), 1)
-            if words.zeros.shape[1] == 1:
-                repeated = scales.expand(-1, groups_of(width))
-            target.fill_integers(first, integers.to(torch.int8), repeated[:, : groups_of(width)])
+def _fill_words(target: Target, words: _Words, first: int, stored: Tensor) -> None:
+    width, rows = target.width, slice(first, first + len(stored))
+    scales = words.scales[rows]
+    zeros = _spread(words, words.zeros[rows], width) if words.middle is None else words.middle
+    integers = stored.to(torch.int16) - zeros
+    low, high = integers.aminmax()
+    if words.is_exact and low >= -128 and high <= 127:
+        groups = groups_of(width)
+        if scales.shape[1] == 1:
+            repeated = scales.expand(-1, groups)
         else:
-            target.fill(first, integers.float() * _spread(words, scales, width))
+            repeated = scales.repeat_interleave(max(1, words.group // GROUP), 1)[:, :groups]
+        target.fill_integers(first, integers.to(torch.int8), repeated)
+    else:
+        target.fill(first, integers.float() * _spread(words, scales, width))
 
 
 def _spread(words: _Words, of_groups: Tensor, width: int) -> Tensor:
@@ -145,28 +201,38 @@ def _spread(words: _Words, of_groups: Tensor, width: int) -> Tensor:
     return of_groups.repeat_interleave(words.group, 1)[:, :width]
 
 
-def _gptq(quantization: Quantization, parts: Mapping[str, Tensor], width: int) -> _Words:
+def _group(quantization: Quantization, width: int) -> int:
+    """Inputs that share a scale: what a config says may be more than a row has, or any number."""
+    return min(quantization.group_size or width, width)
+
+
+def _gptq(
+    quantization: Quantization, parts: Mapping[str, Tensor], width: int
+) -> tuple[_Words, _Rows]:
     bits, qweight = quantization.bits, parts["qweight"]  # (words of in, out)
     scales = parts["scales"].float().t().contiguous()
     zeros = _fields(parts["qzeros"], bits)[:, : len(scales)].t().to(torch.int16)  # (out, groups)
     # What was no zero point but -1 is one of 0.
     zeros = (zeros + quantization.zero_offset) & ((1 << bits) - 1)
-    group = quantization.group_size or width
+    group = _group(quantization, width)
 
     def rows(first: int, last: int) -> Tensor:
-        return _fields(qweight[:, first:last].t().contiguous(), bits)[:, :width]
+        return _fields(qweight[:, first:last].t(), bits)[:, :width]
 
-    return _Words(rows, zeros, scales, _group_of(parts.get("g_idx"), group, width, scales), group)
+    order = _group_of(parts.get("g_idx"), group, width, scales)
+    return _Words(zeros, scales, group, order), rows
 
 
-def _awq(quantization: Quantization, parts: Mapping[str, Tensor], width: int) -> _Words:
+def _awq(
+    quantization: Quantization, parts: Mapping[str, Tensor], width: int
+) -> tuple[_Words, _Rows]:
     qweight = parts["qweight"]  # (in, words of out)
     scales = parts["scales"].float().t().contiguous()
 
     def columns(words: Tensor) -> Tensor:
         """(in, words) → (columns, in)."""
         inputs, count = words.shape
-        octets = words.t().contiguous().view(torch.uint8).view(count, inputs, 4).transpose(1, 2)
+        octets = words.t().flatten().view(torch.uint8).view(count, inputs, 4).transpose(1, 2)
         fields = torch.stack((octets & 15, octets >> 4), 2).flatten(1, 2)  # (words, 8, in)
         return fields[:, list(_AWQ_FIELDS)].flatten(0, 1)
 
@@ -175,25 +241,57 @@ def _awq(quantization: Quantization, parts: Mapping[str, Tensor], width: int) ->
         return columns(qweight[:, first // 8 : -(-last // 8)])[: last - first]
 
     zeros = columns(parts["qzeros"])[: len(scales)].to(torch.int16)  # (out, groups)
-    return _Words(rows, zeros, scales, None, quantization.group_size or width)
+    return _Words(zeros, scales, _group(quantization, width), None), rows
 
 
-def _packed(quantization: Quantization, parts: Mapping[str, Tensor], width: int) -> _Words:
-    bits, words = quantization.bits, parts["weight_packed"]  # (out, words of in)
-    scales = parts["weight_scale"].float()
+_COLUMNS = {"gptq": _gptq, "awq": _awq}
+
+
+def _packed(quantization: Quantization, parts: Mapping[str, Tensor], width: int) -> _Fill:
+    bits, scales = quantization.bits, parts["weight_scale"].float()
     zeros = torch.full(scales.shape, 1 << (bits - 1), dtype=torch.int16)
     if (given := parts.get("weight_zero_point")) is not None:  # (words of out, groups)
-        zeros = _fields(given.t().contiguous(), bits)[:, : len(scales)].t().to(torch.int16)
-    group = quantization.group_size or width
+        zeros = _fields(given.t(), bits)[:, : len(scales)].t().to(torch.int16)
+    group = _group(quantization, width)
+    words = _Words(zeros, scales, group, _group_of(parts.get("weight_g_idx"), group, width, scales))
 
-    def rows(first: int, last: int) -> Tensor:
-        return _fields(words[first:last], bits)[:, :width]
+    def fill(target: Target, first: int, rows: Tensor) -> None:
+        _fill_words(target, words, first, _fields(rows, bits)[:, :width])
 
-    order = _group_of(parts.get("weight_g_idx"), group, width, scales)
-    return _Words(rows, zeros, scales, order, group)
+    return fill
 
 
-_WORDS = {"gptq": _gptq, "awq": _awq, "packed": _packed}
+def _integers(_: Quantization, parts: Mapping[str, Tensor], width: int) -> _Fill:
+    scale = _scale_of_bytes(parts).float().view(-1, 1)  # (out or 1, 1)
+
+    def fill(target: Target, first: int, rows: Tensor) -> None:
+        scales = scale if len(scale) == 1 else scale[first : first + len(rows)]
+        target.fill_integers(first, rows, scales.expand(len(rows), groups_of(width)))
+
+    return fill
+
+
+def _fp8(quantization: Quantization, parts: Mapping[str, Tensor], width: int) -> _Fill:
+    scale, block = _scale_of_bytes(parts).float(), quantization.block
+
+    def fill(target: Target, first: int, rows: Tensor) -> None:
+        values = _from_e4m3(rows)
+        numbers = torch.arange(first, first + len(rows))
+        if block is not None:
+            blocks = scale[numbers // block[0]]  # (n, blocks of inputs)
+            values *= blocks.repeat_interleave(min(block[1], width), 1)[:, :width]
+        else:
+            values *= scale if scale.numel() == 1 else scale.view(-1, 1)[numbers]
+        target.fill(first, values)
+
+    return fill
+
+
+_FILLS: Mapping[str, Callable[[Quantization, Mapping[str, Tensor], int], _Fill]] = {
+    "packed": _packed,
+    "integers": _integers,
+    "fp8": _fp8,
+}
 
 
 def _group_of(index: Tensor | None, group: int, width: int, scales: Tensor) -> Tensor | None:
@@ -209,26 +307,13 @@ def _group_of(index: Tensor | None, group: int, width: int, scales: Tensor) -> T
 
 
 def _fields(words: Tensor, bits: int) -> Tensor:
-    """(n, words) i32 → (n, words · 32 / bits) u8, from each word's low end. The words are contiguous."""
-    octets = words.view(torch.uint8)  # little-endian, as the files are and all that runs torch
+    """(n, words) i32 → (n, words · 32 / bits) u8, from each word's low end."""
+    # little-endian, as the files are and all that runs torch
+    octets = words.flatten().view(torch.uint8).view(len(words), -1)
     if bits == 8:
         return octets
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
     return ((octets[..., None] >> shifts) & ((1 << bits) - 1)).flatten(1)
-
-
-def _fill_numbers(
-    target: Target, block: tuple[int, int] | None, parts: Mapping[str, Tensor]
-) -> None:
-    weight, scale = parts["weight"], _scale_of_bytes(parts).float()
-    for first, last in _pieces(target):
-        values = _from_e4m3(weight[first:last])
-        if block is not None:
-            blocks = scale[torch.arange(first, last) // block[0]]  # (n, blocks of inputs)
-            values *= blocks.repeat_interleave(block[1], 1)[:, : target.width]
-        else:
-            values *= scale if scale.numel() == 1 else scale.view(-1, 1)[first:last]
-        target.fill(first, values)
 
 
 def _from_e4m3(stored: Tensor) -> Tensor:
@@ -240,14 +325,14 @@ def _from_e4m3(stored: Tensor) -> Tensor:
 
 
 def _scale_of_bytes(parts: Mapping[str, Tensor]) -> Tensor:
-    return next(part for name, part in parts.items() if name != "weight")
+    return next(iter(parts.values()))
 
 
-def _pieces(target: Target) -> Iterator[tuple[int, int]]:
+def _pieces(rows: int, width: int) -> Iterator[tuple[int, int]]:
     """First row and end of each piece, of whole blocks of rows."""
-    step = max(ROWS, _AT_ONCE // max(1, target.width) // ROWS * ROWS)
-    for first in range(0, target.rows, step):
-        yield first, min(first + step, target.rows)
+    step = max(ROWS, _AT_ONCE // max(1, width) // ROWS * ROWS)
+    for first in range(0, rows, step):
+        yield first, min(first + step, rows)
 
 
 def _in_halves(rows: Tensor, head: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 The reader, the kernels and the pieces are those of loading, so it needs to know of no format. A piece is
 read, packed, digested and written while it is in the processor's cache: whatever the size of a matrix,
-it takes a few megabytes.
+it takes a few megabytes; a part of it that has to be held whole (`reading.py`) takes its own.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from typing import cast
 from torch import Tensor
 
 from potluck.engine.kernels import Kernels, PackedWeight
-from potluck.engine.reading import Reader, StoredTensor
+from potluck.engine.reading import Allowance, Reader, StoredTensor
 from potluck.engine.targets import PackedTarget, Target
 from potluck.errors import DiskFullError
 from potluck.ids import Digest
@@ -38,6 +38,7 @@ def quantise(
     parts: Sequence[StoredTensor],
     path: Path,
     kernels: Kernels,
+    held: Allowance | None = None,
 ) -> QuantisedFile:
     """Write the packed bytes of a matrix (rows, width) to a file that is not there yet.
 
@@ -48,6 +49,7 @@ def quantise(
         parts: the tensors that it is stored in, as `find_stored` checked them.
         path: of the file; nothing is left of it after a failure. It is not flushed.
         kernels: what packs; the bytes are the same of all.
+        held: what all that run at once may hold of parts; None: this one runs alone.
 
     Raises:
         IntegrityError: a part does not have its digest; `data["digest"]`.
@@ -58,7 +60,8 @@ def quantise(
     with _writing():
         file = path.open("xb", buffering=0)
     try:
-        with file, Reader(config, sum(part.nbytes for part in parts), None, 1) as reader:
+        total = sum(part.nbytes for part in parts)
+        with file, Reader(config, total, None, 1, held) as reader:
             target = _FileTarget(shape, bits, file, kernels)
             reader.fill(parts, target)
             return target.finished()

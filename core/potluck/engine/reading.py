@@ -1,15 +1,18 @@
 """Read stored tensors into the memory that they are computed from.
 
 Files are read piece by piece straight into their targets, converted or packed on the way. What is
-packed already is read into its place; what is stored quantised goes through `dequantise.py`. Each
-tensor's SHA-256 is checked over the very bytes that are read, while they are in the processor's cache.
+packed already is read into its place; what is stored quantised goes through `dequantise.py`. Of a matrix
+in several tensors the scales are held while its rows are read; GPTQ and AWQ, whose words lie across the
+rows, are held whole, only so many at a time as `HELD` allows. Each tensor's SHA-256 is checked over the
+very bytes that are read, while they are in the processor's cache.
 `read` and not `mmap`: a file that another process truncates is an error here, not a dead process.
 """
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -17,14 +20,22 @@ from typing import cast
 
 import torch
 
-from potluck.engine.dequantise import PART_DTYPES, StoredRows, fill_from_parts
+from potluck.engine.dequantise import (
+    PART_DTYPES,
+    PartRows,
+    StoredRows,
+    fill_from_parts,
+    rows_part,
+)
 from potluck.engine.targets import Target
-from potluck.errors import IntegrityError
+from potluck.errors import BrokenModelError, IntegrityError
 from potluck.ids import Digest
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import PACKED_DTYPES
 
 PIECE = 1 << 20  # bytes read, hashed and converted at a time: fits the processor's L2 cache
+HELD = 160 << 20  # bytes of parts at once: the largest matrix of a GPTQ model of 70B takes 131 MB
+_COPIES = 3  # of zero points and scales: as they are stored, and turned and widened to f32
 
 Progress = Callable[[int, int], None]
 """Told bytes done and bytes in all, from any thread, one call at a time; may raise to stop loading."""
@@ -47,12 +58,19 @@ class Reader:
     """Read, check and convert tensors on a few threads; counts what is done."""
 
     def __init__(
-        self, config: ModelConfig, total: int, progress: Progress | None, threads: int
+        self,
+        config: ModelConfig,
+        total: int,
+        progress: Progress | None,
+        threads: int,
+        held: "Allowance | None" = None,
     ) -> None:
+        """Read tensors of so many bytes in all; `held`: shared with other readers, else its own."""
         self._config = config
         self._total, self._done, self._progress = total, 0, progress
         self._lock = threading.Lock()
         self._stopped = threading.Event()
+        self._held = held or Allowance(HELD)
         self._pool = ThreadPoolExecutor(max(threads, 1), thread_name_prefix="load")
 
     def __enter__(self) -> "Reader":
@@ -88,28 +106,53 @@ class Reader:
             assert target.packed is not None
             self._read_whole(parts[0], memoryview(cast("bytearray", target.packed.data.numpy())))
         else:
-            self._read_rows(parts[0], target)
+            tensor = parts[0]
+            form = StoredRows.of(self._config, tensor.name, tensor.dtype, target.width)
+            self._read_rows(tensor, target, form)
 
-    def _read_rows(self, tensor: StoredTensor, target: Target) -> None:
-        form = StoredRows.of(self._config, tensor.name, tensor.dtype, target.width)
+    def _read_rows(self, tensor: StoredTensor, target: Target, form: StoredRows | PartRows) -> None:
         rows = max(1, PIECE // max(1, form.nbytes) // form.step) * form.step
         piece = memoryview(bytearray(min(rows, target.rows) * form.nbytes))
         starts = range(0, target.rows, rows)
         views = (piece[: min(rows, target.rows - first) * form.nbytes] for first in starts)
+        broken: BrokenModelError | None = None
         for index, view in enumerate(self._filled(tensor, views)):
-            form.fill(target, starts[index], view)
+            if broken is None:
+                try:
+                    form.fill(target, starts[index], view)
+                except BrokenModelError as error:
+                    broken = error  # unless the digest tells that the file was damaged here
+        if broken is not None:
+            raise broken
 
     def _read_parts(self, parts: Sequence[StoredTensor], target: Target) -> None:
-        """A matrix in several tensors, which are small enough to be held, being quantised."""
-        assert self._config.quantization is not None
-        read: dict[str, torch.Tensor] = {}
-        for part in parts:
-            data = bytearray(part.nbytes)
-            self._read_whole(part, memoryview(data))
-            values = torch.frombuffer(data, dtype=PART_DTYPES[part.dtype])
-            read[part.name.rpartition(".")[2]] = values.view(part.shape)
-        if not self._stopped.is_set():
-            fill_from_parts(target, self._config.quantization, read)
+        """A matrix in several tensors."""
+        quantization = self._config.quantization
+        assert quantization is not None
+        by_name = {part.name.rpartition(".")[2]: part for part in parts}
+        rows = by_name.pop(rows_part(quantization) or "", None)
+        sizes = [part.nbytes for part in by_name.values()]
+        largest = 0 if rows is not None else max(sizes)
+        with self._held.take(largest + _COPIES * (sum(sizes) - largest)):
+            read = {name: self._read_part(part) for name, part in by_name.items()}
+            if self._stopped.is_set():
+                return
+            if rows is None:
+                fill_from_parts(target, quantization, read)
+                return
+            form = PartRows(
+                quantization,
+                read,
+                dtype=PART_DTYPES[rows.dtype],
+                stored_width=rows.shape[1],
+                width=target.width,
+            )
+            self._read_rows(rows, target, form)
+
+    def _read_part(self, part: StoredTensor) -> torch.Tensor:
+        data = bytearray(part.nbytes)
+        self._read_whole(part, memoryview(data))
+        return torch.frombuffer(data, dtype=PART_DTYPES[part.dtype]).view(part.shape)
 
     def _read_whole(self, tensor: StoredTensor, memory: memoryview) -> None:
         views = (memory[start : start + PIECE] for start in range(0, len(memory), PIECE))
@@ -142,6 +185,31 @@ class Reader:
             self._done += nbytes
             if self._progress is not None:
                 self._progress(self._done, self._total)
+
+
+class Allowance:
+    """So many bytes for all threads together; who asks for more than are left waits for the others."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes, self._taken = nbytes, 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def take(self, nbytes: int) -> Generator[None]:
+        """Take bytes for as long as the context lasts; more than there are is given to one alone."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._taken or self.has(nbytes))
+            self._taken += nbytes
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= nbytes
+                self._changed.notify_all()
+
+    def has(self, nbytes: int) -> bool:
+        """Whether so many bytes are left."""
+        return self._taken + nbytes <= self._nbytes
 
 
 def _read_fully(file: FileIO, view: memoryview) -> bool:

@@ -90,6 +90,7 @@ class ModelConfig:
     embedding_multiplier: float
     residual_multiplier: float  # of what a layer adds
     logits_divisor: float
+    exceeds_f16: bool  # hidden states do, which bf16 holds
     eos_token_ids: tuple[int, ...]
     quantization: Quantization | None  # how files hold the matrices; None: as plain numbers
 
@@ -288,6 +289,7 @@ def _read(whole: Fields, architecture: str, family: Family) -> ModelConfig:
         else _multiplier(fields, family.embedding_multiplier),
         residual_multiplier=_multiplier(fields, family.residual_multiplier),
         logits_divisor=_multiplier(fields, family.logits_divisor),
+        exceeds_f16=family.exceeds_f16,
         eos_token_ids=fields.integers("eos_token_id", 0, MAX_VOCAB, MAX_EOS),
         quantization=quantization,
     )

@@ -77,6 +77,8 @@ class Family:
     residual_multiplier: str | None = None
     logits_divisor: str | None = None
 
+    exceeds_f16: bool = False  # hidden states do, beyond 65,504 (transformers issue 36822)
+
 
 _MIXTRAL_EXPERTS = ExpertFacts(
     block="block_sparse_moe",
@@ -130,6 +132,7 @@ _GEMMA_3 = Family(
     query_scalar="query_pre_attn_scalar",
     logits_softcap="final_logit_softcapping",
     root_embedding=True,
+    exceeds_f16=True,
 )
 
 FAMILIES: Mapping[str, Family] = {
@@ -222,6 +225,7 @@ FAMILIES: Mapping[str, Family] = {
         attention_softcap="attn_logit_softcapping",
         logits_softcap="final_logit_softcapping",
         root_embedding=True,
+        exceeds_f16=True,
     ),
     "Gemma3ForCausalLM": _GEMMA_3,
     "Gemma3ForConditionalGeneration": replace(_GEMMA_3, text_config=True),  # its text part

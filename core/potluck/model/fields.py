@@ -98,6 +98,11 @@ class Fields:
                 raise invalid(self.path(name), item, "must be a list of texts")
             yield item
 
+    def each(self, name: str) -> "Iterator[Fields]":
+        """The objects of a list."""
+        for index, item in enumerate(self._items(name)):
+            yield Fields(item, f"{self.path(name)}.{index}")
+
     def _items(self, name: str) -> list[object]:
         """The entries of a list; of a lone value, itself."""
         value = self._values.get(name)

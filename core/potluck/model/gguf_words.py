@@ -23,6 +23,7 @@ from potluck.errors import BrokenModelError, InvalidConfigError
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # types of tokens
 _SPACE = "▁"
+_LONGEST = 512  # characters of a token that others are joined to: runs of dashes have up to 256
 _NOT_STRIPPED = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -246,7 +247,8 @@ _KINDS: Mapping[str, Callable[[_Words], Tokenizer]] = {
 def _merges_of_scores(words: _Words) -> list[tuple[str, str]]:
     """Every way to make a token of two, the tokens of the highest score first.
 
-    That is what SentencePiece joins first. Equals in the order in which `transformers` has them.
+    That is what SentencePiece joins first. Equals in the order in which `transformers` has them. A token
+    that is longer than any of a model has none: cutting it everywhere takes the square of its length.
     """
     normal = {
         token: score
@@ -256,6 +258,7 @@ def _merges_of_scores(words: _Words) -> list[tuple[str, str]]:
     merges = [
         (score, token[:cut], token[cut:])
         for token, score in normal.items()
+        if len(token) <= _LONGEST
         for cut in range(1, len(token))
         if token[:cut] in normal and token[cut:] in normal
     ]

@@ -4,9 +4,16 @@ from dataclasses import dataclass
 
 from potluck.model.families import ExpertFacts, Family
 from potluck.model.fields import Fields, invalid
-from potluck.model.limits import MAX_EXPERTS, MAX_INTERMEDIATE, MAX_LAYERS, MAX_POSITION
+from potluck.model.limits import (
+    MAX_EXPERT_MATRICES,
+    MAX_EXPERTS,
+    MAX_INTERMEDIATE,
+    MAX_LAYERS,
+    MAX_POSITION,
+)
 from potluck.model.rope import listed_ropes
 
+_EXPERT_MATRICES = 3  # of one expert: gate, up, down
 _MAX_PATTERN = 64  # letters: EXAONE 4 has four
 
 
@@ -104,6 +111,19 @@ def read_expert_layers(fields: Fields, experts: Experts | None, layers: int) -> 
     """Which layers have experts; the others have an ordinary MLP."""
     if experts is None:
         return (False,) * layers
+    found = _expert_layers(fields, experts, layers)
+    # Every matrix becomes a name and a shape, more than once: a small file must not ask for a gigabyte.
+    most = MAX_EXPERT_MATRICES // (experts.count * _EXPERT_MATRICES)
+    if sum(found) > most:
+        raise invalid(
+            fields.path("num_hidden_layers"),
+            layers,
+            f"must leave at most {most} layers with experts, of which each has {experts.count}",
+        )
+    return found
+
+
+def _expert_layers(fields: Fields, experts: Experts, layers: int) -> tuple[bool, ...]:
     if not experts.facts.some_layers:
         return (True,) * layers
     step = fields.integer("decoder_sparse_step", 1, MAX_LAYERS, 1)

@@ -11,6 +11,7 @@ MAX_LAYERS = 1024
 MAX_HEADS = 1024
 MAX_HEAD_DIM = 1024
 MAX_EXPERTS = 1024
+MAX_EXPERT_MATRICES = 1 << 17  # of all layers: DeepSeek V3 has 44,544, Qwen3-Next 73,728
 MAX_VOCAB = 1 << 21
 MAX_POSITION = 1 << 24
 MAX_EOS = 64  # Llama 3 has three

@@ -1,7 +1,17 @@
-"""Which of our schemes is nearest to how a model is stored."""
+"""Which of our schemes is nearest to how a model is stored, and why it may take more bits."""
+
+from collections.abc import Mapping
 
 from potluck.model.config import ModelConfig
+from potluck.model.quantized import Method
 from potluck.model.schemes import Scheme
+
+_NAMES: Mapping[Method, str] = {
+    "gptq": "GPTQ",
+    "awq": "AWQ",
+    "packed": "compressed-tensors",
+    "gguf": "GGUF",
+}
 
 
 def nearest_schemes(config: ModelConfig) -> tuple[Scheme, ...]:
@@ -22,3 +32,21 @@ def nearest_schemes(config: ModelConfig) -> tuple[Scheme, ...]:
     if stored.bits < 4 or (stored.bits == 4 and is_exact):
         return ("int4-head8", "int4")
     return ("int8", "int4-head8", "int4")
+
+
+def explain_more_bits(config: ModelConfig) -> str:
+    """Why the nearest scheme has twice the bits that the model is stored in; empty where it has not."""
+    stored = config.quantization
+    if stored is None or stored.bits >= 8 or nearest_schemes(config)[0] != "int8":
+        return ""
+    if stored.is_reordered:
+        why = ", in groups of inputs that do not stand side by side"
+    elif not stored.is_symmetric:
+        why = ", with offsets"
+    else:
+        why = ""
+    return (
+        f"The model is stored in {stored.bits} bits ({_NAMES[stored.method]}){why}, which 4 bits here"
+        " cannot hold without rounding again: it is held in int8. With --scheme int4 it takes half of the"
+        " memory and is faster, at a small loss of quality."
+    )

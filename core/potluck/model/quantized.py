@@ -233,6 +233,7 @@ def _read_compressed(given: Fields) -> Quantization:
     form = given.text("format", "")
     if form not in ("float-quantized", "naive-quantized", "int-quantized", "pack-quantized"):
         raise _unreadable(given.path("format"), f"compressed-tensors in the format {form}")
+    _check_transforms(given)
     groups = given.fields("config_groups")
     found = [_read_group(groups.fields(name), form) for name in groups.names]
     if not found or any(other != found[0] for other in found):
@@ -240,6 +241,23 @@ def _read_compressed(given: Fields) -> Quantization:
             given.path("config_groups"), "compressed-tensors of several kinds in one model"
         )
     return found[0]
+
+
+def _check_transforms(given: Fields) -> None:
+    """Refuse rotations of activations, which QuIP and SpinQuant take back in the weights.
+
+    What is applied to weights alone is in the stored ones (`transform/transform_args.py` of the same).
+    """
+    if not given.value("transform_config"):
+        return
+    schemes = given.fields("transform_config").fields("config_groups")
+    for name in schemes.names:
+        for step in schemes.fields(name).each("apply"):
+            if step.text("location") not in ("weight_input", "weight_output"):
+                raise _unreadable(
+                    step.path("location"),
+                    "compressed-tensors with activations rotated on the way (QuIP or SpinQuant)",
+                )
 
 
 def _read_group(group: Fields, form: str) -> Quantization:

@@ -26,7 +26,7 @@ MAX_TENSORS = 1 << 17
 MAX_KEY = 1024  # bytes; the format allows 65,535
 MAX_NAME = 256  # bytes; the format allows 64
 MAX_STRING = 16 << 20  # bytes; chat templates have up to 50 kB
-MAX_ARRAY = 1 << 22  # entries: a vocabulary and its merges have up to 600,000
+MAX_ENTRIES = 1 << 22  # of all lists: tokens, scores, types and merges have up to 900,000 (Llama 4)
 MAX_ALIGNMENT = 1 << 20  # bytes; 32 is in use
 _ALIGNMENT = 32  # where the file does not say
 _BUFFER = 1 << 20
@@ -94,6 +94,7 @@ class _Cursor:
     def __init__(self, file: BinaryIO, size: int, name: str) -> None:
         self._file, self.size, self.file_name = file, size, name
         self.position = 0
+        self._entries_left = MAX_ENTRIES
 
     def take(self, nbytes: int) -> bytes:
         if nbytes > self.size - self.position:
@@ -131,7 +132,9 @@ class _Cursor:
             letter = self._letter(kind)
             return struct.unpack("<" + letter, self.take(struct.calcsize("<" + letter)))[0]
         kind = self.number("I")
-        count = self.count("Q", MAX_ARRAY, "entries of a list")
+        # Each becomes an object: of lists of small numbers, 16 MB in a file would take 300 MB here.
+        count = self.count("Q", self._entries_left, "more entries of lists")
+        self._entries_left -= count
         if kind == _STRING:
             return [self.text(MAX_STRING) for _ in range(count)]
         letter = self._letter(kind)

@@ -3,12 +3,14 @@
 Tensors are digested and sent as they stand in the file; who loads them knows their blocks by the dtype
 (`GGUF_Q4_K`). Experts, which the file has in one tensor, are cut at their bytes. The tokenizer and the
 config are written into a folder beside the digests, where everything else finds them as if the model had
-come as safetensors.
+come as safetensors; opening a model removes the folders of files that are gone.
 """
 
 import hashlib
 import json
+import logging
 import re
+import shutil
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from gguf import MODEL_ARCH_NAMES, TensorNameMap
 
 from potluck.errors import BrokenModelError
 from potluck.files import write_atomically
+from potluck.ids import short
 from potluck.model.config import ModelConfig
 from potluck.model.gguf_config import FACTORS, Config, GgufFile, read_gguf_config
 from potluck.model.gguf_words import read_gguf_words
@@ -29,8 +32,11 @@ from potluck.store.digests import ModelFile, Stamp
 from potluck.store.gguf_files import gguf_parts
 from potluck.store.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 
-WORDS_VERSION = 1  # to be counted up when other words are made of the same file
+logger = logging.getLogger(__name__)
+
+WORDS_VERSION = 2  # to be counted up when other words are made of the same file
 _EXPERT = re.compile(r"(?P<before>.+\.experts)\.(?P<expert>\d+)(?P<after>\..+)\.weight")
+_RECORD = "made.json"
 _PLAIN = ("F32", "F16", "BF16")
 
 
@@ -45,10 +51,11 @@ class OpenedGguf:
 
 
 class _Made(msgspec.Struct, frozen=True):
-    """Of which file the words in a folder were made."""
+    """Of which file the words in a folder were made, or are being made."""
 
     version: int
-    stamp: Stamp
+    path: str
+    stamp: Stamp | None  # None: they are not all there, or the file may have changed unnoticed
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,15 +173,33 @@ def _write_words(
     file: ModelFile, raw: Config, metadata: Mapping[str, object], cache_dir: Path
 ) -> Path:
     """Write what else belongs into a model's folder; a vocabulary of 262,144 takes three seconds, once."""
+    _forget_gone(cache_dir / "gguf")
     folder = cache_dir / "gguf" / hashlib.sha256(str(file.path).encode()).hexdigest()
     config = {key: value for key, value in raw.items() if key != "quantization_config"}
     write_atomically(folder / "config.json", json.dumps(config).encode())
-    made = msgspec.json.encode(_Made(WORDS_VERSION, file.stamp))
-    record = folder / "made.json"
+    made = msgspec.json.encode(_Made(WORDS_VERSION, str(file.path), file.stamp))
+    record = folder / _RECORD
     if not record.is_file() or record.read_bytes() != made:
-        record.unlink(missing_ok=True)  # a crash from here on leaves no record of what is half made
+        # A crash from here on leaves a record of what is half made.
+        making = _Made(WORDS_VERSION, str(file.path), None)
+        write_atomically(record, msgspec.json.encode(making))
         for name, data in read_gguf_words(metadata).items():
             write_atomically(folder / name, data)
         if file.stamp.is_settled:
             write_atomically(record, made)
     return folder
+
+
+def _forget_gone(words: Path) -> None:
+    """Remove the words of files that are not there any more; of a file that was replaced they are made anew."""
+    for record in words.glob(f"*/{_RECORD}"):
+        try:
+            made = msgspec.json.decode(record.read_bytes(), type=_Made)
+            if Path(made.path).is_file():
+                continue
+        except msgspec.MsgspecError:
+            pass  # an older version's, of whatever file
+        except OSError:
+            continue  # another thread removes it
+        logger.info("words of a file that is gone are removed folder=%s", short(record.parent.name))
+        shutil.rmtree(record.parent, ignore_errors=True)
