@@ -193,6 +193,7 @@ class Pipeline:
         step: int,
         position: int,
         tokens: Sequence[int],
+        prompt_end: int | None = None,
         sampling: Sampling | None,
     ) -> asyncio.Future[Result]:
         """Send tokens on their way; the future is the last stage's result, or why there is none."""
@@ -206,6 +207,7 @@ class Pipeline:
             step=step,
             position=position,
             tensor=TensorHeader(dtype="I32", shape=(len(tokens),)),
+            prompt_end=prompt_end,
             sampling=sampling,
         )
         self._first.send_nowait(message, token_payload(tokens))

@@ -15,7 +15,13 @@ from potluck.cluster.pipeline import computer_lost
 from potluck.cluster.stage_steps import SessionMessage, apply
 from potluck.engine.measuring import StageMeter
 from potluck.engine.stage import Stage
-from potluck.errors import EngineError, NeedReplayError, PeerLostError, PotluckError
+from potluck.errors import (
+    EngineError,
+    NeedReplayError,
+    OutOfMemoryError,
+    PeerLostError,
+    PotluckError,
+)
 from potluck.ids import HomeId, NodeId
 from potluck.net.link import Link
 from potluck.wire.measuring_messages import StageTimes
@@ -151,13 +157,15 @@ class StageChain:
         if not isinstance(message, Forward | Result):
             return
         position = error.data.get("position") if isinstance(error, NeedReplayError) else None
+        # The stage does not know which computer it is on, and who reads this needs to.
+        who = f"{self._name}: " if isinstance(error, OutOfMemoryError) else ""
         self._tell(
             StepFailed(
                 epoch=message.epoch,
                 session=message.session,
                 step=message.step,
                 kind=error.code,
-                message=error.message,
+                message=who + error.message,
                 position=position if isinstance(position, int) else None,
             )
         )
