@@ -71,6 +71,7 @@ def test_a_long_prompt_goes_in_chunks_and_only_the_last_asks_for_a_token() -> No
 
         assert [f.tensor.shape for f in chain.forwards] == [(4,), (4,), (2,)]
         assert [f.sampling is not None for f in chain.forwards] == [False, False, True]
+        assert [f.prompt_end for f in chain.forwards] == [10, 10, None]
 
     on_a_chain(scenario, chunk_tokens=4)
 

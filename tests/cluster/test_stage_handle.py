@@ -60,6 +60,7 @@ class Process:
 
         monkeypatch.setattr(stage_handle.asyncio, "create_subprocess_exec", exec_script)
         self.log = folder / "logs" / "engine.log"
+        self.previous_log = folder / "logs" / "engine.previous.log"
         self.handle = StageHandle(
             Start(identity_folder="", me=ME),
             log_path=self.log,
@@ -99,12 +100,36 @@ def test_one_that_dies_while_it_starts_is_an_error_that_names_the_log(
 ) -> None:
     async def main() -> None:
         broken = process("sys.exit('no torch')")
-        with pytest.raises(EngineError, match=r"engine\.log"):
+        with pytest.raises(EngineError, match=r"engine\.previous\.log"):
             await broken.handle.start()
         await broken.handle.stop()
 
         assert broken.exits == []  # it was never up
-        assert "no torch" in broken.log.read_text()
+        assert "no torch" in broken.previous_log.read_text()
+
+    run(main())
+
+
+def test_the_log_of_one_that_died_outlives_the_start_of_the_next(process: MakeProcess) -> None:
+    async def main() -> None:
+        async with process(READY + "hear(); sys.exit('a bug')") as dying:
+            with pytest.raises(EngineError) as caught:
+                await dying.handle.profile({}, "f32", 8)
+        async with process("print('up', file=sys.stderr)\n" + READY + DEAF) as next_one:
+            assert str(next_one.previous_log) in caught.value.message
+            assert "a bug" in next_one.previous_log.read_text()
+            assert "up" in next_one.log.read_text()
+
+    run(main())
+
+
+def test_the_log_of_one_whose_node_was_lost_is_kept(process: MakeProcess) -> None:
+    async def main() -> None:
+        running = process(READY + DEAF)
+        running.log.parent.mkdir()
+        running.log.write_text("from before")
+        async with running:
+            assert running.previous_log.read_text() == "from before"
 
     run(main())
 
@@ -116,7 +141,7 @@ def test_one_that_never_gets_ready_is_given_up(
 
     async def main() -> None:
         slow = process(DEAF)
-        with pytest.raises(EngineError, match="did not start"):
+        with pytest.raises(EngineError, match=r"did not start .*engine\.previous\.log"):
             await slow.handle.start()
         assert slow.handle._process is not None
         assert slow.handle._process.returncode is not None

@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -513,6 +515,28 @@ def test_what_is_lent_follows_what_the_owner_says(desk: StageNode, run: Run) -> 
     run(main())
 
 
+def test_a_prompt_is_refused_by_what_is_free_now_and_not_when_it_was_loaded(
+    desk: StageNode, model: LocalModel, run: Run
+) -> None:
+    async def main() -> None:
+        await desk.load(desk.stage(model, range(4)))
+        desk.handle.lend(1)
+        await until_soon(lambda: desk.handle.devices[0].memory_free == 1)
+        async with Driver(desk, desk) as pipeline:
+            pipeline.open(CHAT)
+            refused = asyncio.create_task(step(pipeline, 0, PROMPT, number=1))
+            await reported(desk, pipeline)
+            with pytest.raises(OutOfMemoryError, match=r"Desk.*: .* 8 tokens .* 0 B are free"):
+                await refused
+
+            desk.handle.lend(None)
+            await until_soon(lambda: desk.handle.devices[0].memory_free > 1)
+            assert (await step(pipeline, 0, PROMPT, number=2)).token_id is not None
+        await desk.handle.unload()
+
+    run(main())
+
+
 def test_the_log_says_what_the_device_computes_with(desk: StageNode, run: Run) -> None:
     async def main() -> None:
         await until_soon(lambda: "device cpu" in desk.log.read_text(encoding="utf-8"))
@@ -579,6 +603,25 @@ def test_a_result_that_is_ready_before_its_driver_waits_for_it(
 def random_stage(node: StageNode, model: LocalModel, *, epoch: int = 1) -> LoadStage:
     stage = node.stage(model, range(4), epoch=epoch)
     return msgspec.structs.replace(stage, tensors=(), seed=7, scheme="int8")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of another process")
+def test_a_process_that_crashes_says_where_in_its_log(tmp_path: Path, run: Run) -> None:
+    async def main() -> None:
+        node = StageNode("Desk", tmp_path)
+        await node.handle.start()
+        process = node.handle._process
+        assert process is not None
+        process.send_signal(signal.SIGSEGV)
+        await until_soon(lambda: node.exits)
+
+        assert "engine.previous.log" in node.exits[0].message
+        log = node.log.with_name("engine.previous.log").read_text(encoding="utf-8")
+        assert "Segmentation fault" in log
+        assert 'stage_process.py", line' in log
+        await node.handle.stop()
+
+    run(main())
 
 
 def test_random_weights_are_made_and_measured(desk: StageNode, model: LocalModel, run: Run) -> None:

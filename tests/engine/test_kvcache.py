@@ -1,5 +1,10 @@
 """Caches grow without losing tokens, stay within their budget, and go least recently used first."""
 
+import sys
+import threading
+from collections.abc import Callable
+
+import psutil
 import pytest
 import torch
 
@@ -13,7 +18,9 @@ PER_TOKEN = 2 * 2 * 3 * 4 * 4  # keys and values, layers, heads, values of a hea
 A, B, C = (SessionId(name) for name in "abc")
 
 
-def make_pool(*, context: int = 4096, budget: int = 1 << 30) -> CachePool:
+def make_pool(
+    *, context: int = 4096, budget: int = 1 << 30, budget_now: Callable[[int], int] | None = None
+) -> CachePool:
     return CachePool(
         layers=2,
         kv_heads=3,
@@ -22,6 +29,7 @@ def make_pool(*, context: int = 4096, budget: int = 1 << 30) -> CachePool:
         device=CPU,
         context=context,
         budget=budget,
+        budget_now=budget_now,
     )
 
 
@@ -127,6 +135,28 @@ def test_doubling_stops_at_the_budget() -> None:
     assert pool.nbytes <= budget
 
 
+def test_the_last_tokens_of_a_budget_are_held_though_they_are_no_whole_block() -> None:
+    pool = make_pool(budget=1000 * PER_TOKEN)
+    cache = pool.open(A)
+
+    pool.reserve(A, 900)
+
+    assert cache.capacity == pool.tokens == 1000
+    with pytest.raises(OutOfMemoryError):
+        pool.reserve(A, 1001)
+
+
+def test_nobody_goes_for_more_than_is_needed_now() -> None:
+    pool = make_pool(budget=4 * GRANULE * PER_TOKEN)
+    pool.open(A)
+    cache = pool.open(B)
+    pool.reserve(A, 1)
+    pool.reserve(B, 2 * GRANULE)
+
+    assert pool.reserve(B, 2 * GRANULE + 1) == []
+    assert cache.capacity == 3 * GRANULE
+
+
 def test_more_than_the_budget_is_refused_and_changes_nothing() -> None:
     pool = make_pool(budget=2 * GRANULE * PER_TOKEN)
     pool.open(A)
@@ -158,3 +188,130 @@ def test_a_closed_or_reopened_session_gives_its_bytes_back() -> None:
 def test_the_pool_says_how_long_one_session_can_become() -> None:
     assert make_pool(budget=300 * PER_TOKEN).tokens == 300
     assert make_pool(budget=1 << 40).tokens == make_pool(budget=1 << 41).tokens  # the context
+
+
+def test_a_cache_grows_only_into_what_is_free_now() -> None:
+    free = 5 * GRANULE * PER_TOKEN
+    pool = make_pool(budget_now=lambda _: free)
+    cache = pool.open(A)
+    pool.reserve(A, 3 * GRANULE)
+
+    pool.reserve(A, 3 * GRANULE + 1)
+
+    assert cache.capacity == 5 * GRANULE  # and not twice as much
+
+
+def test_who_waits_gives_way_to_who_runs_when_memory_became_short() -> None:
+    free = 1 << 30
+    pool = make_pool(budget_now=lambda _: free)
+    waiting, cache = pool.open(A), pool.open(B)
+    pool.reserve(A, 1)
+    pool.reserve(B, 1)
+    free = 2 * GRANULE * PER_TOKEN
+
+    assert pool.reserve(B, GRANULE + 1) == [A]
+    assert (waiting.capacity, cache.capacity) == (0, 2 * GRANULE)
+
+
+def test_what_is_not_free_any_more_is_refused_with_the_numbers_and_changes_nothing() -> None:
+    free = 1 << 30
+    pool = make_pool(budget_now=lambda _: free)
+    other, cache = pool.open(A), pool.open(B)
+    pool.reserve(A, 1)
+    pool.reserve(B, 100)
+    cache.length = 100
+    free = 2 * GRANULE * PER_TOKEN
+
+    with pytest.raises(OutOfMemoryError, match="free for it now") as caught:
+        pool.reserve(B, 700)
+
+    assert caught.value.data == {
+        "needed": (700 - GRANULE) * PER_TOKEN,
+        "available": GRANULE * PER_TOKEN,  # if the other conversation went
+    }
+    assert (other.capacity, cache.capacity, cache.length) == (GRANULE, GRANULE, 100)
+    free = 1 << 30
+    assert pool.reserve(B, 700) == []
+
+
+def test_less_than_a_block_is_used_where_no_more_is_free() -> None:
+    pool = make_pool(budget_now=lambda _: 300 * PER_TOKEN)
+    cache = pool.open(A)
+
+    pool.reserve(A, 290)
+
+    assert cache.capacity == 300
+
+
+def test_what_is_kept_for_later_is_given_back_before_anybody_goes() -> None:
+    answers = [1 << 30, 1 << 30, GRANULE * PER_TOKEN, 1 << 30]  # the last one after giving back
+    pool = make_pool(budget_now=lambda _: answers.pop(0))
+    pool.open(A)
+    pool.open(B)
+    pool.reserve(A, 1)
+    pool.reserve(B, 1)
+
+    assert pool.reserve(B, GRANULE + 1) == []
+    assert not answers
+
+
+def test_what_is_free_is_asked_with_what_the_caches_have() -> None:
+    asked: list[int] = []
+
+    def budget_now(cached: int) -> int:
+        asked.append(cached)
+        return 1 << 30
+
+    pool = make_pool(budget_now=budget_now)
+    pool.open(A)
+    for tokens in (1, GRANULE, GRANULE + 1):
+        pool.reserve(A, tokens)
+
+    assert asked == [0, GRANULE * PER_TOKEN]  # and not for tokens that there is room for
+
+
+def test_a_stage_without_layers_caches_nothing() -> None:
+    pool = CachePool(
+        layers=0, kv_heads=3, head_dim=4, dtype=torch.float32, device=CPU, context=64, budget=0,
+        budget_now=lambda _: -1,
+    )  # fmt: skip
+    cache = pool.open(A)
+
+    assert pool.reserve(A, 64) == []
+    assert (cache.capacity, pool.nbytes) == (64, 0)
+
+
+def test_memory_that_was_reserved_is_not_free_any_more() -> None:
+    cache = LayerCache(64, 64, torch.float32, CPU)
+    before = psutil.Process().memory_info().rss
+
+    cache.resize(2048, 0)
+
+    assert psutil.Process().memory_info().rss - before > 0.9 * cache.both.nbytes == 0.9 * (1 << 26)
+
+
+def test_another_thread_may_ask_for_the_size_at_any_time() -> None:
+    pool = make_pool(context=GRANULE)
+    for number in range(100):
+        pool.open(SessionId(str(number)))
+    pool.open(A)
+    pool.reserve(A, 1)
+    is_over = threading.Event()
+
+    def open_and_close() -> None:
+        while not is_over.is_set():
+            pool.open(B)
+            pool.close(B)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    other = threading.Thread(target=open_and_close)
+    other.start()
+    try:
+        sizes = {pool.nbytes for _ in range(10_000)}
+    finally:
+        is_over.set()
+        other.join()
+        sys.setswitchinterval(interval)
+
+    assert sizes == {GRANULE * PER_TOKEN}

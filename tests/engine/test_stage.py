@@ -11,7 +11,7 @@ from tiny_models import CONTEXT, SESSION, Reference
 
 from potluck.engine import stage as stage_module
 from potluck.engine.sampler import Choice
-from potluck.engine.stage import MAX_CHUNK, Output, Stage
+from potluck.engine.stage import Output, Stage
 from potluck.errors import (
     EngineError,
     InvalidStepError,
@@ -23,6 +23,7 @@ from potluck.errors import (
     UnknownSessionError,
 )
 from potluck.ids import SessionId
+from potluck.model.footprint import MAX_CHUNK_TOKENS
 from potluck.wire.messages import Sampling
 
 GREEDY = Sampling(logprobs=5)
@@ -43,10 +44,18 @@ def forward(
     *,
     step: int | None = None,
     session: SessionId = SESSION,
+    prompt_end: int | None = None,
     sampling: Sampling | None = GREEDY,
 ) -> Output:
-    step = position if step is None else step
-    return stage.forward(session, ids, epoch=1, step=step, position=position, sampling=sampling)
+    return stage.forward(
+        session,
+        ids,
+        epoch=1,
+        step=position if step is None else step,
+        position=position,
+        prompt_end=prompt_end,
+        sampling=sampling,
+    )
 
 
 def generate(stage: Stage, ids: torch.Tensor, count: int, sampling: Sampling) -> list[int]:
@@ -265,6 +274,29 @@ def test_a_budget_too_small_for_one_session_is_an_error_of_that_step(llama: Refe
     assert stage.position(SESSION) == 0
 
 
+def test_a_prompt_without_room_is_refused_before_its_first_chunk(llama: Reference) -> None:
+    per_token = llama.config.kv_bytes_per_token(4) * 4
+    stage = llama.stage(cache_budget=20 * per_token)
+    stage.open(SESSION, epoch=1)
+    ids = llama.prompt(21)
+
+    with pytest.raises(OutOfMemoryError, match="21 tokens"):
+        forward(stage, ids[:8], 0, prompt_end=21)
+    assert (stage.position(SESSION), stage.nbytes) == (0, stage.weights.nbytes)
+
+    forward(stage, ids[:8], 0, prompt_end=20)
+    assert stage.nbytes == stage.weights.nbytes + 20 * per_token
+    assert forward(stage, ids[8:20], 8).position == 20
+
+
+def test_a_prompt_beyond_the_context_is_refused_before_its_first_chunk(
+    llama: Reference, stage: Stage
+) -> None:
+    with pytest.raises(PromptError, match=f"{CONTEXT + 1} tokens"):
+        forward(stage, llama.prompt(4), 0, prompt_end=CONTEXT + 1)
+    assert stage.position(SESSION) == 0
+
+
 def test_the_oldest_sessions_are_forgotten_when_there_are_too_many(
     llama: Reference, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,7 +326,7 @@ def test_a_token_that_is_not_in_the_vocabulary_is_refused(stage: Stage, ids: lis
         torch.zeros((), dtype=torch.int32),
         torch.zeros((2, 2), dtype=torch.int32),
         torch.zeros(3),
-        torch.zeros(MAX_CHUNK + 1, dtype=torch.int32),
+        torch.zeros(MAX_CHUNK_TOKENS + 1, dtype=torch.int32),
     ],
     ids=["none", "a scalar", "two axes", "floats", "too many"],
 )

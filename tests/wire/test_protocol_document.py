@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from potluck.model.footprint import MAX_CHUNK_TOKENS
 from potluck.wire import frame, messages, pairing, token
 from potluck.wire.connection import (
     HEARTBEAT_INTERVAL_S,
@@ -59,6 +60,7 @@ def test_every_request_names_its_answer() -> None:
         f"| {messages.MAX_TOKENS:,} |",
         f"| {messages.MAX_HISTORY:,} |",
         f"| {messages.MAX_REVOKED} |",
+        f"at most {MAX_CHUNK_TOKENS} tokens",
         f"| {messages.MAX_TEXT} characters |",
         f"version **{max(PROTOCOL_VERSIONS)}**",
         f"frames of version **{frame.FRAME_VERSION}**",

@@ -236,6 +236,7 @@ class Generator:
                         step=session.step,
                         position=begin,
                         tokens=chunk,
+                        prompt_end=None if is_last else len(session.tokens),
                         sampling=sampling if is_last else None,
                     )
                 )

@@ -103,6 +103,7 @@ class PendingStep:
     """A step that was sent, or will be when the token of the one before it is there.
 
     Attributes:
+        prompt_end: where the prompt ends that this is a chunk of, and not the last.
         token: that was sent in, where it is the last stage's choice; None: not yet, or a prompt.
         stops: tokens that it is not sent for, since the answer ends with them.
     """
@@ -111,6 +112,7 @@ class PendingStep:
     step: int
     future: "asyncio.Future[StepResult]"
     sampling: Sampling | None
+    prompt_end: int | None = None
     sent: float | None = None  # when
     token: int | None = None
     stops: Collection[int] = ()
@@ -268,10 +270,12 @@ class Pipeline:
         step: int,
         position: int,
         tokens: Sequence[int],
+        prompt_end: int | None = None,
         sampling: Sampling | None,
     ) -> PendingStep:
         """Send tokens on their way."""
         pending = self._new_step(session, step, sampling)
+        pending.prompt_end = prompt_end
         with self._lock:
             self._unfollowed.pop(session, None)
             self._forward(pending, position, tokens)
@@ -324,6 +328,7 @@ class Pipeline:
             step=step.step,
             position=position,
             tensor=TensorHeader(dtype="I32", shape=(len(tokens),)),
+            prompt_end=step.prompt_end,
             sampling=step.sampling,
         )
         self._first.send_nowait(message, token_payload(tokens))

@@ -16,7 +16,13 @@ from potluck.cluster.pipeline import computer_lost
 from potluck.cluster.stage_steps import SessionMessage, apply, is_long
 from potluck.engine.measuring import StageMeter
 from potluck.engine.stage import Stage
-from potluck.errors import EngineError, NeedReplayError, PeerLostError, PotluckError
+from potluck.errors import (
+    EngineError,
+    NeedReplayError,
+    OutOfMemoryError,
+    PeerLostError,
+    PotluckError,
+)
 from potluck.ids import HomeId, NodeId
 from potluck.net.step_link import StepLink
 from potluck.wire.measuring_messages import StageTimes
@@ -150,6 +156,8 @@ class StageChain:
         if not isinstance(message, Forward | Result):
             return
         position = error.data.get("position") if isinstance(error, NeedReplayError) else None
+        # The stage does not know which computer it is on, and who reads this needs to.
+        who = f"{self._name}: " if isinstance(error, OutOfMemoryError) else ""
         self._loop.call_soon_threadsafe(
             self._tell,
             StepFailed(
@@ -157,7 +165,7 @@ class StageChain:
                 session=message.session,
                 step=message.step,
                 kind=error.code,
-                message=error.message,
+                message=who + error.message,
                 position=position if isinstance(position, int) else None,
             ),
         )

@@ -1,7 +1,8 @@
 """A stage process as its node sees it: started, asked, restarted when it dies.
 
 The process computes and may crash or run out of memory; the node must not. Whatever was asked of a
-process that died is answered with an error that says so.
+process that died is answered with an error that says so, and names its log: that of the process before
+is kept beside the one in use.
 """
 
 import asyncio
@@ -128,11 +129,12 @@ class StageHandle:
             await self.stop()
             raise errors.EngineError(
                 f"The engine did not start within {START_TIMEOUT_S:.0f} seconds."
-                f" Its log is {self._log_path}."
+                f" Its log is {self._keep_log()}."
             ) from None
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._keep_log()
         log = os.open(self._log_path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
         try:
             return await asyncio.create_subprocess_exec(
@@ -147,6 +149,17 @@ class StageHandle:
             )
         finally:
             os.close(log)  # the process has its own
+
+    def _keep_log(self) -> Path:
+        """Move the log of a process that has ended out of the next one's way; where it is now."""
+        previous = self._log_path.with_suffix(".previous.log")
+        try:
+            self._log_path.replace(previous)
+        except FileNotFoundError:  # it was moved when that process ended
+            return previous
+        except OSError:  # Windows: somebody reads it
+            return self._log_path
+        return previous
 
     async def stop(self) -> None:
         """End the process: kindly, then not."""
@@ -325,15 +338,16 @@ class StageHandle:
         name = self._start.me.name
         if self.devices:
             name = place_name(name, self.devices[0], self.devices)
+        log = self._log_path if self._is_stopping else self._keep_log()
         error = errors.EngineError(
             f"The engine on {name} stopped (status {status})."
-            f" It is started again; its log is {self._log_path}."
+            f" It is started again; its log is {log}."
         )
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(error)
         if self._is_ready and not self._is_stopping:
-            logger.error("stage process ended status=%d log=%s", status, self._log_path)
+            logger.error("stage process ended status=%d log=%s", status, log)
             self._on_exit(error)
 
 

@@ -9,6 +9,7 @@ gone, and so is this process.
 """
 
 import asyncio
+import faulthandler
 import logging
 import math
 import os
@@ -259,9 +260,18 @@ class StageServer:
                 self._loop.call_soon_threadsafe(self._tell, report)
 
         weights = stage_weights(message, self._device, progress, self._threads)
-        room = self._lending.own(in_use=weights.nbytes).memory_free - weights.nbytes
-        budget = max(0, room - working_bytes(config, message.context))
-        return Stage(weights, context=message.context, cache_budget=budget, epoch=message.epoch)
+        used = weights.nbytes + working_bytes(config, message.context)
+
+        def budget(cached: int) -> int:
+            return self._lending.own(in_use=weights.nbytes + cached).memory_free - used
+
+        return Stage(
+            weights,
+            context=message.context,
+            cache_budget=max(0, budget(0)),
+            budget_now=budget,
+            epoch=message.epoch,
+        )
 
     def _choose_threads(self, config: ModelConfig) -> None:
         """On the computing thread, whose own setting it is."""
@@ -374,6 +384,7 @@ async def _serve(pipe: BinaryIO) -> None:
 
 def main() -> None:
     """Serve one node until it is gone."""
+    faulthandler.enable()  # into the log, where in the code it was that a kernel crashed
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     pipe = _claim_stdout()
     torch.set_grad_enabled(False)

@@ -51,6 +51,7 @@ def _forward(stage: Stage, message: Forward, payload: memoryview) -> tuple[Messa
         epoch=message.epoch,
         step=message.step,
         position=message.position,
+        prompt_end=message.prompt_end,
         sampling=message.sampling,
     )
     if output.hidden is None:

@@ -19,8 +19,9 @@ from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.norms import QkNorm
 from potluck.engine.rotary import Rotary, rotate
+from potluck.model.footprint import CAPPED_QUERIES
 
-_QUERIES = 256  # whose scores are held at a time: 16 heads at 8192 cached tokens need 134 MB
+_QUERIES = CAPPED_QUERIES  # whose scores are held at a time
 
 
 @dataclass(frozen=True, slots=True)

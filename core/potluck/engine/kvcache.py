@@ -1,17 +1,22 @@
 """The KV caches of a stage's sessions, within a budget.
 
 A session's cache grows geometrically up to the context, layer by layer, so that a token costs no copy
-of the world and a growing session never holds two of its caches at once. When the budget is spent,
-the session that was used least recently loses its cache; it stays known, with nothing cached, so that
-its next step is answered `need_replay` from position 0.
+of the world and a growing session never holds two of its caches at once. When the budget is spent, or
+the device has less left than it had, the session that was used least recently loses its cache; it stays
+known, with nothing cached, so that its next step is answered `need_replay` from position 0. What would
+not fit even so is refused before anything is allocated: a system that promises more memory than it has
+ends the process that believed it.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
+from mmap import PAGESIZE
 
 import torch
 from torch import Tensor
 
 from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantise_heads
+from potluck.engine.memory import release
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.ids import SessionId
 
@@ -58,6 +63,10 @@ class LayerCache:
         """Make room for `capacity` tokens; the first `length` keep their values."""
         two, heads, _, K = self._both.shape
         grown = self._both.new_empty((two, heads, capacity, K))
+        if grown.device.type == "cpu":
+            # A page is not ours before it was written, and who asks what is free must not be told
+            # that it still is. 0.4 s for each gigabyte, which writing tokens would take later.
+            grown.view(torch.uint8).view(-1)[::PAGESIZE].zero_()
         grown[:, :, :length].copy_(self._both[:, :, :length])
         self._set(grown)
 
@@ -102,7 +111,10 @@ class SessionCache:
 
 
 class CachePool:
-    """All sessions' caches of a stage, least recently used first."""
+    """All sessions' caches of a stage, least recently used first.
+
+    One thread changes it; another may ask for `nbytes` at any time.
+    """
 
     def __init__(
         self,
@@ -114,18 +126,32 @@ class CachePool:
         device: torch.device,
         context: int,
         budget: int,
+        budget_now: Callable[[int], int] | None = None,
     ) -> None:
-        """Tokens of one session at most: `context`; bytes of all together: `budget`."""
+        """Make an empty pool.
+
+        Args:
+            layers: that each session has.
+            kv_heads: of a layer.
+            head_dim: values of a head.
+            dtype: of what is kept.
+            device: where it is kept.
+            context: tokens of one session at most.
+            budget: bytes of all together.
+            budget_now: the same as of now, of bytes that the caches have already; asked whenever
+                a session grows. None: it stays what it was.
+        """
         self._layers, self._kv_heads, self._head_dim = layers, kv_heads, head_dim
         self._dtype, self._device = dtype, device
-        self._context, self._budget = context, budget
+        self._context, self._budget, self._budget_now = context, budget, budget_now
         width = cached_width(head_dim, dtype)
         self._bytes_per_token = 2 * layers * kv_heads * width * dtype.itemsize
         self._caches: OrderedDict[SessionId, SessionCache] = OrderedDict()
+        self._nbytes = 0  # of all caches
 
     @property
     def nbytes(self) -> int:
-        return sum(cache.nbytes for cache in self._caches.values())
+        return self._nbytes
 
     @property
     def tokens(self) -> int:
@@ -136,16 +162,18 @@ class CachePool:
 
     def open(self, session: SessionId) -> SessionCache:
         """An empty cache; one of the same name is forgotten."""
+        self.close(session)
         layers = [
             LayerCache(self._kv_heads, self._head_dim, self._dtype, self._device)
             for _ in range(self._layers)
         ]
         cache = self._caches[session] = SessionCache(layers, self._bytes_per_token)
-        self._caches.move_to_end(session)
         return cache
 
     def close(self, session: SessionId) -> None:
-        self._caches.pop(session, None)
+        cache = self._caches.pop(session, None)
+        if cache is not None:
+            self._nbytes -= cache.nbytes
 
     def reserve(self, session: SessionId, tokens: int) -> list[SessionId]:
         """Make the session the most recently used one and let it hold so many tokens.
@@ -154,41 +182,80 @@ class CachePool:
             The sessions whose caches had to go.
 
         Raises:
-            OutOfMemoryError: the budget is too small even for this session alone.
+            OutOfMemoryError: there is no room even for this session alone; nothing was changed.
         """
         self._caches.move_to_end(session)
         cache = self._caches[session]
         if tokens <= cache.capacity:
             return []
-        capacity, evicted = self._make_room(cache, tokens)
+        capacity, room = self._choose_capacity(cache, tokens)
+        before = cache.nbytes
+        evicted = self._evict(cache, capacity * self._bytes_per_token - before - room)
         cache.resize(capacity)
+        self._nbytes += cache.nbytes - before
         return evicted
 
-    def _make_room(self, cache: SessionCache, tokens: int) -> tuple[int, list[SessionId]]:
-        """Choose the new capacity, and evict until it fits the budget."""
-        least = min(_round_up(tokens), self._context)
-        most = self.tokens
-        if least > most:
-            raise OutOfMemoryError(
-                f"A conversation of {tokens} tokens needs {format_bytes(least * self._bytes_per_token)}"
-                f" of cache here, and {format_bytes(self._budget)} are set aside for it. Shorten the"
-                " conversation, choose a smaller context, or let this computer lend more memory.",
-                needed=least * self._bytes_per_token,
-                available=self._budget,
-            )
-        # Twice as much as before, if that is to be had; else what is needed.
-        capacity = min(max(least, 2 * cache.capacity), self._context, most)
-        excess = self.nbytes - cache.nbytes + capacity * self._bytes_per_token - self._budget
+    def _choose_capacity(self, cache: SessionCache, tokens: int) -> tuple[int, int]:
+        """What the cache is to grow to, and the bytes that it can take without an eviction."""
+        most, size = self.tokens, self._bytes_per_token
+        if not size:
+            return most, 0
+        if tokens > most:
+            raise _beyond_budget(tokens, tokens * size, self._budget)
+        wanted = min(_round_up(tokens), most)
+        others = self._nbytes - cache.nbytes  # would be free if they had to go
+        room = self._room(wanted * size - cache.nbytes)
+        at_most = (cache.nbytes + room + others) // size
+        if tokens > at_most:
+            raise _beyond_memory(tokens, tokens * size - cache.nbytes, max(0, room + others))
+        # Twice as much as before where nobody has to go for it; else what is needed.
+        twice = min(2 * cache.capacity, most, (cache.nbytes + room) // size)
+        return max(min(wanted, at_most), twice), room
+
+    def _room(self, wanted: int) -> int:
+        """Bytes that no cache has; fewer than none when others took what was ours."""
+        room = self._budget - self._nbytes
+        if self._budget_now is None:
+            return room
+        now = self._budget_now(self._nbytes) - self._nbytes
+        if now < min(wanted, room):
+            release(self._device)  # what was freed here, and is kept for later
+            now = self._budget_now(self._nbytes) - self._nbytes
+        return min(room, now)
+
+    def _evict(self, cache: SessionCache, excess: int) -> list[SessionId]:
+        """Free so many bytes, of any cache but this one."""
         evicted: list[SessionId] = []
         for name, other in self._caches.items():
             if excess <= 0:
                 break
             if other is not cache and other.capacity:
                 excess -= other.nbytes
+                self._nbytes -= other.nbytes
                 other.evict()
                 evicted.append(name)
-        return capacity, evicted
+        return evicted
 
 
 def _round_up(tokens: int) -> int:
     return -(-tokens // GRANULE) * GRANULE
+
+
+def _beyond_budget(tokens: int, needed: int, budget: int) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        f"A conversation of {tokens} tokens needs {format_bytes(needed)} of cache here, and"
+        f" {format_bytes(budget)} are set aside for it. Shorten the conversation, choose a smaller"
+        " context, or let this computer lend more memory.",
+        needed=needed,
+        available=budget,
+    )
+
+
+def _beyond_memory(tokens: int, needed: int, available: int) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        f"A conversation of {tokens} tokens needs {format_bytes(needed)} more of cache here, and"
+        f" {format_bytes(available)} are free for it now, less than when the model was loaded. Close"
+        " other programs on this computer, let it lend more, or shorten the conversation.",
+        needed=needed,
+        available=available,
+    )

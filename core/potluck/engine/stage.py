@@ -8,7 +8,7 @@ Not thread-safe: one thread computes, behind a queue.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,12 +31,12 @@ from potluck.errors import (
     UnknownSessionError,
 )
 from potluck.ids import SessionId
+from potluck.model.footprint import MAX_CHUNK_TOKENS
 from potluck.wire.messages import Sampling
 
 if TYPE_CHECKING:
     from potluck.engine.token_step import TokenStep
 
-MAX_CHUNK = 4096  # tokens; at a hidden size of 8192 the MLP of a chunk then needs under 1 GB
 MAX_SESSIONS = 1024  # that are known; how many are cached is a matter of the budget
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -63,7 +63,13 @@ class Stage:
     """The computing of one stage. Give it weights, then open sessions and send steps."""
 
     def __init__(
-        self, weights: StageWeights, *, context: int, cache_budget: int, epoch: int = 0
+        self,
+        weights: StageWeights,
+        *,
+        context: int,
+        cache_budget: int,
+        budget_now: Callable[[int], int] | None = None,
+        epoch: int = 0,
     ) -> None:
         """Make a stage with no sessions.
 
@@ -71,6 +77,7 @@ class Stage:
             weights: what it computes with; they say which layers, and whether embedding and head.
             context: tokens that one session holds at most.
             cache_budget: bytes that all sessions' caches hold at most.
+            budget_now: the same as of now, as `CachePool` asks for it.
             epoch: of the plan in force; set `epoch` anew when a plan leaves this stage as it is.
         """
         config = weights.config
@@ -89,6 +96,7 @@ class Stage:
             device=weights.device,
             context=context,
             budget=cache_budget,
+            budget_now=budget_now,
         )
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()  # latest used last
         graphs = None if weights.lm_head is None else find_graphs(weights.device)
@@ -146,6 +154,7 @@ class Stage:
         epoch: int,
         step: int,
         position: int,
+        prompt_end: int | None = None,
         sampling: Sampling | None = None,
     ) -> Output:
         """Run the tokens from `position` on through this stage.
@@ -157,6 +166,8 @@ class Stage:
             epoch: of the plan that the step belongs to.
             step: its number; the one that was done last is answered from memory.
             position: of the first token.
+            prompt_end: where the session will end after the prompt's last chunk; there is room for
+                all of it, or the first is refused. None: after these tokens.
             sampling: how the head chooses the next token; None: none is needed.
 
         Raises:
@@ -175,9 +186,10 @@ class Stage:
         self._check_inputs(inputs)
         if position != known.cache.length:
             raise _need_replay(known.cache.length, position)
-        self._check_context(position + T)
+        end = max(position + T, prompt_end or 0)
+        self._check_context(end)
         with out_of_memory(f"run {T} tokens at position {position}", self._device):
-            self._reserve(session, position + T)
+            self._reserve(session, end)
             if T == 1 and self._token_step is not None:
                 output = self._run_token(self._token_step, inputs, known, position, sampling)
             else:
@@ -304,10 +316,14 @@ class Stage:
             *([] if takes_ids else [config.hidden_size]),
         )
         dtypes = _INTEGERS if takes_ids else _FLOATS
-        if inputs.shape != shape or inputs.dtype not in dtypes or not 0 < shape[0] <= MAX_CHUNK:
+        if (
+            inputs.shape != shape
+            or inputs.dtype not in dtypes
+            or not 0 < shape[0] <= MAX_CHUNK_TOKENS
+        ):
             wanted = "token ids [T]" if takes_ids else f"hidden states [T, {config.hidden_size}]"
             raise InvalidStepError(
-                f"The stage takes {wanted} of 1 to {MAX_CHUNK} tokens, and got"
+                f"The stage takes {wanted} of 1 to {MAX_CHUNK_TOKENS} tokens, and got"
                 f" {list(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}.",
             )
         if takes_ids:

@@ -7,9 +7,12 @@ from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import PACKINGS, Cache, Scheme, cache_bytes, weight_bytes
 
-MAX_CHUNK_TOKENS = 512  # of prefill, that the driver sends at once
+MAX_CHUNK_TOKENS = 512  # of prefill, that the driver sends at once; a stage takes no more
+CAPPED_QUERIES = 256  # whose scores are held at a time where torch caps them (Gemma 2)
 _GPU_SHARE = 0.85
 _ITEM = 4  # bytes of a number that is computed with: the most that any device takes
+_MASK = 5  # bytes for each query and key: whether it is seen, and what is added to its score
+_SCORE = 10  # bytes where it is capped: itself in f32, its softmax, and that in 16 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +76,18 @@ def usable_memory(free: int, kind: str, scheme: Scheme) -> int:
 def working_bytes(config: ModelConfig, context: int) -> int:
     """What a chunk of prefill needs on its way through a layer, and a row of logits after it.
 
-    The layer's input, its norm and its output; queries, keys and values, and what is attended; gate,
-    up and their product; keys and values of one layer as they are computed with; who sees whom.
+    Of a layer's two halves the larger one. Both have its input, their norm and their output.
+    Attention: queries, keys and values, and what is attended; keys and values of all that is cached,
+    as they are computed with; who sees whom, and scores where torch computes them one by one. The
+    MLP: gate, up and their product.
     """
-    hidden, attended = config.hidden_size, config.q_size
+    chunk, hidden = min(MAX_CHUNK_TOKENS, context), 4 * config.hidden_size
     mlp = config.intermediate_size
     if (experts := config.experts) is not None:
         mlp = max(mlp, experts.per_token * experts.intermediate_size)
-    chunk = 4 * hidden + 2 * attended + 2 * config.kv_size + 3 * mlp
+    attention = _ITEM * chunk * (hidden + 2 * config.q_size + 2 * config.kv_size)
+    attention += (config.kv_bytes_per_token(_ITEM) + _MASK * chunk) * context
+    if config.attention_softcap is not None:
+        attention += _SCORE * config.num_heads * min(CAPPED_QUERIES, chunk) * context
     logits = 4 * config.vocab_size  # sampling sorts a copy, with its order
-    seen = config.kv_bytes_per_token(_ITEM) * context
-    mask = min(MAX_CHUNK_TOKENS, context) * context
-    return _ITEM * (min(MAX_CHUNK_TOKENS, context) * chunk + logits) + seen + mask
+    return max(attention, _ITEM * chunk * (hidden + 3 * mlp)) + _ITEM * logits

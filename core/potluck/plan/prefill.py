@@ -5,11 +5,12 @@ P·n / (n + P - 1) times as fast as chunk after chunk. Stages and links are not 
 the forecast follows every chunk through every stage and over every link.
 """
 
+from potluck.model.footprint import MAX_CHUNK_TOKENS
 from potluck.plan.cost import TOKEN_MESSAGE_BYTES, ModelShape
 from potluck.plan.placement import Plan
 
 _TOKEN_ID_BYTES = 4
-_CHUNKS = (512, 256, 128, 64)  # tokens
+_CHUNKS = (MAX_CHUNK_TOKENS, 256, 128, 64)  # tokens
 _CPU_CHUNK = 256  # at most: what is computed on then fits the caches of a processor
 
 

@@ -345,6 +345,9 @@ class Forward(Message, frozen=True, tag="forward"):
     step: Count  # counts up by one in a session; a repeated one is answered from memory
     position: Count  # of the first token; must be where the stage's cache ends
     tensor: TensorHeader
+    prompt_end: Count | None = None
+    """Of a prompt in chunks: where the caches will end after its last one. A stage makes room for
+    all of it before it computes the first. None: nothing follows."""
     sampling: Sampling | None = None  # None: a chunk of a prompt that needs no token
     compute_ms: Annotated[tuple[Seconds, ...], Meta(max_length=256)] = ()  # of the stages so far
 
