@@ -161,6 +161,19 @@ def test_work_that_fails_is_in_the_log_and_the_thread_lives_on(
     thread.join(10)
 
 
+@pytest.mark.parametrize("awake_s", [1e-9, 60.0])
+def test_who_waits_awake_takes_what_comes_and_sleeps_in_the_end(
+    reactor: Reactor, awake_s: float
+) -> None:
+    link, got = FakeLink(), list[Message]()
+    reactor.add(link, lambda message, _: got.append(message))
+    threading.Timer(0.01, lambda: link.far.send(b"1")).start()
+    while not got:
+        reactor.turn(awake_s)
+        do_all(reactor)
+    assert got == [HELLO]
+
+
 def test_a_thread_that_stops_ends_its_links() -> None:
     thread, link = ReactorThread("test"), FakeLink()
     thread.reactor.add(link, lambda message, payload: None)

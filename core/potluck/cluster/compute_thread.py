@@ -6,12 +6,15 @@ longer than a token is done with relief: a second thread reads and writes the li
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
 from potluck.net.reactor import Reactor
+
+AWAKE_S = 0.02  # to be woken costs a token 0.1 ms here and there: of a longer wait that is nothing
 
 _T = TypeVar("_T")
 
@@ -23,14 +26,24 @@ class ComputeThread(threading.Thread):
         super().__init__(name="compute", daemon=True)
         self.reactor = Reactor()
         self._relief = _Relief(self.reactor)
+        self._expects_token = False
 
     def run(self) -> None:
         self._relief.start()
+        awake_s = 0.0
         with self._relief.turn:
             while True:
                 while self.reactor.work():
                     pass
-                self.reactor.turn()
+                is_decoding, self._expects_token = self._expects_token, False
+                began = time.monotonic()
+                self.reactor.turn(awake_s if is_decoding else 0.0)
+                if is_decoding:  # a wait that takes longer is slept through the next time
+                    awake_s = AWAKE_S if time.monotonic() - began < AWAKE_S else 0.0
+
+    def expect_token(self) -> None:
+        """On this thread: what comes next is likely a token, and soon."""
+        self._expects_token = True
 
     @contextmanager
     def relieved(self) -> Iterator[None]:

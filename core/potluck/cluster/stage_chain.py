@@ -123,6 +123,8 @@ class StageChain:
                         self._step(loaded, message, payload)
                 else:
                     self._step(loaded, message, payload)
+                    if isinstance(message, Forward):
+                        self._compute.expect_token()
             case _:
                 logger.debug("activation link ignores op=%s", type(message).__name__)
 

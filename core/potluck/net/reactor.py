@@ -6,9 +6,11 @@ keep flowing in and out. What arrives becomes work in one queue, in the order in
 """
 
 import logging
+import os
 import selectors
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +26,8 @@ INBOX_LIMIT = 64 << 20  # bytes that wait for their turn before reading stops: a
 _MESSAGE_COST = 1024  # what a message without payload counts there
 
 Delivery: TypeAlias = tuple[Message, memoryview]  # a message and its payload
+_YIELD: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
+
 Receiver: TypeAlias = Callable[[Message, memoryview], None]
 Work: TypeAlias = Callable[[], None]
 
@@ -85,12 +89,16 @@ class Reactor:
         with suppress(BlockingIOError):  # there are bytes enough to wake it
             self._waker.send(b"\0")
 
-    def turn(self) -> None:
-        """Wait until something happens, and take it in."""
+    def turn(self, awake_s: float = 0.0) -> None:
+        """Wait until something happens, and take it in.
+
+        Args:
+            awake_s: so long without sleeping, since to be woken takes a while.
+        """
         if self._begin_links():
             return  # what came with a handshake is not in the socket any more
         self._look_at_links()
-        for key, events in self._selector.select():
+        for key, events in self._wait(awake_s):
             if key.data is None:
                 self._woken.recv(4096)
                 continue
@@ -98,6 +106,15 @@ class Reactor:
                 key.data.send_backlog()
             if events & selectors.EVENT_READ:
                 self._take(key.data)
+
+    def _wait(self, awake_s: float) -> list[tuple[selectors.SelectorKey, int]]:
+        if awake_s:
+            until = time.monotonic() + awake_s
+            while time.monotonic() < until:
+                if ready := self._selector.select(0):
+                    return ready
+                _YIELD()
+        return self._selector.select()
 
     def work(self) -> bool:
         """Do what has waited longest; False: nothing waits."""
