@@ -257,6 +257,8 @@ class Pipeline:
 
     def close(self, session: SessionId) -> None:
         """Free the session's caches."""
+        with self._lock:
+            self._unfollowed.pop(session, None)
         self._send(CloseSession(epoch=self.epoch, session=session))
 
     def _send(self, message: Message) -> None:

@@ -86,7 +86,7 @@ class Reactor:
 
     def wake(self) -> None:
         """End the wait in `turn`."""
-        with suppress(BlockingIOError):  # there are bytes enough to wake it
+        with suppress(OSError):  # there are bytes enough to wake it, or it is closed
             self._waker.send(b"\0")
 
     def turn(self, awake_s: float = 0.0) -> None:
