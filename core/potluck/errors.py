@@ -110,17 +110,26 @@ class NotEnoughMemoryError(PlanError):
 
     code = "not_enough_memory"
 
-    def __init__(self, needed: int, available: int, computer: str | None = None) -> None:
+    def __init__(
+        self,
+        needed: int,
+        available: int,
+        computer: str | None = None,
+        *,
+        fits_in: str | None = None,  # a scheme
+    ) -> None:
         who = f"{computer} offers" if computer else "the computers offer"
         what = "The share of the model" if computer else "The model"
         advice = "Give it less" if computer else "Add a computer"
         super().__init__(
             f"{what} needs {format_bytes(needed)} and {who}"
             f" {format_bytes(available)}: {format_bytes(needed - available)} are missing."
-            f" {advice}, free memory, or choose a smaller model or context.",
+            f" {advice}, free memory, or choose a smaller model or context."
+            + (f" Or load it in {fits_in}, in which it would fit." if fits_in else ""),
             needed=needed,
             available=available,
             computer=computer,
+            **({"fits_in": fits_in} if fits_in else {}),
         )
 
 

@@ -8,7 +8,7 @@ import pytest
 from air import Air
 from fake_cluster import run
 
-from potluck.api.schema import ListenRequest
+from potluck.api.schema import BenchRequest, ListenRequest, PlanRequest
 from potluck.cluster import node as node_module
 from potluck.cluster.backend import NodeBackend
 from potluck.cluster.node import Node
@@ -142,5 +142,23 @@ def test_all_listeners_are_closed_at_the_end(air: Air, tmp_path: Path) -> None:
             for port in ports:
                 with pytest.raises(httpx.ConnectError):
                     await client.get(f"http://127.0.0.1:{port}/v1/models")
+
+    run(main())
+
+
+def test_a_bench_that_the_context_has_no_room_for_is_refused_before_anything_is_measured(
+    air: Air, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        backend = backend_in(tmp_path)  # whose engine never starts: to measure is to wait for it
+        plan = PlanRequest(shape="qwen-0.5b", context=512)
+        with pytest.raises(UsageError, match=r"smaller --prompt, or a --context of 520"):
+            async for _ in backend.bench(BenchRequest(plan=plan, prompt=511)):
+                pass
+        with pytest.raises(UsageError, match=r"the context holds 8192.* smaller --tokens"):
+            async for _ in backend.bench(
+                BenchRequest(plan=PlanRequest(shape="qwen-0.5b"), tokens=20_000)
+            ):
+                pass
 
     run(main())

@@ -9,7 +9,7 @@ from model_folders import CONFIG
 from potluck.api.schema import BenchProgress, BenchRequest, BenchResult, PlanRequest
 from potluck.cluster.bench import PROMPT_DECODE, SHORT_PROMPT, TURN, Bench
 from potluck.cluster.master import Master
-from potluck.errors import PeerLostError, PromptError
+from potluck.errors import PeerLostError, UsageError
 from potluck.ids import NodeId
 from potluck.store.registry import LocalModel
 
@@ -138,10 +138,43 @@ def test_every_prompt_is_computed_whole() -> None:
     run(main())
 
 
-def test_a_prompt_that_the_context_does_not_hold_is_an_error() -> None:
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"prompt": 56}, "takes 65 tokens, .* holds 64.* smaller --prompt, .* 65 or more"),
+        ({"tokens": 43}, "takes 65 tokens, .* holds 64.* smaller --tokens, .* 65 or more"),
+    ],
+)
+def test_more_than_the_context_holds_is_refused_before_a_token(
+    words: dict[str, int], sentence: str
+) -> None:
     async def main() -> None:
-        with pytest.raises(PromptError):
-            await Home().bench(request_of(prompt=64))
+        home = Home()
+        with pytest.raises(UsageError, match=sentence):
+            await home.bench(request_of(**words))
+        assert not home.desk.chains[-1].forwards
+        assert "measure" not in home.desk.calls
+
+    run(main())
+
+
+def test_all_that_the_context_holds_is_measured() -> None:
+    async def main() -> None:
+        home, request = Home(), request_of(prompt=55, tokens=42, repeat=1)
+        assert result_of(await home.bench(request)).prompt_decode_tokens_per_s > 0
+        turns = -(-request.tokens // TURN)
+        steps = turns + request.tokens + 1 + PROMPT_DECODE
+        assert len(home.desk.chains[-1].forwards) == steps
+
+    run(main())
+
+
+def test_a_computer_with_less_room_than_the_context_is_an_error_too() -> None:
+    async def main() -> None:
+        home = Home()
+        home.desk.cache_tokens = 24
+        with pytest.raises(UsageError, match="the context holds 24"):
+            await home.bench(request_of())
 
     run(main())
 

@@ -35,7 +35,9 @@ def test_a_worker_takes_its_stage_all_the_way(tmp_path: Path, model: LocalModel)
     async def main() -> None:
         async with Rig(tmp_path) as rig:
             laptop = (await rig.control()).computer
-            assert (await laptop.profile(model.manifest.config, "f32", 8)).device == DEVICE
+            config = model.manifest.config
+            assert (await laptop.profile(config, "f32", 8, cache="int8")).device == DEVICE
+            assert rig.engine.profiled == ["int8"]
 
             message = assign(model)
             need = await laptop.assign(message)
@@ -183,7 +185,7 @@ class Engines:
     def __init__(self) -> None:
         self.engine, self.other = FakeEngine(), FakeEngine()
 
-    async def handle(self, device: DeviceId | None) -> FakeEngine:
+    async def handle(self, device: DeviceId | None = None) -> FakeEngine:
         return {None: self.engine, DEVICE.id: self.engine, OTHER.id: self.other}[device]
 
     def running(self) -> tuple[FakeEngine, ...]:
@@ -225,6 +227,30 @@ def test_this_computer_reads_the_models_own_files(tmp_path: Path, model: LocalMo
         assert desk.name == "Desk"
         assert desk.devices == (DEVICE, OTHER)
         assert (await desk.profile({}, "f32", 8)).device == DEVICE
+
+    run(main())
+
+
+def test_this_computer_knows_its_devices_once_its_engine_is_up(tmp_path: Path) -> None:
+    class Starting(Engines):
+        devices = ()
+
+        async def handle(self, device: DeviceId | None = None) -> FakeEngine:
+            self.devices = (DEVICE,)
+            return await super().handle(device)
+
+    party = Party("Desk", tmp_path)
+    desk = LocalComputer(
+        identity=party.identity,
+        me=party.me,
+        engines=cast("Any", Starting()),
+        addresses=lambda: party.addresses,
+    )
+
+    async def main() -> None:
+        assert not desk.devices
+        await desk.look()
+        assert desk.devices == (DEVICE,)
 
     run(main())
 

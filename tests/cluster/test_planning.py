@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import math
 
 import pytest
 from fake_cluster import devices, failing, run, until
@@ -11,7 +12,8 @@ from potluck.api.schema import PlanRequest
 from potluck.cluster.planning import schemes_of
 from potluck.cluster.survey import shape_of
 from potluck.cluster.views import plan_view
-from potluck.errors import EngineError, InvalidLayersError, UsageError
+from potluck.errors import EngineError, InvalidLayersError, NotEnoughMemoryError, UsageError
+from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits
 from potluck.model.quantized import Quantization
 from potluck.model.shapes import SHAPES
@@ -137,6 +139,78 @@ def test_auto_takes_the_best_quality_that_fits_and_says_why(home: Home) -> None:
         assert (planned.scheme, planned.note) == ("f32", "")
 
     run(main())
+
+
+def test_a_scheme_that_cannot_fit_is_refused_before_anything_is_measured(home: Home) -> None:
+    async def main() -> None:
+        room = shape_of(home.model.config, "int8", context=64).model_memory
+        home.desk.devices = (small(home.desk, room),)
+        home.laptop.devices = (small(home.laptop, 1),)
+        for too_large in ("f32", "bf16"):
+            with pytest.raises(NotEnoughMemoryError, match="Or load it in int8") as caught:
+                await home.master.plan(PlanRequest(context=64, scheme=too_large))
+            assert caught.value.data["fits_in"] == "int8"
+        home.desk.devices = (small(home.desk, 1),)
+        with pytest.raises(NotEnoughMemoryError) as caught:
+            await home.master.plan(PlanRequest(context=64, scheme="int4"))
+        assert "fits_in" not in caught.value.data
+        assert "Or load" not in caught.value.message
+        assert not home.desk.calls + home.laptop.calls
+
+    run(main())
+
+
+def test_an_engine_that_is_just_starting_is_waited_for_before_anything_is_measured(
+    home: Home,
+) -> None:
+    async def main() -> None:
+        there, home.desk.devices = (small(home.desk, 1),), ()
+        home.laptop.devices = (small(home.laptop, 1),)
+        home.desk.gates["look"] = asyncio.Event()
+        planning = asyncio.create_task(home.master.plan(PlanRequest(context=64, scheme="f32")))
+        await until(lambda: home.desk.calls)
+        home.desk.devices = there
+        home.desk.gates["look"].set()
+
+        with pytest.raises(NotEnoughMemoryError):
+            await planning
+        assert home.desk.calls == ["look"]
+
+    run(main())
+
+
+CACHE8 = PlanRequest(context=64, scheme="int8", cache="int8")
+
+
+def test_a_cpu_has_room_for_a_cache_of_8_bits_though_a_gpu_keeps_16(home: Home) -> None:
+    async def main() -> None:
+        room = shape_of(home.model.config, "int8", context=64, cache="int8").model_memory
+        home.desk.devices = (small(home.desk, room),)
+        home.laptop.devices = devices("cuda", memory=1)
+        planned = await home.master.plan(CACHE8)
+
+        assert [stage.name for stage in planned.plan.stages] == ["Desk"]
+        assert home.desk.caches == ["int8"]
+        home.desk.devices = (small(home.desk, room - 1),)
+        with pytest.raises(NotEnoughMemoryError):
+            await home.master.plan(CACHE8)
+
+    run(main())
+
+
+def test_a_gpu_has_room_for_a_cache_of_16_bits_whatever_a_cpu_keeps(home: Home) -> None:
+    async def main() -> None:
+        config, working = home.model.config, working_bytes(home.model.config, 64)
+        full = shape_of(config, "int8", context=64)
+        home.desk.devices = (small(home.desk, 1),)
+        for spare, fits in ((-1, False), (full.ends_memory(first=True, last=True), True)):
+            memory = math.ceil((full.model_memory + spare + working) / 0.85)
+            home.laptop.devices = devices("cuda", memory=memory)
+            if fits:
+                assert [s.name for s in (await home.master.plan(CACHE8)).plan.stages] == ["Laptop"]
+            else:
+                with pytest.raises(NotEnoughMemoryError):
+                    await home.master.plan(CACHE8)
 
 
 def test_a_model_held_in_more_bits_than_it_is_stored_in_is_said_with_the_plan(home: Home) -> None:

@@ -123,6 +123,8 @@ def test_a_layer_is_measured(desk: StageNode, run: Run) -> None:
         assert len(profile.prefill_ms) == len(profile.decode_ms) == 1
         assert profile.head_ms > 0
         assert profile.device.kind == desk.handle.devices[0].kind
+        small = await desk.handle.profile(dict(CONFIG), "int8", 16, "int8")
+        assert all(ms > 0 for ms in small.decode_ms)
 
     run(main())
 

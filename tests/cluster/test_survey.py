@@ -7,7 +7,7 @@ import pytest
 from fake_cluster import FakeComputer, devices, failing, run, until
 from model_folders import CONFIG
 
-from potluck.cluster.survey import FAILED_AGE_S, LINK_AGE_S, Survey, shape_of
+from potluck.cluster.survey import FAILED_AGE_S, LINK_AGE_S, Survey, shape_of, unmeasured_seats
 from potluck.errors import EngineError, PeerLostError
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import weight_bytes
@@ -96,6 +96,40 @@ def test_every_computer_is_measured_once_for_a_shape() -> None:
         assert desk.calls == ["profile", "profile"]
 
     run(main())
+
+
+def test_a_cache_of_8_bits_is_measured_by_itself() -> None:
+    async def main() -> None:
+        survey, desk = Survey(), FakeComputer("Desk", 1)
+        await seats(survey, desk)
+        for _ in range(2):
+            (seat,) = await survey.seats([desk], CONFIG, SHAPE, "f32", cache="int8")
+            assert seat.decode_ms == (1.0,)
+        assert desk.caches == ["full", "int8"]
+        survey.observe(desk.node_id, desk.devices[0].id, SHAPE, "f32", 3.0, cache="int8")
+        (slower,) = await survey.seats([desk], CONFIG, SHAPE, "f32", cache="int8")
+        assert slower.decode_ms == (2.0,)
+        assert [seat.decode_ms for seat in await seats(survey, desk)] == [(1.0,)]
+
+    run(main())
+
+
+def test_seats_that_were_not_measured_know_what_is_lent() -> None:
+    desk, laptop = FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
+    laptop.devices = (*devices("cuda", "cpu", memory=1000), *devices("cuda"))
+
+    found = unmeasured_seats([desk, laptop], MIXED, "f32", working=10)
+
+    assert found is not None
+    assert [(seat.name, seat.device) for seat in found] == [
+        ("Desk", "cpu"),
+        ("Laptop", "cuda:0"),
+        ("Laptop", "cpu"),
+    ]
+    assert found[2].memory == 1000 - 10
+    assert found[0].decode_ms == (0.0, 0.0)
+    laptop.devices = ()
+    assert unmeasured_seats([desk, laptop], MIXED, "f32") is None
 
 
 def test_every_kind_of_layer_has_its_own_times() -> None:

@@ -93,8 +93,10 @@ def test_a_stream_that_breaks_goes_on_where_it_was(bench: Bench, model: LocalMod
 
 def test_a_device_is_measured_for_a_master(bench: Bench) -> None:
     async def main() -> None:
-        answer = await bench.worker.handle(bench.mine, Profile(config={}, scheme="f32", tokens=8))
+        asked = Profile(config={}, scheme="f32", tokens=8, cache="int8")
+        answer = await bench.worker.handle(bench.mine, asked)
         assert answer == Profiled(device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0)
+        assert bench.stage.profiled == ["int8"]
 
     run(main())
 

@@ -5,12 +5,37 @@ import math
 import time
 
 import pytest
+import torch
 from tiny_models import CPU, Reference
 
-from potluck.engine.profile import profile_layers
+from potluck.engine.kvcache import LayerCache
+from potluck.engine.profile import (
+    CACHED,
+    LONG_CACHED,
+    WORKING_SET,
+    cached_tokens,
+    profile_layers,
+    sample_layers,
+)
+from potluck.engine.weights import random_weights
 from potluck.errors import OutOfMemoryError
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
+from potluck.model.schemes import weight_bytes
+
+GEMMA = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "vocab_size": 100,
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "head_dim": 16,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 6,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
+    "max_position_embeddings": 8192,
+}
 
 
 def test_every_figure_is_measured_and_a_chunk_costs_more_than_a_token(llama: Reference) -> None:
@@ -88,3 +113,67 @@ def test_a_head_that_has_no_room_is_concluded_from_a_part_of_it(llama: Reference
 
     # 2 MB and 400 MB of head, of which half a megabyte each is timed.
     assert head_ms(2 * 10**6) > 20 * head_ms(10**4)
+
+
+class RecordedCache(LayerCache):
+    """A cache of which a test knows how large it became."""
+
+    made: list[tuple[int, torch.dtype]] = []  # noqa: RUF012 - a test's own
+
+    def resize(self, capacity: int, length: int) -> None:
+        self.made.append((capacity, self.both.dtype))
+        super().resize(capacity, length)
+
+
+def test_where_layers_see_more_and_less_a_long_conversation_is_cached_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = ModelConfig.from_dict(GEMMA)
+    made: list[tuple[int, torch.dtype]] = []
+    monkeypatch.setattr(RecordedCache, "made", made)
+    monkeypatch.setattr("potluck.engine.profile.LayerCache", RecordedCache)
+
+    profile = profile_layers(
+        config, CPU, "int8", chunk=8, memory=1 << 28, cache="int8", budget_s=0.01
+    )
+
+    assert set(profile.kinds) == set(config.layer_kinds)
+    assert set(made) == {(LONG_CACHED + 1, torch.int8)}
+    assert cached_tokens(config) == (CACHED, LONG_CACHED)
+
+
+def test_no_more_is_cached_than_the_model_allows(llama: Reference) -> None:
+    assert cached_tokens(llama.config) == (CACHED,)
+    short = ModelConfig.from_dict({**GEMMA, "max_position_embeddings": 1000})
+    assert cached_tokens(short) == (CACHED, 999)
+
+
+def test_of_a_rare_kind_as_much_is_measured_as_of_any_other() -> None:
+    wide = {**GEMMA, "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 12}
+    config = ModelConfig.from_dict(wide)
+    common, rare = dict.fromkeys(config.layer_kinds)
+
+    few, many = (sample_layers(config, kind, "int4", "full", 1 << 32) for kind in (rare, common))
+
+    assert len(few) == len(many) > len(set(few)) == 2
+    assert set(few) == {layer for layer in range(12) if config.layer_kinds[layer] == rare}
+    one = weight_bytes(config, config.layer_tensors(0), "int4")
+    assert WORKING_SET - 2 * one < len(few) * one <= WORKING_SET + one
+    assert len(sample_layers(config, rare, "int4", "full", 2 * one)) == 1
+
+
+def test_of_a_model_that_fits_a_cache_no_more_is_measured_than_it_has() -> None:
+    config = ModelConfig.from_dict(GEMMA)
+    for kind in dict.fromkeys(config.layer_kinds):
+        assert len(sample_layers(config, kind, "int4", "full", 1 << 32)) == config.num_layers
+
+
+def test_a_layer_that_is_measured_twice_has_weights_of_its_own_each_time() -> None:
+    config = ModelConfig.from_dict(GEMMA)
+
+    weights = random_weights(
+        config, [5, 5, 5], embedding=False, head=False, scheme="int4", device=CPU
+    )
+
+    memory = [part for b in weights.blocks for part in b.attention.qkv.memory]
+    assert len({part.data_ptr() for part in memory}) == len(memory) == 3

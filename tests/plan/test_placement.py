@@ -9,7 +9,7 @@ import pytest
 
 from potluck.errors import NotEnoughMemoryError, PlanError, UsageError
 from potluck.plan.cost import TOKEN_MESSAGE_BYTES, LinkCost, Links, ModelShape, Seat, hop_between
-from potluck.plan.placement import Plan, computer_names, labels, make_plan
+from potluck.plan.placement import Plan, computer_names, labels, lacking_memory, make_plan
 
 HomeOf = Callable[..., tuple[ModelShape, list[Seat], dict[Any, LinkCost]]]
 SeatOf = Callable[..., Seat]
@@ -316,6 +316,22 @@ def test_a_model_too_big_names_what_is_missing(seat_of: SeatOf, shape_of: ShapeO
 
     with pytest.raises(NotEnoughMemoryError, match=r"needs 20\.0 GB .* 4\.0 GB are missing"):
         make_plan(shape, seats, {})
+
+
+def test_what_is_missing_is_known_without_any_time(home_of: HomeOf) -> None:
+    random = Random(7)
+    for _ in range(60):
+        shape, seats, links = home_of(random)
+        unmeasured = [
+            replace(seat, decode_ms=(0.0,) * len(seat.decode_ms), head_ms=0.0) for seat in seats
+        ]
+        lacking = lacking_memory(shape, unmeasured)
+        if not lacking:
+            make_plan(shape, seats, links)
+            continue
+        with pytest.raises(NotEnoughMemoryError) as caught:
+            make_plan(shape, seats, links)
+        assert caught.value.data["available"] == shape.model_memory - lacking
 
 
 def test_no_computer_at_all_is_a_sentence(shape_of: ShapeOf) -> None:

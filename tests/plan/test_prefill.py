@@ -81,6 +81,9 @@ def test_one_stage_takes_the_largest_chunk(seat_of: SeatOf, shape_of: ShapeOf) -
     plan = make_plan(shape, seats, {})
 
     assert best_chunk(shape, plan, prompt_tokens=2000, measured_tokens=128) == 256
+    one_of_several = replace(plan.stages[0], device="cpu:0")
+    on_several = replace(plan, stages=(one_of_several,))
+    assert best_chunk(shape, on_several, prompt_tokens=2000, measured_tokens=128) == 256
     on_gpu = replace(plan, stages=tuple(replace(s, device="cuda:0") for s in plan.stages))
     assert best_chunk(shape, on_gpu, prompt_tokens=2000, measured_tokens=128) == 512
 

@@ -10,6 +10,7 @@ from potluck.cluster.stage_task import Neighbours
 from potluck.cluster.survey import LinkQuality, Surveyed
 from potluck.errors import PotluckError
 from potluck.ids import Digest, NodeId
+from potluck.model.schemes import Cache
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.wire.measuring_messages import Profiled, StageTimes
@@ -60,6 +61,7 @@ class FakeComputer:
         self.stores_weights = False  # True: it has every tensor that it is assigned
         self.calls: list[str] = []
         self.measured: list[DeviceId | None] = []  # the devices that a profile was asked of
+        self.caches: list[Cache] = []  # with which
         self.errors: dict[str, list[BaseException]] = {}
         self.gates: dict[str, asyncio.Event] = {}
         self.assigned: list[Assign] = []
@@ -80,14 +82,20 @@ class FakeComputer:
         if errors := self.errors.get(call):
             raise errors.pop(0)
 
+    async def look(self) -> None:
+        if not self.devices:
+            await self._do("look")
+
     async def profile(
         self,
         config: Mapping[str, object],
         scheme: Scheme,
         tokens: int,
         device: DeviceId | None = None,
+        cache: Cache = "full",
     ) -> Profiled:
         self.measured.append(device)
+        self.caches.append(cache)
         await self._do("profile")
         return Profiled(
             device=next(d for d in self.devices if device in (None, d.id)),

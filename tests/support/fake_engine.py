@@ -24,8 +24,12 @@ class FakeEngine:
         self.gate: asyncio.Event | None = None
         self.error: Exception | None = None
         self.unloads = 0
+        self.profiled: list[str] = []  # with which cache
 
-    async def profile(self, config: object, scheme: str, tokens: int) -> LayerProfiled:
+    async def profile(
+        self, config: object, scheme: str, tokens: int, cache: str = "full"
+    ) -> LayerProfiled:
+        self.profiled.append(cache)
         return LayerProfiled(
             request=1, device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0
         )

@@ -113,3 +113,9 @@ def test_a_step_that_is_cut_off_is_none_at_every_length() -> None:
     assert header is not None
     for length in range(len(header)):
         assert decode_step(memoryview(header)[:length], BOTH) is None
+
+
+def test_a_name_that_is_no_text_is_left_to_the_general_way() -> None:
+    header = encode_step(Result(epoch=1, session="name", step=1, position=1))
+    assert header is not None
+    assert decode_step(memoryview(header.replace(b"name", b"n\x80me")), BOTH) is None

@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -27,7 +28,7 @@ from potluck.api.schema import (
 )
 from potluck.api.server import HttpServer, public_app
 from potluck.cluster.activity import Activity
-from potluck.cluster.bench import Bench
+from potluck.cluster.bench import Bench, check_context
 from potluck.cluster.completion import Speaker, complete
 from potluck.cluster.deployment import Deployment
 from potluck.cluster.master import Master
@@ -245,7 +246,8 @@ class NodeBackend:
         master = self._parts.master
         with self._parts.computing_with(request.threads):
             async with master.borrowed(request.plan):
-                loading = asyncio.create_task(master.load(request.plan))
+                check = partial(check_context, request)
+                loading = asyncio.create_task(master.load(request.plan, check=check))
                 async with aclosing(self._progress(loading)) as events:
                     async for load in events:
                         yield BenchProgress(state="loading", fraction=load.fraction, load=load)

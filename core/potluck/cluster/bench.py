@@ -17,6 +17,7 @@ from potluck.api.schema import BenchProgress, BenchRequest, BenchResult, BenchSt
 from potluck.cluster.deployment import Deployment
 from potluck.cluster.generation import Generator, Token, Usage
 from potluck.cluster.stage_task import StageTask
+from potluck.errors import UsageError
 from potluck.ids import NodeId
 from potluck.model.schemes import activation_item
 from potluck.plan.cost import TOKEN_MESSAGE_BYTES
@@ -72,10 +73,12 @@ class Bench:
         """Measure; the last progress has the result.
 
         Raises:
-            PromptError: the context holds no such prompt.
+            UsageError: the context is too short.
             PeerError, EngineError: a computer was lost, or cannot be measured.
         """
         request = self._request
+        # A computer may have less room than was planned with.
+        check_context(request, self._generator.context)
         await self._round()  # what is compiled, or made once, has been by then
         for count in range(request.repeat):
             yield self._progress("Decoding", count)
@@ -182,6 +185,28 @@ class Bench:
         )
         ends = ((self._local, nodes[0]), (nodes[-1], self._local))
         return between + sum(self._link_ms(*pair, TOKEN_MESSAGE_BYTES) for pair in ends)
+
+
+def check_context(request: BenchRequest, context: int) -> None:
+    """Refuse what a conversation of so many tokens has no room for.
+
+    Raises:
+        UsageError: which option to change.
+    """
+    turns = -(-request.tokens // TURN)  # each with a token that is not counted
+    parts = (
+        ("prompt", request.prompt + 1 + PROMPT_DECODE),
+        ("tokens", SHORT_PROMPT + request.tokens + turns),
+    )
+    for option, needed in parts:
+        if needed > context:
+            raise UsageError(
+                f"So long a bench takes {needed} tokens, and the context holds {context}. Choose a"
+                f" smaller --{option}, or a --context of {needed} or more.",
+                option=option,
+                needed=needed,
+                context=context,
+            )
 
 
 def _hop_ms(token: Token) -> float:

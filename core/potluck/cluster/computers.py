@@ -16,7 +16,7 @@ from potluck.cluster.survey import LinkQuality
 from potluck.cluster.tasks import together
 from potluck.errors import BusyError, PeerTimeoutError, RemoteProtocolError
 from potluck.ids import Digest, HomeId, NodeId
-from potluck.model.schemes import Scheme
+from potluck.model.schemes import Cache, Scheme
 from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.net.measure import measure
@@ -115,15 +115,25 @@ class LocalComputer:
     def devices(self) -> Sequence[DeviceInfo]:
         return self._engines.devices
 
+    async def look(self) -> None:
+        """Wait until the devices are known.
+
+        Raises:
+            EngineError: no engine starts on this computer.
+        """
+        if not self.devices:
+            await self._engines.handle()
+
     async def profile(
         self,
         config: Mapping[str, object],
         scheme: Scheme,
         tokens: int,
         device: DeviceId | None = None,
+        cache: Cache = "full",
     ) -> Profiled:
         stage = await self._engines.handle(device)
-        profile = await stage.profile(dict(config), scheme, tokens)
+        profile = await stage.profile(dict(config), scheme, tokens, cache)
         return Profiled(
             device=profile.device,
             decode_ms=profile.decode_ms,
@@ -284,8 +294,11 @@ class RemoteComputer:
         scheme: Scheme,
         tokens: int,
         device: DeviceId | None = None,
+        cache: Cache = "full",
     ) -> Profiled:
-        message = Profile(config=dict(config), scheme=scheme, tokens=tokens, device=device)
+        message = Profile(
+            config=dict(config), scheme=scheme, tokens=tokens, cache=cache, device=device
+        )
         return await self._ask(message, Profiled, PROFILE_TIMEOUT_S)
 
     async def measure_link_to(self, other: Neighbour) -> LinkQuality:

@@ -19,7 +19,7 @@ from potluck.cluster.deployment import Deployment, Planned
 from potluck.cluster.device_names import device_of, place_name
 from potluck.cluster.generation import Generator
 from potluck.cluster.pipeline import computer_lost
-from potluck.cluster.planning import Computers, Planner
+from potluck.cluster.planning import Computers, Planner, context_of
 from potluck.cluster.quantisation import Quantisation
 from potluck.cluster.survey import Survey
 from potluck.errors import (
@@ -129,8 +129,14 @@ class Master:
 
     # --- loading
 
-    async def load(self, request: PlanRequest) -> Deployment:
+    async def load(
+        self, request: PlanRequest, *, check: Callable[[int], None] = lambda context: None
+    ) -> Deployment:
         """Have this model loaded as asked, unless it is already.
+
+        Args:
+            request: what is asked for.
+            check: told how long a conversation may be, before anything is measured; may refuse it.
 
         Raises:
             PotluckError: why not. What was loaded before still is, if nothing had to make room yet.
@@ -140,7 +146,7 @@ class Master:
                 assert self.deployment is not None
                 return self.deployment
             self._missing.clear()
-            return await self._run(self._load(request))
+            return await self._run(self._load(request, check))
 
     async def ready(self, default: PlanRequest) -> tuple[Deployment, Generator]:
         """The loaded model and what generates on it; loaded again when its pipeline broke."""
@@ -178,9 +184,12 @@ class Master:
         """Whether a computer is back that the plan in force had to do without."""
         return any(c.node_id in self._missing for c in self._computers.available())
 
-    async def _load(self, request: PlanRequest) -> Deployment:
+    async def _load(
+        self, request: PlanRequest, check: Callable[[int], None] = lambda context: None
+    ) -> Deployment:
         try:
             model = await self._open(request)
+            check(context_of(request, model))
             self._enter("waiting", "Looking for your computers")
             await self._wait(request)
             self._enter("planning", "Measuring the computers")
@@ -316,6 +325,7 @@ class Master:
                 planned.model.config,
                 planned.scheme,
                 measured.compute_ms / stage.predicted_ms if stage.predicted_ms else 1.0,
+                cache=planned.cache,
             )
 
     def uses(self, device: DeviceId) -> bool:

@@ -4,12 +4,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol
 
 from potluck.api.schema import PlanRequest
 from potluck.cluster.deployment import Member, Planned
 from potluck.cluster.device_names import computer_of
-from potluck.cluster.survey import Survey, Surveyed, shape_of
+from potluck.cluster.survey import Survey, Surveyed, shape_of, unmeasured_seats
 from potluck.errors import (
     InvalidLayersError,
     NotEnoughMemoryError,
@@ -19,9 +20,9 @@ from potluck.errors import (
 )
 from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits, nearest_schemes
-from potluck.model.schemes import AskedScheme, Scheme, schemes_to_try, weight_bytes
-from potluck.plan.cost import ModelShape
-from potluck.plan.placement import computer_names, make_plan
+from potluck.model.schemes import AskedScheme, Cache, Scheme, schemes_to_try, weight_bytes
+from potluck.plan.cost import ModelShape, Seat
+from potluck.plan.placement import computer_names, lacking_memory, make_plan
 from potluck.store.registry import LocalModel
 
 logger = logging.getLogger(__name__)
@@ -30,10 +31,19 @@ DEFAULT_CONTEXT = 8192  # tokens; a longer one is a choice, since it costs memor
 WAIT_FOR_WORKERS_S = 120.0  # that were asked for by number
 WAIT_FOR_NAMES_S = 20.0  # that were asked for by name: discovery takes a second or two
 SETTLE_S = 3.0  # mDNS answers within a second; the connections take less
+_BEST_FIRST: tuple[Scheme, ...] = ("bf16", "int8", "int4-head8", "int4")
 
 
 class Computer(Member, Surveyed, Protocol):
     """A computer that can be measured and can hold a stage."""
+
+
+class OwnComputer(Computer, Protocol):
+    """This computer, whose engine may be just starting."""
+
+    async def look(self) -> None:
+        """Wait until the devices are known."""
+        ...
 
 
 class Computers(Protocol):
@@ -42,7 +52,7 @@ class Computers(Protocol):
     changed: asyncio.Condition
 
     @property
-    def local(self) -> Computer: ...
+    def local(self) -> OwnComputer: ...
 
     def available(self) -> Sequence[Computer]:
         """Connected workers that lend themselves now."""
@@ -65,20 +75,20 @@ class Planner:
 
         Raises:
             PlanError, UsageError: why there is no such plan.
+            EngineError: no engine starts on this computer.
         """
+        await self._computers.local.look()
         schemes = schemes_of(request.scheme, model)
         note = explain_more_bits(model.config) if request.scheme == "auto" else ""
         for scheme in schemes[:-1]:
-            needed = self._shape(scheme, request, model)
-            lent = self._lent()
+            needed = _shape(scheme, request, model)
             try:
-                if lent is None or needed.model_memory <= lent:  # else there is nothing to measure
-                    return await self._plan_in(scheme, request, model, note)
+                return await self._plan_in(scheme, request, model, note)
             except (NotEnoughMemoryError, OutOfMemoryError) as error:
                 logger.info("scheme=%s does not fit: %s", scheme, error)
             note = (
                 f"In {scheme} the model needs {format_bytes(needed.model_memory)} with its cache,"
-                f" and your computers lend {format_bytes(self._lent() or 0)}; this is the best"
+                f" and your computers lend {format_bytes(self._lent())}; this is the best"
                 " quality that fits."
             )
         return await self._plan_in(schemes[-1], request, model, note)
@@ -86,7 +96,7 @@ class Planner:
     async def _plan_in(
         self, scheme: Scheme, request: PlanRequest, model: LocalModel, note: str
     ) -> Planned:
-        context = self._context(request, model)
+        self._check_room(scheme, request, model)  # else there is nothing to measure
         workers = list(self._computers.available())
         computers = [self._computers.local, *workers]
         notes = [note] if note else []
@@ -95,13 +105,14 @@ class Planner:
             model.manifest.config,
             model.config,
             scheme,
-            working=working_bytes(model.config, context),
+            cache=request.cache,
+            working=working_bytes(model.config, context_of(request, model)),
             left_out=notes.append,
         )
         links = await self.survey.links(self._computers.local, workers)
         plan = make_plan(
-            self._shape(scheme, request, model),
-            seats,
+            _shape(scheme, request, model),
+            _counted(seats, scheme, request, model),
             links,
             layers=request.layers,
             min_workers=request.workers,
@@ -111,28 +122,44 @@ class Planner:
             scheme=scheme,
             cache=request.cache,
             note="\n".join(notes),
-            context=context,
+            context=context_of(request, model),
             plan=plan,
             names=computer_names(seats),
         )
 
-    def _shape(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> ModelShape:
-        computers = (self._computers.local, *self._computers.available())
-        kinds = {device.kind for computer in computers for device in computer.devices}
-        # A GPU keeps 16 bits; where there is one, the plan counts on no less.
-        cache = request.cache if kinds <= {"cpu"} else "full"
-        context = self._context(request, model)
-        return shape_of(model.config, scheme, context=context, cache=cache)
+    def _check_room(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> None:
+        """Refuse what the computers together cannot hold, before anything is measured.
 
-    @staticmethod
-    def _context(request: PlanRequest, model: LocalModel) -> int:
-        return request.context or min(model.config.max_position, DEFAULT_CONTEXT)
+        Raises:
+            NotEnoughMemoryError: it says in which scheme the model would fit, if there is one.
+        """
+        if not (lacking := self._lacking(scheme, request, model)):
+            return
+        needed = _shape(scheme, request, model).model_memory
+        fitting = (
+            smaller
+            for smaller in _BEST_FIRST
+            if _shape(smaller, request, model).model_memory < needed
+            and not self._lacking(smaller, request, model)
+        )
+        raise NotEnoughMemoryError(needed, needed - lacking, fits_in=next(fitting, None))
 
-    def _lent(self) -> int | None:
-        """Bytes that all computers lend together; None: one has not looked at its devices yet."""
+    def _lacking(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> int:
+        """Bytes that are missing for the model; 0: none, as far as is known."""
+        seats = unmeasured_seats(
+            (self._computers.local, *self._computers.available()),
+            model.config,
+            scheme,
+            working=working_bytes(model.config, context_of(request, model)),
+        )
+        if seats is None:
+            return 0
+        shape = _shape(scheme, request, model)
+        return lacking_memory(shape, _counted(seats, scheme, request, model))
+
+    def _lent(self) -> int:
+        """Bytes that all computers lend together."""
         computers = (self._computers.local, *self._computers.available())
-        if not all(computer.devices for computer in computers):
-            return None
         return sum(device.memory_free for computer in computers for device in computer.devices)
 
     async def wait(self, request: PlanRequest, *, settle: bool) -> None:
@@ -178,6 +205,34 @@ class Planner:
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S), self._computers.changed:
                 await self._computers.changed.wait_for(lambda: not self._computers.expected())
+
+
+def context_of(request: PlanRequest, model: LocalModel) -> int:
+    """How many tokens a conversation may have."""
+    return request.context or min(model.config.max_position, DEFAULT_CONTEXT)
+
+
+def _shape(
+    scheme: Scheme, request: PlanRequest, model: LocalModel, cache: Cache | None = None
+) -> ModelShape:
+    context = context_of(request, model)
+    return shape_of(model.config, scheme, context=context, cache=cache or request.cache)
+
+
+def _counted(
+    seats: Sequence[Seat], scheme: Scheme, request: PlanRequest, model: LocalModel
+) -> list[Seat]:
+    """The seats with so much memory as the layers of the shape may take there.
+
+    A GPU keeps 16 bits where a CPU may keep 8: with larger caches it has room for fewer layers.
+    """
+    counted = _shape(scheme, request, model).layer_memory
+    kept = _shape(scheme, request, model, "full").layer_memory
+    share = min(1.0, *(here / there for here, there in zip(counted, kept, strict=True)))
+    return [
+        seat if seat.device.startswith("cpu") else replace(seat, memory=int(share * seat.memory))
+        for seat in seats
+    ]
 
 
 def schemes_of(asked: AskedScheme, model: LocalModel) -> tuple[Scheme, ...]:

@@ -46,7 +46,7 @@ from potluck.cluster.stage_messages import (
     decode_from_stage,
     encode,
 )
-from potluck.model.schemes import Scheme
+from potluck.model.schemes import Cache, Scheme
 from potluck.wire.measuring_messages import StageTimes
 from potluck.wire.messages import (
     DeviceInfo,
@@ -189,10 +189,12 @@ class StageHandle:
         self._send(TrustChanged())
 
     async def profile(
-        self, config: dict[str, object], scheme: Scheme, tokens: int
+        self, config: dict[str, object], scheme: Scheme, tokens: int, cache: Cache = "full"
     ) -> LayerProfiled:
         request = next(self._requests)
-        message = ProfileLayer(request=request, config=config, scheme=scheme, tokens=tokens)
+        message = ProfileLayer(
+            request=request, config=config, scheme=scheme, tokens=tokens, cache=cache
+        )
         return await self._ask(request, message, LayerProfiled, PROFILE_TIMEOUT_S)
 
     async def load(

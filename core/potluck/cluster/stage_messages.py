@@ -69,6 +69,7 @@ class ProfileLayer(StageMessage, frozen=True, tag="profile_layer"):
     config: dict[str, object]
     scheme: Scheme
     tokens: int
+    cache: Cache = "full"
 
 
 class LoadStage(StageMessage, frozen=True, tag="load_stage"):

@@ -190,6 +190,7 @@ class StageServer:
                 message.scheme,
                 chunk=message.tokens,
                 memory=self._lent().memory_free,
+                cache=message.cache,
             )
 
         profile = await self._compute.call(measure)

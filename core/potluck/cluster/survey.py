@@ -38,7 +38,7 @@ LINK_AGE_S = 900.0  # a laptop moves to another room
 _MIN_RATIO, _MAX_RATIO = 0.1, 10.0  # what is beyond was not the computer's speed
 _ShapeKey: TypeAlias = tuple[Hashable, ...]
 # A node's device with its name (a card may be changed), where known; of which shape, in what.
-_ProfileKey: TypeAlias = tuple[NodeId, DeviceId | None, str | None, _ShapeKey, Scheme]
+_ProfileKey: TypeAlias = tuple[NodeId, DeviceId | None, str | None, _ShapeKey, Scheme, Cache]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,7 @@ class Surveyed(Protocol):
         scheme: Scheme,
         tokens: int,
         device: DeviceId | None = None,  # None: the best one
+        cache: Cache = "full",
     ) -> Profiled: ...
     async def measure_link_to(self, other: "Surveyed") -> LinkQuality: ...
 
@@ -124,6 +125,7 @@ class Survey:
         config: ModelConfig,
         scheme: Scheme,
         *,
+        cache: Cache = "full",
         working: int = 0,
         left_out: Callable[[str], None] = lambda note: None,
     ) -> list[Seat]:
@@ -137,6 +139,7 @@ class Survey:
             raw_config: the model's `config.json`.
             config: the same, read.
             scheme: what its weights are held in.
+            cache: how keys and values are kept.
             working: bytes that a stage computes with; they are taken off what a device lends.
             left_out: told, for people, of each device that could not be measured, and why.
 
@@ -147,7 +150,7 @@ class Survey:
 
         async def measure(computer: Surveyed) -> "list[Profiled | _Problem]":
             async with turns[_machine(computer, computers[0])]:
-                return await self._measure_devices(computer, raw_config, config, scheme)
+                return await self._measure_devices(computer, raw_config, config, scheme, cache)
 
         everyone = await asyncio.gather(*map(measure, computers))
         seats: list[Seat] = []
@@ -163,7 +166,12 @@ class Survey:
         return seats
 
     async def _measure_devices(
-        self, computer: Surveyed, raw: Mapping[str, object], config: ModelConfig, scheme: Scheme
+        self,
+        computer: Surveyed,
+        raw: Mapping[str, object],
+        config: ModelConfig,
+        scheme: Scheme,
+        cache: Cache,
     ) -> "list[Profiled | _Problem]":
         """What each device of a computer measured, or why not."""
         results: list[Profiled | _Problem] = []
@@ -173,7 +181,7 @@ class Survey:
         while todo:
             device = todo.popleft()
             try:
-                profile = await self._profile(computer, device, raw, config, scheme)
+                profile = await self._profile(computer, device, raw, config, scheme, cache)
             except PotluckError as error:
                 place = place_name(computer.name, device, computer.devices) if device else ""
                 results.append(_Problem(place or computer.name, error))
@@ -192,11 +200,13 @@ class Survey:
         raw: Mapping[str, object],
         config: ModelConfig,
         scheme: Scheme,
+        cache: Cache,
     ) -> Profiled:
-        shape = _shape_key(config)
-        key = (computer.node_id, device and device.id, device and device.name, shape, scheme)
+        measured_as = (_shape_key(config), scheme, cache)
+        key = (computer.node_id, device and device.id, device and device.name, *measured_as)
         if (known := self._profiles.get(key)) is None:
-            known = await computer.profile(raw, scheme, PROFILE_TOKENS, device and device.id)
+            wanted = device and device.id
+            known = await computer.profile(raw, scheme, PROFILE_TOKENS, wanted, cache)
             if {len(known.decode_ms), len(known.prefill_ms)} != {len(_kinds(config))}:
                 raise EngineError(
                     f"{computer.name} measured other layers than the model has."
@@ -205,7 +215,7 @@ class Survey:
             measured = known.device
             if device is not None and measured.id != device.id:
                 raise EngineError(f"{computer.name} measured another device than it was asked.")
-            self._profiles[computer.node_id, measured.id, measured.name, shape, scheme] = known
+            self._profiles[computer.node_id, measured.id, measured.name, *measured_as] = known
         return known
 
     def observe(
@@ -215,14 +225,17 @@ class Survey:
         config: ModelConfig,
         scheme: Scheme,
         ratio: float,
+        *,
+        cache: Cache = "full",
     ) -> None:
         """Take into account that a device took `ratio` times as long as its profile says.
 
         Half of the difference: one answer in a busy moment should not turn the next plan around.
         """
         share = 1 + (min(max(ratio, _MIN_RATIO), _MAX_RATIO) - 1) / 2
+        observed = (node_id, device, _shape_key(config), scheme, cache)
         for key, profile in self._profiles.items():
-            if (*key[:2], *key[3:]) == (node_id, device, _shape_key(config), scheme):
+            if (*key[:2], *key[3:]) == observed:
                 self._profiles[key] = msgspec.structs.replace(
                     profile,
                     decode_ms=tuple(ms * share for ms in profile.decode_ms),
@@ -306,6 +319,24 @@ def _shape_key(config: ModelConfig) -> _ShapeKey:
         config.experts,
         _kinds(config),
     )
+
+
+def unmeasured_seats(
+    computers: Sequence[Surveyed], config: ModelConfig, scheme: Scheme, *, working: int = 0
+) -> list[Seat] | None:
+    """Seats that know what each device lends, and not how fast it is: enough to see what would fit.
+
+    None: a computer has not looked at its devices yet.
+    """
+    if not all(computer.devices for computer in computers):
+        return None
+    unknown = (0.0,) * len(_kinds(config))
+    profiles = [
+        (computer, Profiled(device=device, decode_ms=unknown, prefill_ms=unknown, head_ms=0.0))
+        for computer in computers
+        for device in {device.id: device for device in computer.devices}.values()
+    ]
+    return [_seat(computer, profile, scheme, working) for computer, profile in profiles]
 
 
 def _seat(computer: Surveyed, profile: Profiled, scheme: Scheme, working: int) -> Seat:

@@ -128,7 +128,7 @@ class Worker:
 
     async def _profile(self, message: Profile) -> Profiled:
         stage = await self._stage(message.device)
-        profile = await stage.profile(message.config, message.scheme, message.tokens)
+        profile = await stage.profile(message.config, message.scheme, message.tokens, message.cache)
         return Profiled(
             device=profile.device,
             decode_ms=profile.decode_ms,

@@ -93,9 +93,11 @@ def build_weights(
     cache: Cache = "full",
 ) -> StageWeights:
     """Allocate a stage's matrices and have them filled, layer by layer."""
-    token_tensors = config.stage_tensors(layers, embedding=False, head=head)
     keys = cache_dtype(scheme, device, cache)
-    token_bytes = weight_bytes(config, token_tensors, scheme)
+    # Layer by layer: a profile has the same one more than once.
+    token_tensors = [config.layer_tensors(layer) for layer in layers]
+    token_tensors += [config.head_tensors()] if head else []
+    token_bytes = sum(weight_bytes(config, tensors, scheme) for tensors in token_tensors)
     builder = _Builder(config, scheme, device, keys, token_bytes, fill)
     is_tied = embedding and head and config.tie_word_embeddings
     with builder.filling():

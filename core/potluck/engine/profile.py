@@ -1,14 +1,15 @@
 """Measure what a model's layers cost on a device: the numbers that the planner plans with.
 
 Real layers of the model's shape with random weights, several of each kind one after the other, since a
-single small layer would stay in the processor's cache, where no layer of a whole model ever is. Bounded
-in time and memory; the caller keeps the result by (device, shape, scheme).
+single small layer would stay in the processor's cache, where no layer of a whole model ever is: as much
+of a rare kind as of any other, though the model may have fewer. Bounded in time and memory; the caller
+keeps the result by (device, shape, scheme, cache).
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
+from itertools import cycle, islice
 from statistics import fmean, median
 
 import torch
@@ -25,10 +26,13 @@ from potluck.engine.weights import random_weights
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
-from potluck.model.schemes import Scheme, weight_bytes
+from potluck.model.schemes import Cache, Scheme, cache_bytes, weight_bytes
 from potluck.wire.messages import Sampling
 
 CACHED = 256  # tokens in the cache while one token is timed: a short chat
+# A long one. Only where some layers see all of it and others a window does it change what one of them
+# costs beside another: a full layer of Gemma 3 (4B, int4) then takes a quarter more than a local one.
+LONG_CACHED = 4096
 WORKING_SET = 256 * 10**6  # bytes of layers: more than the caches of a home's processors
 BUDGET_S = 0.25  # per figure, once one run of it is done
 _INPUTS = 8
@@ -70,9 +74,12 @@ def profile_layers(
     *,
     chunk: int,
     memory: int,
+    cache: Cache = "full",
     budget_s: float = BUDGET_S,
 ) -> LayerProfile:
     """Time one token and a chunk through a layer of each kind, and norm, `lm_head` and sampling.
+
+    A token's time is the mean over `cached_tokens`.
 
     Args:
         config: the model whose shape is measured.
@@ -80,6 +87,7 @@ def profile_layers(
         scheme: what its weights are held in.
         chunk: tokens of a prefill chunk.
         memory: bytes that may be used.
+        cache: how keys and values are kept.
         budget_s: about how long each figure may take.
 
     Raises:
@@ -89,26 +97,47 @@ def profile_layers(
     times: dict[LayerKind, LayerTimes] = {}
     with out_of_memory("measure one layer of this model", device):
         for kind in dict.fromkeys(kinds):
-            like = [layer for layer, other in enumerate(kinds) if other == kind]
-            some = like[: _layer_count(config, like, scheme, memory)]
-            times[kind] = _time_layers(config, some, device, scheme, chunk, budget_s)
+            some = sample_layers(config, kind, scheme, cache, memory)
+            times[kind] = _time_layers(config, some, device, scheme, cache, chunk, budget_s)
         head_ms = _time_head(config, device, scheme, min(WORKING_SET, memory // 2), budget_s)
     release(device)
     return LayerProfile(kinds=times, layers=kinds, head_ms=head_ms)
 
 
-def _layer_count(config: ModelConfig, like: Sequence[int], scheme: Scheme, memory: int) -> int:
-    """So many layers of a kind that they leave the processor's cache, as far as they have room."""
-    nbytes = weight_bytes(config, config.layer_tensors(like[0]), scheme)
-    if nbytes > memory:  # said before the computer begins to swap
+def cached_tokens(config: ModelConfig) -> tuple[int, ...]:
+    """So many tokens are in the cache while one is timed: once each."""
+    if len({kind.window for kind in config.layer_kinds}) == 1:
+        return (CACHED,)
+    return CACHED, max(CACHED, min(LONG_CACHED, config.max_position - 1))
+
+
+def sample_layers(
+    config: ModelConfig, kind: LayerKind, scheme: Scheme, cache: Cache, memory: int
+) -> list[int]:
+    """So many layers of a kind that they leave the processor's cache, as far as they have room.
+
+    Some of them more than once, each time with weights of its own, where the model has too few. But
+    never more than the whole model holds: one that fits a cache is there when it runs.
+
+    Raises:
+        OutOfMemoryError: one layer alone needs more than `memory`.
+    """
+
+    def nbytes(layer: int) -> int:
+        return weight_bytes(config, config.layer_tensors(layer), scheme)
+
+    like = [layer for layer, other in enumerate(config.layer_kinds) if other == kind]
+    if (one := nbytes(like[0])) > memory:  # said before the computer begins to swap
         raise OutOfMemoryError(
-            f"One layer of this model has {format_bytes(nbytes)}, and this computer lends"
+            f"One layer of this model has {format_bytes(one)}, and this computer lends"
             f" {format_bytes(memory)}. It cannot take part with this model.",
-            needed=nbytes,
+            needed=one,
             available=memory,
         )
-    wanted = -(-min(WORKING_SET, memory // 2) // nbytes)
-    return max(1, min(wanted, len(like)))
+    cached = cached_tokens(config)[-1] * cache_bytes(config, scheme, cache)
+    whole = sum(nbytes(layer) + cached for layer in range(config.num_layers))
+    count = -(-min(WORKING_SET, memory // 2, whole) // (one + cached))
+    return list(islice(cycle(like), max(1, count)))
 
 
 def _time_layers(
@@ -116,17 +145,20 @@ def _time_layers(
     layers: Sequence[int],
     device: torch.device,
     scheme: Scheme,
+    cache: Cache,
     chunk: int,
     budget_s: float,
 ) -> LayerTimes:
     weights = random_weights(
-        config, layers, embedding=False, head=False, scheme=scheme, device=device
+        config, layers, embedding=False, head=False, scheme=scheme, device=device, cache=cache
     )
-    ropes, dtype = config.ropes.distinct, weights.cache_dtype
-    rotaries = [Rotary(rope, CACHED + chunk, weights.dtype, device) for rope in ropes]
+    ropes, dtype, depths = config.ropes.distinct, weights.cache_dtype, cached_tokens(config)
+    room = max(depths[-1] + 1, chunk)
+    rotaries = [Rotary(rope, room, weights.dtype, device) for rope in ropes]
     caches = [LayerCache(config.num_kv_heads, config.head_dim, dtype, device) for _ in layers]
-    for cache in caches:
-        cache.resize(max(CACHED + 1, chunk), 0)
+    for layer_cache in caches:
+        layer_cache.resize(room, 0)
+        layer_cache.both.zero_()  # memory that nothing was written to is all one page, in a cache
 
     def run(position: int, tokens: int) -> Callable[[], None]:
         # Not one token over and over: experts are chosen anew for each.
@@ -138,15 +170,15 @@ def _time_layers(
                 for layers in weights.runs:
                     y = layers(y, caches, step)
                 return
-            for block, cache in zip(weights.blocks, caches, strict=True):
-                y = block.forward(y, cache, step)
+            for block, layer_cache in zip(weights.blocks, caches, strict=True):
+                y = block.forward(y, layer_cache, step)
 
         return once
 
     # Prefill first: it writes the cache that one token then looks at.
     prefill_ms = _time(run(0, chunk), device, budget_s) / len(caches)
-    decode_ms = _time(run(CACHED, 1), device, budget_s) / len(caches)
-    return LayerTimes(decode_ms=decode_ms, prefill_ms=prefill_ms)
+    token_ms = fmean(_time(run(depth, 1), device, budget_s) for depth in depths)
+    return LayerTimes(decode_ms=token_ms / len(caches), prefill_ms=prefill_ms)
 
 
 def _time_head(

@@ -129,6 +129,15 @@ def make_plan(
     )
 
 
+def lacking_memory(shape: ModelShape, seats: Sequence[Seat]) -> int:
+    """Bytes that are missing for the model, however it is shared out; 0: it fits, as `fits` knows.
+
+    What the seats' times are makes no difference.
+    """
+    problem = make_problem(shape, seats, {})
+    return 0 if fits(problem) else missing(shape, problem)
+
+
 def labels(seats: Sequence[Seat]) -> tuple[str, ...]:
     """A name for each device that no other has: the computer's, and more only where it must be."""
     nodes_of = {seat.name: {s.node for s in seats if s.name == seat.name} for seat in seats}

@@ -19,7 +19,7 @@ def best_chunk(shape: ModelShape, plan: Plan, *, prompt_tokens: int, measured_to
 
     Small chunks keep all stages busy, and large ones read the weights less often.
     """
-    on_cpu = any(stage.device == "cpu" for stage in plan.stages)
+    on_cpu = any(stage.device.startswith("cpu") for stage in plan.stages)
     return min(
         (chunk for chunk in _CHUNKS if not on_cpu or chunk <= _CPU_CHUNK),
         key=lambda chunk: time_to_first_token_ms(

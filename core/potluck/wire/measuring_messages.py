@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from potluck.model.schemes import Scheme
+from potluck.model.schemes import Cache, Scheme
 from potluck.wire.messages import (
     MAX_TOKENS,
     Address,
@@ -27,6 +27,7 @@ class Profile(Message, frozen=True, tag="profile"):
     config: dict[str, object]  # the model's config.json
     scheme: Scheme
     tokens: Annotated[int, Meta(ge=1, le=4096)]  # of the prefill chunk
+    cache: Cache = "full"
     device: DeviceId | None = None  # None: the best one
 
 

@@ -42,6 +42,6 @@ def decode_step(header: memoryview, known: Container[str]) -> Message | None:
         if found is not None and found[0] in known:
             try:
                 return found[1].decode(header)
-            except (msgspec.MsgspecError, RecursionError):
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 return None  # the general way says what is wrong
     return None
