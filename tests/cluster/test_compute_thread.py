@@ -132,3 +132,20 @@ def test_while_it_computes_for_long_its_links_are_served() -> None:
         link.far.close()
 
     run(main(), timeout_s=20)
+
+
+def test_a_process_that_cannot_compute_any_more_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    died = threading.Event()
+    thread = ComputeThread(died.set)
+
+    def fail(awake_s: float = 0.0) -> None:
+        raise OSError("the selector is broken")
+
+    monkeypatch.setattr(thread.reactor, "turn", fail)
+    thread.start()
+    assert died.wait(10)
+    thread.join(10)
+    assert "the selector is broken" in caplog.text
+    thread.reactor.close()

@@ -160,6 +160,25 @@ def test_a_stage_that_lost_the_session_gets_it_again() -> None:
                 del chain.caches[chain.opened[0]][2:]
         assert tokens == expected([1, 2, 3], 12)
         assert len(chain.opened) == 2
+        assert (
+            len(chain.forwards) <= 12 + 2 * 3
+        )  # once more each: where it failed, and where it began
+
+    on_a_chain(scenario)
+
+
+def test_what_earlier_stages_hold_already_is_trimmed_before_it_is_sent_again() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        stream = generator.tokens([1, 2, 3], GREEDY, limit=6, usage=Usage())
+        async with aclosing(stream):
+            first = await anext(stream)
+            await until(lambda: len(chain.forwards) == 3)
+            await anext(stream)
+            chain.caches.clear()
+            while not chain.trims:
+                await anext(stream)
+        assert chain.trims[0] >= 4
+        assert first.token_id == expected([1, 2, 3], 1)[0]
 
     on_a_chain(scenario)
 

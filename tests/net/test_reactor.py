@@ -1,5 +1,6 @@
 """Links and work in one queue, by whichever thread has time."""
 
+import selectors
 import socket
 import threading
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ import pytest
 
 from potluck.net import reactor as reactor_module
 from potluck.net.reactor import Delivery, Reactor, ReactorThread
-from potluck.wire.messages import CloseSession, Message
+from potluck.wire.messages import CloseSession, Forward, Message, Sampling, TensorHeader
 
 pytestmark = pytest.mark.net
 
@@ -159,6 +160,47 @@ def test_work_that_fails_is_in_the_log_and_the_thread_lives_on(
     assert "a bug" in caplog.text
     thread.stop()
     thread.join(10)
+
+
+def test_a_link_that_ends_while_it_is_looked_at_is_let_go_at_the_next_turn(
+    reactor: Reactor,
+) -> None:
+    class Ending(FakeLink):
+        looks = 0
+
+        @property
+        def is_closed(self) -> bool:  # type: ignore[override]
+            self.looks += 1
+            return self.looks > 1
+
+        @is_closed.setter
+        def is_closed(self, value: bool) -> None: ...
+
+    reactor._selector.close()
+    reactor._selector = (
+        selectors.SelectSelector()
+    )  # which does not bear a closed socket, as on Windows
+    reactor._selector.register(reactor._woken, selectors.EVENT_READ)
+    link = Ending()
+    reactor.add(link, lambda message, payload: None)
+    reactor.turn()
+    assert link.near.fileno() >= 0
+    reactor.wake()
+    while link.near.fileno() >= 0:
+        reactor.turn()
+    reactor.wake()
+    reactor.turn()
+
+
+def test_a_history_counts_as_what_it_takes(reactor: Reactor) -> None:
+    link = FakeLink()
+    sampling = Sampling(repetition_penalty=1.1, history=(1,) * 1000)
+    tensor = TensorHeader(dtype="I32", shape=(1,))
+    step = Forward(epoch=1, session="s", step=1, position=0, tensor=tensor, sampling=sampling)
+    link.waiting.append((step, memoryview(b"1234")))
+    reactor.add(link, lambda message, payload: None)
+    reactor.turn()
+    assert reactor._taken > 8 * 1000
 
 
 @pytest.mark.parametrize("awake_s", [1e-9, 60.0])

@@ -159,6 +159,41 @@ def test_who_takes_nothing_is_given_up_at_some_point(house, run, monkeypatch) ->
     run(main())
 
 
+def test_who_has_taken_nothing_for_a_minute_is_given_up(house, run, monkeypatch) -> None:
+    data = bytes(32 << 20)
+
+    async def main() -> None:
+        async with linked(house) as (ours, _):
+            ours.send_nowait(forward(data), data)  # more than the kernel takes
+            monkeypatch.setattr(step_link_module, "STALL_TIMEOUT_S", 0.0)
+            with pytest.raises(PeerLostError, match="takes nothing"):
+                ours.send_nowait(Attach(epoch=1))
+
+    run(main())
+
+
+def test_a_failure_of_ours_ends_one_link_and_no_thread(house, run, monkeypatch) -> None:
+    async def main() -> None:
+        async with Ends(house) as ends:
+            ours, theirs = await ends.dial()
+            inbox(theirs)
+
+            def fail() -> None:
+                raise MemoryError
+
+            monkeypatch.setattr(theirs._connection, "next_event", fail)
+            ours.send_nowait(Attach(epoch=1))
+            await theirs.wait_closed()
+            again, accepted = await ends.dial()
+            got = inbox(accepted)
+            again.send_nowait(Attach(epoch=2))
+            assert (await got.get())[0] == Attach(epoch=2)
+            ours.close()
+            again.close()
+
+    run(main())
+
+
 def test_the_end_is_told_with_its_reason_after_what_came_before(house, run) -> None:
     async def main() -> None:
         async with linked(house) as (ours, theirs):
@@ -223,6 +258,7 @@ def test_who_was_removed_is_cut_off_at_once(house, run) -> None:
             inbox(theirs)
             ends.master.identity.revoke(ends.worker.identity.node_id)
             assert ours.is_closed
+            assert ours.is_revoked
             await theirs.wait_closed()
             with pytest.raises(PeerLostError, match="removed from the home"):
                 ours.send_nowait(Attach(epoch=1))

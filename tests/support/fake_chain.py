@@ -32,6 +32,7 @@ class FakeChain:
         self.caches: dict[str, list[int]] = {}
         self.forwards: list[Forward] = []
         self.opened: list[str] = []
+        self.trims: list[int] = []
         self.attached: int | None = None
         self.is_closed = False
         self.is_silent = False  # steps go in and nothing comes out
@@ -46,8 +47,9 @@ class FakeChain:
                 self.attached = message.epoch
             case OpenSession():
                 self.opened.append(message.session)
-                self.caches.setdefault(message.session, [])
+                self.caches[message.session] = []
             case TrimSession():
+                self.trims.append(message.position)
                 del self.caches.get(message.session, [])[message.position :]
             case CloseSession():
                 self.caches.pop(message.session, None)

@@ -5,6 +5,8 @@ longer than a token is done with relief: a second thread reads and writes the li
 """
 
 import asyncio
+import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +16,8 @@ from typing import TypeVar
 
 from potluck.net.reactor import Reactor
 
+logger = logging.getLogger(__name__)
+
 AWAKE_S = 0.02  # to be woken costs a token 0.1 ms here and there: of a longer wait that is nothing
 
 _T = TypeVar("_T")
@@ -22,13 +26,24 @@ _T = TypeVar("_T")
 class ComputeThread(threading.Thread):
     """Runs what it is given and what its reactor's links bring, one after the other, for ever."""
 
-    def __init__(self) -> None:
+    def __init__(self, die: Callable[[], object] = lambda: os._exit(1)) -> None:
+        """Make it; `start` starts it.
+
+        Args:
+            die: called when its threads cannot go on. A process that computes no more had better
+                end, since its node starts another.
+        """
         super().__init__(name="compute", daemon=True)
         self.reactor = Reactor()
-        self._relief = _Relief(self.reactor)
+        self._die = die
+        self._relief = _Relief(self.reactor, die)
         self._expects_token = False
 
     def run(self) -> None:
+        with _fatal(self._die):
+            self._serve()
+
+    def _serve(self) -> None:
         self._relief.start()
         awake_s = 0.0
         with self._relief.turn:
@@ -81,18 +96,20 @@ class ComputeThread(threading.Thread):
 class _Relief(threading.Thread):
     """Takes the turns at the reactor while it is asked to."""
 
-    def __init__(self, reactor: Reactor) -> None:
+    def __init__(self, reactor: Reactor, die: Callable[[], object]) -> None:
         super().__init__(name="relief", daemon=True)
+        self._die = die
         self.turn = threading.Lock()  # whoever holds it may call the reactor's `turn`
         self._reactor = reactor
         self._is_wanted = threading.Event()
 
     def run(self) -> None:
-        while True:
-            self._is_wanted.wait()
-            with self.turn:
-                while self._is_wanted.is_set():
-                    self._reactor.turn()
+        with _fatal(self._die):
+            while True:
+                self._is_wanted.wait()
+                with self.turn:
+                    while self._is_wanted.is_set():
+                        self._reactor.turn()
 
     def begin(self) -> None:
         self._is_wanted.set()
@@ -102,3 +119,13 @@ class _Relief(threading.Thread):
         self._is_wanted.clear()
         self._reactor.wake()
         self.turn.acquire()
+
+
+@contextmanager
+def _fatal(die: Callable[[], object]) -> Iterator[None]:
+    """The boundary of a thread without which nothing goes on."""
+    try:
+        yield
+    except BaseException:
+        logger.critical("thread %s failed", threading.current_thread().name, exc_info=True)
+        die()

@@ -147,6 +147,8 @@ class Generator:
             return await ahead.next()
         except (NeedReplayError, UnknownSessionError):
             ahead.give_up()
+            # The stages before the one that lost it hold this token already.
+            self.pipeline.trim(ahead.session.id, len(ahead.session.tokens))
             return await self._advance(ahead.session, [token.token_id], ahead.sampling)
 
     def _check(self, prompt: Sequence[int]) -> None:
@@ -241,7 +243,8 @@ class Generator:
                     )
                 )
                 while len(under_way) > self.pipeline.stages or (is_last and under_way):
-                    result = (await self.pipeline.finish_step(under_way.popleft())).result
+                    result = (await self.pipeline.finish_step(under_way[0])).result
+                    under_way.popleft()
         finally:
             for step in under_way:  # the first failure is enough; the rest follow from it
                 self.pipeline.give_up(step)

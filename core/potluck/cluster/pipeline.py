@@ -248,7 +248,7 @@ class Pipeline:
             step.future.set_exception(error)
 
     def open(self, session: SessionId) -> None:
-        """Make the session's caches; one that is there already is kept."""
+        """Make the session's caches; those of the same name are forgotten."""
         self._send(OpenSession(epoch=self.epoch, session=session))
 
     def trim(self, session: SessionId, position: int) -> None:

@@ -102,6 +102,8 @@ class StageChain:
 
     def _receive(self, link: StepLink, message: Message, payload: memoryview) -> None:
         loaded = self.loaded
+        if link.is_revoked:
+            return
         match message:
             case Attach():
                 is_master = link.peer_role == "master"
@@ -111,7 +113,7 @@ class StageChain:
                     and (link.home, message.epoch) == (loaded.home, loaded.epoch)
                 ):
                     loaded.driver = link
-                    while loaded.held:
+                    for _ in range(len(loaded.held)):  # one that cannot be sent is held again
                         self._send_on(loaded, loaded.held.popleft(), memoryview(b""))
             case OpenSession() | Forward() | TrimSession() | CloseSession():
                 if loaded is None:
@@ -132,13 +134,12 @@ class StageChain:
         """Do it, and hand on what follows from it."""
         try:
             sent, data = apply(loaded.stage, message, payload)
+            self._send_on(loaded, sent, data)
         except PotluckError as error:
             self._fail(message, error)
         except Exception as error:  # the boundary to torch: one step failed, the stage lives on
             logger.exception("step failed")
             self._fail(message, EngineError(f"{self._name} failed in a step: {error}"))
-        else:
-            self._send_on(loaded, sent, data)
 
     def _send_on(self, loaded: LoadedStage, message: Message, payload: memoryview) -> None:
         link = loaded.output

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from potluck.wire.messages import Message
+from potluck.wire.messages import Forward, Message
 
 logger = logging.getLogger(__name__)
 
 INBOX_LIMIT = 64 << 20  # bytes that wait for their turn before reading stops: a prompt's chunks
 _MESSAGE_COST = 1024  # what a message without payload counts there
+_ID_COST = 40  # a token id of a history, as an object in a tuple
 
 Delivery: TypeAlias = tuple[Message, memoryview]  # a message and its payload
 _YIELD: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
@@ -64,7 +65,7 @@ class Reactor:
     """
 
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        self._selector: selectors.BaseSelector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         for end in (self._woken, self._waker):
             end.setblocking(False)
@@ -140,7 +141,7 @@ class Reactor:
     def _take(self, link: Readable) -> None:
         receiver = self._links[link].receiver
         for message, payload in link.read():
-            cost = _MESSAGE_COST + payload.nbytes
+            cost = _MESSAGE_COST + payload.nbytes + _history_bytes(message)
             self._taken += cost
             self._inbox.append((cost, partial(receiver, message, payload)))
 
@@ -157,14 +158,13 @@ class Reactor:
         """Wait for what each needs, and end those that have ended."""
         reads = selectors.EVENT_READ if self._taken - self._done <= INBOX_LIMIT else 0
         for link, served in list(self._links.items()):
-            if link.is_closed:
-                del self._links[link]
-                events = 0
-            else:
-                events = reads | (selectors.EVENT_WRITE if link.has_backlog else 0)
+            is_over = link.is_closed  # seen once: any thread may end it meanwhile
+            writes = selectors.EVENT_WRITE if link.has_backlog else 0
+            events = 0 if is_over else reads | writes
             if events != served.events:
                 self._wait_for(link, served, events)
-            if link.is_closed:
+            if is_over:
+                del self._links[link]
                 link.release()
 
     def _wait_for(self, link: Readable, served: _Served, events: int) -> None:
@@ -177,6 +177,13 @@ class Reactor:
         served.events = events
 
 
+def _history_bytes(message: Message) -> int:
+    """What the longest list that a step may bring takes in memory."""
+    if not isinstance(message, Forward) or message.sampling is None:
+        return 0
+    return _ID_COST * len(message.sampling.history or ())
+
+
 class ReactorThread(threading.Thread):
     """A thread that does nothing but serve a reactor, until it is stopped."""
 
@@ -186,11 +193,15 @@ class ReactorThread(threading.Thread):
         self._is_stopped = False
 
     def run(self) -> None:
-        while not self._is_stopped:
-            self.reactor.turn()
-            while self.reactor.work():
-                pass
-        self.reactor.close()
+        try:
+            while not self._is_stopped:
+                self.reactor.turn()
+                while self.reactor.work():
+                    pass
+        except Exception:  # the boundary: who waits for its links hears that they ended
+            logger.exception("thread %s failed", self.name)
+        finally:
+            self.reactor.close()
 
     def stop(self) -> None:
         """End it and its links, soon."""

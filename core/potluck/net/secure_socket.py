@@ -8,6 +8,7 @@ on when somebody says so. Not thread-safe: its owner has a lock.
 import asyncio
 import socket
 import ssl
+import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
@@ -37,6 +38,7 @@ class SecureSocket:
         self._scratch = memoryview(bytearray(_READ_BYTES))
         self._backlog: deque[memoryview] = deque()  # encrypted, and not taken by the kernel yet
         self.backlog_bytes = 0
+        self.taken_at = time.monotonic()  # when the kernel last took something, or all was taken
 
     # --- the beginning, in an event loop; the caller sets the deadline
 
@@ -169,6 +171,7 @@ class SecureSocket:
             except (BlockingIOError, InterruptedError):
                 return
             self.backlog_bytes -= sent
+            self.taken_at = time.monotonic()
             if sent < len(data):
                 self._backlog[0] = data[sent:]
                 return
@@ -176,6 +179,8 @@ class SecureSocket:
 
     def _encrypted(self) -> None:
         if data := self._outgoing.read():
+            if not self._backlog:
+                self.taken_at = time.monotonic()
             self._backlog.append(memoryview(data))
             self.backlog_bytes += len(data)
 

@@ -24,6 +24,7 @@ from potluck.net.identity import Identity, PeerIdentity
 from potluck.net.link import MAX_UNREAD_ANSWERS, fresh
 from potluck.net.reactor import Delivery, Reactor, Receiver
 from potluck.net.secure_socket import SecureSocket
+from potluck.net.stream import STALL_TIMEOUT_S
 from potluck.wire.connection import Connection
 from potluck.wire.events import Closed, Lost, Opened, Received
 from potluck.wire.frame import Buffer
@@ -31,7 +32,7 @@ from potluck.wire.messages import MAX_TEXT, Address, Message, NodeInfo, Purpose
 
 logger = logging.getLogger(__name__)
 
-MAX_BACKLOG = 256 << 20  # bytes that wait for a peer; a prompt's chunks under way are fewer
+MAX_BACKLOG = 1 << 30  # bytes that wait for a peer: four prompts' chunks of a large model
 _VANISHED = "The other computer closed the connection unexpectedly."
 
 
@@ -83,6 +84,11 @@ class StepLink:
         return self._error is not None
 
     @property
+    def is_revoked(self) -> bool:
+        """Whether it ended since the peer is of the home no more: what it sent is not to be done."""
+        return isinstance(self._error, UntrustedPeerError)
+
+    @property
     def error(self) -> PeerLostError | None:
         """Why nothing comes any more; None while it is open."""
         return None if self._error is None else fresh(self._error)
@@ -131,7 +137,11 @@ class StepLink:
             self._stream.write(self._connection.data_to_send())
         except OSError as error:
             self._break(error)
-        if self._stream.backlog_bytes > MAX_BACKLOG:
+        self._check_backlog()
+
+    def _check_backlog(self) -> None:
+        stalled_s = time.monotonic() - self._stream.taken_at if self.has_backlog else 0.0
+        if self._stream.backlog_bytes > MAX_BACKLOG or stalled_s > STALL_TIMEOUT_S:
             self._end(PeerLostError(f"{self.peer.name} takes nothing of what is sent to it."))
 
     # --- receiving
@@ -159,6 +169,9 @@ class StepLink:
             except PotluckError as error:
                 self._flush()
                 self._end(error)
+            except Exception:  # the boundary: one link's bytes must not end the thread of all
+                logger.exception("a step could not be read peer=%s", short(self._peer.node_id))
+                self._end(LocalProtocolError("A message could not be read here; see the log."))
         return steps
 
     def _understand(self, steps: list[Delivery]) -> bool:
@@ -187,19 +200,19 @@ class StepLink:
 
     def _answer(self) -> None:
         """Write what the connection answers by itself, unless the peer asks and never reads."""
-        if not (data := self._connection.data_to_send()):
-            return
+        data = self._connection.data_to_send()
         if not self.has_backlog:
             self._unread_answers = 0
         self._unread_answers += len(data)
         if self._unread_answers > MAX_UNREAD_ANSWERS:
             raise RemoteProtocolError("The other computer asks and does not read the answers.")
-        self._stream.write(data)
+        self._stream.write(data)  # and with it what TLS answers by itself
+        self._check_backlog()
 
     # --- the end
 
     def close(self, reason: str = "") -> None:
-        """Say goodbye and end; what was sent is delivered first."""
+        """Say goodbye and end; what the kernel has not taken yet is not sent any more."""
         with self._lock:
             if self._error is None:
                 self._goodbye(reason)
@@ -215,6 +228,12 @@ class StepLink:
     def release(self) -> None:
         """Close the socket of a connection that has ended. The reactor's to call."""
         with self._lock:
+            self._close_stream()
+
+    def _close_stream(self) -> None:
+        if self.is_revoked:
+            self._stream.abort()  # nothing more is said to who is not trusted
+        else:
             self._stream.close()
 
     async def wait_closed(self) -> None:
@@ -224,7 +243,7 @@ class StepLink:
     def trust_changed(self) -> None:
         """End at once when the peer was revoked or its home left. Called by the identity."""
         if self._error is None and not self._identity.trusts(self._peer):
-            with self._lock:  # no goodbye: nothing more is said to who is not trusted
+            with self._lock:
                 self._end(UntrustedPeerError("This computer was removed from the home."))
 
     def _break(self, error: OSError) -> None:
@@ -246,7 +265,7 @@ class StepLink:
         if self._is_served:
             self._reactor.wake()  # who waits on the socket closes it
         else:
-            self._stream.close()
+            self._close_stream()
 
     # --- the beginning, in the event loop
 
