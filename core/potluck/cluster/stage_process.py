@@ -261,6 +261,7 @@ class StageServer:
                 self._loop.call_soon_threadsafe(self._tell, report)
 
         weights = stage_weights(message, self._device, progress, self._threads)
+        release(self._device)  # what reading and compiling took
         used = weights.nbytes + working_bytes(config, message.context)
 
         def budget(cached: int) -> int:
