@@ -1,6 +1,6 @@
 import pytest
 
-from potluck.cluster.device_names import computer_of, device_label, device_of, place_name
+from potluck.cluster.device_names import computer_of, describe, device_label, device_of, place_name
 from potluck.wire.messages import DeviceId, DeviceInfo, DeviceKind
 
 
@@ -47,3 +47,9 @@ def test_a_computer_with_one_device_needs_no_more_than_its_name() -> None:
     assert place_name("Desk", device("cuda"), (device("cuda"),)) == "Desk"
     assert place_name("Desk", DeviceId(kind="cuda", index=1), GAMING) == "Desk/cuda:1"
     assert place_name("x" * 128, GAMING[2], GAMING) == "x" * 124 + "/cpu"
+
+
+def test_a_device_in_a_few_words() -> None:
+    card = DeviceInfo(kind="cuda", name="RTX 3060", memory_total=12_000_000_000, memory_free=1)
+    assert describe(card) == "RTX 3060, 12 GB"
+    assert describe(device("cpu")) == "cpu, 0 GB"

@@ -10,11 +10,10 @@ from fake_cluster import Run
 from whole_nodes import chat, folders_of, running, stages
 
 from potluck.cluster import node as node_module
-from potluck.cluster.node import Node, device_text, guide_folder
+from potluck.cluster.node import Node, guide_folder
 from potluck.cluster.stage_handle import StageHandle
 from potluck.ids import NodeId
 from potluck.settings import AlreadyRunningError, exclusive, read_node_file
-from potluck.wire.messages import DeviceInfo
 
 pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.usefixtures("guide")]
 
@@ -109,7 +108,5 @@ def test_a_user_has_one_node(tmp_path: Path) -> None:
         node_module.run(folders)
 
 
-def test_a_device_in_a_few_words() -> None:
-    device = DeviceInfo(kind="cuda", name="RTX 3060", memory_total=12_000_000_000, memory_free=1)
-    assert device_text(device) == "RTX 3060, 12 GB"
-    assert guide_folder().name == "guide"
+def test_the_model_that_comes_along_is_found() -> None:
+    assert (guide_folder() / "config.json").is_file()

@@ -14,7 +14,6 @@ from potluck.model.schemes import weight_bytes
 from potluck.plan.cost import Seat
 from potluck.wire.measuring_messages import Profiled
 from potluck.wire.messages import (
-    Address,
     DeviceInfo,
 )
 
@@ -64,11 +63,11 @@ def test_a_tied_head_is_known_as_one() -> None:
     assert shape_of(config, "f32", context=64).tied
 
 
-@pytest.mark.parametrize(("host", "together"), [("127.0.0.1", 1), ("10.0.0.7", 2)])
-def test_nodes_on_one_computer_measure_one_after_the_other(host: str, together: int) -> None:
+@pytest.mark.parametrize(("machine", "together"), [("aa", 1), ("bb", 2), ("", 2)])
+def test_nodes_on_one_computer_measure_one_after_the_other(machine: str, together: int) -> None:
     async def main() -> None:
         desk, laptop = FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
-        laptop.addresses = (Address(host=host, port=4002),)
+        desk.machine, laptop.machine = machine and "aa", machine
         desk.gates["profile"] = laptop.gates["profile"] = asyncio.Event()
         measuring = asyncio.create_task(seats(Survey(), desk, laptop))
         for _ in range(20):
@@ -215,7 +214,6 @@ def test_every_device_is_a_seat_measured_one_after_the_other_and_once() -> None:
     async def main() -> None:
         survey, desk, laptop = Survey(), FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
         desk.devices = devices("cuda", "cuda", "cpu")
-        laptop.addresses = (Address(host="10.0.0.7", port=4002),)
         desk.gates["profile"] = asyncio.Event()
 
         asking = asyncio.create_task(seats(survey, desk, laptop))
@@ -360,6 +358,33 @@ def test_every_pair_is_measured_and_again_when_it_is_old() -> None:
         now += LINK_AGE_S
         await survey.links(desk, [laptop, mac])
         assert desk.calls == ["measure_link_to"] * 4
+
+    run(main())
+
+
+def test_a_plan_measures_again_what_was_measured_while_a_computer_started() -> None:
+    async def main() -> None:
+        survey, desk, laptop = Survey(), FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
+
+        assert await survey.measure_in_passing(desk, laptop)
+        assert survey.link(desk.node_id, laptop.node_id) is not None
+        assert await survey.measure_in_passing(desk, laptop)
+        assert desk.calls.count("measure_link_to") == 1
+        for _ in range(2):
+            assert len(await survey.links(desk, [laptop])) == 1
+            assert desk.calls.count("measure_link_to") == 2
+        assert await survey.measure_in_passing(desk, laptop)
+        assert desk.calls.count("measure_link_to") == 2
+
+    run(main())
+
+
+def test_a_link_that_cannot_be_measured_in_passing_is_not_known() -> None:
+    async def main() -> None:
+        survey, desk, laptop = Survey(), FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
+        desk.errors["measure_link_to"] = failing(PeerLostError("gone"))
+
+        assert not await survey.measure_in_passing(desk, laptop)
 
     run(main())
 

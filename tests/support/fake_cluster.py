@@ -57,6 +57,7 @@ class FakeComputer:
         self.devices: Sequence[DeviceInfo] = (
             DeviceInfo(kind="cpu", name=name, memory_total=2 * memory, memory_free=memory),
         )
+        self.machine = ""
         self.is_local = False
         self.stores_weights = False  # True: it has every tensor that it is assigned
         self.calls: list[str] = []

@@ -107,6 +107,10 @@ class LocalComputer:
         return self._me().name
 
     @property
+    def machine(self) -> str:
+        return self._me().machine
+
+    @property
     def addresses(self) -> tuple[Address, ...]:
         """Where the other computers reach this one."""
         return self._addresses()
@@ -268,6 +272,7 @@ class RemoteComputer:
         self.link = link
         self.node_id = NodeId(link.peer.node_id)
         self.name = link.peer.name
+        self.machine = link.peer.machine
         self.addresses = addresses
         self.devices: Sequence[DeviceInfo] = link.peer.devices
         self.is_paused = False

@@ -37,3 +37,8 @@ def place_name(name: str, device: DeviceId | DeviceInfo, among: Iterable[DeviceI
         return name
     label = f"/{device_label(device, among)}"
     return name[: _NAME_LENGTH - len(label)] + label
+
+
+def describe(device: DeviceInfo) -> str:
+    """A device in a few words: `NVIDIA GeForce RTX 3060, 12 GB`."""
+    return f"{device.name or device.kind}, {device.memory_total / 1e9:.0f} GB"

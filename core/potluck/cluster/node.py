@@ -22,8 +22,10 @@ from potluck.api.server import HttpServer, local_app
 from potluck.cluster.activity import IDLE_S, Activity
 from potluck.cluster.backend import NodeBackend, Parts
 from potluck.cluster.computers import LocalComputer
+from potluck.cluster.device_names import describe
 from potluck.cluster.engines import Engines
 from potluck.cluster.lending import Lending
+from potluck.cluster.machine import machine_id
 from potluck.cluster.master import DEPLOYING, Master
 from potluck.cluster.membership import Membership, MembershipEvents
 from potluck.cluster.pairing import PairingDesk
@@ -50,7 +52,7 @@ from potluck.settings import (
 from potluck.store.chunks import ChunkStore
 from potluck.store.hub import RecentFolders, find_model
 from potluck.store.registry import LocalModel, open_model
-from potluck.wire.messages import Address, DeviceId, DeviceInfo, NodeInfo, StepFailed
+from potluck.wire.messages import Address, DeviceId, NodeInfo, StepFailed
 from potluck.wire.pairing import Admitted, Member
 from potluck.wire.versions import PROTOCOL_VERSIONS
 
@@ -67,6 +69,7 @@ class Node:
         self._folders = folders
         folders.config.mkdir(parents=True, exist_ok=True)
         settings = load_settings(folders.settings_file)
+        self._machine = machine_id()
         self._stop = asyncio.Event()
         self._tasks = TaskSet()
         self.activity = Activity(let_go=lambda holder: self.lending.let_go(holder))
@@ -244,7 +247,7 @@ class Node:
                 is_busy = self.master.state.phase in DEPLOYING
                 if is_busy or survey.link(local.node_id, computer.node_id) is not None:
                     continue
-                if await survey.links(local, [computer]):
+                if await survey.measure_in_passing(local, computer):
                     self.activity.touch()
 
     def stop(self) -> None:
@@ -259,6 +262,7 @@ class Node:
             version=potluck.__version__,
             os=f"{platform.system()} {platform.release()}"[:64],
             arch=platform.machine()[:32],
+            machine=self._machine,
             devices=self.engines.devices,
         )
 
@@ -276,7 +280,7 @@ class Node:
             port=self.listener.port,
             home=home.home_id if home is not None else None,
             joinable=self.worker.is_lending and not self._others_homes(),
-            devices=", ".join(device_text(device) for device in self.engines.devices),
+            devices=", ".join(describe(device) for device in self.engines.devices),
             protocol=PROTOCOL_VERSIONS[-1],
         )
 
@@ -354,11 +358,6 @@ class Node:
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
-
-
-def device_text(device: DeviceInfo) -> str:
-    """A device in a few words: `NVIDIA GeForce RTX 3060, 12 GB`."""
-    return f"{device.name or device.kind}, {device.memory_total / 1e9:.0f} GB"
 
 
 def guide_folder() -> Path:

@@ -5,7 +5,6 @@ anew when they are old, and memory is always what is free now.
 """
 
 import asyncio
-import ipaddress
 import logging
 import time
 from collections import defaultdict, deque
@@ -57,6 +56,15 @@ class LinkQuality:
     bytes_per_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A link that was measured."""
+
+    cost: LinkCost
+    when: float
+    in_passing: bool  # as its computer came: both ends were busy with starting
+
+
 class Surveyed(Protocol):
     """A computer that can be measured: this one or a connected worker."""
 
@@ -64,6 +72,8 @@ class Surveyed(Protocol):
     def node_id(self) -> NodeId: ...
     @property
     def name(self) -> str: ...
+    @property
+    def machine(self) -> str: ...  # the same for nodes of one computer; empty: not known
     @property
     def addresses(self) -> tuple[Address, ...]: ...
     @property
@@ -114,7 +124,7 @@ class Survey:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._profiles: dict[_ProfileKey, Profiled] = {}
-        self._links: dict[tuple[NodeId, NodeId], tuple[float, LinkCost]] = {}
+        self._links: dict[tuple[NodeId, NodeId], _Known] = {}
         self._failed: dict[tuple[NodeId, NodeId], float] = {}  # when
         self._measuring = asyncio.Lock()
 
@@ -132,7 +142,7 @@ class Survey:
         """A seat for each device that could be measured; computers and devices in the order given.
 
         Computers measure at the same time, the devices of one of them one after the other, and so do
-        several nodes on one computer: two at once would slow each other down.
+        several nodes on one computer (containers, other users): two at once would slow each other down.
 
         Args:
             computers: the master first.
@@ -146,10 +156,10 @@ class Survey:
         Raises:
             PotluckError: the first computer, which is the master, cannot compute.
         """
-        turns: defaultdict[NodeId, asyncio.Lock] = defaultdict(asyncio.Lock)
+        turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
         async def measure(computer: Surveyed) -> "list[Profiled | _Problem]":
-            async with turns[_machine(computer, computers[0])]:
+            async with turns[computer.machine or computer.node_id]:
                 return await self._measure_devices(computer, raw_config, config, scheme, cache)
 
         everyone = await asyncio.gather(*map(measure, computers))
@@ -253,13 +263,26 @@ class Survey:
             for source, target in _pairs(master, workers):
                 await self._measure(source, target, anew=anew)
         ids = {c.node_id for c in (master, *workers)}
-        return {key: cost for key, (_, cost) in self._links.items() if ids.issuperset(key)}
+        return {key: known.cost for key, known in self._links.items() if ids.issuperset(key)}
 
-    async def _measure(self, source: Surveyed, target: Surveyed, *, anew: bool) -> None:
+    async def measure_in_passing(self, master: Surveyed, worker: Surveyed) -> bool:
+        """Measure the link of a computer that has just come, for people; a plan measures it again.
+
+        Returns:
+            Whether it could be.
+        """
+        async with self._measuring:
+            await self._measure(master, worker, in_passing=True)
+        return (master.node_id, worker.node_id) in self._links
+
+    async def _measure(
+        self, source: Surveyed, target: Surveyed, *, anew: bool = False, in_passing: bool = False
+    ) -> None:
         """Measure a pair, anew or unless it is known, but not if it was tried just now in vain."""
         key = (source.node_id, target.node_id)
         known, failed = self._links.get(key), self._failed.get(key)
-        if not anew and known is not None and self._clock() - known[0] < LINK_AGE_S:
+        is_enough = known is not None and not anew and (in_passing or not known.in_passing)
+        if known is not None and is_enough and self._clock() - known.when < LINK_AGE_S:
             return
         if failed is not None and self._clock() - failed < FAILED_AGE_S:
             return
@@ -270,12 +293,12 @@ class Survey:
             self._failed[key] = self._clock()
         else:
             cost = LinkCost(rtt_ms=quality.rtt_ms, bytes_per_s=quality.bytes_per_s)
-            self._links[key] = (self._clock(), cost)
+            self._links[key] = _Known(cost, self._clock(), in_passing)
 
     def link(self, source: NodeId, target: NodeId) -> LinkCost | None:
         """The last measurement of a pair, in either direction."""
         known = self._links.get((source, target)) or self._links.get((target, source))
-        return known[1] if known else None
+        return known.cost if known else None
 
     def forget_profiles(self, node_id: NodeId) -> None:
         """The computer computes otherwise than it did."""
@@ -285,19 +308,6 @@ class Survey:
         """The computer left: when it comes back, it may have moved or changed."""
         self._links = {key: link for key, link in self._links.items() if node_id not in key}
         self._failed = {key: when for key, when in self._failed.items() if node_id not in key}
-
-
-def _machine(node: Surveyed, master: Surveyed) -> NodeId:
-    """Whose processor a node computes with: its own, or the master's, if it is reached by loopback."""
-    is_here = any(_is_loopback(address.host) for address in node.addresses)
-    return master.node_id if is_here else node.node_id
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name, or an address with its zone
-        return False
 
 
 def _pairs(master: Surveyed, workers: Sequence[Surveyed]) -> Iterable[tuple[Surveyed, Surveyed]]:

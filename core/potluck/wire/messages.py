@@ -85,6 +85,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: Annotated[str, Meta(max_length=32, pattern=_LINE)]  # of the program
     os: Annotated[str, Meta(max_length=64, pattern=_LINE)]
     arch: Annotated[str, Meta(max_length=32, pattern=_LINE)]
+    machine: Annotated[str, Meta(max_length=64, pattern=_LINE)] = ""  # the same: one computer
     devices: Annotated[tuple[DeviceInfo, ...], Meta(max_length=16)] = ()  # the best one first
 
 
