@@ -4,6 +4,7 @@ What Python computed beside them (a position, a length) is in the tape as it was
 CUDA graph; and what waits for the device cannot be captured.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -59,17 +60,23 @@ class Tape(TorchDispatchMode):
 
 
 class TapeGraphs:
-    """Captures onto tapes; told so, it fails as a driver may."""
+    """Captures onto tapes; told so, it fails as a driver may.
 
-    def __init__(self, *, is_broken: bool = False) -> None:
+    Args:
+        failure: raised instead of capturing, while `failures` are left.
+    """
+
+    def __init__(self, failure: Exception | None = None, failures: float = math.inf) -> None:
         self.captured: list[Tape] = []
         self.tries = 0
-        self._is_broken = is_broken
+        self.failure = failure
+        self._failures = failures
 
     def capture(self, body: Callable[[], None]) -> Tape:
         self.tries += 1
-        if self._is_broken:
-            raise RuntimeError("CUDA error: operation failed")
+        if self.failure is not None and self.tries <= self._failures:
+            body()  # it had begun
+            raise self.failure
         body()  # warm-ups, as on a GPU: done more than once, it must leave the same behind
         body()
         tape = Tape()
@@ -77,3 +84,7 @@ class TapeGraphs:
             body()
         self.captured.append(tape)
         return tape
+
+
+def broken_graphs() -> TapeGraphs:
+    return TapeGraphs(RuntimeError("CUDA error: operation failed"))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from tape_graphs import TapeGraphs
+from tape_graphs import TapeGraphs, broken_graphs
 from tiny_models import CPU, Reference
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from potluck.engine.rotary import Rotary
 MakeReference = Callable[..., Reference]
 
 VARIANTS = ["llama", "llama, biases", "gemma 2", "gemma 3", "phi 4 mini, short, partial", "granite"]
-CONTEXT = 600
+CONTEXT = 1600
 TOLERANCE = 1e-5
 
 
@@ -54,23 +54,26 @@ class Session:
             for _ in range(2)
         )
         self.resize(capacity)
-        self._prefill(prompt)
+        self.prefill(prompt)
 
-    def resize(self, capacity: int) -> None:
-        for cache in (*self.caches, *self._others):
+    def resize(self, capacity: int, layers: int | None = None) -> None:
+        """Let the caches hold so many tokens, or those of the first layers."""
+        for cache in (*self.caches[:layers], *self._others[:layers]):
             before = cache.both.shape[2]
             cache.resize(capacity, min(before, self.position))
             cache.both[:, :, self.position :].fill_(torch.nan)
 
-    def _prefill(self, tokens: int) -> None:
+    def prefill(self, tokens: int) -> None:
+        """A chunk of so many."""
         x = torch.randn(tokens, self._weights.config.hidden_size)
-        step = Step(0, tokens, self._rotaries, CPU)
+        step = Step(self.position, tokens, self._rotaries, CPU)
         for block, cache, other in zip(
             self._weights.blocks, self.caches, self._others, strict=True
         ):
             x = block.forward(x, cache, step)
-            other.both.copy_(cache.both)
-        self.position = tokens
+            written = slice(self.position, step.end)
+            other.both[:, :, written] = cache.both[:, :, written]
+        self.position = step.end
 
     def error(self, runs: list[GraphRun]) -> float:
         """Of one more token, relative to what the layers make of it."""
@@ -212,7 +215,7 @@ def test_graphs_of_caches_that_are_gone_are_let_go(weights: StageWeights) -> Non
 def test_what_cannot_be_captured_is_computed_all_the_same_and_not_tried_again(
     weights: StageWeights, caplog: pytest.LogCaptureFixture
 ) -> None:
-    graphs = TapeGraphs(is_broken=True)
+    graphs = broken_graphs()
     runs, session = graph_run(weights, graphs), Session(weights, 4, 256)
 
     errors = [session.error(runs) for _ in range(4)]
@@ -221,6 +224,87 @@ def test_what_cannot_be_captured_is_computed_all_the_same_and_not_tried_again(
     assert graphs.tries == 1
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "4 layers" in caplog.text
+
+
+def test_memory_that_ran_out_for_a_moment_does_not_end_graphs_for_good(
+    weights: StageWeights,
+) -> None:
+    graphs = TapeGraphs(torch.OutOfMemoryError("CUDA out of memory."), failures=1)
+    runs, session = graph_run(weights, graphs), Session(weights, 4, 256)
+
+    errors = [session.error(runs) for _ in range(64)]
+    tried = graphs.tries
+    errors += [session.error(runs) for _ in range(6)]
+
+    assert max(errors) < TOLERANCE
+    assert (tried, graphs.tries) == (1, 2)
+    assert [tape.replays for tape in graphs.captured] == [6]
+
+
+def test_graphs_that_are_there_are_replayed_while_there_is_no_memory_for_another(
+    weights: StageWeights,
+) -> None:
+    graphs = TapeGraphs()
+    runs = graph_run(weights, graphs)
+    sessions = [Session(weights, tokens, 256) for tokens in (3, 8)]
+    errors = [sessions[0].error(runs)]
+    graphs.failure = torch.OutOfMemoryError("CUDA out of memory.")
+
+    errors += [session.error(runs) for _ in range(4) for session in sessions]
+
+    assert max(errors) < TOLERANCE
+    assert [tape.replays for tape in graphs.captured] == [5]
+    assert graphs.tries == 2
+
+
+def test_a_cache_that_could_not_grow_in_all_layers_is_replayed_all_the_same(
+    weights: StageWeights,
+) -> None:
+    graphs = TapeGraphs()
+    runs, session = graph_run(weights, graphs), Session(weights, 520, 768)
+
+    errors = [session.error(runs)]
+    session.resize(1536, layers=2)  # memory ran out behind them
+    errors += [session.error(runs) for _ in range(3)]
+    session.resize(1536)
+    errors += [session.error(runs) for _ in range(3)]
+
+    assert max(errors) < TOLERANCE
+    assert [tape.replays for tape in graphs.captured] == [1, 3, 3]
+
+
+def test_what_a_chunk_left_behind_that_was_trimmed_again_does_not_show(
+    weights: StageWeights,
+) -> None:
+    graphs = TapeGraphs()
+    runs, session = graph_run(weights, graphs), Session(weights, 9, 256)
+    errors = [session.error(runs) for _ in range(3)]
+
+    for cache in session.caches:  # keys that overflowed, of tokens that were taken back
+        cache.both[:, :, 5:90].fill_(torch.nan)
+    session.position = 5
+    errors += [session.error(runs) for _ in range(3)]
+
+    assert max(errors) < TOLERANCE
+    assert [tape.replays for tape in graphs.captured] == [6]
+
+
+def test_chunks_and_tokens_take_turns_over_a_session_that_grows(weights: StageWeights) -> None:
+    graphs = TapeGraphs()
+    runs, session = graph_run(weights, graphs), Session(weights, 30, 600)
+
+    errors = [session.error(runs) for _ in range(3)]
+    session.prefill(200)
+    errors += [session.error(runs) for _ in range(40)]  # across 256
+    session.resize(1200)
+    session.prefill(70)
+    errors += [session.error(runs) for _ in range(3)]
+    session.position = 40  # trimmed
+    errors += [session.error(runs) for _ in range(3)]
+    session.prefill(9)
+    errors += [session.error(runs) for _ in range(3)]
+
+    assert max(errors) < TOLERANCE
 
 
 def test_layers_with_experts_stay_as_they_are(make_reference: MakeReference) -> None:
@@ -262,7 +346,7 @@ def test_a_head_is_captured_once(llama: Reference) -> None:
 
 
 def test_a_head_that_cannot_be_captured_is_computed(llama: Reference) -> None:
-    graphs = TapeGraphs(is_broken=True)
+    graphs = broken_graphs()
     stage = llama.stage()
     head = GraphedHead(graphs)
     hidden: list[Tensor] = [torch.randn(1, llama.config.hidden_size) for _ in range(3)]

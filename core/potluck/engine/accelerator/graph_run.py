@@ -3,10 +3,11 @@
 A graph belongs to one session's caches and to one length of their prefix. When they move or grow, or the
 prefix does, it is captured anew, which takes as long as some tokens do. So a few graphs are kept, one
 that was just in use is not given up for another, and a token without a graph goes through the layers.
-What fails to be captured once is not tried again.
+What fails to be captured once is not tried again; what had no memory is, after a while.
 """
 
 import logging
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _KEPT = 8  # graphs of a run: sessions in turns
 _IN_USE = 64  # tokens, within which a graph that was replayed is not given up
+_PAUSE = 64  # tokens without another try after memory ran out: a try takes as long as some of them
 
 
 @dataclass(slots=True)
@@ -40,6 +42,29 @@ class _Captured:
     memory: weakref.ref[Tensor]  # of the first layer's cache; caches grow from the first layer on
     length: int  # of the prefix
     used: int  # the number of the token that it was last replayed for
+    next: int  # the position after that token's
+
+
+class _Capturing:
+    """Tries to capture, and knows when not to try again."""
+
+    def __init__(self, graphs: Graphs, what: str) -> None:
+        self._graphs, self._what = graphs, what
+        self._pause = 0.0  # tokens
+
+    def is_due(self) -> bool:
+        """Whether to try; to be asked once for each token that has no graph."""
+        self._pause = max(0.0, self._pause - 1)
+        return not self._pause
+
+    def __call__(self, body: Callable[[], None]) -> Replay | None:
+        try:
+            return self._graphs.capture(body)
+        except RuntimeError as error:
+            self._pause = _PAUSE if isinstance(error, torch.OutOfMemoryError) else math.inf
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            logger.warning("capturing %s failed, no graph is used for it: %s", self._what, reason)
+            return None
 
 
 class GraphRun(Run):
@@ -51,40 +76,47 @@ class GraphRun(Run):
     def __init__(self, first: int, blocks: Sequence[DecoderLayer], graphs: Graphs) -> None:
         self._layers, self._blocks = slice(first, first + len(blocks)), tuple(blocks)
         self._plain = LayerRun(first, blocks)
-        self._graphs = graphs
+        self._capture = _Capturing(graphs, f"{len(blocks)} layers")
         self._captured: list[_Captured] = []
         self._inputs: StaticInputs | None = None
         self._output = torch.empty(0)
         self._tokens = 0
-        self._is_given_up = False
 
     def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
         self._tokens += 1
         own = caches[self._layers]
-        captured = None if self._is_given_up else self._find(own, x, step)
+        captured = self._find(own, x, step)
         if captured is None:
             return self._plain(x, caches, step)
+        if not 0 <= captured.next - step.position <= 1:  # or the same token again, to be measured
+            clear_rest(own, step.position, captured.length)  # others have been there meanwhile
         self._load(x, step)
         captured.work.replay()
+        captured.used, captured.next = self._tokens, step.end
         return self._output.clone()
 
     def _find(self, caches: Sequence[LayerCache], x: Tensor, step: Step) -> _Captured | None:
         """The graph of these caches at this position, captured if need be."""
         memory = caches[0].both
-        length = prefix_length(step.position, memory.shape[2])
+        # Where a cache could not grow for lack of memory, its last layers are the shorter ones.
+        length = prefix_length(step.position, caches[-1].both.shape[2])
         for captured in self._captured:
             if captured.memory() is memory and captured.length == length:
-                captured.used = self._tokens
                 return captured
-        if not self._make_room():
+        if not (self._capture.is_due() and self._make_room()):
             return None
-        self._load(x, step)
+        inputs, output = self._load(x, step)
         clear_rest(caches, step.position, length)
-        work = self._capture(caches, length)
+
+        def body() -> None:
+            output.copy_(static_forward(self._blocks, caches, inputs, length))
+
+        work = self._capture(body)
         if work is None:
             return None
-        self._captured.append(_Captured(work, weakref.ref(memory), length, self._tokens))
-        return self._captured[-1]
+        captured = _Captured(work, weakref.ref(memory), length, self._tokens, step.position)
+        self._captured.append(captured)
+        return captured
 
     def _make_room(self) -> bool:
         """Let go of graphs whose caches are gone, then of the one not used for longest."""
@@ -97,51 +129,39 @@ class GraphRun(Run):
         self._captured.remove(oldest)
         return True
 
-    def _load(self, x: Tensor, step: Step) -> None:
+    def _load(self, x: Tensor, step: Step) -> tuple[StaticInputs, Tensor]:
         if self._inputs is None:
             self._inputs, self._output = StaticInputs(x, step), torch.empty_like(x)
         self._inputs.load(x, step)
-
-    def _capture(self, caches: Sequence[LayerCache], length: int) -> Replay | None:
-        inputs, output = self._inputs, self._output
-        assert inputs is not None
-
-        def body() -> None:
-            output.copy_(static_forward(self._blocks, caches, inputs, length))
-
-        work = _try_to_capture(self._graphs, body, f"{len(self._blocks)} layers")
-        self._is_given_up = work is None
-        return work
+        return self._inputs, self._output
 
 
 class GraphedHead:
     """Logits of one token as one call. Has not run on real hardware."""
 
     def __init__(self, graphs: Graphs) -> None:
-        self._graphs = graphs
+        self._capture = _Capturing(graphs, "the head")
         self._work: Replay | None = None
         self._hidden = self._output = torch.empty(0)
-        self._is_tried = False
 
     def __call__(self, hidden: Tensor, logits: Callable[[Tensor], Tensor]) -> Tensor:
         """(1, D) → (1, V), f32, as `logits` computes them: the same function in every call."""
-        if not self._is_tried:
-            self._is_tried = True
-            self._capture(hidden, logits)
+        if self._work is None and self._capture.is_due():
+            self._work = self._capture(self._body(hidden, logits))
         if self._work is None:
             return logits(hidden)
         self._hidden.copy_(hidden)
         self._work.replay()
         return self._output.clone()
 
-    def _capture(self, hidden: Tensor, logits: Callable[[Tensor], Tensor]) -> None:
+    def _body(self, hidden: Tensor, logits: Callable[[Tensor], Tensor]) -> Callable[[], None]:
         own, output = hidden.clone(), torch.empty_like(logits(hidden))
         self._hidden, self._output = own, output
 
         def body() -> None:
             output.copy_(logits(own))
 
-        self._work = _try_to_capture(self._graphs, body, "the head")
+        return body
 
 
 def graph_runs(blocks: Sequence[DecoderLayer], graphs: Graphs) -> tuple[Run, ...]:
@@ -153,12 +173,3 @@ def graph_runs(blocks: Sequence[DecoderLayer], graphs: Graphs) -> tuple[Run, ...
         runs.append(LayerRun(first, some) if has_experts else GraphRun(first, some, graphs))
         first += len(some)
     return tuple(runs)
-
-
-def _try_to_capture(graphs: Graphs, body: Callable[[], None], what: str) -> Replay | None:
-    try:
-        return graphs.capture(body)
-    except RuntimeError as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        logger.warning("capturing %s failed, no graph is used for it: %s", what, reason)
-        return None

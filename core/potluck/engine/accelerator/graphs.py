@@ -36,21 +36,32 @@ class CudaGraphs:
     """CUDA graphs that share one pool of memory; hence of one thread, one replayed after another.
 
     They keep nothing there from one replay to the next, so they may have the same memory in turns.
+    Two things of torch 2.8 to 2.13 are to be borne in mind. A pool whose last graph is gone is never
+    taken again (pytorch issue 198794), so the first graph stays as long as the others may come. And
+    what cuBLAS computes in belongs to a stream; where a graph is let go, that of its stream is too, and
+    other graphs go on writing there (issue 193402). So each has its own, which lies in their pool, where
+    nothing is kept.
     Has not run on real hardware.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+        self._first: torch.cuda.CUDAGraph | None = None
 
     def capture(self, body: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        with torch.cuda.device(self._device):
+        # The stream is set anew at the end: torch leaves its own in place when a capture fails.
+        current = torch.cuda.current_stream(self._device)
+        with torch.cuda.device(self._device), torch.cuda.stream(current):
             self._warm_up(body)
+            torch._C._cuda_clearCublasWorkspaces()
             graph = torch.cuda.CUDAGraph()
             # Only this thread's calls are captured: another one may load weights meanwhile.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 body()
-            return graph
+        if self._first is None:
+            self._first = graph
+        return graph
 
     def _warm_up(self, body: Callable[[], None]) -> None:
         """On a stream of its own (https://docs.pytorch.org/docs/stable/notes/cuda.html, CUDA Graphs)."""
@@ -76,12 +87,12 @@ def find_graphs(device: torch.device) -> Graphs | None:
 
 def can_capture(graphs: Graphs, device: torch.device) -> bool:
     """Whether work that is replayed is done anew."""
-    x, y = torch.ones(4, device=device), torch.empty(4, device=device)
-
-    def body() -> None:
-        y.copy_(x * 2)
-
     try:
+        x, y = torch.ones(4, device=device), torch.empty(4, device=device)
+
+        def body() -> None:
+            y.copy_(x * 2)
+
         work = graphs.capture(body)
         x.fill_(3)
         work.replay()
