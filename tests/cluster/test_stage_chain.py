@@ -1,8 +1,11 @@
 """What a stage does with messages whose links have ended. The rest is tested with real processes."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+import torch
 from fake_cluster import run
 
 from potluck.cluster.compute_thread import ComputeThread
@@ -32,18 +35,26 @@ class FakeLink:
 class FakeStage:
     def __init__(self) -> None:
         self.opened: list[str] = []
+        self.weights = SimpleNamespace(device=torch.device("cuda", 0))
+        self.error: Exception | None = None
 
     def open(self, session: str, *, epoch: int) -> None:
+        if self.error is not None:
+            raise self.error
         self.opened.append(session)
 
 
 class Bench:
     def __init__(self) -> None:
-        self.thread, self.failed = ComputeThread(), list[StepFailed]()
+        self.deaths = 0
+        self.thread, self.failed = ComputeThread(self._die), list[StepFailed]()
         self.stage = FakeStage()
         self.chain = StageChain("Laptop", self.thread, self.failed.append)
         self.loaded = LoadedStage(HOME, 1, None, cast("Any", self.stage), None)
         self.chain.loaded = self.loaded
+
+    def _die(self) -> None:
+        self.deaths += 1
 
     def receive(self, link: FakeLink, message: Message) -> None:
         self.chain._receive(cast("Any", link), message, memoryview(b""))
@@ -80,6 +91,26 @@ def test_what_a_removed_computer_had_sent_is_not_done() -> None:
         bench.receive(FakeLink(), OpenSession(epoch=1, session="b"))
         await asyncio.sleep(0)
         assert bench.stage.opened == ["b"]
+        bench.thread.reactor.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_process_whose_gpu_is_lost_ends_and_one_that_failed_in_a_step_does_not(
+    monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    def synchronize(_: torch.device) -> None:
+        if is_lost:
+            raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+
+    async def main() -> None:
+        bench = Bench()
+        bench.stage.error = RuntimeError("CUDA error: unspecified launch failure")
+        bench.receive(FakeLink(), OpenSession(session="s", epoch=1))
+        assert bench.deaths == int(is_lost)
         bench.thread.reactor.close()
 
     run(main())

@@ -14,6 +14,7 @@ from potluck.engine.device import (
     cpu_name,
     find_device,
     find_devices,
+    is_lost,
     set_threads,
     use,
 )
@@ -106,6 +107,8 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: facts)
     monkeypatch.setattr(torch.cuda, "mem_get_info", mem_get_info)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_86", "sm_90a"])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 9))
     return asked
 
 
@@ -125,6 +128,60 @@ def test_the_process_of_a_device_leaves_the_others_alone(two_gpus: list[int]) ->
     assert two_gpus == [1]
 
 
+@pytest.mark.parametrize(
+    ("capability", "built_for", "is_usable"),
+    [
+        ((6, 1), "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120", False),  # Pascal, torch 2.13
+        ((7, 0), "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120", False),
+        ((7, 5), "sm_75 sm_80", True),
+        ((8, 9), "sm_75 sm_86 sm_90a", True),
+        ((12, 1), "sm_90 sm_120", True),
+        ((13, 0), "sm_90 sm_120 compute_120", True),
+        ((13, 0), "sm_90 sm_120f", False),
+        ((6, 1), "", True),  # nothing is said
+    ],
+)
+def test_a_gpu_that_torch_was_not_built_for_is_left_out(
+    two_gpus: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capability: tuple[int, int],
+    built_for: str,
+    is_usable: bool,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_arch_list", built_for.split)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_capability", lambda index: (8, 6) if index else capability
+    )
+    if "sm_86" not in built_for:
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+
+    found = find_devices()
+
+    assert ((found[0].kind, found[0].index) == ("cuda", 0)) is is_usable
+    assert ("left out" in caplog.text) is not is_usable
+    if not is_usable:
+        with pytest.raises(UsageError, match="cuda:0"):
+            find_device("cuda", 0)
+
+
+def test_a_gpu_that_does_not_answer_is_left_out(
+    two_gpus: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def mem_get_info(index: int) -> tuple[int, int]:
+        if index == 0:
+            raise RuntimeError("CUDA error: out of memory")
+        return 5 * GB, 24 * GB
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", mem_get_info)
+
+    found = find_devices()
+
+    assert [(d.kind, d.index) for d in found] == [("cuda", 1), ("cpu", 0)]
+    assert found[0].memory_free == 5 * GB
+    assert "device=cuda:0 reason=CUDA error: out of memory" in caplog.text
+
+
 def test_a_gpu_is_made_the_one_that_a_thread_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "set_device", used.append)
@@ -133,6 +190,26 @@ def test_a_gpu_is_made_the_one_that_a_thread_uses(monkeypatch: pytest.MonkeyPatc
     use(torch.device("cuda", 1))
 
     assert used == [torch.device("cuda", 1)]
+
+
+def test_a_gpu_that_answers_no_call_is_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[torch.device] = []
+
+    def synchronize(device: torch.device) -> None:
+        asked.append(device)
+        if device.index == 1:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+
+    lost = [is_lost(torch.device("cuda", index)) for index in (0, 1)]
+
+    assert lost == [False, True]
+    assert not is_lost(torch.device("cpu"))
+    assert len(asked) == 2
+    assert "cuda:1 is lost: CUDA error" in caplog.text
 
 
 def test_beside_apples_gpu_the_cpu_lends_what_that_leaves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,11 @@ class ComputeThread(threading.Thread):
         finally:
             self._relief.end()
 
+    def give_up(self) -> None:
+        """End the process: what it computes on is lost to it, and not to the one that follows."""
+        logger.critical("the device is lost, and this process with it")
+        self._die()
+
     def submit(self, job: Callable[[], None]) -> None:
         """Run a job that handles its own errors."""
         self.reactor.put(lambda: self._run(job))

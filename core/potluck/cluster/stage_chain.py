@@ -14,6 +14,7 @@ from functools import partial
 from potluck.cluster.compute_thread import ComputeThread
 from potluck.cluster.pipeline import computer_lost
 from potluck.cluster.stage_steps import SessionMessage, apply, is_long
+from potluck.engine.device import is_lost
 from potluck.engine.measuring import StageMeter
 from potluck.engine.stage import Stage
 from potluck.errors import (
@@ -140,6 +141,8 @@ class StageChain:
         except Exception as error:  # the boundary to torch: one step failed, the stage lives on
             logger.exception("step failed")
             self._fail(message, EngineError(f"{self._name} failed in a step: {error}"))
+            if is_lost(loaded.stage.weights.device):
+                self._compute.give_up()
 
     def _send_on(self, loaded: LoadedStage, message: Message, payload: memoryview) -> None:
         link = loaded.output

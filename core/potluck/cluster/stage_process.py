@@ -54,7 +54,7 @@ from potluck.cluster.stage_quantiser import Quantiser
 from potluck.cluster.stage_weights import stage_weights
 from potluck.cluster.tasks import TaskSet
 from potluck.engine.accelerator import capabilities
-from potluck.engine.device import set_threads, use
+from potluck.engine.device import is_lost, set_threads, use
 from potluck.engine.lending import Lending
 from potluck.engine.memory import release
 from potluck.engine.profile import LayerProfile, profile_layers
@@ -171,6 +171,8 @@ class StageServer:
         except Exception as error:  # the boundary to torch: the process lives on
             logger.exception("request failed")
             self._refuse(request, EngineError(f"The engine failed: {error}"))
+            if await self._compute.call(lambda: is_lost(self._device)):
+                self._compute.give_up()
 
     def _refuse(self, request: int, error: PotluckError) -> None:
         self._tell(

@@ -5,11 +5,12 @@ user's limit, less a reserve that keeps the computer usable. The limit is of the
 that has memory of its own.
 """
 
+import logging
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -19,6 +20,8 @@ import torch
 
 from potluck.errors import UsageError
 from potluck.model.schemes import PACKINGS, Cache, Scheme
+
+logger = logging.getLogger(__name__)
 
 Kind = Literal["cuda", "mps", "cpu"]
 
@@ -79,13 +82,13 @@ def find_devices(cpus: int = 1) -> list[Device]:
 
     Returns:
         Of the GPUs the first as it is now. Another one counts as free: to ask it would take some
-        hundred megabytes of it, and it may be that nobody wants it. See `Device.now`.
+        hundred megabytes of it, and it may be that nobody wants it. See `Device.now`. One that
+        cannot be computed on is left out, with a note in the log.
     """
-    devices = [_cuda_device(index) for index in range(_cuda_count())]
+    gpus = [_cuda_device(index) for index in range(_cuda_count()) if _has_kernels(index)]
     if torch.backends.mps.is_available():
-        devices.append(_mps_device())
-    devices[:1] = [device.now() for device in devices[:1]]
-    return [*devices, *(_cpu_device(index, cpus) for index in range(cpus))]
+        gpus.append(_mps_device())
+    return [*_answering(gpus), *(_cpu_device(index, cpus) for index in range(cpus))]
 
 
 def find_device(kind: Kind, index: int = 0, *, cpus: int = 1) -> Device:
@@ -96,7 +99,7 @@ def find_device(kind: Kind, index: int = 0, *, cpus: int = 1) -> Device:
     """
     if kind == "cpu" and index < cpus:
         return _cpu_device(index, cpus)
-    if kind == "cuda" and index < _cuda_count():
+    if kind == "cuda" and index < _cuda_count() and _has_kernels(index):
         return _cuda_device(index).now()
     if kind == "mps" and index == 0 and torch.backends.mps.is_available():
         return _mps_device().now()
@@ -170,6 +173,20 @@ def synchronize(device: torch.device) -> None:
             pass
 
 
+def is_lost(device: torch.device) -> bool:
+    """Whether this process can compute nothing on it any more.
+
+    After a driver went to sleep, or a kernel wrote where it must not, CUDA answers every call with the
+    same error. Only a new process helps.
+    """
+    try:
+        synchronize(device)
+    except RuntimeError as error:
+        logger.error("device %s is lost: %s", device, error)
+        return True
+    return False
+
+
 def _works(device: torch.device, dtype: torch.dtype) -> bool:
     """Try it: what a driver promises and what it does are two things."""
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -183,6 +200,40 @@ def _works(device: torch.device, dtype: torch.dtype) -> bool:
 
 def _cuda_count() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _has_kernels(index: int) -> bool:
+    """Whether torch was built for it. Of older GPUs all is known, and nothing can be computed."""
+    built_for = torch.cuda.get_arch_list()  # such as sm_86, and compute_90 for what is newer
+    if torch.version.hip or not built_for:
+        return True
+    major, minor = torch.cuda.get_device_capability(index)
+    for architecture in built_for:
+        kind, _, version = architecture.rstrip("af").partition("_")
+        least = divmod(int(version), 10)
+        if least <= (major, minor) and (kind == "compute" or least[0] == major):
+            return True
+    logger.warning(
+        "a GPU is left out, since this torch has nothing for it device=cuda:%d"
+        " compute_capability=%d.%d built_for=%s",
+        index,
+        major,
+        minor,
+        " ".join(built_for),
+    )
+    return False
+
+
+def _answering(gpus: Sequence[Device]) -> list[Device]:
+    """Without the first ones that cannot say what they have free; the first that can is as it is now."""
+    for count, gpu in enumerate(gpus):
+        try:
+            return [gpu.now(), *gpus[count + 1 :]]
+        except (
+            RuntimeError
+        ) as error:  # another program has all of its memory, or it lost its driver
+            logger.warning("a GPU is left out device=%s reason=%s", gpu.torch_device, error)
+    return []
 
 
 def _cuda_device(index: int) -> Device:
