@@ -7,10 +7,11 @@ loaded weights comes after that.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -48,7 +49,9 @@ from potluck.model.schemes import PACKINGS, Cache, Scheme, tensor_bits, weight_b
 Fill = Callable[[list[tuple[str, Target]]], Callable[[], None]]
 """Begin to put the tensors of these names into this memory, which they fit; what it returns waits."""
 
-_AHEAD = 4  # layers being filled at a time: threads find work while one reads a large matrix
+# Layers being filled while others are made or placed: threads find work while one reads a large matrix.
+# Metal ends a process in which two threads use it at once (pytorch issue 197805): there, all wait.
+_AHEAD = {"cpu": 4, "cuda": 1, "mps": 0}
 
 _LAYERS: dict[NormPlacement, type[PreNormLayer | PostNormLayer | SandwichLayer]] = {
     "before": PreNormLayer,
@@ -151,6 +154,8 @@ class _Builder:
         self._targets: list[tuple[str, Target]] = []
         self._finishing: list[Callable[[], object]] = []
         self._being_filled: deque[tuple[Callable[[], None], list[Callable[[], object]]]] = deque()
+        # Those who fill take turns at Metal too.
+        self._turns = Lock() if device.type == "mps" else nullcontext()
         # What is placed elsewhere leaves the RAM matrix by matrix.
         self._arena = Arena() if device.type == "cpu" else None
 
@@ -189,7 +194,7 @@ class _Builder:
         yield
         self._being_filled.append((self._fill(self._targets), self._finishing))
         self._targets, self._finishing = [], []
-        self.finish(_AHEAD if self._device.type == "cpu" else 1)
+        self.finish(_AHEAD.get(self._device.type, 1))
 
     def finish(self, ahead: int = 0) -> None:
         """Wait until at most so many fillings are under way, and do what comes after the others."""
@@ -372,7 +377,7 @@ class _Builder:
         return weight
 
     def _filled(self, name: str, target: Tensor) -> Tensor:
-        self._targets.append((name, TensorTarget(target)))
+        self._targets.append((name, TensorTarget(target, self._turns)))
         return target
 
     def _empty(self, *shape: int) -> Tensor:

@@ -4,6 +4,7 @@ A loader reads a tensor piece by piece and hands the rows on; whether they are c
 does not know. Packed bytes that come as they are go straight into `packed`.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
@@ -13,6 +14,8 @@ from potluck.engine.kernels import Kernels, PackedWeight
 from potluck.engine.kernels.integers import pack_integers
 from potluck.engine.kernels.layout import GROUP, ROWS, groups_of
 from potluck.model.schemes import packed_bytes
+
+_AT_ONCE = nullcontext()
 
 
 class Target(Protocol):
@@ -39,15 +42,17 @@ class Target(Protocol):
 
 
 class TensorTarget:
-    """Numbers in the dtype and on the device of a tensor."""
+    """Numbers in the dtype and on the device of a tensor, which is written in `turns`."""
 
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
+    def __init__(self, tensor: Tensor, turns: AbstractContextManager[object] = _AT_ONCE) -> None:
+        self._tensor, self._turns = tensor, turns
         self.rows = len(tensor)
         self.width = tensor.numel() // max(1, self.rows)
 
     def fill(self, first: int, values: Tensor) -> None:
-        self._tensor[first : first + len(values)].copy_(values.view(-1, *self._tensor.shape[1:]))
+        with self._turns:
+            target = self._tensor[first : first + len(values)]
+            target.copy_(values.view(-1, *self._tensor.shape[1:]))
 
     def fill_integers(self, first: int, integers: Tensor, scales: Tensor) -> None:
         self.fill(first, worth(integers, scales))

@@ -1,0 +1,73 @@
+"""How a stage is put together while its weights are read; `test_weights.py` has what comes of it."""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from threading import Lock
+
+import pytest
+import torch
+from tiny_models import Reference
+
+from potluck.engine.builder import _Builder
+from potluck.engine.targets import Target, TensorTarget
+
+
+class Filling:
+    """Fills nothing; notes what is waited for."""
+
+    def __init__(self) -> None:
+        self.begun = self.ended = 0
+
+    def __call__(self, targets: list[tuple[str, Target]]) -> Callable[[], None]:
+        self.begun += 1
+
+        def wait() -> None:
+            self.ended += 1
+
+        return wait
+
+
+@pytest.mark.parametrize(("kind", "under_way"), [("cpu", 4), ("cuda", 1), ("mps", 0)])
+def test_as_many_layers_are_filled_at_a_time_as_a_device_allows(
+    llama: Reference, kind: str, under_way: int
+) -> None:
+    """Metal allows none beside the thread that makes and places them."""
+    filling = Filling()
+    device = torch.device(kind, 0) if kind != "cpu" else torch.device(kind)
+    builder = _Builder(llama.config, "f32", device, torch.float32, 0, filling)
+
+    for _ in range(6):
+        with builder.filling():
+            assert filling.begun - filling.ended <= under_way
+
+    assert filling.begun - filling.ended == under_way
+    builder.finish()
+    assert filling.ended == 6
+
+
+def test_those_who_fill_take_turns_at_metal(llama: Reference) -> None:
+    builder = _Builder(
+        llama.config, "f32", torch.device("mps", 0), torch.float32, 0, lambda _: lambda: None
+    )
+
+    builder._filled("norm", torch.empty(3))
+    builder._filled("weight", torch.empty(3, 4))
+
+    turns = {target._turns for _, target in builder._targets if isinstance(target, TensorTarget)}
+    assert len(turns) == 1
+    assert isinstance(turns.pop(), type(Lock()))
+
+
+def test_a_tensor_is_written_in_turns() -> None:
+    log: list[str] = []
+    tensor = torch.zeros(2, 3)
+
+    @contextmanager
+    def turn():
+        log.append(f"before {tensor.sum().item():g}")
+        yield
+        log.append(f"after {tensor.sum().item():g}")
+
+    TensorTarget(tensor, turn()).fill(0, torch.ones(6))
+
+    assert log == ["before 0", "after 6"]
