@@ -24,6 +24,8 @@ def test_an_allocation_that_fails_is_out_of_memory() -> None:
         MemoryError(),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."),
         RuntimeError("MPS backend out of memory (MPS allocated: 5.2 GB)"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("Invalid buffer size: 24.00 GiB"),
         RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 1 bytes."),
     ],
     ids=lambda error: type(error).__name__,
@@ -36,6 +38,19 @@ def test_what_torch_raises_elsewhere_is_too(error: Exception) -> None:
 def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(RuntimeError, match="shape"), out_of_memory("think", CPU):
         raise RuntimeError("shape mismatch")
+
+
+def test_memory_that_cannot_be_given_back_does_not_hide_what_happened(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:  # as torch 2.11 does for good once a capture has failed
+        raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", fail)
+
+    with pytest.raises(OutOfMemoryError), out_of_memory("think", torch.device("cuda", 0)):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+    assert "captures_underway" in caplog.text
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux says of a process")

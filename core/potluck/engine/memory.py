@@ -5,6 +5,7 @@ away.
 """
 
 import ctypes
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,15 @@ import torch
 
 from potluck.errors import OutOfMemoryError
 
-_SIGNS = ("can't allocate memory", "not enough memory", "out of memory")
+logger = logging.getLogger(__name__)
+
+_SIGNS = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "alloc_failed",  # what CUDA's libraries compute in
+    "invalid buffer size",  # more than Metal gives in one piece
+)
 
 
 @contextmanager
@@ -35,7 +44,12 @@ def release(device: torch.device) -> None:
     """Give back what torch, or the C library, keeps for later."""
     match device.type:
         case "cuda":
-            torch.cuda.empty_cache()
+            try:
+                torch.cuda.empty_cache()
+            except (
+                RuntimeError
+            ) as error:  # nothing depends on it, and the first error has to be heard
+                logger.warning("a GPU's memory cannot be given back: %s", error)
         case "mps":
             torch.mps.empty_cache()
         case _:
