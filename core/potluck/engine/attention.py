@@ -167,16 +167,14 @@ class Attention:
         return out.transpose(1, 2).reshape(-1, self.num_heads * self.head_dim)
 
 
-class SoftCappedAttention(Attention):
-    """Scores are bent to stay below a cap: cap · tanh(score / cap) (Gemma 2)."""
+class SpeltAttention(Attention):
+    """With products and a softmax: scores are held as numbers, those of some queries at a time."""
 
-    __slots__ = ("_scale_to_cap", "cap")
+    __slots__ = ("_scale",)
 
-    def __init__(
-        self, heads: Heads, qkv: Linear, qk_norm: QkNorm | None, output: Linear, *, cap: float
-    ) -> None:
+    def __init__(self, heads: Heads, qkv: Linear, qk_norm: QkNorm | None, output: Linear) -> None:
         super().__init__(heads, qkv, qk_norm, output)
-        self.cap, self._scale_to_cap = cap, heads.scale / cap
+        self._scale = heads.scale
 
     def _attend_one(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
         keys, values = cache.read(span.start, span.length, q.dtype)
@@ -196,9 +194,28 @@ class SoftCappedAttention(Attention):
         Hkv = self.num_kv_heads
         rows = q.view(T, Hkv, H // Hkv, K).permute(1, 2, 0, 3).reshape(Hkv, -1, K)  # (Hkv, G·T, K)
         scores = (rows @ keys.transpose(1, 2)).float()  # (Hkv, G·T, length)
-        scores = scores.mul_(self._scale_to_cap).tanh_().mul_(self.cap)
+        scores = self._bend(scores)
         if mask is not None:
             seen = scores.view(Hkv, -1, T, keys.shape[1])
             seen.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else seen.add_(mask)
         out = scores.softmax(-1).to(values.dtype) @ values  # (Hkv, G·T, K)
         return out.view(H, T, K).transpose(0, 1).reshape(T, H * K)
+
+    def _bend(self, scores: Tensor) -> Tensor:
+        """From products to scores, in place."""
+        return scores.mul_(self._scale)
+
+
+class SoftCappedAttention(SpeltAttention):
+    """Scores are bent to stay below a cap: cap · tanh(score / cap) (Gemma 2)."""
+
+    __slots__ = ("_scale_to_cap", "cap")
+
+    def __init__(
+        self, heads: Heads, qkv: Linear, qk_norm: QkNorm | None, output: Linear, *, cap: float
+    ) -> None:
+        super().__init__(heads, qkv, qk_norm, output)
+        self.cap, self._scale_to_cap = cap, heads.scale / cap
+
+    def _bend(self, scores: Tensor) -> Tensor:
+        return scores.mul_(self._scale_to_cap).tanh_().mul_(self.cap)

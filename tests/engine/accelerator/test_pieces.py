@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from potluck.engine.accelerator import aligned, pieces
 from potluck.engine.accelerator.aligned import AlignedAttention
 from potluck.engine.accelerator.pieces import (
     ExpandedAttention,
@@ -14,7 +15,7 @@ from potluck.engine.accelerator.pieces import (
     PlainRmsNorm,
     choose_pieces,
 )
-from potluck.engine.attention import Attention, Heads, Step
+from potluck.engine.attention import Attention, Heads, SpeltAttention, Step
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear
 from potluck.engine.norms import HeadNorm, ProjectionNorm, RmsNorm
@@ -29,14 +30,36 @@ def test_a_cpu_has_all_of_torchs_own() -> None:
 
 
 def test_a_device_where_nothing_is_right_gets_plain_ones() -> None:
-    pieces = choose_pieces(torch.device("meta"), torch.float32)
+    chosen = choose_pieces(torch.device("meta"), torch.float32)
 
-    assert pieces == Pieces(
-        attention=ExpandedAttention,
+    assert chosen == Pieces(
+        attention=SpeltAttention,
         rms_norm=PlainRmsNorm,
         head_norm=PlainHeadNorm,
         projection_norm=PlainProjectionNorm,
     )
+
+
+@pytest.mark.parametrize(
+    ("has_flash", "wrong", "chosen"),
+    [
+        (True, (), AlignedAttention),
+        (True, (AlignedAttention,), ExpandedAttention),
+        (False, (), ExpandedAttention),  # else all scores would be in memory at once
+        (False, (ExpandedAttention,), SpeltAttention),
+    ],
+)
+def test_the_attention_of_cuda_needs_no_scores_in_memory_where_it_can_do_without(
+    monkeypatch: pytest.MonkeyPatch,
+    has_flash: bool,
+    wrong: tuple[type[Attention], ...],
+    chosen: type[Attention],
+) -> None:
+    monkeypatch.setattr(aligned, "has_flash", lambda *_: has_flash)
+    monkeypatch.setattr(pieces, "attends", lambda kind, *_: kind not in wrong)
+    monkeypatch.setattr(pieces, "norms_work", lambda _: True)
+
+    assert choose_pieces(torch.device("cuda", 0), torch.float16) == Pieces(attention=chosen)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -64,7 +87,7 @@ def test_norms_are_the_same(tokens: int, dtype: torch.dtype) -> None:
         )
 
 
-@pytest.mark.parametrize("kind", [ExpandedAttention, AlignedAttention])
+@pytest.mark.parametrize("kind", [ExpandedAttention, AlignedAttention, SpeltAttention])
 @pytest.mark.parametrize("window", [5, None])
 def test_attention_of_other_kinds_is_the_same(kind: type[Attention], window: int | None) -> None:
     heads = dataclasses.replace(HEADS, window=window)

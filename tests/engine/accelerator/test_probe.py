@@ -2,19 +2,24 @@
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
 from torch_forms import StrangeForm, SwappedForm, TorchForm
 
+from potluck.engine.accelerator.aligned import AlignedAttention
 from potluck.engine.accelerator.int4pack import CpuForm, CudaForm
 from potluck.engine.accelerator.linears import BlockLinear, Int4Linear
+from potluck.engine.accelerator.pieces import ExpandedAttention
 from potluck.engine.accelerator.probe import (
-    aligns_queries,
+    attends,
     choose_linear,
     find_int4_product,
     int4_obstacle,
     norms_work,
-    shares_keys,
 )
+from potluck.engine.attention import Attention, Span, SpeltAttention
 from potluck.engine.kernels import ReferenceKernels
+from potluck.engine.kvcache import LayerCache
 
 CPU = torch.device("cpu")
 
@@ -98,12 +103,50 @@ def test_a_device_without_a_product_unpacks_weights_and_says_so(
 
 
 def test_a_cpu_has_all_operators() -> None:
-    assert shares_keys(CPU, torch.bfloat16)
-    assert aligns_queries(CPU, torch.bfloat16)
+    assert attends(Attention, CPU, torch.bfloat16)
     assert norms_work(CPU)
 
 
 def test_a_device_that_gives_no_numbers_is_found_out() -> None:
-    assert not shares_keys(torch.device("meta"), torch.float32)
-    assert not aligns_queries(torch.device("meta"), torch.float32)
+    assert not attends(Attention, torch.device("meta"), torch.float32)
     assert not norms_work(torch.device("meta"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", [Attention, ExpandedAttention, SpeltAttention, AlignedAttention])
+def test_attention_that_is_right_is_found(kind: type[Attention], dtype: torch.dtype) -> None:
+    assert attends(kind, CPU, dtype)
+
+
+class ContiguousAttention(Attention):
+    """As MPS had it in torch 2.8: a kernel for one token that takes keys to stand head after head."""
+
+    def _attend_one(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
+        read = cache.read(span.start, span.length, q.dtype)
+        keys, values = (each.as_strided(each.shape, _contiguous(each.shape)) for each in read)
+        q = q.view(1, self.num_kv_heads, -1, self.head_dim)
+        out = F.scaled_dot_product_attention(q, keys, values, scale=self.scale)
+        return out.view(1, -1)
+
+
+def _contiguous(shape: torch.Size) -> tuple[int, ...]:
+    return torch.empty(shape).stride()
+
+
+class MissingAttention(Attention):
+    """One of an operator that this version of torch has not."""
+
+    def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
+        raise NotImplementedError("not implemented for 'BFloat16'")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [(ContiguousAttention, "is wrong"), (MissingAttention, "not implemented")]
+)
+def test_attention_that_is_not_right_is_not_taken(
+    kind: type[Attention], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    assert not attends(kind, CPU, torch.float32)
+    assert said in caplog.text

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.engine.accelerator.probe import aligns_queries, norms_work, shares_keys
-from potluck.engine.attention import Attention, Span
+from potluck.engine.accelerator.probe import attends, norms_work
+from potluck.engine.attention import Attention, Span, SpeltAttention
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.norms import HeadNorm, ProjectionNorm, RmsNorm
 
@@ -33,10 +33,12 @@ class ExpandedAttention(Attention):
     def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
         shared = self.num_heads // self.num_kv_heads
         keys, values = cache.read(span.start, span.length, q.dtype)
+        if shared > 1:
+            keys, values = (each.repeat_interleave(shared, 1) for each in (keys, values))
         out = F.scaled_dot_product_attention(
             q.transpose(0, 1)[None],  # (1, H, T, K)
-            keys.repeat_interleave(shared, 1),
-            values.repeat_interleave(shared, 1),
+            keys,
+            values,
             attn_mask=mask,
             is_causal=mask is None,
             scale=self.scale,
@@ -89,14 +91,24 @@ def choose_pieces(device: torch.device, dtype: torch.dtype) -> Pieces:
 
 
 def _choose_attention(device: torch.device, dtype: torch.dtype) -> type[Attention]:
-    if not shares_keys(device, dtype):
-        return ExpandedAttention
+    """The first that is right; the last is made of what every device has."""
+    for kind in _kinds(device, dtype):
+        if attends(kind, device, dtype):
+            return kind
+    return SpeltAttention
+
+
+def _kinds(device: torch.device, dtype: torch.dtype) -> tuple[type[Attention], ...]:
+    """The fastest first."""
     if device.type != "cuda":
-        return Attention
+        return Attention, ExpandedAttention
     from potluck.engine.accelerator.aligned import AlignedAttention, has_flash
 
-    is_aligned = has_flash(device, dtype) and aligns_queries(device, dtype)
-    return AlignedAttention if is_aligned else Attention
+    # Without flash attention, heads that share keys have all scores in memory at once: at 8192 cached
+    # tokens half a gigabyte and more. Of expanded keys torch's other kernel needs none.
+    if has_flash(device, dtype):
+        return AlignedAttention, ExpandedAttention
+    return (ExpandedAttention,)
 
 
 def _normed(x: Tensor, eps: float) -> Tensor:

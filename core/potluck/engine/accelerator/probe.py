@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -19,9 +20,13 @@ from torch import Tensor
 
 from potluck.engine.accelerator.int4pack import Int4Form, int4_form
 from potluck.engine.accelerator.linears import BlockLinear, Int4Linear, MakeLinear, PlacedLinear
+from potluck.engine.attention import Attention, Heads, SpeltAttention, Step
 from potluck.engine.device import compute_capability
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
 from potluck.engine.kernels.layout import packed_bytes
+from potluck.engine.kvcache import LayerCache
+from potluck.engine.linear import FloatLinear
+from potluck.engine.products import Products
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +44,14 @@ _TOKENS = (1, 40)
 _TRIAL = 2048  # rows and width of what is timed
 _TRIAL_TOKENS = 256
 _ROUNDS = 3
+_HEADS = (
+    64,
+    80,
+    128,
+)  # sizes that devices have kernels of their own for, and one that they have not
+_WINDOW = 20
+_CHUNKS = (9, 24, 1, 1)  # tokens
+_CAPACITY = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,43 +126,42 @@ def int4_obstacle(
 
 
 @torch.inference_mode()
-def shares_keys(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether attention takes fewer heads of keys than of queries."""
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn((1, heads, 8, 32), generator=generator) for heads in (4, 2, 2))
-    expected = F.scaled_dot_product_attention(
-        q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1), is_causal=True
-    )
+def attends(kind: type[Attention], device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether it finds in a cache what is there, in the order in which layers have it in memory.
 
-    def attend() -> Tensor:
-        queries, keys, values = (each.to(device, dtype) for each in (q, k, v))
-        return F.scaled_dot_product_attention(
-            queries, keys, values, is_causal=True, enable_gqa=True
+    MPS has had kernels for some sizes of heads that took any memory for contiguous (pytorch issues
+    163597, 181133).
+    """
+    for size, window in product(_HEADS, (None, _WINDOW)):
+        heads = Heads(
+            queries=6, keys=2, size=size, window=window, scale=0.1, rope=None, rotary_dim=size
         )
+        expected = _attended(SpeltAttention, heads, torch.device("cpu"), torch.float32)
+        attended = partial(_attended, kind, heads, device, dtype)
+        if not _gives(attended, expected, f"{kind.__name__} of {size}", device):
+            return False
+    return True
 
-    return _gives(attend, expected, "attention with shared keys", device)
 
-
-@torch.inference_mode()
-def aligns_queries(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether causal attention is right where tokens stand before the first query."""
-    from torch.nn.attention.bias import causal_lower_right  # see `aligned.py`
-
+def _attended(
+    kind: type[Attention], heads: Heads, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """What tokens attend to, in chunks and one by one, with what is cached of those before them."""
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (
-        torch.randn((1, heads, tokens, 32), generator=generator)
-        for heads, tokens in ((4, 8), (2, 24), (2, 24))
-    )
-    mask = torch.ones((8, 24), dtype=torch.bool).tril_(16)
-    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
-
-    def attend() -> Tensor:
-        queries, keys, values = (each.to(device, dtype) for each in (q, k, v))
-        return F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=causal_lower_right(8, 24), enable_gqa=True
-        )
-
-    return _gives(attend, expected, "causal attention after other tokens", device)
+    nothing = FloatLinear(torch.empty(0), None, Products())
+    attention = kind(heads, nothing, None, nothing)
+    cache = LayerCache(heads.keys, heads.size, dtype, device)
+    cache.resize(_CAPACITY, 0)
+    outputs: list[Tensor] = []
+    position = 0
+    for tokens in _CHUNKS:
+        shape = (tokens, heads.queries + 2 * heads.keys, heads.size)
+        qkv = torch.randn(shape, generator=generator).to(device, dtype)
+        cache.write(position, qkv[:, heads.queries :])
+        step = Step(position, tokens, (), device)
+        outputs.append(attention.attend(qkv[:, : heads.queries], cache, step))
+        position += tokens
+    return torch.cat(outputs)
 
 
 @torch.inference_mode()
@@ -184,10 +196,14 @@ def _multiplies(make: MakeLinear, bits: int, device: torch.device, dtype: torch.
             return False
         for tokens in _TOKENS:
             x = torch.randn((tokens, width), generator=generator).to(dtype)
-            product = partial(linear, x.to(device))
-            if not _gives(product, x.float() @ expected.t(), f"product of {bits} bits", device):
+            multiply = partial(_multiplied, linear, x, device)
+            if not _gives(multiply, x.float() @ expected.t(), f"product of {bits} bits", device):
                 return False
     return True
+
+
+def _multiplied(linear: PlacedLinear, x: Tensor, device: torch.device) -> Tensor:
+    return linear(x.to(device))
 
 
 def _gives(
