@@ -54,8 +54,8 @@ class HeadNorm:
 
     def spread(self) -> None:
         """Give each head its weights; to be called once they are loaded."""
-        repeats = torch.tensor(self._heads, device=self.weight.device)
-        self._per_head = self.weight.repeat_interleave(repeats, 0)  # (H + Hkv, K)
+        rows = zip(self.weight, self._heads, strict=True)
+        self._per_head = torch.cat([row.expand(heads, -1) for row, heads in rows])  # (H + Hkv, K)
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.rms_norm(x.float(), self._shape, None, self.eps).mul_(self._per_head)

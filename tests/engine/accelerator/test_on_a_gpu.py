@@ -1,10 +1,23 @@
-"""The same on a real device, where there is one."""
+"""The same on a real device, where there is one.
+
+What only hardware can tell, in the order in which to look (each says what is wrong by itself):
+
+    pytest -m gpu tests/engine/accelerator              right numbers, graphs that go and come, memory
+    potluck devices                                     each GPU by its name, with what it lends
+    potluck bench --shape llama-1b --scheme bf16        then int8, int4: floor_fraction says how good it is
+    potluck bench --shape llama-1b --scheme int4 --layers NAME/cuda:0=8,NAME/cuda:1=8    with two GPUs
+
+and in the log of the stage process (`device ... products=... decoding=... notes=...`) that products are
+int4, decoding is by graphs, and there are no notes that this kind of device does not deserve. By hand:
+fill the GPU with another program in the middle of an answer (one error, then it goes on), put a laptop to
+sleep and wake it up, and load a model twice with `nvidia-smi` beside it (the same memory both times).
+"""
 
 from collections.abc import Callable
 
 import pytest
 import torch
-from tiny_models import Reference
+from tiny_models import Pipeline, Reference, off
 
 from potluck.engine.accelerator import (
     GraphedHead,
@@ -14,6 +27,7 @@ from potluck.engine.accelerator import (
     find_graphs,
     graph_runs,
 )
+from potluck.engine.accelerator.graph_run import GraphRun
 from potluck.engine.attention import Attention, Heads, Step
 from potluck.engine.device import compute_dtype, find_devices
 from potluck.engine.kernels import ReferenceKernels
@@ -21,6 +35,7 @@ from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear
 from potluck.engine.products import Products
 from potluck.engine.rotary import Rotary
+from potluck.model.schemes import Scheme
 
 MakeReference = Callable[..., Reference]
 
@@ -128,3 +143,52 @@ def test_a_graph_of_a_head_computes_what_the_head_does(llama: Reference) -> None
         assert torch.allclose(
             head(hidden, stage.logits), stage.logits(hidden), rtol=1e-4, atol=1e-4
         )
+
+
+@needs_graphs
+@torch.inference_mode()
+def test_graphs_that_go_leave_others_right_and_take_no_memory_with_them(llama: Reference) -> None:
+    """As when one conversation grows: the graph of its layers goes, that of the head stays."""
+    stage = llama.stage(device=DEVICE, scheme="bf16")
+    weights, config = stage.weights, llama.config
+    layers, heads = find_graphs(DEVICE), find_graphs(DEVICE)
+    assert layers is not None
+    assert heads is not None
+    head = GraphedHead(heads)
+    rotaries = [Rotary(rope, 600, weights.dtype, DEVICE) for rope in config.ropes.distinct]
+    taken: list[int] = []
+    for _ in range(20):
+        runs = graph_runs(weights.blocks, layers)
+        caches = [
+            LayerCache(config.num_kv_heads, config.head_dim, weights.cache_dtype, DEVICE)
+            for _ in weights.blocks
+        ]
+        for cache in caches:
+            cache.resize(256, 0)
+        x = torch.randn(1, config.hidden_size, device=DEVICE, dtype=weights.dtype)
+        for position in range(3):
+            for run in runs:
+                x = run(x, caches, Step(position, 1, rotaries, DEVICE))
+            logits = head(x, stage.logits)
+            assert torch.allclose(logits, stage.logits(x), rtol=1e-2, atol=1e-2)
+        assert all(run._captured for run in runs if isinstance(run, GraphRun))
+        del runs, caches
+        torch.cuda.empty_cache()
+        taken.append(torch.cuda.memory_reserved(DEVICE))
+
+    assert taken[-1] <= taken[2]
+
+
+@pytest.mark.parametrize("scheme", ["f32", "bf16", "int8", "int4"])
+@torch.inference_mode()
+def test_a_stage_loaded_from_files_computes_what_a_cpu_does(
+    make_reference: MakeReference, scheme: Scheme
+) -> None:
+    reference = make_reference("llama, whole groups", dtype=torch.bfloat16)
+    ids = reference.prompt(60)
+    sizes = [30, 1, 1, 20, 1, 1, 1, 1, 1, 1, 1, 1]
+
+    ours = Pipeline(reference, scheme=scheme, device=DEVICE).run_in_pieces(ids, sizes)
+
+    theirs = Pipeline(reference, scheme=scheme).run_in_pieces(ids, sizes)
+    assert off(ours, theirs) < (1e-3 if scheme == "f32" else 0.05)

@@ -1,0 +1,76 @@
+"""Stages on devices that are not here: nothing is on another device, of another dtype, or waited for."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from fake_devices import FakeGraphs, fake_device
+from tiny_models import CONTEXT, SESSION, Reference
+
+from potluck.engine import accelerator
+from potluck.engine import stage as stage_module
+from potluck.engine.accelerator.linears import Int4Linear
+from potluck.engine.builder import build_weights
+from potluck.engine.linear import FloatLinear
+from potluck.engine.stage import Stage
+from potluck.model.schemes import PACKINGS, Scheme
+
+MakeReference = Callable[..., Reference]
+
+CUDA, MPS = torch.device("cuda", 0), torch.device("mps", 0)
+DTYPES: dict[Scheme, torch.dtype] = {"f32": torch.float32, "f16": torch.float16}
+
+
+@pytest.mark.parametrize(
+    ("device", "variant", "scheme"),
+    [
+        (CUDA, "llama, biases", "int4"),
+        (CUDA, "gemma 2", "bf16"),
+        (CUDA, "gemma 3", "int8"),
+        (CUDA, "qwen 3", "bf16"),
+        (CUDA, "olmo 2", "f32"),
+        (CUDA, "granite", "f16"),
+        (CUDA, "phi 4 mini, short, partial", "int8"),
+        (MPS, "llama, biases", "int8"),
+        (MPS, "gemma 2", "int4"),
+        (MPS, "gemma 3", "bf16"),
+    ],
+)
+def test_chunks_and_tokens_stay_on_the_device(
+    make_reference: MakeReference,
+    monkeypatch: pytest.MonkeyPatch,
+    device: torch.device,
+    variant: str,
+    scheme: Scheme,
+) -> None:
+    config = make_reference(variant).config
+    graphs = FakeGraphs(device)
+    for module in (accelerator, stage_module):
+        monkeypatch.setattr(module, "find_graphs", lambda _: graphs if device == CUDA else None)
+
+    with fake_device(device, monkeypatch):
+        weights = build_weights(
+            config,
+            range(config.num_layers),
+            embedding=True,
+            head=True,
+            scheme=scheme,
+            device=device,
+            fill=lambda _: lambda: None,
+        )
+        kind = Int4Linear if scheme in PACKINGS else FloatLinear
+        assert all(type(block.attention.output) is kind for block in weights.blocks)
+        stage = Stage(weights, context=CONTEXT, cache_budget=1 << 24, epoch=1)
+        stage.open(SESSION, epoch=1)
+        cache, position = stage._sessions[SESSION].cache, 0
+        for tokens in (7, 1, 1, 5, 1):
+            stage._reserve(SESSION, position + tokens)
+            x = stage._run_layers(torch.zeros(tokens, dtype=torch.int32), cache, position)
+            logits, best = stage.next_logits(x[-1:])
+            position += tokens
+
+            assert (x.device, x.shape) == (device, (tokens, config.hidden_size))
+            assert x.dtype == weights.dtype == DTYPES.get(scheme, torch.bfloat16)
+            assert (logits.device, logits.dtype) == (device, torch.float32)
+            assert (logits.shape, best) == ((config.vocab_size,), None)
+    assert graphs.captured == (2 if device == CUDA else 0)  # layers and head
