@@ -1,11 +1,15 @@
 import asyncio
+import gc
 import socket
 import threading
+import weakref
+from contextlib import suppress
 
 import pytest
 from fake_cluster import run
 
 from potluck.cluster.compute_thread import ComputeThread
+from potluck.errors import OutOfMemoryError
 from potluck.net.reactor import Delivery
 from potluck.wire.messages import Attach
 
@@ -36,6 +40,35 @@ def test_what_a_function_raises_is_raised_where_it_is_awaited() -> None:
         with pytest.raises(ValueError, match="no"):
             await thread.call(fail)
         assert await thread.call(lambda: 3) == 3
+
+    run(main())
+
+
+def test_what_a_function_held_that_failed_is_free_once_its_error_was_heard() -> None:
+    """Not only when the garbage is collected: it may be most of a GPU."""
+
+    class Weights:
+        pass
+
+    held: list[weakref.ref[Weights]] = []
+
+    def load() -> None:
+        weights = Weights()
+        held.append(weakref.ref(weights))
+        raise OutOfMemoryError("There is no room.")
+
+    async def main() -> None:
+        thread = ComputeThread()
+        thread.start()
+        gc.collect()
+        gc.disable()
+        try:
+            with suppress(OutOfMemoryError):
+                await thread.call(load)
+            await thread.call(lambda: None)  # the thread has let go of what came before
+            assert held[0]() is None
+        finally:
+            gc.enable()
 
     run(main())
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,25 @@ def test_an_allocation_that_fails_is_out_of_memory() -> None:
 def test_what_torch_raises_elsewhere_is_too(error: Exception) -> None:
     with pytest.raises(OutOfMemoryError), out_of_memory("think", CPU):
         raise error
+
+
+def test_what_was_allocated_is_free_before_memory_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else there is nothing to give back: whoever asks what is free is told that all is in use."""
+    held: list[weakref.ref[torch.Tensor]] = []
+    found: list[bool] = []
+
+    def load() -> None:
+        tensor = torch.zeros(3)
+        held.append(weakref.ref(tensor))
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: found.append(held[0]() is None))
+
+    with pytest.raises(OutOfMemoryError), out_of_memory("think", torch.device("cuda", 0)):
+        load()
+    assert found == [True]
 
 
 def test_other_errors_stay_what_they_are() -> None:

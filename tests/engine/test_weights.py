@@ -1,11 +1,15 @@
 """Weights are loaded once, checked while they are read, and told apart from what is broken."""
 
 import dataclasses
+import gc
 import hashlib
 import json
 import shutil
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,8 +21,10 @@ from potluck.engine.builder import StageWeights
 from potluck.engine.linear import FloatEmbedding, FloatLinear
 from potluck.engine.mlp import GatedMlp
 from potluck.engine.reading import PIECE, StoredTensor
+from potluck.engine.targets import TensorTarget
 from potluck.engine.weights import load_weights, random_weights
 from potluck.errors import BrokenModelError, IntegrityError, InvalidLayersError, OutOfMemoryError
+from potluck.ids import Digest
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import Scheme
 
@@ -183,6 +189,30 @@ def test_a_changed_byte_is_found_and_its_digest_named(damaged: Reference) -> Non
     with pytest.raises(IntegrityError, match=victim.name) as caught:
         load(damaged)
     assert caught.value.data["digest"] == victim.digest
+
+
+def test_a_load_that_failed_holds_nothing_of_what_it_had_loaded(
+    llama: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only when the garbage is collected: the next load asks at once what is free."""
+    held: list[weakref.ref[Tensor]] = []
+
+    class NotedTarget(TensorTarget):
+        def __init__(self, tensor: Tensor, *args: Any) -> None:
+            super().__init__(tensor, *args)
+            held.append(weakref.ref(tensor))
+
+    monkeypatch.setattr("potluck.engine.builder.TensorTarget", NotedTarget)
+    tensors = replaced(llama, "model.layers.2.mlp.down_proj.weight", digest=Digest("0" * 64))
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(IntegrityError):
+            load(llama, tensors=tensors)
+        assert len(held) > 10
+        assert all(tensor() is None for tensor in held)
+    finally:
+        gc.enable()
 
 
 def test_a_file_that_ends_too_early_is_found(damaged: Reference) -> None:

@@ -91,7 +91,13 @@ class ComputeThread(threading.Thread):
                 future.set_exception(error)
 
         self.submit(job)
-        return await asyncio.wrap_future(future)
+        try:
+            return await asyncio.wrap_future(future)
+        except Exception:
+            # The error leads to these frames, and they to it: what the function held, most of a GPU
+            # perhaps, would be free when the garbage is collected, and not when the next load asks.
+            del future
+            raise
 
     def _run(self, job: Callable[[], None]) -> None:
         with self.relieved():

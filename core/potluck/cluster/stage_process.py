@@ -320,14 +320,12 @@ class StageServer:
 
     async def _drop(self) -> None:
         loaded, self._chain.loaded = self._chain.loaded, None
-        if loaded is None:
-            return
-        if loaded.next_link is not None:
+        if loaded is not None and loaded.next_link is not None:
             loaded.next_link.close()
         del loaded
-        await self._compute.call(
-            lambda: release(self._device)
-        )  # after the steps that still hold it
+        # After the steps that still hold it. Also what a load that failed has left: a GPU's is kept by
+        # torch until then, and the next load would be refused for want of it.
+        await self._compute.call(lambda: release(self._device))
 
     def _in_use(self) -> int:
         """What the loaded stage would give back."""

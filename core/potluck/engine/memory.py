@@ -7,6 +7,7 @@ away.
 import ctypes
 import logging
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -33,6 +34,7 @@ def out_of_memory(what: str, device: torch.device) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
+        traceback.clear_frames(error.__traceback__)  # which hold what was allocated
         release(device)
         raise OutOfMemoryError(
             f"This computer's {device.type} has no memory left to {what}. Close other programs,"

@@ -86,8 +86,12 @@ class Reader:
         futures = [self._pool.submit(self.fill, *job) for job in ordered]
 
         def wait() -> None:
-            for future in futures:
-                future.result()
+            try:
+                while futures:
+                    futures.pop(0).result()
+            finally:
+                # An error leads to this frame: left here, it would hold on to all that was loaded.
+                futures.clear()
 
         return wait
 
