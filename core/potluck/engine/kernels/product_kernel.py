@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from potluck.engine.kernels.dots import Dot, State, make_dot
-from potluck.engine.kernels.emit import (
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.ir_types import (
     F16,
     F32,
     I8,
@@ -24,7 +25,6 @@ from potluck.engine.kernels.emit import (
     KIND_F32,
     POINTER,
     VOID,
-    Emitter,
     Value,
     constant,
     internal,
