@@ -124,6 +124,17 @@ def test_the_oldest_sessions_are_forgotten_when_there_are_too_many(
     assert stage.position(SESSION) == 4
 
 
+def test_a_session_that_was_forgotten_gives_its_memory_back(
+    llama: Reference, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage_module, "MAX_SESSIONS", 1)
+    forward(stage, llama.prompt(4), 0)
+
+    stage.open(OTHER, epoch=1)
+
+    assert stage.nbytes == stage.weights.nbytes
+
+
 def test_weights_and_caches_are_counted(llama: Reference) -> None:
     stage = llama.stage()
     parameters = sum(p.numel() for p in llama.model.parameters())
