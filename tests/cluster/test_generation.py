@@ -163,6 +163,7 @@ def test_a_stage_that_lost_the_session_gets_it_again() -> None:
                 del chain.caches[chain.opened[0]][2:]
         assert tokens == expected([1, 2, 3], 12)
         assert len(chain.opened) == 2
+        assert 2 in chain.trims  # of the stages that hold more than the one that asks
         assert (
             len(chain.forwards) <= 12 + 2 * 3
         )  # once more each: where it failed, and where it began
