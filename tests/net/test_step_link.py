@@ -299,7 +299,7 @@ def test_what_does_not_belong_here_is_answered_and_the_link_lives(house, run) ->
             got = inbox(theirs)
             back = inbox(ours)
             with ours._lock:
-                ours._stream.write(encode(Ping(id=7)))
+                ours._connection.request(Ping())
             ours.send_nowait(Attach(epoch=2))
             assert (await got.get())[0] == Attach(epoch=2)
             assert back.empty()
