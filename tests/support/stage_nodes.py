@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from potluck.cluster.generation import Generator, Token, Usage
 from potluck.cluster.pipeline import Pipeline
@@ -52,6 +53,13 @@ class StageNode:
             on_devices=lambda: None,
             on_exit=self.exits.append,
         )
+
+    async def start(self) -> psutil.Process:
+        """Start its process, while no other one is started; which it is."""
+        before = psutil.Process().children()
+        await self.handle.start()
+        (process,) = set(psutil.Process().children()) - set(before)
+        return process
 
     @property
     def me(self) -> NodeInfo:
