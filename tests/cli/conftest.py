@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fake_backend import TOKEN, Server, serving
 
-from potluck.cli import main
+from potluck.cli import computers, main
 from potluck.settings import Folders, NodeFile, write_node_file
 
 CORE = Path(__file__).parents[2] / "core"
@@ -92,3 +92,11 @@ def spawn(folders: Folders) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.kill()
         with process:
             pass
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing found and nobody answering is known soon."""
+    monkeypatch.setattr(computers, "DISCOVERY_S", 0.3)
+    monkeypatch.setattr(computers, "PAIRING_S", 5.0)
+    monkeypatch.setattr(computers, "POLL_S", 0.01)

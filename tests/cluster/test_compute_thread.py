@@ -3,6 +3,7 @@ import gc
 import socket
 import threading
 import weakref
+from concurrent.futures import Future
 from contextlib import suppress
 
 import pytest
@@ -165,6 +166,22 @@ def test_while_it_computes_for_long_its_links_are_served() -> None:
         link.far.close()
 
     run(main(), timeout_s=20)
+
+
+def test_after_a_job_that_failed_the_links_are_its_own_again() -> None:
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    async def main() -> None:
+        thread = ComputeThread()
+        thread.start()
+        thread.submit(fail)
+        relieved: Future[bool] = Future()
+        thread.reactor.put(lambda: relieved.set_result(thread._relief._is_wanted.is_set()))
+        assert not await asyncio.wrap_future(relieved)
+        assert await thread.call(lambda: 3) == 3
+
+    run(main(), timeout_s=10)
 
 
 def test_a_process_that_cannot_compute_any_more_ends(

@@ -6,6 +6,7 @@ import pytest
 from fake_chain import FakeChain, next_token
 from fake_cluster import until
 
+from potluck.cluster import generation
 from potluck.cluster.generation import Generator, Usage
 from potluck.cluster.pipeline import Pipeline, Room
 from potluck.errors import EngineError, PeerLostError, PromptError
@@ -130,11 +131,13 @@ def test_another_conversation_does_not_displace_the_first() -> None:
     on_a_chain(scenario)
 
 
-def test_the_oldest_conversation_makes_room() -> None:
+def test_the_conversation_used_least_recently_makes_room() -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
-        for start in (10, 20, 30):
-            await answer(generator, [start, start + 1], 1)
-        assert len(chain.caches) == 2
+        first = await answer(generator, [10, 11], 1)
+        await answer(generator, [20, 21], 1)
+        await answer(generator, [10, 11, *first, 12], 1)
+        await answer(generator, [30, 31], 1)
+        assert list(chain.caches) == [chain.opened[0], chain.opened[2]]
 
     on_a_chain(scenario, max_sessions=2)
 
@@ -160,6 +163,7 @@ def test_a_stage_that_lost_the_session_gets_it_again() -> None:
                 del chain.caches[chain.opened[0]][2:]
         assert tokens == expected([1, 2, 3], 12)
         assert len(chain.opened) == 2
+        assert 2 in chain.trims  # of the stages that hold more than the one that asks
         assert (
             len(chain.forwards) <= 12 + 2 * 3
         )  # once more each: where it failed, and where it began
@@ -304,5 +308,35 @@ def test_a_repetition_penalty_brings_the_history_along() -> None:
         assert asked[0].history == (1, 2, 3)
         assert asked[1] is not None
         assert asked[1].history is None
+
+    on_a_chain(scenario)
+
+
+def test_the_history_is_that_of_the_last_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "MAX_HISTORY", 2)
+
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        sampling = Sampling(repetition_penalty=1.2)
+        stream = generator.tokens([1, 2, 3], sampling, limit=1, usage=Usage())
+        assert [token async for token in stream]
+        assert chain.forwards[0].sampling is not None
+        assert chain.forwards[0].sampling.history == (2, 3)
+
+    on_a_chain(scenario)
+
+
+def test_a_stage_that_lost_the_session_gets_its_history_again() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        sampling = Sampling(repetition_penalty=1.2)
+        stream = generator.tokens([1, 2, 3], sampling, limit=8, usage=Usage())
+        tokens = [1, 2, 3]
+        async for token in stream:
+            tokens.append(token.token_id)
+            if len(tokens) == 5:
+                chain.caches.clear()
+        again = [f for f in chain.forwards if f.position == 0][-1]
+        assert again is not chain.forwards[0]
+        assert again.sampling is not None
+        assert again.sampling.history == tuple(tokens[: again.tensor.shape[0]])
 
     on_a_chain(scenario)

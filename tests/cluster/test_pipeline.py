@@ -216,6 +216,41 @@ def test_steps_that_were_to_follow_fail_with_the_pipeline() -> None:
     on_two_links(scenario)
 
 
+def test_a_token_that_came_is_handed_out_though_it_cannot_be_sent_back_in() -> None:
+    def refuse(*_: object) -> None:
+        raise PeerLostError("gone")
+
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        one = start(pipeline, 1)
+        follow(pipeline, 2)
+        first.send_nowait = refuse  # type: ignore[method-assign]
+        pipeline._receive(result(step=1), memoryview(b""))
+        assert (await pipeline.finish_step(one)).result.token_id == 7
+
+    on_two_links(scenario)
+
+
+def test_who_waits_no_more_keeps_nobody_from_hearing_of_the_end() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        one, two = start(pipeline, 1), start(pipeline, 2)
+        one.future.cancel()
+        first.break_off()
+        with pytest.raises(PeerLostError):
+            await two.future
+
+    on_two_links(scenario)
+
+
+def test_the_first_reason_for_the_end_is_the_one_that_is_told() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        pipeline.step_failed(failure("engine"))
+        pipeline.shut()
+        with pytest.raises(EngineError, match="A sentence"):
+            start(pipeline)
+
+    on_two_links(scenario)
+
+
 @pytest.mark.parametrize("which", ["first", "last"])
 def test_the_end_of_either_connection_names_the_computer(which: str) -> None:
     async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:

@@ -1,4 +1,4 @@
-"""What a stage does with messages whose links have ended. The rest is tested with real processes."""
+"""Whose messages a stage takes, and where what follows goes. The rest is tested with real processes."""
 
 import asyncio
 from types import SimpleNamespace
@@ -6,24 +6,45 @@ from typing import Any, cast
 
 import pytest
 import torch
-from fake_cluster import run
+from fake_cluster import run, until
 
 from potluck.cluster.compute_thread import ComputeThread
 from potluck.cluster.stage_chain import LoadedStage, StageChain
-from potluck.errors import PeerLostError
-from potluck.ids import HomeId
-from potluck.wire.messages import Attach, Message, NodeInfo, OpenSession, Result, StepFailed
+from potluck.engine.sampler import Choice
+from potluck.engine.stage import Output
+from potluck.errors import NeedReplayError, OutOfMemoryError, PeerLostError
+from potluck.ids import HomeId, NodeId
+from potluck.wire.messages import (
+    Attach,
+    Forward,
+    Message,
+    NodeInfo,
+    OpenSession,
+    Result,
+    StepFailed,
+    TensorHeader,
+)
 
 HOME = HomeId("home")
+STEP = Forward(
+    epoch=1, session="s", step=1, position=1, tensor=TensorHeader(dtype="I32", shape=(1,))
+)
 RESULT = Result(epoch=1, session="s", step=1, position=2, token_id=3)
 
 
 class FakeLink:
-    home, peer_role = HOME, "master"
-    peer = NodeInfo(node_id="0" * 64, name="Desk", version="1", os="", arch="")
-
-    def __init__(self, *, is_closed: bool = False, is_revoked: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        is_closed: bool = False,
+        is_revoked: bool = False,
+        home: HomeId = HOME,
+        role: str = "master",
+        node: str = "0",
+    ) -> None:
         self.is_closed, self.is_revoked = is_closed, is_revoked
+        self.home, self.peer_role = home, role
+        self.peer = NodeInfo(node_id=node * 64, name="Desk", version="1", os="", arch="")
         self.sent: list[Message] = []
 
     def send_nowait(self, message: Message, payload: memoryview) -> None:
@@ -35,13 +56,18 @@ class FakeLink:
 class FakeStage:
     def __init__(self) -> None:
         self.opened: list[str] = []
-        self.weights = SimpleNamespace(device=torch.device("cuda", 0))
+        self.weights = SimpleNamespace(device=torch.device("cpu"))
         self.error: Exception | None = None
 
     def open(self, session: str, *, epoch: int) -> None:
         if self.error is not None:
             raise self.error
         self.opened.append(session)
+
+    def forward(self, session: str, inputs: object, *, position: int, **_: object) -> Output:
+        if self.error is not None:
+            raise self.error
+        return Output(position=position + 1, choice=Choice(token_id=3))
 
 
 class Bench:
@@ -57,7 +83,7 @@ class Bench:
         self.deaths += 1
 
     def receive(self, link: FakeLink, message: Message) -> None:
-        self.chain._receive(cast("Any", link), message, memoryview(b""))
+        self.chain._receive(cast("Any", link), message, memoryview(b"\0\0\0\0"))
 
 
 def test_results_that_are_held_go_to_the_driver_that_attaches() -> None:
@@ -96,6 +122,103 @@ def test_what_a_removed_computer_had_sent_is_not_done() -> None:
     run(main())
 
 
+@pytest.mark.parametrize(
+    ("previous", "link", "opened"),
+    [
+        (None, FakeLink(), ["a"]),
+        (None, FakeLink(role="worker"), []),
+        (None, FakeLink(home=HomeId("another")), []),
+        ("1", FakeLink(role="worker", node="1"), ["a"]),
+        ("1", FakeLink(role="worker", node="2"), []),
+        ("1", FakeLink(home=HomeId("another"), node="1"), []),
+    ],
+    ids=["driver", "worker", "another home's driver", "neighbour", "worker apart", "of two homes"],
+)
+def test_steps_are_taken_of_the_one_before_and_of_nobody_else(
+    previous: str | None, link: FakeLink, opened: list[str]
+) -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.loaded.previous = None if previous is None else NodeId(previous * 64)
+        bench.receive(link, OpenSession(epoch=1, session="a"))
+        assert bench.stage.opened == opened
+        bench.thread.reactor.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("link", "epoch"),
+    [(FakeLink(role="worker"), 1), (FakeLink(home=HomeId("another")), 1), (FakeLink(), 2)],
+    ids=["a worker", "another home's master", "another plan's driver"],
+)
+def test_results_go_to_the_driver_of_this_plan_and_to_nobody_else(
+    link: FakeLink, epoch: int
+) -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.receive(link, Attach(epoch=epoch))
+        bench.receive(FakeLink(), STEP)
+        assert not link.sent
+        assert [result.step for result in bench.loaded.held] == [1]
+        bench.thread.reactor.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (OutOfMemoryError("No room."), "out_of_memory", "Laptop: No room."),
+        (RuntimeError("a bug"), "engine", "Laptop failed in a step: a bug"),
+        (NeedReplayError("Again.", position=0), "need_replay", "Again."),
+    ],
+)
+def test_a_step_that_fails_is_said_and_the_next_one_is_done(
+    error: Exception, kind: str, message: str
+) -> None:
+    async def main() -> None:
+        bench, link = Bench(), FakeLink()
+        bench.receive(link, Attach(epoch=1))
+        bench.stage.error = error
+        bench.receive(link, STEP)
+        await until(lambda: bench.failed)
+        bench.stage.error = None
+        bench.receive(link, STEP)
+
+        (failed,) = bench.failed
+        assert (failed.kind, failed.message) == (kind, message)
+        assert failed.position == (0 if kind == "need_replay" else None)
+        assert [type(sent) for sent in link.sent] == [Result]
+        bench.thread.reactor.close()
+
+    run(main())
+
+
+def test_a_next_computer_that_is_gone_is_named_for_the_step_that_it_lacks() -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.loaded.next_link = cast("Any", FakeLink(is_closed=True))
+        bench.receive(FakeLink(), STEP)
+        await until(lambda: bench.failed)
+        assert bench.failed[0].kind == "peer_lost"
+        assert bench.failed[0].message.startswith("Desk")
+        bench.thread.reactor.close()
+
+    run(main())
+
+
+def test_the_driver_is_sent_results_and_not_what_it_said_itself() -> None:
+    async def main() -> None:
+        bench, link = Bench(), FakeLink()
+        bench.receive(link, Attach(epoch=1))
+        bench.receive(link, OpenSession(epoch=1, session="a"))
+        assert not link.sent
+        bench.thread.reactor.close()
+
+    run(main())
+
+
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_a_process_whose_gpu_is_lost_ends_and_one_that_failed_in_a_step_does_not(
     monkeypatch: pytest.MonkeyPatch, is_lost: bool
@@ -108,6 +231,7 @@ def test_a_process_whose_gpu_is_lost_ends_and_one_that_failed_in_a_step_does_not
 
     async def main() -> None:
         bench = Bench()
+        bench.stage.weights.device = torch.device("cuda", 0)
         bench.stage.error = RuntimeError("CUDA error: unspecified launch failure")
         bench.receive(FakeLink(), OpenSession(session="s", epoch=1))
         assert bench.deaths == int(is_lost)

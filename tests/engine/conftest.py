@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tiny_models import Reference, make_model
+from tiny_models import SESSION, Reference, make_model
+
+from potluck.engine.stage import Stage
 
 torch.set_num_threads(1)  # suites that fight over the cores are slow
 
@@ -37,3 +39,10 @@ def make_reference(tmp_path_factory: pytest.TempPathFactory) -> MakeReference:
 @pytest.fixture(scope="session")
 def llama(make_reference: MakeReference) -> Reference:
     return make_reference("llama")
+
+
+@pytest.fixture
+def stage(llama: Reference) -> Stage:
+    opened = llama.stage()
+    opened.open(SESSION, epoch=1)
+    return opened

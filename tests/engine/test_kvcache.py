@@ -45,6 +45,21 @@ def test_what_was_written_is_read_back_keys_before_values() -> None:
     assert torch.equal(values[0], kv[:, 3:].transpose(0, 1))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is counted otherwise elsewhere")
+@pytest.mark.parametrize("tokens", [GRANULE, 1100], ids=["small", "with huge pages"])
+def test_memory_goes_back_to_the_system_when_a_cache_is_let_go(tokens: int) -> None:
+    torch.zeros(30_000_000, dtype=torch.uint8)  # glibc keeps what is smaller than this from here on
+    caches = [LayerCache(8, 64, torch.float16, CPU) for _ in range(32)]
+    for number in range(len(caches)):
+        caches[number].resize(tokens, 0)
+    nbytes = sum(cache.both.nbytes for cache in caches)
+    before = psutil.Process().memory_info().rss
+
+    caches.clear()
+
+    assert psutil.Process().memory_info().rss < before - 0.9 * nbytes
+
+
 def test_int8_is_read_back_with_the_scale_of_its_head() -> None:
     cache = LayerCache(3, 4, torch.int8, CPU)
     cache.resize(10, 0)

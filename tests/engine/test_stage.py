@@ -1,61 +1,18 @@
-"""A stage does a step whole or not at all, refuses what does not fit, and lives on."""
+"""A stage chooses the tokens that the whole model chooses, and does a step whole or not at all."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from tiny_models import CONTEXT, SESSION, Reference
+from stage_steps import forward
+from tiny_models import SESSION, Reference
 
-from potluck.engine import stage as stage_module
 from potluck.engine.sampler import Choice
 from potluck.engine.stage import Output, Stage
 from potluck.errors import (
-    EngineError,
-    InvalidStepError,
     NeedReplayError,
-    OutOfMemoryError,
-    PotluckError,
-    PromptError,
-    StaleEpochError,
-    UnknownSessionError,
 )
-from potluck.ids import SessionId
-from potluck.model.footprint import MAX_CHUNK_TOKENS
 from potluck.wire.messages import Sampling
-
-GREEDY = Sampling(logprobs=5)
-OTHER = SessionId("other")
-
-
-@pytest.fixture
-def stage(llama: Reference) -> Stage:
-    opened = llama.stage()
-    opened.open(SESSION, epoch=1)
-    return opened
-
-
-def forward(
-    stage: Stage,
-    ids: torch.Tensor,
-    position: int,
-    *,
-    step: int | None = None,
-    session: SessionId = SESSION,
-    prompt_end: int | None = None,
-    sampling: Sampling | None = GREEDY,
-) -> Output:
-    return stage.forward(
-        session,
-        ids,
-        epoch=1,
-        step=position if step is None else step,
-        position=position,
-        prompt_end=prompt_end,
-        sampling=sampling,
-    )
 
 
 def generate(stage: Stage, ids: torch.Tensor, count: int, sampling: Sampling) -> list[int]:
@@ -197,215 +154,6 @@ def test_another_step_at_an_old_position_is_not_answered_from_memory(
         forward(stage, ids[:4], 0, step=7)
 
 
-def test_steps_of_another_epoch_are_refused_until_it_is_in_force(
-    llama: Reference, stage: Stage
-) -> None:
-    calls: list[Callable[[int], object]] = [
-        lambda epoch: stage.open(SESSION, epoch=epoch),
-        lambda epoch: stage.forward(SESSION, llama.prompt(4), epoch=epoch, step=0, position=0),
-        lambda epoch: stage.trim(SESSION, 0, epoch=epoch),
-        lambda epoch: stage.close(SESSION, epoch=epoch),
-    ]
-
-    for call in calls:
-        for epoch in (0, 2):
-            with pytest.raises(StaleEpochError):
-                call(epoch)
-    stage.epoch = 2
-    for call in calls:
-        call(2)
-
-
-def test_a_session_that_was_never_opened_or_is_closed_is_unknown(
-    llama: Reference, stage: Stage
-) -> None:
-    with pytest.raises(UnknownSessionError):
-        forward(stage, llama.prompt(4), 0, session=OTHER)
-    with pytest.raises(UnknownSessionError):
-        stage.trim(OTHER, 0, epoch=1)
-
-    stage.close(OTHER, epoch=1)
-    stage.close(SESSION, epoch=1)
-    with pytest.raises(UnknownSessionError):
-        forward(stage, llama.prompt(4), 0)
-
-
-def test_sessions_do_not_see_each_other(llama: Reference, stage: Stage) -> None:
-    mine, theirs = llama.prompt(16, seed=1), llama.prompt(16, seed=2)
-    stage.open(OTHER, epoch=1)
-
-    forward(stage, mine[:8], 0)
-    forward(stage, theirs[:8], 0, session=OTHER)
-    interleaved = forward(stage, mine[8:], 8)
-
-    stage.open(SESSION, epoch=1)
-    forward(stage, mine[:8], 0)
-    assert forward(stage, mine[8:], 8).choice == interleaved.choice
-
-
-def test_the_session_used_least_recently_loses_its_cache_and_is_replayed(
-    llama: Reference,
-) -> None:
-    per_token = llama.config.kv_bytes_per_token(4) * 4
-    stage = llama.stage(cache_budget=2 * CONTEXT * per_token)  # two sessions of the whole context
-    ids = llama.prompt(20)
-    names = [SessionId(name) for name in ("a", "b", "c")]
-    for name in names:
-        stage.open(name, epoch=1)
-    first = forward(stage, ids, 0, session=names[0])
-    forward(stage, ids, 0, session=names[1])
-    forward(stage, ids[:1], 20, session=names[0])  # now b is the older one
-
-    forward(stage, ids, 0, session=names[2])
-
-    assert [stage.position(name) for name in names] == [21, 0, 20]
-    with pytest.raises(NeedReplayError) as caught:
-        forward(stage, ids[:1], 20, session=names[1])
-    assert caught.value.data["position"] == 0
-    assert forward(stage, ids, 0, session=names[1]).choice == first.choice
-
-
-def test_a_budget_too_small_for_one_session_is_an_error_of_that_step(llama: Reference) -> None:
-    stage = llama.stage(cache_budget=1000)
-    stage.open(SESSION, epoch=1)
-
-    with pytest.raises(OutOfMemoryError, match="cache"):
-        forward(stage, llama.prompt(4), 0)
-    assert stage.position(SESSION) == 0
-
-
-def test_a_prompt_without_room_is_refused_before_its_first_chunk(llama: Reference) -> None:
-    per_token = llama.config.kv_bytes_per_token(4) * 4
-    stage = llama.stage(cache_budget=20 * per_token)
-    stage.open(SESSION, epoch=1)
-    ids = llama.prompt(21)
-
-    with pytest.raises(OutOfMemoryError, match="21 tokens"):
-        forward(stage, ids[:8], 0, prompt_end=21)
-    assert (stage.position(SESSION), stage.nbytes) == (0, stage.weights.nbytes)
-
-    forward(stage, ids[:8], 0, prompt_end=20)
-    assert stage.nbytes == stage.weights.nbytes + 20 * per_token
-    assert forward(stage, ids[8:20], 8).position == 20
-
-
-def test_a_prompt_beyond_the_context_is_refused_before_its_first_chunk(
-    llama: Reference, stage: Stage
-) -> None:
-    with pytest.raises(PromptError, match=f"{CONTEXT + 1} tokens"):
-        forward(stage, llama.prompt(4), 0, prompt_end=CONTEXT + 1)
-    assert stage.position(SESSION) == 0
-
-
-def test_the_oldest_sessions_are_forgotten_when_there_are_too_many(
-    llama: Reference, stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stage_module, "MAX_SESSIONS", 3)
-    for name in ("a", "b"):
-        stage.open(SessionId(name), epoch=1)
-    forward(stage, llama.prompt(4), 0)  # SESSION is no longer the oldest
-
-    stage.open(SessionId("c"), epoch=1)
-
-    with pytest.raises(UnknownSessionError):
-        stage.trim(SessionId("a"), 0, epoch=1)
-    assert stage.position(SESSION) == 4
-
-
-@pytest.mark.parametrize("ids", [[-1], [131], [3, 2**31 - 1], [-(2**31)]])
-def test_a_token_that_is_not_in_the_vocabulary_is_refused(stage: Stage, ids: list[int]) -> None:
-    with pytest.raises(PromptError, match="131"):
-        forward(stage, torch.tensor(ids, dtype=torch.int32), 0)
-    assert stage.position(SESSION) == 0
-
-
-@pytest.mark.parametrize(
-    "inputs",
-    [
-        torch.zeros(0, dtype=torch.int32),
-        torch.zeros((), dtype=torch.int32),
-        torch.zeros((2, 2), dtype=torch.int32),
-        torch.zeros(3),
-        torch.zeros(MAX_CHUNK_TOKENS + 1, dtype=torch.int32),
-    ],
-    ids=["none", "a scalar", "two axes", "floats", "too many"],
-)
-def test_what_is_not_token_ids_is_refused(stage: Stage, inputs: torch.Tensor) -> None:
-    with pytest.raises(InvalidStepError, match="token ids"):
-        forward(stage, inputs, 0)
-
-
-@pytest.mark.parametrize(
-    "inputs",
-    [
-        torch.zeros(3, 47),
-        torch.zeros(48),
-        torch.zeros(0, 48),
-        torch.zeros((3, 48), dtype=torch.int32),
-        torch.zeros(1, 3, 48),
-    ],
-    ids=["narrow", "one axis", "none", "integers", "three axes"],
-)
-def test_what_is_not_hidden_states_is_refused(llama: Reference, inputs: torch.Tensor) -> None:
-    stage = llama.stage(2)
-    stage.open(SESSION, epoch=1)
-
-    with pytest.raises(InvalidStepError, match="hidden states"):
-        forward(stage, inputs, 0)
-
-
-def test_hidden_states_are_not_changed(llama: Reference) -> None:
-    stage = llama.stage(2, 3)
-    stage.open(SESSION, epoch=1)
-    hidden = torch.randn(5, 48)
-    before = hidden.clone()
-
-    output = forward(stage, hidden, 0)
-
-    assert torch.equal(hidden, before)
-    assert output.hidden is not None
-    assert output.hidden.tensor.shape == (5, 48)
-
-
-def test_numbers_that_are_none_are_an_error_of_the_step(llama: Reference) -> None:
-    stage = llama.stage(2)
-    stage.open(SESSION, epoch=1)
-
-    for sampling in (GREEDY, Sampling(temperature=1.0), Sampling(top_p=0.5, temperature=1.0)):
-        with pytest.raises(EngineError, match="not numbers"):
-            forward(stage, torch.full((1, 48), math.nan), 0, sampling=sampling)
-
-
-def test_a_full_context_is_refused_with_its_size(llama: Reference, stage: Stage) -> None:
-    forward(stage, llama.prompt(CONTEXT), 0)
-
-    with pytest.raises(PromptError, match=f"{CONTEXT + 1} tokens"):
-        forward(stage, llama.prompt(1), CONTEXT)
-
-
-def test_a_device_without_memory_is_an_error_of_the_step(
-    llama: Reference, stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = llama.prompt(12)
-    expected = forward(stage, ids[:6], 0)
-    mlp = stage.weights.blocks[2].mlp
-    monkeypatch.setattr(mlp, "down", _without_memory)
-
-    with pytest.raises(OutOfMemoryError, match="run 6 tokens at position 6"):
-        forward(stage, ids[6:], 6)
-
-    monkeypatch.undo()
-    assert stage.position(SESSION) == 6
-    after = forward(stage, ids[6:], 6)
-    stage.open(SESSION, epoch=1)
-    assert forward(stage, ids[:6], 0).choice == expected.choice
-    assert forward(stage, ids[6:], 6).choice == after.choice
-
-
-def _without_memory(x: torch.Tensor) -> torch.Tensor:
-    return x.new_empty(1 << 60)  # more than any computer has
-
-
 def test_a_repetition_penalty_knows_the_prompt_and_its_own_choices(
     llama: Reference, stage: Stage
 ) -> None:
@@ -426,13 +174,6 @@ def test_a_repetition_penalty_knows_the_prompt_and_its_own_choices(
     assert not set(tokens) & set(ids.tolist())
 
 
-def test_a_history_with_unknown_tokens_is_refused(llama: Reference, stage: Stage) -> None:
-    for history in ((131,), (5, 2**31 - 1)):
-        with pytest.raises(PromptError):
-            forward(stage, llama.prompt(4), 0, sampling=Sampling(history=history))
-    assert stage.position(SESSION) == 0
-
-
 def test_a_replayed_session_draws_the_same_tokens(llama: Reference, stage: Stage) -> None:
     ids = llama.prompt(20)
     sampling = Sampling(temperature=1.5, top_p=0.9, seed=11)
@@ -443,66 +184,3 @@ def test_a_replayed_session_draws_the_same_tokens(llama: Reference, stage: Stage
     replayed = torch.cat((ids, torch.tensor(tokens[:5])))
 
     assert generate(other, replayed, 7, sampling) == tokens[5:]
-
-
-def test_weights_and_caches_are_counted(llama: Reference) -> None:
-    stage = llama.stage()
-    parameters = sum(p.numel() for p in llama.model.parameters())
-    assert stage.nbytes == parameters * 4
-
-    stage.open(SESSION, epoch=1)
-    forward(stage, llama.prompt(4), 0)
-    assert stage.nbytes == parameters * 4 + CONTEXT * 4 * llama.config.kv_bytes_per_token(4)
-    stage.close(SESSION, epoch=1)
-    assert stage.nbytes == parameters * 4
-
-
-@settings(
-    deadline=None,
-    max_examples=60,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
-@given(
-    steps=st.lists(
-        st.tuples(
-            st.sampled_from(["forward", "trim", "open", "close"]),
-            st.sampled_from(["a", "b", "c"]),
-            st.integers(0, 40),
-            st.integers(1, 20),
-        ),
-        max_size=15,
-    )
-)
-def test_whatever_is_sent_a_stage_computes_right_or_refuses(
-    llama: Reference, steps: list[tuple[str, str, int, int]]
-) -> None:
-    per_token = llama.config.kv_bytes_per_token(4) * 2
-    stage = llama.stage(0, 2, cache_budget=2 * CONTEXT * per_token)
-    fresh = llama.stage(0, 2)
-    ids = llama.prompt(CONTEXT)
-    for number, (action, name, position, count) in enumerate(steps):
-        session = SessionId(name)
-        try:
-            match action:
-                case "forward":
-                    position = min(position, stage.position(session) + position % 2)
-                    piece = ids[position : position + count]
-                    output = forward(stage, piece, position, step=number, session=session)
-                case "trim":
-                    stage.trim(session, position, epoch=1)
-                    continue
-                case "open":
-                    stage.open(session, epoch=1)
-                    continue
-                case _:
-                    stage.close(session, epoch=1)
-                    continue
-        except PotluckError:
-            continue
-        fresh.open(SESSION, epoch=1)
-        whole = forward(fresh, ids[: position + count], 0).hidden
-        assert whole is not None
-        assert output.hidden is not None
-        torch.testing.assert_close(
-            output.hidden.tensor, whole.tensor[position:], rtol=1e-4, atol=1e-4
-        )

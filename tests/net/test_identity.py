@@ -1,63 +1,26 @@
-"""Keys, homes and TLS contexts, over memory BIOs: no socket."""
+"""Keys and homes on disk, whom a home trusts, and the certificates it signs."""
 
 import json
 import os
-import ssl
 import stat
 import sys
 from pathlib import Path
 
 import pytest
+from tls_sides import join, make
 
-from potluck.errors import IdentityError, PairingError, UntrustedPeerError
-from potluck.ids import HomeId, NodeId
+from potluck.errors import IdentityError, PairingError
+from potluck.ids import NodeId
 from potluck.net import certificates
-from potluck.net.certificates import PAIRING_NAME, tls_name
-from potluck.net.identity import Identity, PeerIdentity
+from potluck.net.identity import Identity
 from potluck.wire import proofs
 
 
-def make(folder: Path, name: str) -> Identity:
-    return Identity.load_or_create(folder / name, name)
+class Watcher:
+    heard = 0
 
-
-def join(master: Identity, worker: Identity, name: str = "Anna's home") -> HomeId:
-    home = master.create_home(name)
-    member = master.issue(worker.certificate_der)
-    worker.add_home(
-        ca_pem=home.ca_pem, certificate_pem=member, name=home.name, master=master.node_id
-    )
-    return home.home_id
-
-
-def handshake(
-    client: ssl.SSLContext, server: ssl.SSLContext, name: str
-) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Both ends of a finished handshake, through memory alone."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    a = client.wrap_bio(to_client, to_server, server_hostname=name)
-    b = server.wrap_bio(to_server, to_client, server_side=True)
-    done = [False, False]
-    for _ in range(10):
-        for i, end in enumerate((a, b)):
-            try:
-                if not done[i]:
-                    end.do_handshake()
-                done[i] = True
-            except ssl.SSLWantReadError:
-                pass
-        if all(done):
-            return a, b
-    raise AssertionError("the handshake does not end")
-
-
-def dial(
-    client: Identity, server: Identity, home: HomeId
-) -> tuple[PeerIdentity | None, PeerIdentity | None]:
-    """Who the client and who the server sees."""
-    name = tls_name(server.node_id, home)
-    a, b = handshake(client.client_context(home), server.server_context(), name)
-    return client.authenticate(a, home), server.authenticate(b)
+    def trust_changed(self) -> None:
+        self.heard += 1
 
 
 def test_an_identity_is_the_same_after_a_restart(tmp_path: Path) -> None:
@@ -151,134 +114,6 @@ def test_loading_without_an_identity_creates_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_a_worker_and_its_master_know_each_other(tmp_path: Path) -> None:
-    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
-    home = join(master, worker)
-
-    assert dial(master, worker, home) == (
-        PeerIdentity(node_id=worker.node_id, role="worker", home=home),
-        PeerIdentity(node_id=master.node_id, role="master", home=home),
-    )
-
-
-def test_two_workers_of_one_home_know_each_other(tmp_path: Path) -> None:
-    master, one, two = (make(tmp_path, name) for name in ("master", "one", "two"))
-    home = join(master, one)
-    join(master, two)
-
-    assert dial(one, two, home) == (
-        PeerIdentity(node_id=two.node_id, role="worker", home=home),
-        PeerIdentity(node_id=one.node_id, role="worker", home=home),
-    )
-
-
-def test_a_worker_of_two_homes_shows_each_its_own_certificate(tmp_path: Path) -> None:
-    anna, ben, worker = (make(tmp_path, name) for name in ("anna", "ben", "worker"))
-    homes = [join(anna, worker, "Anna's"), join(ben, worker, "Ben's")]
-
-    for master, home in zip((anna, ben), homes, strict=True):
-        seen_by_master, seen_by_worker = dial(master, worker, home)
-
-        assert seen_by_master == PeerIdentity(node_id=worker.node_id, role="worker", home=home)
-        assert seen_by_worker == PeerIdentity(node_id=master.node_id, role="master", home=home)
-
-
-def test_a_certificate_of_another_home_is_refused(tmp_path: Path) -> None:
-    anna, ben, worker = (make(tmp_path, name) for name in ("anna", "ben", "worker"))
-    join(anna, worker)
-    home = anna.create_home("").home_id
-    bens = ben.create_home("Ben's").home_id
-
-    context = ben.client_context(bens)  # shows Ben's certificate
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # and takes any other
-
-    with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(context, worker.server_context(), tls_name(worker.node_id, home))
-
-
-def test_a_member_without_a_certificate_is_refused(tmp_path: Path) -> None:
-    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
-    home = join(master, worker)
-    context = master.pairing_client_context()
-
-    _, server = handshake(context, worker.server_context(), tls_name(worker.node_id, home))
-
-    with pytest.raises(UntrustedPeerError):
-        worker.authenticate(server)
-
-
-def test_a_self_signed_certificate_is_refused_by_a_home(tmp_path: Path) -> None:
-    master, worker, stranger = (make(tmp_path, name) for name in ("master", "worker", "stranger"))
-    home = join(master, worker)
-    context = stranger.pairing_client_context()
-    context.load_cert_chain(stranger.folder / "node.pem", stranger.folder / "node.key.pem")
-
-    with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(context, worker.server_context(), tls_name(worker.node_id, home))
-
-
-def test_another_node_than_the_one_dialled_is_refused(tmp_path: Path) -> None:
-    master, one, two = (make(tmp_path, name) for name in ("master", "one", "two"))
-    home = join(master, one)
-    join(master, two)
-    impostor = two.server_context()
-    impostor.sni_callback = lambda tls, name, context: setattr(
-        tls, "context", two._home_contexts(home)[0]
-    )
-
-    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-        handshake(master.client_context(home), impostor, tls_name(one.node_id, home))
-
-
-@pytest.mark.parametrize("name", ["example.org", f"x.{certificates.DOMAIN}", "127.0.0.1"])
-def test_an_unknown_server_name_is_refused(tmp_path: Path, name: str) -> None:
-    worker = make(tmp_path, "worker")
-
-    with pytest.raises(ssl.SSLError):
-        handshake(worker.pairing_client_context(), worker.server_context(), name)
-
-
-def test_a_pairing_client_sees_the_own_certificate_and_shows_none(tmp_path: Path) -> None:
-    worker = make(tmp_path, "worker")
-    context = make(tmp_path, "stranger").pairing_client_context()
-
-    client, server = handshake(context, worker.server_context(), PAIRING_NAME)
-
-    assert client.getpeercert(binary_form=True) == worker.certificate_der
-    assert worker.authenticate(server) is None
-
-
-def test_older_versions_of_tls_are_refused(tmp_path: Path) -> None:
-    worker = make(tmp_path, "worker")
-    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
-    old.maximum_version = ssl.TLSVersion.TLSv1_2
-
-    with pytest.raises(ssl.SSLError):
-        handshake(old, worker.server_context(), PAIRING_NAME)
-
-
-def test_a_revoked_worker_is_refused_at_once_and_after_a_restart(tmp_path: Path) -> None:
-    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
-    home = join(master, worker)
-    master.revoke(worker.node_id)
-
-    for identity in (master, make(tmp_path, "master")):
-        with pytest.raises(UntrustedPeerError, match="was removed from this home"):
-            dial(worker, identity, home)
-
-
-def test_pairing_again_lifts_a_revocation(tmp_path: Path) -> None:
-    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
-    home = join(master, worker)
-    master.revoke(worker.node_id)
-
-    join(master, worker)
-
-    assert master.revoked(home) == frozenset()
-    dial(worker, master, home)
-
-
 def test_a_home_cannot_be_made_to_distrust_its_master(tmp_path: Path) -> None:
     master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
     home = join(master, worker)
@@ -291,12 +126,6 @@ def test_a_home_cannot_be_made_to_distrust_its_master(tmp_path: Path) -> None:
 
 
 def test_who_watches_hears_of_every_change_of_trust(tmp_path: Path) -> None:
-    class Watcher:
-        heard = 0
-
-        def trust_changed(self) -> None:
-            self.heard += 1
-
     master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
     home = join(master, worker)
     watcher = Watcher()
@@ -313,12 +142,6 @@ def test_who_watches_hears_of_every_change_of_trust(tmp_path: Path) -> None:
 def test_leaving_a_home_ends_its_connections_whatever_the_disk_says(
     tmp_path: Path, obstacle: str
 ) -> None:
-    class Watcher:
-        heard = 0
-
-        def trust_changed(self) -> None:
-            self.heard += 1
-
     master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
     home = join(master, worker)
     folder = worker.folder / "homes" / home
@@ -337,32 +160,6 @@ def test_leaving_a_home_ends_its_connections_whatever_the_disk_says(
 
     assert watcher.heard == 1
     assert not worker.homes
-
-
-def test_a_home_that_was_left_is_unknown(tmp_path: Path) -> None:
-    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
-    home = join(master, worker)
-    server = worker.server_context()
-    worker.remove_home(home)
-
-    with pytest.raises(ssl.SSLError):
-        handshake(master.client_context(home), server, tls_name(worker.node_id, home))
-    with pytest.raises(IdentityError):
-        worker.client_context(home)
-    assert Identity.load(worker.folder).homes == {}
-
-
-def test_a_second_process_sees_what_changed_after_reloading(tmp_path: Path) -> None:
-    master, worker = make(tmp_path, "master"), make(tmp_path, "worker")
-    stage = Identity.load(worker.folder)
-    server = stage.server_context()
-    home = join(master, worker)
-
-    stage.reload()
-
-    name = tls_name(worker.node_id, home)
-    _, end = handshake(master.client_context(home), server, name)
-    assert stage.authenticate(end) == PeerIdentity(node_id=master.node_id, role="master", home=home)
 
 
 def test_a_certificate_for_another_computer_is_no_way_into_a_home(tmp_path: Path) -> None:

@@ -172,6 +172,62 @@ def test_who_has_taken_nothing_for_a_minute_is_given_up(house, run, monkeypatch)
     run(main())
 
 
+def test_who_asks_and_never_reads_is_cut_off(house, run, monkeypatch) -> None:
+    monkeypatch.setattr(step_link_module, "MAX_UNREAD_ANSWERS", 50)
+    data = bytes(32 << 20)
+
+    async def main() -> None:
+        async with linked(house) as (ours, theirs):
+            theirs.send_nowait(forward(data), data)  # so that the way back is full
+            assert theirs.has_backlog
+            inbox(theirs)
+            with ours._lock:
+                for number in range(100):
+                    ours._stream.write(encode(Ping(id=number + 1)))
+            await theirs.wait_closed()
+            assert "does not read" in str(theirs.error)
+
+    run(main())
+
+
+def test_a_step_is_not_held_back_to_be_sent_with_the_next_one(house, run) -> None:
+    async def main() -> None:
+        async with linked(house) as links:
+            for link in links:
+                sock = link._stream._socket
+                assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    run(main())
+
+
+def test_a_link_that_nobody_serves_closes_its_socket_itself(house, run) -> None:
+    async def main() -> None:
+        async with linked(house) as (ours, _):
+            ours.close()
+            assert ours.fileno() == -1
+
+    run(main())
+
+
+def test_the_next_address_of_a_name_is_tried_where_nobody_answers_at_the_first(
+    house, run, monkeypatch
+) -> None:
+    async def main() -> None:
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            async with Ends(house) as ends:
+                both = [nobody.getsockname(), ("127.0.0.1", ends.worker.address.port)]
+
+                async def resolve(*_: object, **__: object) -> list:
+                    return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", name) for name in both]
+
+                monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+                ours, _ = await ends.dial(addresses=[Address(host="worker.local", port=1)])
+                ours.close()
+
+    run(main())
+
+
 def test_a_failure_of_ours_ends_one_link_and_no_thread(house, run, monkeypatch) -> None:
     async def main() -> None:
         async with Ends(house) as ends:
@@ -222,16 +278,17 @@ def test_a_peer_that_vanishes_is_lost(house, run) -> None:
     run(main())
 
 
-def test_what_is_no_frame_ends_the_link(house, run) -> None:
+def test_what_is_no_frame_ends_the_link_and_says_why(house, run) -> None:
     async def main() -> None:
         async with linked(house) as (ours, theirs):
             inbox(theirs)
-            inbox(ours)
+            back = inbox(ours)
             with ours._lock:
                 ours._stream.write([b"nonsense, and enough of it"])
             await theirs.wait_closed()
             await ours.wait_closed()
-            assert theirs.is_closed
+            assert "is not Potluck" in str(theirs.error)
+            assert (await back.get())[0].kind == "remote_protocol"
 
     run(main())
 
@@ -242,7 +299,7 @@ def test_what_does_not_belong_here_is_answered_and_the_link_lives(house, run) ->
             got = inbox(theirs)
             back = inbox(ours)
             with ours._lock:
-                ours._stream.write(encode(Ping(id=7)))
+                ours._connection.request(Ping())
             ours.send_nowait(Attach(epoch=2))
             assert (await got.get())[0] == Attach(epoch=2)
             assert back.empty()
@@ -262,6 +319,17 @@ def test_who_was_removed_is_cut_off_at_once(house, run) -> None:
             await theirs.wait_closed()
             with pytest.raises(PeerLostError, match="removed from the home"):
                 ours.send_nowait(Attach(epoch=1))
+
+    run(main())
+
+
+def test_who_was_removed_while_it_connected_is_cut_off_too(house, run, monkeypatch) -> None:
+    async def main() -> None:
+        async with Ends(house) as ends:
+            trusted = iter([True])  # by the handshake of TLS, and then no more
+            monkeypatch.setattr(ends.master.identity, "trusts", lambda peer: next(trusted, False))
+            ours, _ = await ends.dial()
+            assert ours.is_revoked
 
     run(main())
 

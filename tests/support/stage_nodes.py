@@ -1,20 +1,26 @@
 """Real stage processes of a home, and the driver that sends them steps."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import psutil
 
+from potluck.cluster.generation import Generator, Token, Usage
 from potluck.cluster.pipeline import Pipeline
 from potluck.cluster.stage_handle import StageHandle
 from potluck.cluster.stage_messages import LoadProgress, LoadStage, StageLoaded, Start, TensorFile
 from potluck.errors import PotluckError
-from potluck.ids import Digest, HomeId
+from potluck.ids import Digest, HomeId, SessionId
 from potluck.net.identity import Identity
 from potluck.net.reactor import Reactor, ReactorThread
 from potluck.net.transport import Link, StepLink, dial, dial_steps
 from potluck.store.registry import LocalModel
-from potluck.wire.messages import Address, Hop, NodeInfo, StepFailed, TensorInfo
+from potluck.wire.messages import Address, Hop, NodeInfo, Result, Sampling, StepFailed, TensorInfo
+
+CHAT = SessionId("chat")
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
 class StageNode:
@@ -47,6 +53,13 @@ class StageNode:
             on_devices=lambda: None,
             on_exit=self.exits.append,
         )
+
+    async def start(self) -> psutil.Process:
+        """Start its process, while no other one is started; which it is."""
+        before = psutil.Process().children()
+        await self.handle.start()
+        (process,) = set(psutil.Process().children()) - set(before)
+        return process
 
     @property
     def me(self) -> NodeInfo:
@@ -148,3 +161,33 @@ class Driver:
         self._running.cancel()
         await asyncio.wait([self._running])
         self._thread.stop()
+
+
+async def answer(
+    pipeline: Pipeline, node: StageNode | None = None, *, sampling: Sampling | None = None
+) -> list[Token]:
+    """Six tokens after the prompt, whose prefill goes in two chunks."""
+    generator = Generator(pipeline, context=64, chunk_tokens=lambda _: 5)
+    stream = generator.tokens(PROMPT, sampling or Sampling(), limit=6, usage=Usage())
+    return [token async for token in stream]
+
+
+async def step(pipeline: Pipeline, position: int, tokens: list[int], number: int = 1) -> Result:
+    future = pipeline.start_step(
+        CHAT, step=number, position=position, tokens=tokens, sampling=Sampling()
+    )
+    return (await pipeline.finish_step(future)).result
+
+
+async def reported(node: StageNode, pipeline: Pipeline) -> None:
+    """Hand on what a process reports, as its node does."""
+    async with asyncio.timeout(10):
+        await until_soon(lambda: node.failures)
+    for failure in node.failures:
+        pipeline.step_failed(failure)
+
+
+async def until_soon(condition: Callable[[], object]) -> None:
+    """`until`, where another process has to do something first."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)

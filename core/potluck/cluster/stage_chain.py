@@ -13,9 +13,10 @@ from functools import partial
 
 from potluck.cluster.compute_thread import ComputeThread
 from potluck.cluster.pipeline import computer_lost
-from potluck.cluster.stage_steps import SessionMessage, apply, is_long
+from potluck.cluster.stage_steps import SessionMessage, apply, ends_prompt, is_long
 from potluck.engine.device import is_lost
 from potluck.engine.measuring import StageMeter
+from potluck.engine.memory import release_prompt
 from potluck.engine.stage import Stage
 from potluck.errors import (
     EngineError,
@@ -124,6 +125,8 @@ class StageChain:
                 elif is_long(message):
                     with self._compute.relieved():
                         self._step(loaded, message, payload)
+                        if ends_prompt(message):  # while others compute what follows from it
+                            release_prompt(loaded.stage.weights.device)
                 else:
                     self._step(loaded, message, payload)
                     if isinstance(message, Forward):

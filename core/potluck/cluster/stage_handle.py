@@ -357,9 +357,10 @@ def _environment() -> dict[str, str]:
     """Ours, and the folder of this package, so that a checkout runs without being installed.
 
     torch's threads sleep between operators instead of spinning: the generated kernels have threads of
-    their own, which would wait for the same cores.
+    their own, which would wait for the same cores. glibc allocates in one heap for all threads, since one
+    alone computes, and of the heaps of other threads the end is never given back.
     """
     package_folder = str(Path(potluck.__file__).parent.parent)
     paths = [package_folder, *filter(None, [os.environ.get("PYTHONPATH")])]
-    own = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+    own = {"OMP_WAIT_POLICY": "PASSIVE", "MALLOC_ARENA_MAX": "1", **os.environ}
     return {**own, "PYTHONPATH": os.pathsep.join(paths)}

@@ -26,6 +26,11 @@ def is_long(message: SessionMessage) -> bool:
     return isinstance(message, Forward) and message.tensor.shape[:1] != (1,)
 
 
+def ends_prompt(message: SessionMessage) -> bool:
+    """Whether it is the last chunk of a prompt."""
+    return isinstance(message, Forward) and is_long(message) and message.prompt_end is None
+
+
 def apply(stage: Stage, message: SessionMessage, payload: memoryview) -> tuple[Message, memoryview]:
     """Do what a message says; what the next stage or the driver gets to see of it."""
     session = SessionId(message.session)

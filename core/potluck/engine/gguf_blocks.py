@@ -7,10 +7,8 @@ package takes, and equal its numbers to the bit; the others are read by the pack
 
 from collections.abc import Callable, Mapping
 
-import gguf.quants
 import numpy as np
 import torch
-from gguf import GGMLQuantizationType
 from torch import Tensor
 
 _IQ4_INTEGERS = torch.tensor(
@@ -28,8 +26,12 @@ def block_numbers(kind: str, rows: Tensor) -> Tensor:
     """(n, bytes) → (n, width), f32."""
     if (read := _NUMBERS.get(kind)) is not None:
         return read(rows)
+    # Not before it is needed: it takes 4 MB, of every process that computes.
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize
+
     with np.errstate(all="ignore"):  # a scale that is no number is found when it is packed
-        return torch.from_numpy(gguf.quants.dequantize(rows.numpy(), GGMLQuantizationType[kind]))
+        return torch.from_numpy(dequantize(rows.numpy(), GGMLQuantizationType[kind]))
 
 
 def _q4_0(rows: Tensor) -> tuple[Tensor, Tensor]:

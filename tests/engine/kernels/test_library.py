@@ -8,10 +8,10 @@ import pytest
 from llvmlite import binding
 
 from potluck.engine.kernels.attention_kernel import Heads, emit_attend
-from potluck.engine.kernels.emit import KIND_BF16, KIND_F16, KIND_INT8
 from potluck.engine.kernels.expert_kernel import ExpertShape, emit_experts
 from potluck.engine.kernels.float_kernel import emit_float_product
 from potluck.engine.kernels.head_kernel import HeadShape, emit_head
+from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_INT8
 from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
 from potluck.engine.kernels.library import KERNELS, emit_kernel, optimise, target_machine
 from potluck.engine.kernels.paths import PATHS, Path, usable_paths

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from potluck.engine.kernels.emit import (
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.functions import emit_exp, emit_tanh
+from potluck.engine.kernels.ir_types import (
     F32,
     I64,
     KIND_BYTES,
     KIND_INT8,
     POINTER,
-    Emitter,
     Value,
     constant,
     vector,
 )
-from potluck.engine.kernels.functions import emit_exp, emit_tanh
 from potluck.engine.kernels.layout import CACHE_LINE, CACHE_SCALE_BYTES
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import PIECE

@@ -13,7 +13,8 @@ weights are unsigned, except where the instruction wants signed ones and the ste
 from abc import ABC, abstractmethod
 from typing import Protocol
 
-from potluck.engine.kernels.emit import I1, I8, I16, I32, Emitter, Value, constant, vector
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.ir_types import I1, I8, I16, I32, Value, constant, vector
 from potluck.engine.kernels.layout import ROWS, VECTOR, ZERO_POINT
 from potluck.engine.kernels.paths import Path
 

@@ -8,44 +8,31 @@ written and without contraction, so that every processor packs a weight into the
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
+from potluck.engine.kernels.ir_types import (
+    F16,
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    KIND_BF16,
+    KIND_F16,
+    KIND_F32,
+    KIND_INT8,
+    POINTER,
+    VOID,
+    Value,
+    constant,
+    vector,
+)
 from potluck.engine.kernels.paths import Path
 
-Value: TypeAlias = Any  # of IR; llvmlite's own class does not say that it has a type
-I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
-F16, F32 = ir.HalfType(), ir.FloatType()
-POINTER = ir.PointerType()
-VOID = ir.VoidType()
-
-# Of numbers in memory, as the kernels' callers name them; int8 only in a KV cache.
-KIND_F32, KIND_BF16, KIND_F16, KIND_INT8 = range(4)
-KIND_BYTES = (4, 2, 2, 1)
-
-_ROUND = (
-    1.5 * 2**23
-)  # added to and taken from a small f32: leaves the nearest integer, ties to even
-
-
-def internal(function: ir.Function) -> ir.Function:
-    """A function that only kernels of its module call, and that stays a function."""
-    function.linkage = "internal"
-    function.attributes.add("noinline")
-    return function
-
-
-def vector(element: ir.Type, count: int) -> ir.VectorType:
-    """So many in a vector."""
-    return ir.VectorType(element, count)
-
-
-def constant(typ: ir.Type, value: float | Sequence[float]) -> ir.Constant:
-    """The number, in every lane if the type is a vector; or one number for each lane."""
-    if isinstance(typ, ir.VectorType) and isinstance(value, (int, float)):
-        value = [value] * typ.count
-    return ir.Constant(typ, value if isinstance(value, (int, float)) else list(value))
+# Added to and taken from a small f32, it leaves the nearest integer, ties to even.
+_ROUND = 1.5 * 2**23
 
 
 def _index(value: Value | int) -> Value:
@@ -224,10 +211,7 @@ class Emitter(_Builder):
 
     def total(self, value: Value) -> Value:
         """The sum of an f32 vector's lanes, halves added to halves: the same on every processor."""
-        while value.type.count > 1:
-            low, high = self.parts(value, 2)
-            value = self.fadd(low, high)
-        return self.extract_element(value, constant(I32, 0))
+        return self._halved(value, self.fadd)
 
     def total_of_each(self, vectors: Sequence[Value]) -> Value:
         """One vector with the sums of as many vectors as it has lanes."""
@@ -242,9 +226,14 @@ class Emitter(_Builder):
 
     def highest(self, value: Value) -> Value:
         """The largest of an f32 vector's lanes."""
+        return self._halved(value, self._larger)
+
+    def _larger(self, one: Value, other: Value) -> Value:
+        return self.select(self.fcmp_ordered(">", one, other), one, other)
+
+    def _halved(self, value: Value, combine: Callable[[Value, Value], Value]) -> Value:
         while value.type.count > 1:
-            low, high = self.parts(value, 2)
-            value = self.select(self.fcmp_ordered(">", low, high), low, high)
+            value = combine(*self.parts(value, 2))
         return self.extract_element(value, constant(I32, 0))
 
     def transpose(self, rows: Sequence[Value]) -> list[Value]:
@@ -265,8 +254,7 @@ class Emitter(_Builder):
     def vectors(
         self, count: Value, lanes: int, body: Callable[[Value, Value | None], None]
     ) -> None:
-        """`body(index, mask)` for each whole vector of `count` numbers, without a mask, and for what
-        is left, with one."""  # noqa: D205, D209
+        """`body(index, mask)` for each vector of `count` numbers, with a mask for what is left over."""
         left = self.srem(count, constant(I64, lanes))
         whole = self.sub(count, left)
         with self.loop(0, whole, lanes) as index:
@@ -293,7 +281,7 @@ class Emitter(_Builder):
         """The value, but within the limits; NaN becomes one of them."""
         typ = value.type
         least_, most_ = constant(typ, least), constant(typ, most)
-        value = self.select(self.fcmp_ordered(">", value, least_), value, least_)
+        value = self._larger(value, least_)
         return self.select(self.fcmp_ordered("<", value, most_), value, most_)
 
     def rounded(self, value: Value) -> Value:

@@ -9,18 +9,9 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from potluck.engine.kernels.emit import (
-    F32,
-    I32,
-    I64,
-    KIND_F32,
-    POINTER,
-    VOID,
-    Emitter,
-    Value,
-    constant,
-)
+from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.input_kernel import emit_gated_quantise, emit_quantise
+from potluck.engine.kernels.ir_types import F32, I32, I64, KIND_F32, POINTER, VOID, Value, constant
 from potluck.engine.kernels.layout import blocks_of
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import emit_run, emit_shared

@@ -7,18 +7,18 @@ from functools import partial
 
 from llvmlite import ir
 
-from potluck.engine.kernels.emit import (
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.functions import EMIT_ACTIVATION, emit_inverse_root
+from potluck.engine.kernels.ir_types import (
     F32,
     I64,
     KIND_BYTES,
     KIND_F32,
     POINTER,
     VOID,
-    Emitter,
     Value,
     internal,
 )
-from potluck.engine.kernels.functions import EMIT_ACTIVATION, emit_inverse_root
 from potluck.engine.kernels.paths import Path
 from potluck.model.config import Activation
 

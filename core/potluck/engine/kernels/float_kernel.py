@@ -15,15 +15,14 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from potluck.engine.kernels.emit import (
+from potluck.engine.kernels.emit import Emitter, Variable
+from potluck.engine.kernels.ir_types import (
     F32,
     I64,
     KIND_BYTES,
     KIND_F32,
     POINTER,
-    Emitter,
     Value,
-    Variable,
     constant,
     vector,
 )

@@ -12,7 +12,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from potluck.engine.kernels.emit import F32, I32, I64, KIND_F32, Emitter, Value, constant
+from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.float_input_kernel import emit_converted, emit_gated, emit_normed
 from potluck.engine.kernels.float_kernel import emit_float_product, float_arguments, input_kind
 from potluck.engine.kernels.input_kernel import (
@@ -20,6 +20,7 @@ from potluck.engine.kernels.input_kernel import (
     emit_norm_quantise,
     emit_quantise,
 )
+from potluck.engine.kernels.ir_types import F32, I32, I64, KIND_F32, Value, constant
 from potluck.engine.kernels.layout import FLOAT_BITS, blocks_of
 from potluck.engine.kernels.product_kernel import emit_product_piece, product_arguments
 from potluck.model.config import Activation

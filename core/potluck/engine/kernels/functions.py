@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Mapping
 
-from potluck.engine.kernels.emit import F32, I8, I32, Emitter, Value, constant, vector
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.ir_types import F32, I8, I32, Value, constant, vector
 from potluck.engine.kernels.layout import LARGEST, NOTHING
 from potluck.model.config import Activation
 

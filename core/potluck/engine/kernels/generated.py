@@ -11,10 +11,10 @@ from torch import Tensor
 from potluck.engine.kernels.attention_kernel import Heads
 from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.cache import cached_width
-from potluck.engine.kernels.emit import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
 from potluck.engine.kernels.expert_kernel import ExpertShape
 from potluck.engine.kernels.float_kernel import MOST_TOKENS, input_kind
 from potluck.engine.kernels.head_kernel import HeadShape
+from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import GROUP, ROWS, blocks_of, group_bytes, groups_of
 from potluck.engine.kernels.library import Kernel, Library, address_of, library

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from potluck.engine.kernels.emit import F32, I32, I64, POINTER, Emitter, Value, constant, vector
+from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.forms import PackedForm
+from potluck.engine.kernels.ir_types import F32, I32, I64, POINTER, Value, constant, vector
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import emit_run, emit_shared
 

@@ -11,7 +11,16 @@ from functools import partial
 
 from llvmlite import ir
 
-from potluck.engine.kernels.emit import (
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.functions import (
+    EMIT_ACTIVATION,
+    Numbers,
+    emit_bytes,
+    emit_integers,
+    emit_inverse_root,
+    emit_scale,
+)
+from potluck.engine.kernels.ir_types import (
     F32,
     I32,
     I64,
@@ -21,19 +30,10 @@ from potluck.engine.kernels.emit import (
     KIND_F32,
     POINTER,
     VOID,
-    Emitter,
     Value,
     constant,
     internal,
     vector,
-)
-from potluck.engine.kernels.functions import (
-    EMIT_ACTIVATION,
-    Numbers,
-    emit_bytes,
-    emit_integers,
-    emit_inverse_root,
-    emit_scale,
 )
 from potluck.engine.kernels.layout import (
     GROUP,

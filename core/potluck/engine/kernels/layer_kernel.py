@@ -16,17 +16,9 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from potluck.engine.kernels.attention_kernel import ATTEND_FIELDS, Heads, emit_attend
-from potluck.engine.kernels.emit import (
-    F32,
-    I64,
-    KIND_BF16,
-    POINTER,
-    VOID,
-    Emitter,
-    Value,
-    constant,
-)
+from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.forms import FloatForm, Form, PackedForm
+from potluck.engine.kernels.ir_types import F32, I64, KIND_BF16, POINTER, VOID, Value, constant
 from potluck.engine.kernels.layout import FLOAT_BITS, ZERO_POINT
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import emit_run, emit_shared

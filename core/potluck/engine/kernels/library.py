@@ -1,7 +1,8 @@
 """The kernels compiled for one path, and how Python calls them.
 
-Each is compiled when first asked for, once in a process. A call goes through `ctypes`, which
-releases the interpreter's lock while the kernel runs. The kernels check nothing: their callers do.
+Each is compiled when first asked for, once in a process; what it was compiled from is let go, and the
+machine code alone linked. A call goes through `ctypes`, which releases the interpreter's lock while the
+kernel runs. The kernels check nothing: their callers do.
 """
 
 import ctypes
@@ -10,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import TypeAlias, cast
 
 from llvmlite import binding, ir
@@ -102,7 +103,7 @@ class Library:
         binding.initialize_native_asmprinter()
         self.path = path
         self._lock = threading.Lock()
-        self._compiled: dict[str, tuple[Kernel, binding.ExecutionEngine]] = {}
+        self._compiled: dict[str, Kernel] = {}
 
     def __getitem__(self, name: str) -> Kernel:
         """The kernel of this name; compiled if it is the first time."""
@@ -143,20 +144,29 @@ class Library:
             with self._lock:
                 compiled = self._compiled.get(name) or self._compile(name, emit)
                 self._compiled[name] = compiled
-        return compiled[0]
+        return compiled
 
-    def _compile(self, name: str, emit: Emit) -> tuple[Kernel, binding.ExecutionEngine]:
+    @cached_property
+    def _engine(self) -> binding.ExecutionEngine:
+        """Links machine code, and keeps it. With a module of its own for each kernel it would keep all IR."""
+        machine = target_machine(self.path, host_triple())
+        empty = ir.Module("potluck")
+        empty.triple = machine.triple
+        return binding.create_mcjit_compiler(binding.parse_assembly(str(empty)), machine)
+
+    def _compile(self, name: str, emit: Emit) -> Kernel:
         start = time.perf_counter()
         machine = target_machine(self.path, host_triple())
         module = emit_kernel(name, self.path, emit)
-        engine = binding.create_mcjit_compiler(optimise(module, machine), machine)
-        engine.finalize_object()
+        code = machine.emit_object(optimise(module, machine))
+        self._engine.add_object_file(binding.ObjectFileRef.from_data(code))
+        self._engine.finalize_object()
         signature = module.get_global(name).function_type
         kinds = (signature.return_type, *signature.args)
         prototype = ctypes.CFUNCTYPE(*(_C_TYPES[str(kind)] for kind in kinds))
         seconds = time.perf_counter() - start
         logger.debug("kernel compiled path=%s name=%s s=%.2f", self.path.name, name, seconds)
-        return prototype(engine.get_function_address(name)), engine
+        return prototype(self._engine.get_function_address(name))
 
 
 def address_of(kernel: Kernel) -> int:

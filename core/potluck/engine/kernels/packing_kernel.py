@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 from llvmlite import ir
 
-from potluck.engine.kernels.emit import (
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.ir_types import (
     F32,
     I32,
     I64,
@@ -23,7 +24,6 @@ from potluck.engine.kernels.emit import (
     KIND_F16,
     KIND_F32,
     POINTER,
-    Emitter,
     Value,
     constant,
     vector,

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from potluck.engine.kernels.emit import I32, I64, POINTER, VOID, Emitter, Value, constant, internal
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.ir_types import I32, I64, POINTER, VOID, Value, constant, internal
 from potluck.engine.kernels.paths import Path
 
 # Offsets; what threads write stands in cache lines of its own.

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from potluck.engine.kernels.attention_kernel import LANES, Heads
-from potluck.engine.kernels.emit import (
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.ir_types import (
     F32,
     I64,
     KIND_F32,
     POINTER,
     VOID,
-    Emitter,
     Value,
     constant,
     internal,

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from potluck.engine.kernels.attention_kernel import LANES, Heads
-from potluck.engine.kernels.emit import (
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.functions import emit_exp, emit_tanh
+from potluck.engine.kernels.ir_types import (
     F32,
     I32,
     I64,
@@ -16,13 +18,11 @@ from potluck.engine.kernels.emit import (
     KIND_INT8,
     POINTER,
     VOID,
-    Emitter,
     Value,
     constant,
     internal,
     vector,
 )
-from potluck.engine.kernels.functions import emit_exp, emit_tanh
 from potluck.engine.kernels.paths import Path
 
 # Cached tokens: keys of 64 numbers take 64 kB as columns, which stay in the second cache.

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from potluck.engine.kernels.dots import Dot, State, make_dot
-from potluck.engine.kernels.emit import (
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.ir_types import (
     F16,
     F32,
     I8,
@@ -24,7 +25,6 @@ from potluck.engine.kernels.emit import (
     KIND_F32,
     POINTER,
     VOID,
-    Emitter,
     Value,
     constant,
     internal,
@@ -50,6 +50,9 @@ from potluck.engine.kernels.pool_kernel import PIECE
 # Ahead; 4 bits: 34 GB/s without, 35 at 2048, 38 at 4096, 40 at 8192, 42 only reading. No faster were:
 # several groups at a time, loads of whole cache lines, two streams, fewer lines, the second cache only.
 PREFETCH_BYTES = 6144
+# 8 bits and one token: 40 GB/s without, 37 with: so little is computed on each line that the processor
+# is as far ahead by itself, and what it is asked for besides is in the way.
+_RUNS_AHEAD = (8, 1)  # bits, tokens
 PANEL = (
     128  # tokens, whose inputs stay in the second cache; with 64 a twentieth slower, 256 no faster
 )
@@ -188,7 +191,8 @@ class _Kernel:
             record = e.at(records, group, tile * RECORD_BYTES)
             scales = e.from_half(e.bitcast(e.fetch(here, vector(I16, ROWS)), vector(F16, ROWS)))
             tokens = [e.at(record, member * RECORD_BYTES) for member in members]
-            sums = self._sums(here, tokens, is_first=members.start == 0)
+            prefetches = members.start == 0 and (self.bits, tile) != _RUNS_AHEAD
+            sums = self._sums(here, tokens, prefetches=prefetches)
             for total, address, sum_ in zip(totals, tokens, sums, strict=True):
                 scale = e.fmul(scales, e.splat(e.fetch(address, F32), ROWS))
                 value = e.sitofp(sum_, vector(F32, ROWS))
@@ -196,7 +200,7 @@ class _Kernel:
         for member, total in zip(members, totals, strict=True):
             self.store(total.value, block, e.add(token, constant(I64, member)))
 
-    def _sums(self, here: Value, tokens: list[Value], *, is_first: bool) -> list[Value]:
+    def _sums(self, here: Value, tokens: list[Value], *, prefetches: bool) -> list[Value]:
         """Σ weight x input of a group, as integers, for each token's record.
 
         The first that read a group prefetch another.
@@ -210,7 +214,7 @@ class _Kernel:
                 start = e.mul(start, constant(I32, dot.zero_point))
             states.append(dot.begin(e, e.splat(start, ROWS)))
         for quad, weights in self._unpacked(e.at(here, SCALES_BYTES)):
-            if is_first:
+            if prefetches:
                 self._prefetch(here, quad)
             for index, address in enumerate(tokens):
                 inputs = e.fetch(e.at(address, RECORD_VALUES + QUAD * quad), I32)

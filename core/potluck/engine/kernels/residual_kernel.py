@@ -7,17 +7,9 @@ from functools import partial
 
 from llvmlite import ir
 
-from potluck.engine.kernels.emit import (
-    F32,
-    I64,
-    KIND_F32,
-    POINTER,
-    VOID,
-    Emitter,
-    Value,
-    internal,
-)
+from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import emit_inverse_root
+from potluck.engine.kernels.ir_types import F32, I64, KIND_F32, POINTER, VOID, Value, internal
 from potluck.engine.kernels.paths import Path
 
 _LANES = 16

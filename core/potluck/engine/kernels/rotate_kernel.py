@@ -10,7 +10,14 @@ from functools import partial
 from llvmlite import ir
 
 from potluck.engine.kernels.attention_kernel import LANES, Heads
-from potluck.engine.kernels.emit import (
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.functions import (
+    emit_bytes,
+    emit_integers,
+    emit_inverse_root,
+    emit_scale,
+)
+from potluck.engine.kernels.ir_types import (
     F32,
     I32,
     I64,
@@ -19,16 +26,9 @@ from potluck.engine.kernels.emit import (
     KIND_INT8,
     POINTER,
     VOID,
-    Emitter,
     Value,
     constant,
     vector,
-)
-from potluck.engine.kernels.functions import (
-    emit_bytes,
-    emit_integers,
-    emit_inverse_root,
-    emit_scale,
 )
 from potluck.engine.kernels.paths import Path
 

@@ -2,7 +2,8 @@
 
 from llvmlite import ir
 
-from potluck.engine.kernels.emit import I32, I64, POINTER, Emitter, constant, vector
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.ir_types import I32, I64, POINTER, constant, vector
 from potluck.engine.kernels.layout import ROWS, VECTOR
 from potluck.engine.kernels.paths import Path
 

@@ -2,7 +2,8 @@
 
 from llvmlite import ir
 
-from potluck.engine.kernels.emit import (
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.ir_types import (
     F16,
     F32,
     I8,
@@ -11,7 +12,6 @@ from potluck.engine.kernels.emit import (
     I64,
     POINTER,
     VOID,
-    Emitter,
     Value,
     constant,
     vector,

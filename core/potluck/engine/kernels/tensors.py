@@ -2,6 +2,7 @@
 
 import mmap
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +27,7 @@ from potluck.engine.kernels.layout import (
 )
 
 _HUGE_PAGE = 1 << 21
-_TOGETHER = 1 << 26  # bytes that are mapped at a time; those that nobody writes to take no memory
+_TOGETHER = 1 << 28  # bytes that are mapped at a time; those that nobody writes to take no memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,8 @@ def _pages(nbytes: int) -> Tensor:
         memory = mmap.mmap(-1, whole + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(f"no memory for {nbytes} bytes of weights") from error
-    memory.madvise(mmap.MADV_HUGEPAGE)
+    with suppress(OSError):  # a kernel may be built without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
     mapped = torch.frombuffer(memory, dtype=torch.uint8)
     start = -mapped.data_ptr() % _HUGE_PAGE
     return mapped[start : start + whole]

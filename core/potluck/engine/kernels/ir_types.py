@@ -1,0 +1,35 @@
+"""Types and constants of LLVM IR, and the kinds of numbers that kernels find in memory."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from llvmlite import ir
+
+Value: TypeAlias = Any  # of IR; llvmlite's own class does not say that it has a type
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+F16, F32 = ir.HalfType(), ir.FloatType()
+POINTER = ir.PointerType()
+VOID = ir.VoidType()
+
+# Of numbers in memory, as the kernels' callers name them; int8 only in a KV cache.
+KIND_F32, KIND_BF16, KIND_F16, KIND_INT8 = range(4)
+KIND_BYTES = (4, 2, 2, 1)
+
+
+def internal(function: ir.Function) -> ir.Function:
+    """A function that only kernels of its module call, and that stays a function."""
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    return function
+
+
+def vector(element: ir.Type, count: int) -> ir.VectorType:
+    """So many in a vector."""
+    return ir.VectorType(element, count)
+
+
+def constant(typ: ir.Type, value: float | Sequence[float]) -> ir.Constant:
+    """The number, in every lane if the type is a vector; or one number for each lane."""
+    if isinstance(typ, ir.VectorType) and isinstance(value, (int, float)):
+        value = [value] * typ.count
+    return ir.Constant(typ, value if isinstance(value, (int, float)) else list(value))

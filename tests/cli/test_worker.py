@@ -1,0 +1,167 @@
+"""`worker`, with a fake node: it holds, so it runs as a process."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+from fake_backend import Server, computer
+
+from potluck.api import schema
+from potluck.settings import Folders, load_settings
+
+pytestmark = [pytest.mark.net, pytest.mark.usefixtures("impatient")]
+
+Potluck = Callable[..., int]
+Output = pytest.CaptureFixture[str]
+Spawn = Callable[..., "subprocess.Popen[str]"]
+posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send SIGTERM")
+
+
+def lines(process: "subprocess.Popen[str]") -> Iterator[str]:
+    assert process.stdout is not None
+    return (line.strip() for line in process.stdout)
+
+
+@posix
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_lends_until_it_is_ended_and_undoes_it(
+    server: Server, spawn: Spawn, number: signal.Signals
+) -> None:
+    node = schema.Node(node_id="1" * 64, name="here", version="0", memory_limit=7)
+    server.update(node=node)
+
+    process = spawn("worker", "--memory", "4GB", "--threads", "2", "--join", "TOKEN")
+    said = lines(process)
+    first = [next(said), next(said), next(said)]
+    process.send_signal(number)
+    rest = list(said)
+
+    assert process.wait(10) == 0
+    assert first[0] == "Joined the home of main."
+    assert "here lends itself" in first[1]
+    assert first[2] == "Waiting for a computer to pair with."
+    assert rest == ["This computer is not lent any more."]
+    assert server.backend.joined == ["TOKEN"]
+    assert server.backend.roles == [
+        schema.RoleRequest(worker=True, memory=4 * 10**9, threads=2, paused=False, while_held=True),
+    ]
+    assert "worker" in server.backend.held
+    assert server.backend.released.wait(5)
+
+
+@posix
+@pytest.mark.slow
+def test_a_worker_says_what_it_does(server: Server, spawn: Spawn) -> None:
+    me = schema.Node(node_id="1" * 64, name="here", version="0", role="worker")
+    lent = schema.Node(node_id="1" * 64, name="here", version="0", role="worker", lent_to=("Desk",))
+    paused = schema.Node(node_id="1" * 64, name="here", version="0", role="worker", paused=True)
+    busy = computer("here", "1", is_self=True, layers=(4, 8), progress=0.5, state="receiving")
+    loading = computer("here", "1", is_self=True, layers=(4, 8), state="loading")
+    running = computer("here", "1", is_self=True, layers=(4, 8), state="running")
+    idle = computer("here", "1", is_self=True)
+    member = msgspec.structs.replace(me, member_of=("Desk", "Mac"))
+    server.update(node=me, computers=(idle, computer("Desk", "2")))
+
+    process = spawn("worker")
+    said = lines(process)
+    shown = [next(said), next(said)]
+    for node, mine in (
+        (member, idle),
+        (lent, busy),
+        (lent, loading),
+        (lent, running),
+        (lent, idle),
+        (paused, idle),
+    ):
+        server.update(node=node, computers=(mine, computer("Desk", "2")))
+        shown.append(next(said))
+    process.terminate()
+
+    assert process.wait(10) == 0
+    assert shown[1:] == [
+        "Waiting for a computer to pair with.",
+        "Waiting for Desk or Mac.",
+        "Receiving layers 4 to 7 from Desk, 50%.",
+        "Loading layers 4 to 7 for Desk.",
+        "Helping Desk: layers 4 to 7.",
+        "Connected with Desk.",
+        "Paused.",
+    ]
+    assert list(said) == ["This computer lends itself as before."]  # it was a worker before us
+
+
+@posix
+def test_a_worker_without_a_person_does_not_allow_anybody(server: Server, spawn: Spawn) -> None:
+    process = spawn("worker")
+    said = lines(process)
+    assert len([next(said), next(said)]) == 2
+    pairing = schema.Pairing(
+        id="p", node_id="2" * 64, name="Desk", role="worker", state="confirm", code="123456"
+    )
+    server.update(pairings=(pairing,))
+    shown = [next(said), next(said)]
+    process.terminate()
+
+    assert process.wait(10) == 0
+    assert "123 456" in shown[0]
+    assert "--join" in shown[1]
+    assert server.backend.current.pairings == (pairing,)
+
+
+@pytest.mark.parametrize(("answer", "state"), [("yes\n", "paired"), ("no\n", "refused")])
+def test_a_person_at_the_worker_decides(
+    server: Server,
+    potluck: Potluck,
+    capsys: Output,
+    typed: Callable[[str], None],
+    answer: str,
+    state: str,
+) -> None:
+    """The command ends by Ctrl-C, which the person presses once the pairing is decided."""
+    pairing = schema.Pairing(
+        id="p", node_id="2" * 64, name="Desk", role="worker", state="confirm", code="123456"
+    )
+    server.update(pairings=(pairing,))
+    typed(answer)
+    ended = threading.Event()
+
+    def press() -> None:
+        while server.backend.current.pairings[0].state == "confirm" and not ended.wait(0.01):
+            pass
+        signal.raise_signal(signal.SIGINT)
+
+    # The interpreter runs the handler in the main thread, where the command is.
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    try:
+        assert potluck("worker") == 0
+    finally:
+        ended.set()
+        pressing.join()
+
+    assert server.backend.current.pairings[0].state == state
+    assert "123 456" in capsys.readouterr().err
+
+
+@posix
+def test_a_new_name_is_kept_for_the_next_start(
+    server: Server, folders: Folders, spawn: Spawn
+) -> None:
+    process = spawn("worker", "--name", "Attic")
+    said = lines(process)
+    first = next(said)
+    process.terminate()
+
+    assert process.wait(10) in (0, 130)
+    assert "“Attic”" in first
+    assert load_settings(folders.settings_file).name == "Attic"
+
+
+def test_a_token_of_nobody_is_told(server: Server, potluck: Potluck, capsys: Output) -> None:
+    assert potluck("worker", "--join", "x" * 5000) == 2
+    assert "token" in capsys.readouterr().err
+    assert server.backend.roles == []

@@ -1,0 +1,24 @@
+"""The scripts of `installers/`, which are no package."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+INSTALLERS = Path(__file__).parents[2] / "installers"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, INSTALLERS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # run.py imports the others by name, dataclasses look theirs up
+    spec.loader.exec_module(module)
+    return module
+
+
+machine = load("machine")
+terminal = load("terminal")
+lock = load("lock")
+run = load("run")
