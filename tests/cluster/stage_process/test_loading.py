@@ -1,15 +1,21 @@
 """What real stage processes load, refuse to load, and measure of what they loaded."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
+import torch
 from fake_cluster import Run, until
 from model_folders import CONFIG, make_folder
 from stage_nodes import CHAT, Driver, StageNode, answer, reported, step
 
+from potluck.cluster import stage_process
 from potluck.cluster.stage_messages import LoadStage
+from potluck.cluster.stage_process import StageServer
 from potluck.errors import (
     EngineError,
     IntegrityError,
@@ -173,3 +179,24 @@ def test_what_is_not_loaded_is_not_measured(desk: StageNode, model: LocalModel, 
         await desk.handle.unload()
 
     run(main())
+
+
+def test_a_load_begins_with_all_given_back_also_by_one_that_failed(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    """torch keeps a GPU's memory for itself, and what is free then is what the load may take."""
+
+    class SameThread:
+        async def call(self, function: Callable[[], object]) -> object:
+            return function()
+
+    released: list[torch.device] = []
+    monkeypatch.setattr(stage_process, "release", released.append)
+    server = StageServer.__new__(StageServer)  # without a home, a node or links
+    server._chain = cast("Any", SimpleNamespace(loaded=None))
+    server._compute = cast("Any", SameThread())
+    server._device = torch.device("cuda", 0)
+
+    run(server._drop())
+
+    assert released == [torch.device("cuda", 0)]

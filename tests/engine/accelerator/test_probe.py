@@ -6,6 +6,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch_forms import StrangeForm, SwappedForm, TorchForm
 
+from potluck.engine.accelerator import probe
 from potluck.engine.accelerator.aligned import AlignedAttention
 from potluck.engine.accelerator.int4pack import CpuForm, CudaForm
 from potluck.engine.accelerator.linears import BlockLinear, Int4Linear
@@ -55,6 +56,20 @@ def test_a_product_in_a_known_order_is_right_both_ways() -> None:
 
     assert find_int4_product(CPU, torch.float32, form) is not None
     assert form.products  # it was tried, and so was unpacking: `test_linears.py` has its numbers
+
+
+def test_a_product_that_cannot_be_timed_for_want_of_memory_is_taken_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> bool:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(probe, "_is_faster", fail)
+
+    found = find_int4_product(CPU, torch.float32, TorchForm())
+
+    assert found is not None
+    assert found.many_by_operator
 
 
 @pytest.mark.parametrize(

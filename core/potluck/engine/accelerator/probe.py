@@ -102,7 +102,11 @@ def find_int4_product(
     if not all(_multiplies(by_blocks, bits, device, dtype) for bits in (4, 8)):
         logger.info("int4 weights stand in an unknown order and stay packed device=%s", device)
         return Int4Product(form, many_by_operator=True)
-    is_faster = _is_faster((by_blocks, by_operator), device, dtype)
+    try:
+        is_faster = _is_faster((by_blocks, by_operator), device, dtype)
+    except _FAULTS as fault:  # there is little memory, of which the operator needs less
+        logger.info("int4 products are not timed device=%s reason=%s", device, _said(fault))
+        is_faster = False
     return Int4Product(form, many_by_operator=not is_faster)
 
 
