@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -5,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
 from potluck.errors import BrokenModelError, PromptError
 from potluck.model.chat import ChatFormat, local_now
@@ -355,6 +357,34 @@ def test_bytes_that_are_no_text_are_a_broken_file(model_folder: Write) -> None:
 
     with pytest.raises(BrokenModelError, match=r"chat_template\.jinja cannot be read"):
         ChatFormat.load(folder)
+
+
+def test_a_tokenizer_that_fails_is_a_broken_file(tmp_path: Path) -> None:
+    Tokenizer(models.WordLevel({"hello": 0}, unk_token="[UNK]")).save(
+        str(tmp_path / "tokenizer.json")
+    )
+    chat = ChatFormat.load(tmp_path)
+
+    with pytest.raises(BrokenModelError, match=r"tokenizer\.json reads no text"):
+        chat.encode("something else")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory cannot be limited")
+def test_one_large_id_in_a_vocabulary_takes_no_memory(tmp_path: Path) -> None:
+    Tokenizer(models.BPE(vocab={"a": 0, "b": 7}, merges=[])).save(str(tmp_path / "tokenizer.json"))
+    text = (tmp_path / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").write_text(text.replace(": 7", f": {(1 << 31) - 1}"))
+    program = (
+        "import resource, sys; from pathlib import Path; from potluck.model.chat import ChatFormat\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
+        "print(ChatFormat.load(Path(sys.argv[1])).encode('ab'))"
+    )
+
+    done = subprocess.run(  # our own words
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+
+    assert done.stdout.strip() == f"[0, {(1 << 31) - 1}]"
 
 
 def test_the_clock_is_a_parameter(model_folder: Write) -> None:
