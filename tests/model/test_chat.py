@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -367,6 +368,29 @@ def test_a_tokenizer_that_fails_is_a_broken_file(tmp_path: Path) -> None:
 
     with pytest.raises(BrokenModelError, match=r"tokenizer\.json reads no text"):
         chat.encode("something else")
+
+
+def test_a_tokenizer_that_panics_is_a_broken_file(model_folder: Write) -> None:
+    folder = model_folder()
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["post_processor"]["special_tokens"] = {}  # which its own text begins with
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+    with pytest.raises(BrokenModelError, match=r"tokenizer\.json"):
+        ChatFormat.load(folder).encode("Hi")
+
+
+def test_half_a_surrogate_pair_is_no_special_token(model_folder: Write) -> None:
+    chat = ChatFormat.load(
+        model_folder(
+            files={
+                "special_tokens_map.json": {"bos_token": "\ud800"},
+                "tokenizer_config.json": {"eos_token": "\ud800"},
+            }
+        )
+    )
+
+    assert chat.decode(chat.encode("Hi")) == "Hi"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory cannot be limited")

@@ -14,7 +14,8 @@ a line `User:` or `Assistant:` before each message, and `User:` stops it.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -91,13 +92,8 @@ class ChatFormat:
         Raises:
             BrokenModelError: the tokenizer fails.
         """
-        try:
+        with _broken_tokenizer("reads no text"):
             ids: list[int] = self._tokenizer.encode(_utf8(text), add_special_tokens=add_special).ids
-        except Exception as error:  # tokenizers raises nothing more specific
-            raise BrokenModelError(
-                f"The model's tokenizer.json reads no text: {error}. Download the model again.",
-                file="tokenizer.json",
-            ) from error
         bos = self._tokenizer.token_to_id(self._special_tokens.get("bos_token", ""))
         if add_special and bos is not None and ids[:2] == [bos, bos]:
             del ids[0]  # the text began with it already
@@ -266,13 +262,22 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
             " Download the model again, or convert it to the Hugging Face layout.",
             file="tokenizer.json",
         )
+    text = _read_text(path)
+    with _broken_tokenizer("cannot be read"):
+        return Tokenizer.from_str(text)
+
+
+@contextmanager
+def _broken_tokenizer(what: str) -> Generator[None]:
+    """Raise our own error for whatever `tokenizers` raises."""
     try:
-        return Tokenizer.from_str(_read_text(path))
-    except BrokenModelError:
-        raise
-    except Exception as error:  # tokenizers raises nothing more specific
+        yield
+    except BaseException as error:
+        # It has no errors of its own, and where it panics what it raises is no `Exception`.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise BrokenModelError(
-            f"The model's tokenizer.json cannot be read: {error}. Download the model again.",
+            f"The model's tokenizer.json {what}: {error}. Download the model again.",
             file="tokenizer.json",
         ) from error
 
@@ -311,7 +316,7 @@ def _special_tokens(*configs: Mapping[str, object]) -> dict[str, str]:
         for name, value in config.items():
             match value:
                 case str(text) | {"content": str(text)} if name.endswith("_token"):
-                    tokens[name] = text
+                    tokens[name] = _utf8(text)
                 case _:
                     pass
     return tokens
