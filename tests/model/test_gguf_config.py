@@ -257,6 +257,15 @@ def test_what_cannot_be_is_named(changes: dict[str, Any], field: str) -> None:
         read(**changes)
 
 
+@pytest.mark.parametrize("architecture", ["llama", "phi3", "gemma2"])
+@pytest.mark.parametrize("name", ["attention.head_count", "attention.key_length"])
+def test_heads_that_are_none_are_named(architecture: str, name: str) -> None:
+    sizes = {"attention__value_length": 0, "rope__dimension_count": 16, "block_count": 46}
+
+    with pytest.raises(InvalidConfigError, match=name):
+        read(architecture, **sizes, **{name: 0})
+
+
 def test_a_file_without_a_family_is_refused() -> None:
     with pytest.raises(InvalidConfigError, match=r"general\.architecture"):
         read_gguf_config(GgufFile(metadata={}, shapes={}, kinds={}, factors={}))
