@@ -1,6 +1,7 @@
 """Answers from a chain that computes nothing, through a tokenizer whose tokens are bytes."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
@@ -200,6 +201,15 @@ def test_token_ids_are_taken_as_they_are_and_must_be_the_models(chat: ChatFormat
         for tokens in ((258,), ()):
             with pytest.raises(PromptError):
                 await events_of(speaker, GenerationRequest(prompt=TokenPrompt(tokens)))
+
+    Desk(chat, ids("x")).run(scenario)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_a_sentence(chat: ChatFormat) -> None:
+    async def scenario(speaker: Speaker) -> None:
+        smaller = dataclasses.replace(speaker, vocab_size=10)
+        with pytest.raises(PromptError, match="vocabulary has 10 tokens"):
+            await events_of(smaller, GenerationRequest(prompt=TextPrompt("Hi")))
 
     Desk(chat, ids("x")).run(scenario)
 

@@ -77,6 +77,25 @@ def test_a_long_prompt_goes_in_chunks_and_only_the_last_asks_for_a_token() -> No
     on_a_chain(scenario, chunk_tokens=4)
 
 
+def test_who_gives_up_waiting_lets_the_next_one_in() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        first = generator.tokens([1], GREEDY, limit=9, usage=Usage())
+        await anext(first)
+        usages = [Usage(), Usage()]
+        second, third = (
+            asyncio.create_task(answer(generator, [number], 1, usage))
+            for number, usage in enumerate(usages, 2)
+        )
+        await until(lambda: all(usage.prompt_tokens for usage in usages))  # both wait
+
+        await first.aclose()
+        second.cancel()  # whose turn it is
+
+        assert await third == expected([3], 1)
+
+    on_a_chain(scenario, max_sessions=1)
+
+
 def test_the_next_turn_sends_only_its_new_tokens() -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
         first = await answer(generator, [1, 2, 3], 4)

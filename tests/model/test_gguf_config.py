@@ -242,7 +242,7 @@ def test_windows_may_be_listed_layer_by_layer() -> None:
     [
         ({"embedding_length": None}, "llama.embedding_length is missing"),
         ({"embedding_length": True}, "llama.embedding_length must be a whole number"),
-        ({"attention__head_count": 0}, "num_attention_heads"),
+        ({"attention__head_count": -4}, "attention.head_count must be at least 1"),
         ({"attention__head_count": []}, "attention.head_count must be the same"),
         ({"attention__layer_norm_rms_epsilon": "x"}, "rms_epsilon must be a number"),
         ({"rope__scaling__type": "su"}, "rope.scaling.type must be"),
@@ -255,6 +255,19 @@ def test_windows_may_be_listed_layer_by_layer() -> None:
 def test_what_cannot_be_is_named(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidConfigError, match=field):
         read(**changes)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "phi3", "gemma2"])
+def test_heads_that_are_none_are_named(architecture: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"attention\.head_count"):
+        read(architecture, block_count=46, attention__head_count=0)
+    with pytest.raises(InvalidConfigError, match=r"attention\.key_length"):
+        read(
+            architecture,
+            attention__key_length=0,
+            attention__value_length=0,
+            rope__dimension_count=16,
+        )
 
 
 def test_a_file_without_a_family_is_refused() -> None:

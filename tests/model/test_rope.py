@@ -69,9 +69,10 @@ def test_some_layers_have_no_rotary() -> None:
     assert ropes("SmolLM3ForCausalLM", no_rope_layer_interval=2).layers == (0, None, 0, None)
 
 
-def test_exaone_4_turns_local_layers_alone_or_all_where_none_is_local() -> None:
+def test_exaone_4_turns_local_layers_alone_or_all_where_it_has_no_window() -> None:
     assert ropes("Exaone4ForCausalLM", sliding_window_pattern="LLLG").layers == (0, 0, 0, None)
     assert ropes("Exaone4ForCausalLM", sliding_window=None).layers == (0, 0, 0, 0)
+    assert ropes("Exaone4ForCausalLM", sliding_window_pattern=1).layers == (None,) * 4
 
 
 def test_phi_turns_a_part_of_a_head_and_calls_longrope_by_old_names() -> None:

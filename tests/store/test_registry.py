@@ -14,6 +14,8 @@ from potluck.errors import (
 from potluck.model.config import ModelConfig
 from potluck.store import registry
 from potluck.store.registry import open_model, random_model
+from potluck.wire.frame import encode
+from potluck.wire.messages import Assign
 
 TIED = dict(CONFIG) | {"tie_word_embeddings": True}
 SHARD = "model-00001-of-00002.safetensors"
@@ -127,6 +129,7 @@ def test_missing_folder_and_folder_without_a_model_say_so(tmp_path, cache):
         ("[1]", InvalidConfigError),
         ("[" * 100_000, InvalidConfigError),
         ("{}", InvalidConfigError),
+        (json.dumps(dict(CONFIG) | {"half a pair": "\ud800"}), InvalidConfigError),
         (json.dumps(dict(CONFIG) | {"architectures": ["OtherModel"]}), UnknownArchitectureError),
     ],
 )
@@ -135,6 +138,27 @@ def test_config_that_cannot_be_used_is_refused(folder, cache, config, error):
 
     with pytest.raises(error):
         open_model(folder, cache_dir=cache)
+
+
+def test_whatever_is_in_a_config_can_be_sent(tmp_path, cache):
+    config = dict(CONFIG) | {"limits": [1 << 70, -(1 << 70), 10**400, float("nan")], "name": "日本"}
+    model = open_model(make_folder(tmp_path / "model", config=config), cache_dir=cache)
+
+    header, _ = encode(
+        Assign(
+            epoch=1,
+            model_id=model.manifest.model_id,
+            config=dict(model.manifest.config),
+            scheme="f32",
+            layers=(0, 2),
+            embedding=True,
+            head=True,
+            context=128,
+            tensors=(),
+        )
+    )
+
+    assert "日本".encode() in header
 
 
 def test_config_of_absurd_size_is_not_even_read(folder, cache, monkeypatch):

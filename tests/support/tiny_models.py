@@ -193,6 +193,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "exaone 4": ("Exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 4}),
     "exaone 4, hybrid": ("Exaone4", {**SLIDING, "sliding_window_pattern": 3, "head_dim": 10}),
+    "exaone 4, a window that no layer has": (
+        "Exaone4",
+        {**SLIDING, "layer_types": ["full_attention"] * 4},
+    ),
     "falcon 3": ("Llama", {"head_dim": 20, "num_key_value_heads": 1, "intermediate_size": 100}),
 }
 

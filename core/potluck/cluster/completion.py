@@ -122,20 +122,25 @@ async def complete(
 
 
 def _encode(speaker: Speaker, prompt: Prompt) -> list[int]:
+    ids = _token_ids(speaker.chat, prompt)
+    if ids and max(ids) >= speaker.vocab_size:
+        raise PromptError(
+            f"Token id {max(ids)} is not of this model: its vocabulary has"
+            f" {speaker.vocab_size} tokens.",
+            token_id=max(ids),
+        )
+    return ids
+
+
+def _token_ids(chat: ChatFormat, prompt: Prompt) -> list[int]:
     match prompt:
         case ChatPrompt(turns):
-            return speaker.chat.encode_chat(
+            return chat.encode_chat(
                 [{"role": turn.role, "content": turn.content} for turn in turns]
             )
         case TextPrompt(text):
-            return speaker.chat.encode(text)
+            return chat.encode(text)
         case TokenPrompt(token_ids):
-            if token_ids and max(token_ids) >= speaker.vocab_size:
-                raise PromptError(
-                    f"Token id {max(token_ids)} is not of this model: its vocabulary has"
-                    f" {speaker.vocab_size} tokens.",
-                    token_id=max(token_ids),
-                )
             return list(token_ids)
 
 

@@ -100,7 +100,7 @@ class Generator:
         self._max_sessions = max_sessions
         self._clock = clock
         self._sessions: list[_Session] = []
-        self._released = asyncio.Condition()
+        self._turns = asyncio.Semaphore(max_sessions)
 
     async def tokens(
         self,
@@ -173,27 +173,23 @@ class Generator:
     @asynccontextmanager
     async def _borrow(self, prompt: Sequence[int]) -> AsyncIterator[_Session]:
         """The session to run a prompt in, for this request alone."""
-        async with self._released:
-            while (session := self._choose(prompt)) is None:
-                await self._released.wait()
+        async with self._turns:
+            session = self._choose(prompt)
             session.busy = True
-        try:
-            yield session
-        finally:
-            session.busy = False
-            session.last_used = self._clock()
-            async with self._released:
-                self._released.notify()
+            try:
+                yield session
+            finally:
+                session.busy = False
+                session.last_used = self._clock()
 
-    def _choose(self, prompt: Sequence[int]) -> _Session | None:
+    def _choose(self, prompt: Sequence[int]) -> _Session:
+        """One that is not busy; fewer are than there may be."""
         free = [s for s in self._sessions if not s.busy]
         best = max(free, key=lambda s: _common_prefix(s.tokens, prompt), default=None)
         # A session that shares less than half of what it holds is another conversation: keep it.
         if best is not None and 2 * _common_prefix(best.tokens, prompt) >= len(best.tokens) > 0:
             return best
         if len(self._sessions) >= self._max_sessions:
-            if not free:
-                return None
             oldest = min(free, key=lambda s: s.last_used)
             self._sessions.remove(oldest)
             self.pipeline.close(oldest.id)

@@ -14,7 +14,8 @@ a line `User:` or `Assistant:` before each message, and `User:` stops it.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -55,9 +56,8 @@ class ChatFormat:
         """The special tokens are named as in `tokenizer_config.json`: `bos_token`, `eos_token`."""
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        decoder = json.loads(tokenizer.to_str()).get("decoder")
         self._tokenizer = tokenizer
-        self._token_bytes = TokenBytes(tokenizer, decoder)
+        self._token_bytes = TokenBytes(tokenizer, _decoder_of(tokenizer))
         self._template = template
         self._special_tokens = dict(special_tokens or {})
         self.stop_ids = stop_ids
@@ -87,8 +87,13 @@ class ChatFormat:
         return self._template is not None
 
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
-        """The token ids of a text, with the special tokens that the tokenizer puts around one."""
-        ids: list[int] = self._tokenizer.encode(_utf8(text), add_special_tokens=add_special).ids
+        """The token ids of a text, with the special tokens that the tokenizer puts around one.
+
+        Raises:
+            BrokenModelError: the tokenizer fails.
+        """
+        with _broken_tokenizer("reads no text"):
+            ids: list[int] = self._tokenizer.encode(_utf8(text), add_special_tokens=add_special).ids
         bos = self._tokenizer.token_to_id(self._special_tokens.get("bos_token", ""))
         if add_special and bos is not None and ids[:2] == [bos, bos]:
             del ids[0]  # the text began with it already
@@ -165,6 +170,16 @@ class ChatFormat:
     def token_text(self, token_id: int) -> bytes:
         """The bytes of one token, a special one's name included; they need not be whole characters."""
         return self._token_bytes.raw(token_id) or b""
+
+
+def _decoder_of(tokenizer: Tokenizer) -> object:
+    """What `tokenizer.json` says under `decoder`.
+
+    Not out of `to_str`, which also writes the vocabulary, and counts from 0 to its largest id to do so:
+    an id near 2³¹ in a broken file takes gigabytes, and ends the process where they are not there.
+    """
+    decoder = tokenizer.decoder
+    return None if decoder is None else json.loads(decoder.__getstate__())
 
 
 def _checked(message: ChatMessage) -> dict[str, object]:
@@ -247,13 +262,22 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
             " Download the model again, or convert it to the Hugging Face layout.",
             file="tokenizer.json",
         )
+    text = _read_text(path)
+    with _broken_tokenizer("cannot be read"):
+        return Tokenizer.from_str(text)
+
+
+@contextmanager
+def _broken_tokenizer(what: str) -> Generator[None]:
+    """Raise our own error for whatever `tokenizers` raises."""
     try:
-        return Tokenizer.from_str(_read_text(path))
-    except BrokenModelError:
-        raise
-    except Exception as error:  # tokenizers raises nothing more specific
+        yield
+    except BaseException as error:
+        # It has no errors of its own, and where it panics what it raises is no `Exception`.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise BrokenModelError(
-            f"The model's tokenizer.json cannot be read: {error}. Download the model again.",
+            f"The model's tokenizer.json {what}: {error}. Download the model again.",
             file="tokenizer.json",
         ) from error
 
@@ -292,7 +316,7 @@ def _special_tokens(*configs: Mapping[str, object]) -> dict[str, str]:
         for name, value in config.items():
             match value:
                 case str(text) | {"content": str(text)} if name.endswith("_token"):
-                    tokens[name] = text
+                    tokens[name] = _utf8(text)
                 case _:
                     pass
     return tokens

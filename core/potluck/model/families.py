@@ -25,7 +25,8 @@ WindowPattern = Literal["none", "all", "last", "pattern", "without rope"]
 """
 
 RopeLayers = Literal["all", "listed", "windowed"]
-"""Which layers have rotary: `listed` by `no_rope_layers`; `windowed`: if any has a window, those."""
+"""Which layers have rotary: `listed` by `no_rope_layers`; `windowed`: those with a window, or all
+where `sliding_window` is null."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

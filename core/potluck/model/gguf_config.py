@@ -60,7 +60,11 @@ def read_gguf_config(file: GgufFile) -> Config:
     family = _family(keys)
     heads = keys.same("attention.head_count")
     hidden = keys.integer("embedding_length")
-    head_dim = keys.integer("attention.key_length", hidden // max(1, heads))
+    if heads < 1:
+        raise keys.invalid("attention.head_count", "must be at least 1")
+    head_dim = keys.integer("attention.key_length", hidden // heads)
+    if head_dim < 1:
+        raise keys.invalid("attention.key_length", "must be at least 1")
     if keys.integer("attention.value_length", head_dim) != head_dim:
         raise keys.invalid("attention.value_length", "must be that of the keys")
     config: Config = {

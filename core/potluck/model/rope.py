@@ -126,8 +126,9 @@ def _has_rope(fields: Fields, family: Family, windows: tuple[int | None, ...]) -
         case "listed":
             return listed_ropes(fields, len(windows))
         case "windowed":
-            no_windows = all(window is None for window in windows)
-            return [no_windows or window is not None for window in windows]
+            # Also where no layer has one after all: the field itself is what counts.
+            has_windows = "sliding_window" in fields
+            return [not has_windows or window is not None for window in windows]
 
 
 def listed_ropes(fields: Fields, layers: int) -> list[bool]:

@@ -30,6 +30,7 @@ from potluck.store.gguf_files import find_gguf, gguf_name, is_gguf
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_JSON = 64 << 20  # bytes of config.json or the index; the largest index known has some 10 MB
+_DIGITS = 18  # with a sign, that 64 bits always hold
 THREADS = min(8, os.cpu_count() or 1)  # SHA-256 takes 0.5 to 2 GB/s a core; disks end at about 8
 
 
@@ -178,7 +179,8 @@ def _read_json(path: Path) -> dict[str, object]:
             file=path.name,
         )
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes(), parse_int=_number)
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair, which cannot travel
     except (ValueError, RecursionError) as error:
         raise BrokenModelError(
             f"{path.name} is not readable JSON: {error}. Download the model again.", file=path.name
@@ -186,6 +188,11 @@ def _read_json(path: Path) -> dict[str, object]:
     if not isinstance(value, dict):
         raise BrokenModelError(f"{path.name} does not hold a JSON object.", file=path.name)
     return cast("dict[str, object]", value)
+
+
+def _number(digits: str) -> int | float:
+    """A whole number, or where 64 bits do not hold it, hence no message either, the nearest float."""
+    return int(digits) if len(digits) <= _DIGITS else float(digits)
 
 
 def _read_spans(folder: Path) -> dict[str, tuple[ModelFile, TensorSpan]]:

@@ -27,6 +27,14 @@ def test_zeros_are_zeros_and_what_is_not_finite_shows() -> None:
     assert not numbers[3].isfinite().all()
 
 
+def test_a_head_of_any_size_is_read_back() -> None:
+    cached = quantise_heads(torch.randn(1, 1, 8, 6))  # its scales begin between multiples of 4
+
+    one = dequantise_heads(cached[:, :, 3:4])
+
+    assert torch.equal(one, dequantise_heads(cached)[:, :, 3:4])
+
+
 def test_16_bits_are_quantised_as_their_numbers() -> None:
     heads = torch.randn(5, 64).half()
 

@@ -28,5 +28,7 @@ def quantise_heads(heads: Tensor) -> Tensor:
 
 def dequantise_heads(cached: Tensor) -> Tensor:
     """(…, K + 4), int8 → (…, K), f32."""
-    scale = cached[..., -CACHE_SCALE_BYTES:].contiguous().view(torch.float32)  # (…, 1)
+    # A copy, since a head's scale need not begin at a multiple of 4.
+    scale = cached[..., -CACHE_SCALE_BYTES:].clone(memory_format=torch.contiguous_format)
+    scale = scale.view(torch.float32)  # (…, 1)
     return cached[..., :-CACHE_SCALE_BYTES] * scale
