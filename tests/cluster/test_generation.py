@@ -190,6 +190,41 @@ def test_a_stage_that_lost_the_session_gets_it_again() -> None:
     on_a_chain(scenario)
 
 
+def test_conversations_that_do_not_fit_together_end_one_after_the_other() -> None:
+    prompts = [[number] * 8 for number in range(3)]
+
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        chain.room = 20  # each of them has 16 at its end
+        answers = await asyncio.gather(*(answer(generator, prompt, 8) for prompt in prompts))
+
+        assert answers == [expected(prompt, 8) for prompt in prompts]
+        assert chain.evictions <= 6  # each of them at most twice: under way, and when it has ended
+        assert not any(session.is_waiting for session in generator._sessions)
+
+    on_a_chain(scenario)
+
+
+def test_a_reader_that_stopped_reading_does_not_hold_up_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(generation, "_PATIENCE_S", 0.0)
+
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        stopped = generator.tokens([1, 2, 3], GREEDY, limit=20, usage=Usage())
+        async with aclosing(stopped):
+            await anext(stopped)
+            other = generator.tokens([4, 5, 6], GREEDY, limit=5, usage=Usage())
+            async with aclosing(other):
+                tokens = [(await anext(other)).token_id]
+                for cache in chain.caches.values():
+                    cache.clear()
+                tokens += [token.token_id async for token in other]
+
+        assert tokens == expected([4, 5, 6], 5)
+
+    on_a_chain(scenario)
+
+
 def test_what_earlier_stages_hold_already_is_trimmed_before_it_is_sent_again() -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
         stream = generator.tokens([1, 2, 3], GREEDY, limit=6, usage=Usage())

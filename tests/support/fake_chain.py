@@ -36,6 +36,8 @@ class FakeChain:
         self.attached: int | None = None
         self.is_closed = False
         self.is_silent = False  # steps go in and nothing comes out
+        self.room: int | None = None  # tokens of all caches; the one used least recently is emptied
+        self.evictions = 0
         self.report: Callable[[StepFailed], None] = lambda _: None
         self._said: list[Message] = []  # before anybody listened
         self._receiver: Callable[[Message, memoryview], None] | None = None
@@ -78,6 +80,7 @@ class FakeChain:
             )
             return
         cache.extend(struct.unpack(f"<{message.tensor.shape[0]}i", payload))
+        self._make_room(message.session)
         self.say(
             Result(
                 epoch=message.epoch,
@@ -88,6 +91,13 @@ class FakeChain:
                 compute_ms=(1.0,),
             )
         )
+
+    def _make_room(self, session: str) -> None:
+        self.caches[session] = self.caches.pop(session)  # the last one is the one just used
+        for cache in self.caches.values():
+            if self.room is not None and sum(map(len, self.caches.values())) > self.room and cache:
+                cache.clear()
+                self.evictions += 1
 
     def say(self, message: Message) -> None:
         """Let this come out, as from another thread: not before the sender is done."""

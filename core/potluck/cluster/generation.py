@@ -24,6 +24,7 @@ CHUNK_TOKENS = 256  # of prefill, where no forecast says what is best
 MAX_SESSIONS = 4  # conversations whose caches are kept; the stages' memory may hold fewer
 _AHEAD = 2  # steps: one under way while its caller looks at a token, one that follows at once
 _REPLAYS = 4  # a stage that loses its cache more often than this in one step is broken
+_PATIENCE_S = 30.0  # for another answer to end; its reader may have stopped reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class _Session:
     )  # what the caches hold, or will when all is well
     step: int = 0
     busy: bool = False
+    is_waiting: bool = False  # for another answer to end
     last_used: float = 0.0
 
 
@@ -101,6 +103,7 @@ class Generator:
         self._clock = clock
         self._sessions: list[_Session] = []
         self._turns = asyncio.Semaphore(max_sessions)
+        self._an_end = asyncio.Event()  # of the next answer that ends
 
     async def tokens(
         self,
@@ -181,6 +184,8 @@ class Generator:
             finally:
                 session.busy = False
                 session.last_used = self._clock()
+                self._an_end.set()
+                self._an_end = asyncio.Event()
 
     def _choose(self, prompt: Sequence[int]) -> _Session:
         """One that is not busy; fewer are than there may be."""
@@ -203,20 +208,44 @@ class Generator:
         started = self._clock()
         start = len(session.tokens)
         session.tokens.extend(new)
-        for _ in range(_REPLAYS):
+        alone = 0  # times that it was lost with nobody to make room for
+        while alone < _REPLAYS:
+            is_unknown = False
             try:
                 result = await self._run(session, start, sampling)
             except UnknownSessionError:
-                start = 0
-                self.pipeline.open(session.id)
+                start, is_unknown = 0, True
             except NeedReplayError as error:
                 position = error.data.get("position")
                 start = min(start, position) if isinstance(position, int) else 0
             else:
                 return _token(result, self._clock() - started)
+            alone += not await self._let_another_end(session)
+            if is_unknown:
+                self.pipeline.open(session.id)
             self.pipeline.trim(session.id, start)
             sampling = _with_history(sampling, session.tokens)
         raise EngineError("A computer keeps losing this conversation's cache. Try a new one.")
+
+    async def _let_another_end(self, session: _Session) -> bool:
+        """Wait before a lost cache is computed again, in case another conversation took its place.
+
+        Two under way that do not fit together would push each other out at every token.
+
+        Returns:
+            Whether there was one to wait for: somebody always goes on.
+        """
+        if not any(s.busy and not s.is_waiting for s in self._sessions if s is not session):
+            return False
+        session.is_waiting = True
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._an_end.wait()
+        except TimeoutError:
+            pass
+        finally:
+            session.is_waiting = False
+        return True
 
     async def _run(self, session: _Session, start: int, sampling: Sampling) -> Result:
         """Send `session.tokens[start:]` in chunks, as many under way as keep every stage busy."""
