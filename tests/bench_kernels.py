@@ -353,7 +353,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in options.paths.split(","):
         kernels = GeneratedKernels(known[name], options.threads)
-        for bits in (4, 8):
+        for bits in (4, 5, 8):
             if not options.only_layers:
                 bench(kernels, bits, options.rounds)
             bench_layers(kernels, bits, options.rounds)

@@ -99,7 +99,13 @@ def test_a_peers_name_is_never_markup() -> None:
 
 @pytest.mark.parametrize(
     ("scheme", "text"),
-    [("f32", "32 bits"), ("bf16", "16 bits"), ("int8", "8 bits"), ("int4-head8", "4 bits")],
+    [
+        ("f32", "32 bits"),
+        ("bf16", "16 bits"),
+        ("int8", "8 bits"),
+        ("int4-offset", "4 bits"),
+        ("int4-head8", "4 bits"),
+    ],
 )
 def test_schemes_are_told_in_bits(scheme: str, text: str) -> None:
     assert wording.precision(scheme) == text

@@ -215,7 +215,7 @@ def test_a_gpu_has_room_for_a_cache_of_16_bits_whatever_a_cpu_keeps(home: Home) 
 
 def test_a_model_held_in_more_bits_than_it_is_stored_in_is_said_with_the_plan(home: Home) -> None:
     async def main() -> None:
-        stored = Quantization(method="awq", bits=4, group_size=128, is_symmetric=False)
+        stored = Quantization(method="gptq", bits=4, group_size=128, is_reordered=True)
         config = dataclasses.replace(home.model.config, quantization=stored)
         home.model = dataclasses.replace(home.model, config=config)
 
@@ -224,7 +224,23 @@ def test_a_model_held_in_more_bits_than_it_is_stored_in_is_said_with_the_plan(ho
 
         assert (planned.scheme, planned.note) == ("int8", explain_more_bits(config))
         assert (asked.scheme, asked.note) == ("int8", "")
-        assert "--scheme int4" in plan_view(planned, epoch=1).explanation
+        assert "(scheme int4) it would take half" in plan_view(planned, epoch=1).explanation
+
+    run(main())
+
+
+def test_a_model_of_4_bits_with_offsets_is_held_so(home: Home) -> None:
+    async def main() -> None:
+        layers = range(home.model.config.num_layers)
+        stored = Quantization(
+            method="gguf", bits=4, is_symmetric=False, finer=frozenset((n, "down") for n in layers)
+        )
+        config = dataclasses.replace(home.model.config, quantization=stored)
+        home.model = dataclasses.replace(home.model, config=config)
+
+        planned = await home.master.plan(PlanRequest(model="big", context=64))
+
+        assert (planned.scheme, planned.note) == ("int4-offset", "")
 
     run(main())
 

@@ -31,7 +31,7 @@ def job(model: LocalModel, name: str, path: Path, bits: int = 4) -> Quantise:
 def test_every_answer_is_that_of_its_file(model: LocalModel, tmp_path: Path, threads: int) -> None:
     names = [e.name for e in model.manifest.tensors if len(e.shape) == 2]
     jobs = [
-        job(model, name, tmp_path / f"{name} {bits}", bits) for name in names for bits in (4, 8)
+        job(model, name, tmp_path / f"{name} {bits}", bits) for name in names for bits in (4, 5, 8)
     ]
 
     async def main() -> list[Quantised]:

@@ -59,7 +59,12 @@ def check(model: LocalModel, infos: tuple[TensorInfo, ...], scheme: Scheme) -> N
 
 @pytest.mark.parametrize(
     ("scheme", "wanted"),
-    [("int4", {"PACKED4"}), ("int8", {"PACKED8"}), ("int4-head8", {"PACKED4", "PACKED8"})],
+    [
+        ("int4", {"PACKED4"}),
+        ("int8", {"PACKED8"}),
+        ("int4-head8", {"PACKED4", "PACKED8"}),
+        ("int4-offset", {"PACKED4_OFFSET", "PACKED8"}),
+    ],
 )
 def test_matrices_are_packed_and_vectors_are_not(
     model: LocalModel, workplace: Workplace, scheme: Scheme, wanted: set[str]
@@ -86,7 +91,7 @@ def test_a_worker_takes_no_other_bits_than_the_scheme_has(
 ) -> None:
     async def main() -> None:
         infos = (await packed(model, workplace, "int4")).infos(is_local=False)
-        for scheme in ("int8", "int4-head8", "bf16"):
+        for scheme in ("int8", "int4-offset", "int4-head8", "bf16"):
             with pytest.raises(BrokenModelError, match="PACKED4"):
                 check(model, infos, scheme)
         first, *rest = infos

@@ -56,6 +56,10 @@ FORMATS: dict[str, tuple[Quantization, Make]] = {
         Quantization(method="packed", bits=8, group_size=32, is_symmetric=False),
         lambda w: stored.packed(w, bits=8, symmetric=False),
     ),
+    "packed, zero points": (
+        Quantization(method="packed", bits=4, group_size=32, is_symmetric=False),
+        lambda w: stored.packed(w, symmetric=False),
+    ),
     "fp8, blocks": (
         Quantization(method="fp8", block=(128, 128)),
         lambda w: stored.fp8(w, block=(128, 128), dtype=torch.float32),
@@ -96,7 +100,7 @@ def test_values_are_those_of_the_format(quantization: Quantization, make: Make) 
 KEPT = {
     "gptq": 4, "gptq, 2 bits": 4, "gptq, whole rows": 4, "gptq, cut off": 4, "packed": 4,
     "gptq, 8 bits": 8, "gptq, zero points": 8, "gptq 2": 8, "awq": 8, "awq, 64": 8, "awq, whole rows": 8,
-    "integers": 8,
+    "integers": 8, "packed, zero points": 8,
 }  # fmt: skip
 
 
@@ -113,6 +117,35 @@ def test_integers_that_fit_are_packed_as_they_are(name: str, bits: int) -> None:
     assert torch.equal(found, made.values) == (bits >= KEPT.get(name, 99))
     error = (found - made.values).norm() / made.values.norm()
     assert error < (0.1 if bits == 4 else 0.006)
+
+
+# Which are integers of 4 bits for each 32 inputs; and those whose zero points differ.
+WITH_OFFSETS = {
+    "gptq, zero points",
+    "gptq 2",
+    "awq",
+    "awq, 64",
+    "awq, whole rows",
+    "packed, zero points",
+}
+FOUR = WITH_OFFSETS | {"gptq", "gptq, 2 bits", "gptq, whole rows", "gptq, cut off", "packed"}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_zero_points_are_packed_as_offsets(name: str) -> None:
+    quantization, make = FORMATS[name]
+    made = make(random_matrix(48, INPUTS))
+    packed, target = packed_target(48, 5)
+
+    fill_from_parts(target, quantization, made.parts)
+
+    errors = (packed.dequantise() - made.values).abs()
+    if name not in FOUR:  # packed anew
+        assert errors.norm() / made.values.norm() < 0.1
+        return
+    # Of scales nothing is rounded here, of offsets, at most 15 scales, 2^-11.
+    assert (errors <= 1.01 * 15 * 2.0**-11 * made.scales.abs()).all()
+    assert name in WITH_OFFSETS or not errors.any()
 
 
 def test_a_zero_point_of_none_wraps_around_in_the_first_version() -> None:

@@ -8,7 +8,7 @@ from quantised_tensors import random_matrix
 from torch import Tensor
 
 from potluck.engine.dequantise import StoredRows
-from potluck.engine.gguf_blocks import block_integers, block_numbers
+from potluck.engine.gguf_blocks import block_integers, block_numbers, block_offsets
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
 from potluck.engine.targets import PackedTarget, worth
 from potluck.model.quantized import GGUF_BLOCKS
@@ -16,6 +16,8 @@ from potluck.model.quantized import GGUF_BLOCKS
 WIDTH = 512
 QUANTISED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]  # what the package can make itself
 INTEGERS = {"Q4_0": 4, "Q5_0": 8, "Q8_0": 8, "IQ4_NL": 8}  # and the least bits that hold them
+
+OFFSETS = ["Q4_1", "Q4_K"]
 
 
 def blocks_of(kind: str, rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -53,7 +55,39 @@ def test_blocks_are_worth_what_the_package_says(kind: str) -> None:
     assert torch.equal(numbers, values)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("kind", sorted(GGUF_BLOCKS))
+def test_offsets_are_what_the_package_subtracts(kind: str) -> None:
+    blocks, values = blocks_of(kind, rows=75)
+
+    found = block_offsets(kind, blocks)
+
+    assert (found is not None) == (kind in OFFSETS)
+    if found is not None:
+        assert torch.equal(worth(*found), values)
+        assert 0 <= int(found[0].min()) <= int(found[0].max()) <= 15
+
+
+@pytest.mark.parametrize("kind", OFFSETS)
+def test_with_offsets_only_scales_and_offsets_are_rounded(kind: str) -> None:
+    blocks, values = blocks_of(kind, rows=48)
+    packed = PackedWeight.empty(48, WIDTH, 5)
+    rows = StoredRows(f"GGUF_{kind}", WIDTH)
+
+    target = PackedTarget(packed, 0, 48, ReferenceKernels())
+    rows.fill(target, 0, memoryview(bytearray(blocks.numpy().tobytes())))
+
+    found = block_offsets(kind, blocks)
+    assert found is not None
+    integers, scales, offsets = found
+    rounded = worth(integers, scales.half().float(), offsets.half().float())
+    assert torch.equal(packed.dequantise(), rounded)
+    assert kind == "Q4_K" or torch.equal(rounded, values)  # whose factors are f16 already
+    largest = 15 * scales.abs() + offsets.abs()
+    limit = 2.0**-11 * largest.repeat_interleave(32, 1) + 2.0**-24
+    assert ((rounded - values).abs() <= 1.01 * limit).all()
+
+
+@pytest.mark.parametrize("bits", [4, 5, 8])
 @pytest.mark.parametrize("kind", INTEGERS)
 def test_integers_are_packed_as_they_are(kind: str, bits: int) -> None:
     blocks, values = blocks_of(kind, rows=48)

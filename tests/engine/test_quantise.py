@@ -112,9 +112,10 @@ def test_a_stage_computes_with_it_as_if_it_had_packed_itself(
     assert_equal_logits(make_reference(variant), tmp_path / "packed", scheme)
 
 
+@pytest.mark.parametrize("bits", [4, 5])
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_is_stored_quantised_goes_the_same_way(
-    llama: Reference, tmp_path: Path, name: str
+    llama: Reference, tmp_path: Path, name: str, bits: int
 ) -> None:
     quantization, make = FORMATS[name]
     config = dataclasses.replace(llama.config, quantization=quantization)
@@ -123,9 +124,9 @@ def test_what_is_stored_quantised_goes_the_same_way(
     save_file({prefix + part: values for part, values in made.parts.items()}, tmp_path / FILE)
     parts = stored_tensors(tmp_path)
 
-    quantise(config, (72, 64), 4, parts, tmp_path / "packed", best_kernels())
+    quantise(config, (72, 64), bits, parts, tmp_path / "packed", best_kernels())
 
-    in_memory = PackedWeight.empty(72, 64, 4)
+    in_memory = PackedWeight.empty(72, 64, bits)
     target = PackedTarget(in_memory, 0, 72, best_kernels())
     Reader(config, 0, None, 1).fill(parts, target)
     assert (tmp_path / "packed").read_bytes() == in_memory.data.numpy().tobytes()
@@ -133,7 +134,7 @@ def test_what_is_stored_quantised_goes_the_same_way(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("shape", [(16, 32), (37, 70), (1, 1)])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 5, 8])
 def test_the_bytes_are_those_of_every_kernel_path(
     llama: Reference, tmp_path: Path, bits: int, shape: tuple[int, int], dtype: torch.dtype
 ) -> None:
@@ -165,9 +166,12 @@ def test_a_matrix_of_many_pieces_is_the_one_packed_at_once(
 def test_the_version_names_these_bytes(llama: Reference, tmp_path: Path) -> None:
     """What was remembered under it would be wrong: other bytes need another `PACKING_VERSION`."""
     tensor = matrix(tmp_path, 48, 96)
-    digests = [quantised_matrix(llama, tensor, b, tmp_path / str(b)).digest[:16] for b in (4, 8)]
+    digests = [quantised_matrix(llama, tensor, b, tmp_path / str(b)).digest[:16] for b in (4, 5, 8)]
 
-    assert (PACKING_VERSION, digests) == (1, ["a3b0adacbacc27de", "1ff9d0e067217aed"])
+    assert (PACKING_VERSION, digests) == (
+        1,
+        ["a3b0adacbacc27de", "bdeeec036cfedca0", "1ff9d0e067217aed"],
+    )
 
 
 def test_a_damaged_source_leaves_nothing_behind(llama: Reference, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A model that is stored quantised computes as the same weights in plain numbers do."""
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +15,14 @@ from torch import Tensor
 
 from potluck.engine.weights import load_weights
 from potluck.errors import BrokenModelError, IntegrityError
+from potluck.model.nearest import nearest_schemes
 from potluck.model.quantized import Quantization
 
 MakeReference = Callable[..., Reference]
 
 TOKENS = 20
-FORMATS: dict[str, tuple[Quantization, Callable[[Tensor], Quantised]]] = {
+Format = tuple[Quantization, Callable[[Tensor], Quantised]]
+FORMATS: dict[str, Format] = {
     "gptq": (
         Quantization(method="gptq", bits=4, group_size=24, zero_offset=1),
         lambda w: stored.gptq(w, group=24, symmetric=False),
@@ -40,9 +43,11 @@ FORMATS: dict[str, tuple[Quantization, Callable[[Tensor], Quantised]]] = {
 every_format = pytest.mark.parametrize("name", FORMATS)
 
 
-def quantised(reference: Reference, name: str, folder: Path) -> tuple[Reference, Reference]:
+def quantised(
+    reference: Reference, stored_as: str | Format, folder: Path
+) -> tuple[Reference, Reference]:
     """The model stored so, all matrices of its layers; and one with those values in plain numbers."""
-    quantization, make = FORMATS[name]
+    quantization, make = FORMATS[stored_as] if isinstance(stored_as, str) else stored_as
     parts: dict[str, Tensor] = {}
     plain: dict[str, Tensor] = {}
     for tensor, weight in load_file(reference.tensors[0].path).items():
@@ -81,6 +86,43 @@ def test_it_can_be_held_in_a_scheme(
     ids = model.prompt(TOKENS)
 
     assert off(Pipeline(model, [], "int8").run(ids), Pipeline(plain).run(ids)) < 0.08
+
+
+OFFSETS: dict[str, Format] = {
+    "gptq": (
+        Quantization(method="gptq", bits=4, group_size=32, zero_offset=1, is_symmetric=False),
+        lambda w: stored.gptq(w, symmetric=False),
+    ),
+    "awq": (
+        Quantization(method="awq", bits=4, group_size=32, is_symmetric=False),
+        stored.awq,
+    ),
+    "packed": (
+        Quantization(method="packed", bits=4, group_size=32, is_symmetric=False),
+        lambda w: stored.packed(w, symmetric=False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OFFSETS)
+@pytest.mark.parametrize("variant", ["llama", "qwen 2"])
+def test_zero_points_are_held_in_4_bits(
+    make_reference: MakeReference, tmp_path: Path, variant: str, name: str
+) -> None:
+    model, plain = quantised(make_reference(variant), OFFSETS[name], tmp_path)
+    ids, other = model.prompt(TOKENS), copy.deepcopy(model.model)
+    other.load_state_dict(load_file(plain.tensors[0].path), strict=False)
+    exact = dataclasses.replace(plain, model=other).logits(ids)  # of transformers
+    assert off(Pipeline(plain).run(ids), exact) < 1e-5
+
+    whole = Pipeline(model, [], "int4-offset").run_in_pieces(ids, (16, 1, 1, 1, 1))
+    cut = Pipeline(model, [1, 3], "int4-offset").run_in_pieces(ids, (16, 1, 1, 1, 1))
+
+    assert nearest_schemes(model.config)[0] == "int4-offset"
+    assert torch.equal(whole, cut)
+    error = off(whole, exact)
+    assert error < 1.5 * off(Pipeline(model, [], "int8").run(ids), exact)
+    assert error < 0.5 * off(Pipeline(model, [], "int4").run(ids), exact)
 
 
 def test_progress_counts_every_part(make_reference: MakeReference, tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def has_token_steps(stage: Stage) -> bool:
         ("qwen 2", "int4", MULTIPLIERS),
         ("qwen 3", "int8", {}),
         ("phi 4 mini, short, partial", "int4-head8", {}),
+        ("qwen 2", "int4-offset", {}),
     ],
     ids=str,
 )

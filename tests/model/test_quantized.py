@@ -36,6 +36,7 @@ AUTO_ROUND = {
     "autoround_version": "0.12.3", "quant_method": "auto-round",
     "packing_format": "auto_round:auto_gptq",
 }  # fmt: skip
+GGUF = {"quant_method": "gguf", "bits": 4, "sym": False}
 FBGEMM = {"activation_scale_ub": 1200.0, "quant_method": "fbgemm_fp8"}
 
 
@@ -233,3 +234,32 @@ def test_blocks_of_gguf_are_those_of_the_package() -> None:
     assert gguf_bytes("GGUF_Q4_K", ()) is None
     assert gguf_bytes("Q4_K", (3, 256)) is None
     assert gguf_bytes("GGUF_Q9_K", (3, 256)) is None
+
+
+def test_what_is_finer_than_4_bits_is_read_by_layer_and_role() -> None:
+    found = read_quantization(
+        Fields(
+            {
+                "quantization_config": GGUF
+                | {"finer": {"qkv": [0, 3], "down": [3]}, "coarse_head": True}
+            }
+        )
+    )
+
+    assert found is not None
+    assert found.fits_offsets
+    assert found.has_coarse_head
+    assert [found.finer_roles(layer) for layer in (0, 1, 3)] == [{"qkv"}, set(), {"qkv", "down"}]
+    assert found.is_finer("model.layers.3.mlp.experts.17.down_proj.weight")
+    assert found.is_finer("language_model.model.layers.0.self_attn.qkv_proj.weight")
+    assert not found.is_finer("model.layers.30.self_attn.v_proj.weight")
+    assert not found.is_finer("model.layers.3.mlp.up_proj.weight")
+    assert not found.is_finer("model.layers.3.input_layernorm.weight")
+
+
+@pytest.mark.parametrize(
+    "finer", [[1], {"down": [-1]}, {"down": [1024]}, {"down": "all"}, {"qkv": [0] * 1025}]
+)
+def test_what_makes_no_sense_as_finer_is_refused(finer: object) -> None:
+    with pytest.raises(InvalidConfigError, match="finer"):
+        read_quantization(Fields({"quantization_config": GGUF | {"finer": finer}}))

@@ -35,6 +35,7 @@ def write_gguf(
     path: Path,
     *,
     kind: str = "F32",
+    kinds: Mapping[str, str] | None = None,
     fields: Mapping[str, object] | None = None,
     vocabulary: bool = True,
 ) -> Path:
@@ -44,6 +45,7 @@ def write_gguf(
         folder: with `config.json` and `model.safetensors`.
         path: of the file.
         kind: the type of matrices; of one whose rows are no whole blocks F16.
+        kinds: those of other types, by their names in the file.
         fields: further ones of the file, or others.
         vocabulary: whether there is a small one of SentencePiece's kind.
     """
@@ -56,7 +58,7 @@ def write_gguf(
     for name, value in (fields or {}).items():
         _add_field(writer, name, value)
     for name, values in _tensors(folder, config, architecture).items():
-        _add_tensor(writer, name, values, kind)
+        _add_tensor(writer, name, values, (kinds or {}).get(name, kind))
     finish(writer)
     return path
 
@@ -242,4 +244,39 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, values: Tensor, kind: str) -
         return
     if array.shape[-1] % gguf.GGML_QUANT_SIZES[dtype][0]:
         dtype = gguf.GGMLQuantizationType.F16
-    writer.add_tensor(name, gguf.quants.quantize(array, dtype), raw_dtype=dtype)
+    writer.add_tensor(name, quantise_blocks(array, dtype), raw_dtype=dtype)
+
+
+def quantise_blocks(array: np.ndarray, dtype: gguf.GGMLQuantizationType) -> np.ndarray:
+    """(…, width) → (…, bytes); the package cannot make Q4_K."""
+    if dtype != gguf.GGMLQuantizationType.Q4_K:
+        return gguf.quants.quantize(array, dtype)
+    groups = array.reshape(-1, 8, 32)
+    least, most = groups.min(-1).clip(max=0), groups.max(-1)
+    scales, sixths = _in_six_bits((most - least) / 15)
+    minima, six_minima = _in_six_bits(-least)
+    worth, less = (
+        (factor.astype(np.float32) * six)[..., None]
+        for factor, six in ((scales, sixths), (minima, six_minima))
+    )
+    quotients = np.divide(groups + less, worth, out=np.zeros_like(groups), where=worth != 0)
+    integers = quotients.round().clip(0, 15).astype(np.uint8).reshape(-1, 4, 2, 32)
+    low, high = (
+        np.concatenate((sixths[:, part], six_minima[:, part]), -1)
+        for part in (slice(0, 4), slice(4, 8))
+    )  # `get_scale_min_k4` of ggml-quants.c
+    factors = (low | high >> 4 << 6, sixths[:, 4:] & 15 | (six_minima[:, 4:] & 15) << 4)
+    parts = (
+        scales.view(np.uint8),
+        minima.view(np.uint8),
+        *factors,
+        (integers[:, :, 0] | integers[:, :, 1] << 4).reshape(-1, 128),
+    )
+    return np.concatenate(parts, -1).reshape(*array.shape[:-1], -1)
+
+
+def _in_six_bits(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(blocks, 8) → f16 (blocks, 1) and integers."""
+    factor = (numbers.max(-1, keepdims=True) / 63).astype(np.float16)
+    quotients = np.divide(numbers, factor, out=np.zeros_like(numbers), where=factor != 0)
+    return factor, quotients.round().clip(0, 63).astype(np.uint8)

@@ -93,6 +93,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "llama, whole blocks": ("Llama", {"intermediate_size": 80, "head_dim": 16}),
     "llama, whole groups": ("Llama", {"hidden_size": 64, "intermediate_size": 96}),
+    "llama, blocks of 256": ("Llama", {"hidden_size": 256, "intermediate_size": 512}),
     "llama, no shared key heads": ("Llama", {"num_key_value_heads": 4}),
     "llama, biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
     "llama 3 scaling": ("Llama", {"rope_parameters": LLAMA_3, "head_dim": 32}),

@@ -328,6 +328,7 @@ def _shape_key(config: ModelConfig) -> _ShapeKey:
         config.vocab_size,
         config.experts,
         _kinds(config),
+        config.quantization is not None and config.quantization.has_coarse_head,
     )
 
 

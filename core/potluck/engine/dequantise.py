@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from potluck.engine.gguf_blocks import block_integers, block_numbers
-from potluck.engine.kernels.layout import GROUP, ROWS, groups_of
+from potluck.engine.gguf_blocks import block_integers, block_numbers, block_offsets
+from potluck.engine.kernels.layout import GROUP, MOST_STEPS, ROWS, groups_of
 from potluck.engine.targets import Target
 from potluck.errors import BrokenModelError
 from potluck.model.config import ModelConfig
@@ -70,7 +70,9 @@ class StoredRows:
         blocks = torch.frombuffer(data, dtype=torch.uint8).view(-1, self.nbytes)
         kind = self._dtype.removeprefix(GGUF)
         ordered = self._ordered(blocks)
-        if (found := block_integers(kind, ordered)) is not None:
+        if target.has_offsets and (parts := block_offsets(kind, ordered)) is not None:
+            target.fill_integers(first, *parts)
+        elif (found := block_integers(kind, ordered)) is not None:
             target.fill_integers(first, *found)
         else:
             target.fill(first, block_numbers(kind, ordered))
@@ -180,18 +182,27 @@ class _Words:
 def _fill_words(target: Target, words: _Words, first: int, stored: Tensor) -> None:
     width, rows = target.width, slice(first, first + len(stored))
     scales = words.scales[rows]
+    if target.has_offsets and words.is_exact and stored.max() <= MOST_STEPS:
+        repeated, offsets = (
+            _repeat(words, of_groups, width) for of_groups in (scales, scales * words.zeros[rows])
+        )
+        target.fill_integers(first, stored.to(torch.int8), repeated, offsets)
+        return
     zeros = _spread(words, words.zeros[rows], width) if words.middle is None else words.middle
     integers = stored.to(torch.int16) - zeros
     low, high = integers.aminmax()
     if words.is_exact and low >= -128 and high <= 127:
-        groups = groups_of(width)
-        if scales.shape[1] == 1:
-            repeated = scales.expand(-1, groups)
-        else:
-            repeated = scales.repeat_interleave(max(1, words.group // GROUP), 1)[:, :groups]
-        target.fill_integers(first, integers.to(torch.int8), repeated)
+        target.fill_integers(first, integers.to(torch.int8), _repeat(words, scales, width))
     else:
         target.fill(first, integers.float() * _spread(words, scales, width))
+
+
+def _repeat(words: _Words, of_groups: Tensor, width: int) -> Tensor:
+    """(n, groups) → (n, groups of 32 inputs)."""
+    groups = groups_of(width)
+    if of_groups.shape[1] == 1:
+        return of_groups.expand(-1, groups)
+    return of_groups.repeat_interleave(max(1, words.group // GROUP), 1)[:, :groups]
 
 
 def _spread(words: _Words, of_groups: Tensor, width: int) -> Tensor:

@@ -11,6 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+WithOffsets = tuple[Tensor, Tensor, Tensor]
+"""Integers of 0 to 15 (n, width), i8, and of each 32 a scale and what is subtracted then, f32."""
+
 _IQ4_INTEGERS = torch.tensor(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=torch.int8
 )
@@ -22,8 +25,16 @@ def block_integers(kind: str, rows: Tensor) -> tuple[Tensor, Tensor] | None:
     return None if read is None else read(rows)
 
 
+def block_offsets(kind: str, rows: Tensor) -> WithOffsets | None:
+    """(n, bytes) → integers with scales and offsets; None: they are no such."""
+    read = _OFFSETS.get(kind)
+    return None if read is None else read(rows)
+
+
 def block_numbers(kind: str, rows: Tensor) -> Tensor:
     """(n, bytes) → (n, width), f32."""
+    if (found := block_offsets(kind, rows)) is not None:
+        return _less_offsets(found)
     if (read := _NUMBERS.get(kind)) is not None:
         return read(rows)
     # Not before it is needed: it takes 4 MB, of every process that computes.
@@ -41,8 +52,15 @@ def _q4_0(rows: Tensor) -> tuple[Tensor, Tensor]:
     return integers.flatten(1), _f16(groups, 0)
 
 
+def _q4_1(rows: Tensor) -> WithOffsets:
+    """The same with an f16 behind the scale that is added to the product."""
+    groups = rows.unflatten(1, (-1, 20))
+    integers = _halves(groups[..., 4:]).view(torch.int8)
+    return integers.flatten(1), _f16(groups, 0), -_f16(groups, 2)
+
+
 def _q5_0(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The same with 4 bytes behind the scale: the fifth bit of each input, in order from the low end."""
+    """As Q4_0 with 4 bytes behind the scale: the fifth bit of each input, in order from the low end."""
     groups = rows.unflatten(1, (-1, 22))
     fifth = (groups[..., 2:6, None] >> torch.arange(8, dtype=torch.uint8)).flatten(-2) & 1
     integers = (_halves(groups[..., 6:]) | fifth << 4).view(torch.int8) - 16
@@ -61,10 +79,12 @@ def _iq4_nl(rows: Tensor) -> tuple[Tensor, Tensor]:
     return _IQ4_INTEGERS[_halves(groups[..., 2:]).long()].flatten(1), _f16(groups, 0)
 
 
-def _q4_k(rows: Tensor) -> Tensor:
+def _q4_k(rows: Tensor) -> WithOffsets:
     """Two f16 scales, 12 bytes of 8 scales and minima, and 4 times 32 bytes: low halves, high halves."""
     blocks = rows.unflatten(1, (-1, 144))
-    return _less_minima(blocks, _halves(blocks[..., 16:].unflatten(-1, (4, 32))))
+    scale, minimum = _scales_and_minima(blocks)
+    integers = _halves(blocks[..., 16:].unflatten(-1, (4, 32))).view(torch.int8)
+    return integers.flatten(1), scale.flatten(1), minimum.flatten(1)
 
 
 def _q5_k(rows: Tensor) -> Tensor:
@@ -72,7 +92,7 @@ def _q5_k(rows: Tensor) -> Tensor:
     blocks = rows.unflatten(1, (-1, 176))
     fifth = (blocks[..., None, 16:48] >> torch.arange(8, dtype=torch.uint8)[:, None]) & 1
     low = _halves(blocks[..., 48:].unflatten(-1, (4, 32))).view(fifth.shape)
-    return _less_minima(blocks, low | fifth << 4)
+    return _less_offsets((low | fifth << 4, *_scales_and_minima(blocks)))
 
 
 def _q6_k(rows: Tensor) -> Tensor:
@@ -93,7 +113,8 @@ _INTEGERS: Mapping[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
     "Q8_0": _q8_0,
     "IQ4_NL": _iq4_nl,
 }
-_NUMBERS: Mapping[str, Callable[[Tensor], Tensor]] = {"Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k}
+_OFFSETS: Mapping[str, Callable[[Tensor], WithOffsets]] = {"Q4_1": _q4_1, "Q4_K": _q4_k}
+_NUMBERS: Mapping[str, Callable[[Tensor], Tensor]] = {"Q5_K": _q5_k, "Q6_K": _q6_k}
 
 
 def _halves(octets: Tensor) -> Tensor:
@@ -106,8 +127,15 @@ def _f16(blocks: Tensor, at: int) -> Tensor:
     return blocks[..., at : at + 2].contiguous().view(torch.float16).float().squeeze(-1)
 
 
-def _less_minima(blocks: Tensor, integers: Tensor) -> Tensor:
-    """Scale · integer - minimum, of 8 scales and minima in each block of 256.
+def _less_offsets(found: WithOffsets) -> Tensor:
+    """Scale · integer - offset, of integers (n, groups · 32) in whatever shape."""
+    integers, scale, offset = found
+    numbers = integers.reshape(*scale.shape, 32).float()
+    return numbers.mul_(scale[..., None]).sub_(offset[..., None]).view(len(integers), -1)
+
+
+def _scales_and_minima(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """8 of each in every block of 256.
 
     Of their six bits, bytes 4 to 7 have those of the first four scales and bytes 8 to 11 those of the
     first four minima; their two upper bits belong above the four bits in bytes 12 to 15, where the low
@@ -118,5 +146,4 @@ def _less_minima(blocks: Tensor, integers: Tensor) -> Tensor:
     minima = torch.cat((second & 63, both >> 4 | second >> 2 & 48), -1)
     scale = _f16(blocks, 0)[..., None] * scales.float()  # (n, blocks, 8)
     minimum = _f16(blocks, 2)[..., None] * minima.float()
-    numbers = integers.reshape(*blocks.shape[:2], 8, 32).float()
-    return numbers.mul_(scale[..., None]).sub_(minimum[..., None]).flatten(1)
+    return scale, minimum

@@ -16,6 +16,7 @@ from typing import cast
 from torch import Tensor
 
 from potluck.engine.kernels import Kernels, PackedWeight
+from potluck.engine.kernels.layout import has_offsets
 from potluck.engine.reading import Allowance, Reader, StoredTensor
 from potluck.engine.targets import PackedTarget, Target
 from potluck.errors import DiskFullError
@@ -45,7 +46,7 @@ def quantise(
     Args:
         config: of the model.
         shape: of the matrix.
-        bits: 4 or 8.
+        bits: 4, 5 (which are 4 with offsets) or 8.
         parts: the tensors that it is stored in, as `find_stored` checked them.
         path: of the file; nothing is left of it after a failure. It is not flushed.
         kernels: what packs; the bytes are the same of all.
@@ -84,9 +85,15 @@ class _FileTarget:
     def fill(self, first: int, values: Tensor) -> None:
         self._append(first, len(values), lambda target: target.fill(0, values))
 
-    def fill_integers(self, first: int, integers: Tensor, scales: Tensor) -> None:
+    def fill_integers(
+        self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
+    ) -> None:
         rows = len(integers)
-        self._append(first, rows, lambda target: target.fill_integers(0, integers, scales))
+        self._append(first, rows, lambda target: target.fill_integers(0, integers, scales, offsets))
+
+    @property
+    def has_offsets(self) -> bool:
+        return has_offsets(self._bits)
 
     def _append(self, first: int, rows: int, fill: Callable[[Target], None]) -> None:
         assert first == self._done, "rows come in their order"

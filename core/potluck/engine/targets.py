@@ -12,7 +12,7 @@ from torch import Tensor
 
 from potluck.engine.kernels import Kernels, PackedWeight
 from potluck.engine.kernels.integers import pack_integers
-from potluck.engine.kernels.layout import GROUP, ROWS, groups_of
+from potluck.engine.kernels.layout import GROUP, ROWS, groups_of, has_offsets
 from potluck.model.schemes import packed_bytes
 
 _AT_ONCE = nullcontext()
@@ -31,8 +31,18 @@ class Target(Protocol):
         """
         ...
 
-    def fill_integers(self, first: int, integers: Tensor, scales: Tensor) -> None:
-        """Take (n, width) i8 and (n, groups of 32 inputs) f32, worth their product; exactly, if possible."""
+    def fill_integers(
+        self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
+    ) -> None:
+        """Take (n, width) i8 and (n, groups of 32 inputs) f32, worth their product; exactly, if possible.
+
+        With offsets, (n, groups) f32, worth so much less; with those integers are 0 to 15.
+        """
+        ...
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether it holds integers with offsets as they are; else they are better told without any."""
         ...
 
     @property
@@ -54,8 +64,14 @@ class TensorTarget:
             target = self._tensor[first : first + len(values)]
             target.copy_(values.view(-1, *self._tensor.shape[1:]))
 
-    def fill_integers(self, first: int, integers: Tensor, scales: Tensor) -> None:
-        self.fill(first, worth(integers, scales))
+    def fill_integers(
+        self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
+    ) -> None:
+        self.fill(first, worth(integers, scales, offsets))
+
+    @property
+    def has_offsets(self) -> bool:
+        return False
 
     @property
     def packed(self) -> PackedWeight | None:
@@ -73,9 +89,15 @@ class PackedTarget:
         values = values.view(-1, self.width)
         self._kernels.pack_rows(self._weight, self._first + first, values)
 
-    def fill_integers(self, first: int, integers: Tensor, scales: Tensor) -> None:
-        if not pack_integers(self._weight, self._first + first, integers, scales):
-            self.fill(first, worth(integers, scales))
+    def fill_integers(
+        self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
+    ) -> None:
+        if not pack_integers(self._weight, self._first + first, integers, scales, offsets):
+            self.fill(first, worth(integers, scales, offsets))
+
+    @property
+    def has_offsets(self) -> bool:
+        return has_offsets(self._weight.bits)
 
     @property
     def packed(self) -> PackedWeight:
@@ -92,9 +114,11 @@ def is_whole_blocks(rows: int) -> bool:
     return rows % ROWS == 0
 
 
-def worth(integers: Tensor, scales: Tensor) -> Tensor:
-    """(n, width) and (n, groups) → (n, width), f32."""
+def worth(integers: Tensor, scales: Tensor, offsets: Tensor | None = None) -> Tensor:
+    """(n, width) and twice (n, groups) → (n, width), f32."""
     rows, width = integers.shape
     padded = torch.nn.functional.pad(integers, (0, groups_of(width) * GROUP - width))
     values = padded.view(rows, -1, GROUP).float() * scales[..., None]
+    if offsets is not None:
+        values -= offsets[..., None]
     return values.view(rows, -1)[:, :width]

@@ -135,9 +135,14 @@ class ModelConfig:
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """Of each layer, what its cost depends on."""
+        stored = self.quantization
         return tuple(
-            LayerKind(window=window, experts=experts)
-            for window, experts in zip(self.sliding_windows, self.expert_layers, strict=True)
+            LayerKind(
+                window=self.sliding_windows[layer],
+                experts=self.expert_layers[layer],
+                finer=frozenset() if stored is None else stored.finer_roles(layer),
+            )
+            for layer in range(self.num_layers)
         )
 
     def layer_prefix(self, layer: int) -> str:

@@ -11,6 +11,7 @@ what llama.cpp knows without being told, is in `conversion/*.py` and `src/models
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -18,6 +19,7 @@ from typing import cast
 from potluck.errors import InvalidConfigError, UnknownArchitectureError
 from potluck.model.gguf_words import END_TOKENS
 from potluck.model.limits import MAX_EOS, MAX_LAYERS
+from potluck.model.quantized import ROLES, Role
 
 Config = dict[str, object]
 
@@ -29,6 +31,15 @@ FREQUENCIES, LONG_FACTORS, SHORT_FACTORS = (
 )
 FACTORS = (FREQUENCIES, LONG_FACTORS, SHORT_FACTORS)
 """Tensors whose numbers belong into the config."""
+
+_OFFSET_KINDS = ("Q4_1", "Q4_K")  # of groups of 32 with a scale and an offset
+_COARSE_KINDS = (*_OFFSET_KINDS, "Q4_0")  # whose offset is always the middle
+_MATRIX = re.compile(r"blk\.(\d{1,4})\.(\w+?)(?:_exps|\.\d+)?\.weight")
+_ROLES: Mapping[str, Role] = {
+    "attn_q": "qkv", "attn_k": "qkv", "attn_v": "qkv", "attn_qkv": "qkv", "attn_output": "output",
+    "ffn_gate": "gate_up", "ffn_up": "gate_up", "ffn_down": "down",
+}  # fmt: skip
+_MOST_MIXTURES = 4  # of coarse and finer matrices in a layer; each is measured by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +94,7 @@ def read_gguf_config(file: GgufFile) -> Config:
         "attention_bias": "blk.0.attn_q.bias" in file.shapes,
         "mlp_bias": "blk.0.ffn_gate.bias" in file.shapes,
         "eos_token_id": _end_tokens(keys),
-        "quantization_config": _quantization(file, family),
+        "quantization_config": _quantization(file, family, keys.integer("block_count")),
     }
     if (scaling := _rope_scaling(keys, head_dim)) is not None:
         config["rope_scaling"] = scaling
@@ -177,7 +188,7 @@ def _family(keys: _Keys) -> _Family:
     )
 
 
-def _quantization(file: GgufFile, family: _Family) -> Config:
+def _quantization(file: GgufFile, family: _Family, layers: int) -> Config:
     """How most of the weights are stored."""
     weights: dict[str, int] = {}
     for name, shape in file.shapes.items():
@@ -186,12 +197,34 @@ def _quantization(file: GgufFile, family: _Family) -> Config:
             weights[kind] = weights.get(kind, 0) + math.prod(shape)
     kind = max(weights, key=lambda kind: weights[kind], default="F32")
     bits = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16}.get(kind)
-    return {
+    more: Config = {}
+    if kind in _OFFSET_KINDS:
+        head = file.kinds[_HEAD if _HEAD in file.kinds else _EMBEDDING]
+        more = {"finer": _finer(file, layers), "coarse_head": head in _COARSE_KINDS}
+    return more | {
         "quant_method": "gguf",
         "bits": bits or int(next((char for char in kind if char.isdecimal()), "8")),
         "sym": kind in ("Q4_0", "Q8_0"),
         "interleaved_heads": family.interleaved_heads,
         "norms_are_whole": family.norms_are_whole,
+    }
+
+
+def _finer(file: GgufFile, layers: int) -> dict[str, list[int]]:
+    """The layers in which matrices of a role stand that 4 bits and an offset do not hold as they are."""
+    finer: dict[int, set[Role]] = {}
+    for name, kind in file.kinds.items():
+        found = _MATRIX.fullmatch(name)
+        if found is None or found[2] not in _ROLES or int(found[1]) >= layers:
+            continue
+        roles = finer.setdefault(int(found[1]), set())
+        if kind not in _COARSE_KINDS:
+            roles.add(_ROLES[found[2]])
+    if len({frozenset(roles) for roles in finer.values()}) > _MOST_MIXTURES:
+        anywhere = set[Role]().union(*finer.values())
+        finer = dict.fromkeys(finer, anywhere)
+    return {
+        role: sorted(layer for layer, roles in finer.items() if role in roles) for role in ROLES
     }
 
 

@@ -11,6 +11,7 @@ from potluck.model.limits import (
     MAX_LAYERS,
     MAX_POSITION,
 )
+from potluck.model.quantized import Role
 from potluck.model.rope import listed_ropes
 
 _EXPERT_MATRICES = 3  # of one expert: gate, up, down
@@ -23,6 +24,7 @@ class LayerKind:
 
     window: int | None  # tokens that it looks back on; None: all
     experts: bool  # a mixture of them in place of one MLP
+    finer: frozenset[Role] = frozenset()  # matrices that may be held in more bits than others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

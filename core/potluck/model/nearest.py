@@ -18,9 +18,9 @@ def nearest_schemes(config: ModelConfig) -> tuple[Scheme, ...]:
     """The schemes in which to hold a model that is stored quantised, best first.
 
     None that takes several times the memory of the files: 16 bits of what was rounded to 4 show the
-    rounding more finely, and nothing else. Integers of 4 bits around a middle are held as they are, and
-    what was rounded to less loses little more in 4 bits. With zero points, two scales or more bits they
-    need 8.
+    rounding more finely, and nothing else. Integers of 4 bits are held as they are, around a middle or with
+    offsets, and what was rounded to less loses little more in 4 bits. More bits, and 4 whose values are not
+    evenly spaced or whose groups lie otherwise, need 8.
 
     Returns:
         Empty: the model is stored in plain numbers, and any scheme may be best.
@@ -31,6 +31,8 @@ def nearest_schemes(config: ModelConfig) -> tuple[Scheme, ...]:
     is_exact = stored.is_symmetric and not stored.is_reordered
     if stored.bits < 4 or (stored.bits == 4 and is_exact):
         return ("int4-head8", "int4")
+    if stored.fits_offsets:
+        return ("int4-offset", "int4-head8", "int4")
     return ("int8", "int4-head8", "int4")
 
 
@@ -39,14 +41,9 @@ def explain_more_bits(config: ModelConfig) -> str:
     stored = config.quantization
     if stored is None or stored.bits >= 8 or nearest_schemes(config)[0] != "int8":
         return ""
-    if stored.is_reordered:
-        why = ", in groups of inputs that do not stand side by side"
-    elif not stored.is_symmetric:
-        why = ", with offsets"
-    else:
-        why = ""
+    why = ", in groups of inputs that do not stand side by side" if stored.is_reordered else ""
     return (
         f"The model is stored in {stored.bits} bits ({_NAMES[stored.method]}){why}, which 4 bits here"
-        " cannot hold without rounding again: it is held in int8. With --scheme int4 it takes half of the"
-        " memory and is faster, at a small loss of quality."
+        " cannot hold without rounding again: it is held in 8 (scheme int8). Held in 4 bits (scheme int4)"
+        " it would take half of the memory and be faster, at a small loss of quality."
     )

@@ -16,21 +16,34 @@ a matrix that is there in plain numbers is read as those. Scales of activations 
 are quantised as they come. `gguf` is no `quant_method` of the Hub: it is what `gguf_config.py` writes.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from potluck.errors import InvalidConfigError
 from potluck.model.fields import Fields, invalid
+from potluck.model.limits import MAX_LAYERS
 
 Shape = tuple[int, ...]
 Method = Literal["gptq", "awq", "fp8", "integers", "packed", "gguf"]
 """How a matrix is stored; `integers` (a byte each) and `packed` (in 32-bit words) are compressed-tensors'."""
 
+Role = Literal["qkv", "output", "gate_up", "down"]
+"""Matrices of a layer, or of its experts, that are held alike, because some are computed with as one."""
+
 WEIGHT = ".weight"
 GGUF = "GGUF_"  # before the name of a type of llama.cpp: the dtype of a tensor of such blocks
 MAX_GROUP = 1 << 20  # inputs; 128 and 32 are in use
 _MAX_BLOCK = 1 << 16  # rows or inputs; 128 is in use
+_OFFSET_GROUP = 32  # inputs that share an offset where they are computed with
+_MATRIX = re.compile(r"model\.layers\.(\d+)\..*\.(\w+)\.weight$")
+_ROLES: Mapping[str, Role] = {
+    "q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "qkv_proj": "qkv", "o_proj": "output",
+    "gate_proj": "gate_up", "up_proj": "gate_up", "gate_up_proj": "gate_up", "down_proj": "down",
+    "w1": "gate_up", "w3": "gate_up", "w2": "down",
+}  # fmt: skip
+ROLES: tuple[Role, ...] = ("qkv", "output", "gate_up", "down")
 _FLOATS = ("F16", "BF16", "F32")
 _SUFFIXES = frozenset(
     {
@@ -67,6 +80,28 @@ class Quantization:
         False  # rows of queries and keys stand as llama.cpp's rotary wants them
     )
     norms_are_whole: bool = False  # norms hold what they multiply by, also where a family adds one
+    is_affine: bool = True  # values are a scale times the integers, less an offset
+    finer: frozenset[tuple[int, Role]] = frozenset()
+    """Layers and roles of matrices that integers of 4 bits with offsets do not hold as they are, of a model
+    most of which they do."""
+    has_coarse_head: bool = False  # they do hold its head
+
+    @property
+    def fits_offsets(self) -> bool:
+        """Whether 4 bits hold most of it as it is if there is an offset for each 32 inputs, and only then."""
+        in_groups = (self.group_size or 0) % _OFFSET_GROUP == 0 and not self.is_reordered
+        return self.bits == 4 and not self.is_symmetric and self.is_affine and in_groups
+
+    def finer_roles(self, layer: int) -> frozenset[Role]:
+        """Of `finer` those in this layer."""
+        return frozenset(role for role in ROLES if (layer, role) in self.finer)
+
+    def is_finer(self, name: str) -> bool:
+        """Whether the matrix of a layer of this name is one of `finer`."""
+        if not self.finer or (found := _MATRIX.search(name)) is None:
+            return False
+        role = _ROLES.get(found[2])
+        return role is not None and (int(found[1]), role) in self.finer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,6 +330,17 @@ def _read_gguf(given: Fields) -> Quantization:
         is_symmetric=given.flag("sym", True),
         interleaved_heads=given.flag("interleaved_heads", False),
         norms_are_whole=given.flag("norms_are_whole", False),
+        is_affine="finer" in given,
+        finer=_finer(given.fields("finer")) if "finer" in given else frozenset(),
+        has_coarse_head=given.flag("coarse_head", False),
+    )
+
+
+def _finer(given: Fields) -> frozenset[tuple[int, Role]]:
+    return frozenset(
+        (layer, role)
+        for role in ROLES
+        for layer in given.integers(role, 0, MAX_LAYERS - 1, MAX_LAYERS)
     )
 
 

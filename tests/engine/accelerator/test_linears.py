@@ -35,7 +35,7 @@ def unpacked(weight: PackedWeight, bias: Tensor | None, dtype: torch.dtype) -> P
 
 Make = Callable[[PackedWeight, Tensor | None, torch.dtype], PlacedLinear]
 every_way = pytest.mark.parametrize("make", [blocks, operator, unpacked])
-every_bits = pytest.mark.parametrize("bits", [4, 8])
+every_bits = pytest.mark.parametrize("bits", [4, 5, 8])
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -71,8 +71,9 @@ def test_a_product_is_that_of_the_packed_numbers(
     scale = (x.float().abs() @ packed.dequantise().t().abs()).max()
     assert y.shape == (tokens, shape[0])
     assert y.dtype == dtype
-    offset = 0 if bias is None else bias.float()
-    assert ((y.float() - expected - offset).abs().max() / scale).item() < TOLERANCES[dtype]
+    if bias is not None:
+        expected, scale = expected + bias.float(), scale + bias.float().abs().max()
+    assert ((y.float() - expected).abs().max() / scale).item() < TOLERANCES[dtype]
 
 
 @every_way
@@ -104,14 +105,14 @@ def test_packed_bytes_that_come_after_it_was_made_are_placed_and_let_go(make: Ma
 
 
 def test_what_a_matrix_takes_is_known() -> None:
-    packed = [ReferenceKernels().pack(random(64, 256), bits) for bits in (4, 8)]
+    packed = [ReferenceKernels().pack(random(64, 256), bits) for bits in (4, 5, 8)]
 
     by_blocks = [blocks(weight, None, torch.bfloat16).nbytes for weight in packed]
     by_operator = [operator(weight, None, torch.bfloat16).nbytes for weight in packed]
 
     weights = 64 * 256
     assert by_blocks == [weight.nbytes for weight in packed]
-    assert by_operator == [0.625 * weights, 1.25 * weights]
+    assert by_operator == [0.625 * weights, 0.625 * weights, 1.25 * weights]
 
 
 def test_few_rows_go_to_the_operator_and_many_are_multiplied_with_unpacked_weights() -> None:

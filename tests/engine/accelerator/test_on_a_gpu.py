@@ -50,7 +50,7 @@ needs_graphs = pytest.mark.skipif(FOUND.kind != "cuda", reason="no graphs on thi
 
 
 @pytest.mark.parametrize("tokens", [1, 5, 200])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 5, 8])
 def test_packed_weights_multiply(bits: int, tokens: int) -> None:
     dtype = compute_dtype("int4", DEVICE)
     packed = ReferenceKernels().pack(torch.randn(1072, 416), bits)

@@ -56,7 +56,7 @@ def logits_of(stage: Stage, ids: Tensor, head: Callable[[Tensor], Tensor]) -> Te
     return torch.cat(logits)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 5, 8])
 @pytest.mark.parametrize("variant", ["llama, biases", "gemma 2", "qwen 3"])
 @torch.inference_mode()
 def test_logits_are_those_of_the_packed_weights(

@@ -92,7 +92,7 @@ def test_a_device_without_the_tensor_cores_is_not_even_tried(
     assert (int4_obstacle(capability, dtype, is_hip=is_hip) is None) is is_tried
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 5, 8])
 def test_the_chosen_linear_multiplies(bits: int) -> None:
     weight = torch.randn(40, 64)
     packed = ReferenceKernels().pack(weight, bits)

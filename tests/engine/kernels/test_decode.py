@@ -66,6 +66,8 @@ class Case:
 CASES = {
     "llama": Case(dtype=BF16),
     "llama with biases, int8": Case(bits=(8, 8, 8, 8), has_biases=True),
+    "llama, offsets": Case(bits=(5, 5, 5, 5)),
+    "llama, offsets in some": Case(bits=(8, 5, 5, 8), has_biases=True),
     "qwen 3, windows, mixed bits": Case(
         bits=(8, 4, 4, 8), dtype=F16, heads={"qk_norm": "head"}, windows=(None, 5, 5)
     ),

@@ -10,7 +10,7 @@ from potluck.engine.kernels.paths import Path
 WIDTH, EPSILON = 80, 1e-5
 
 every_path = pytest.mark.parametrize("path", host_paths(), ids=lambda path: path.name)
-each_packing = pytest.mark.parametrize("bits", [4, 8])
+each_packing = pytest.mark.parametrize("bits", [4, 5, 8])
 
 
 @every_path

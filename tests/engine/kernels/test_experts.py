@@ -25,7 +25,9 @@ def make_experts(kernels: GeneratedKernels, count: int, bits: tuple[int, int]) -
 @pytest.mark.parametrize("path", host_paths(), ids=lambda path: path.name)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
-    ("bits", "activation"), [((4, 4), "silu"), ((8, 4), "gelu_pytorch_tanh")], ids=str
+    ("bits", "activation"),
+    [((4, 4), "silu"), ((8, 4), "gelu_pytorch_tanh"), ((5, 8), "silu")],
+    ids=str,
 )
 def test_experts_are_added_up(
     path: Path, threads: int, bits: tuple[int, int], activation: Activation

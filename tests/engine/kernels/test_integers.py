@@ -8,8 +8,7 @@ from torch import Tensor
 
 from potluck.engine.kernels import PackedWeight
 from potluck.engine.kernels.integers import pack_integers
-
-LIMITS = {4: (-8, 7), 8: (-127, 127)}
+from potluck.engine.kernels.layout import LIMITS
 
 
 def random(rows: int, width: int, bits: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -25,16 +24,57 @@ def random(rows: int, width: int, bits: int, seed: int) -> tuple[Tensor, Tensor]
     rows=st.integers(1, 50),
     width=st.integers(1, 100),
     bits=st.sampled_from([4, 8]),
+    held_in=st.sampled_from([4, 5, 8]),
     seed=st.integers(0, 2**32),
 )
-def test_what_is_packed_is_worth_the_product(rows: int, width: int, bits: int, seed: int) -> None:
+def test_what_is_packed_is_worth_the_product(
+    rows: int, width: int, bits: int, held_in: int, seed: int
+) -> None:
     integers, scales = random(rows, width, bits, seed)
-    packed = PackedWeight.empty(rows, width, bits)
+    packed = PackedWeight.empty(rows, width, held_in)
 
-    assert pack_integers(packed, 0, integers, scales)
+    is_held = pack_integers(packed, 0, integers, scales)
 
+    least, most = LIMITS[min(held_in, 8 if held_in == 8 else 4)]
+    assert is_held == bool(integers.min() >= least and integers.max() <= most)
     spread = scales.repeat_interleave(32, 1)[:, :width]
-    assert torch.equal(packed.dequantise(), integers.float() * spread)
+    assert not is_held or torch.equal(packed.dequantise(), integers.float() * spread)
+
+
+@settings(deadline=None, max_examples=50)
+@given(rows=st.integers(1, 50), width=st.integers(1, 100), seed=st.integers(0, 2**32))
+def test_offsets_are_rounded_to_f16_and_nothing_else_is(rows: int, width: int, seed: int) -> None:
+    integers, scales = random(rows, width, 5, seed)
+    offsets = scales * torch.randn(scales.shape, generator=torch.Generator().manual_seed(seed))
+    packed = PackedWeight.empty(rows, width, 5)
+
+    assert pack_integers(packed, 0, integers, scales, offsets)
+
+    values = packed.dequantise()
+    rounded, exact = (
+        integers.float() * scales.repeat_interleave(32, 1)[:, :width]
+        - each.repeat_interleave(32, 1)[:, :width]
+        for each in (offsets.half().float(), offsets)
+    )
+    assert torch.equal(values, rounded)
+    largest = offsets.abs().repeat_interleave(32, 1)[:, :width]
+    # And 2^-24 of the sums in f32 themselves.
+    rounding = 1.01 * (2.0**-11 * largest).clamp(min=2.0**-25) + 2.0**-22 * exact.abs()
+    assert ((values - exact).abs() <= rounding).all()
+
+
+@pytest.mark.parametrize(
+    ("bits", "integer", "offset"),
+    [(4, 0, 1.0), (8, 0, 1.0), (5, 16, 1.0), (5, -1, 1.0), (5, 0, 1e5), (5, 0, float("nan"))],
+)
+def test_offsets_that_cannot_be_held_are_left_alone(bits: int, integer: int, offset: float) -> None:
+    integers, scales = random(16, 32, 5, 0)
+    integers[3, 5] = integer
+    packed = PackedWeight.empty(16, 32, bits)
+    packed.data.fill_(7)
+
+    assert not pack_integers(packed, 0, integers, scales, torch.full_like(scales, offset))
+    assert (packed.data == 7).all()
 
 
 def test_pieces_are_packed_as_the_whole() -> None:

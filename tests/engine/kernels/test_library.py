@@ -46,7 +46,7 @@ ODD_HEADS = Heads(
 )  # fmt: skip
 LAYER = LayerShape(
     hidden=80, intermediate=112, attention=HEADS, norms="around", epsilon=1e-5, multiplier=1.0,
-    activation="gelu_pytorch_tanh", qkv_bits=8, output_bits=4, gate_up_bits=4, down_bits=8,
+    activation="gelu_pytorch_tanh", qkv_bits=8, output_bits=4, gate_up_bits=5, down_bits=8,
 )  # fmt: skip
 OTHER_LAYER = replace(
     LAYER, attention=ODD_HEADS, norms="before", multiplier=0.3, activation="silu", down_bits=4
@@ -104,7 +104,7 @@ def test_every_kernel_compiles_and_needs_no_library(path: Path, triple: str) -> 
         assert undefined_symbols(machine.emit_object(module)) == set(), kernel
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 5, 8])
 @pytest.mark.parametrize(
     ("path", "triple"), [case for case in CASES if case.values[0] is not PATHS[-1]]
 )

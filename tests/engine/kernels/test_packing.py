@@ -9,12 +9,13 @@ from torch import Tensor
 from potluck.engine.kernels import Kernels, PackedWeight, ReferenceKernels
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.errors import BrokenModelError
+from potluck.model.schemes import INTEGER_BITS
 
 KERNELS: dict[str, Kernels] = {path.name: GeneratedKernels(path) for path in host_paths()}
 REFERENCE = ReferenceKernels()
 
 every_path = pytest.mark.parametrize("kernels", KERNELS.values(), ids=KERNELS)
-every_bits = pytest.mark.parametrize("bits", [4, 8])
+every_bits = pytest.mark.parametrize("bits", [4, 5, 8])
 dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
 
 
@@ -94,8 +95,10 @@ def test_no_weight_is_further_than_half_a_step(bits: int) -> None:
 
     error = (REFERENCE.pack(weight, bits).dequantise() - weight).view(64, 8, 32).abs()
 
-    steps = {4: 6.6, 8: 127.0}[bits]  # at least that many from zero to the largest
-    step = groups.abs().amax(-1, keepdim=True) / steps
+    # At least that many from zero to the largest, or from the least to the largest.
+    steps = {4: 6.6, 5: 15.0, 8: 127.0}[bits]
+    range_ = groups.amax(-1) - groups.amin(-1) if bits == 5 else groups.abs().amax(-1)
+    step = range_[..., None] / steps
     limit = 0.5 if bits == 8 else 1.5  # the largest itself may be clipped where that helps the rest
     assert (error <= limit * 1.001 * step).all()
 
@@ -112,6 +115,18 @@ def test_the_search_is_better_than_no_search() -> None:
     assert (searched - groups).norm() < 0.96 * (plain - groups).norm()
 
 
+def test_with_offsets_the_search_is_better_than_no_search() -> None:
+    weight = torch.randn(64, 256, generator=torch.Generator().manual_seed(1)) + 0.5
+    groups = weight.view(64, 8, 32)
+    least = groups.amin(-1, keepdim=True)
+    scale = (groups.amax(-1, keepdim=True) - least) / 15
+    plain = ((groups - least) / scale).round() * scale + least
+
+    searched = REFERENCE.pack(weight, 5).dequantise().view(64, 8, 32)
+
+    assert (searched - groups).norm() < 0.94 * (plain - groups).norm()
+
+
 @every_bits
 def test_what_is_stored_can_be_read_row_by_row(bits: int) -> None:
     packed = REFERENCE.pack(random(50, 70), bits)
@@ -126,4 +141,5 @@ def test_what_is_stored_can_be_read_row_by_row(bits: int) -> None:
 def test_the_bytes_are_those_announced(bits: int) -> None:
     packed = REFERENCE.pack(random(2048, 256), bits)
 
-    assert packed.nbytes == 2048 * 256 * bits // 8 + 2048 * 256 // 32 * 2
+    factors = {4: 2, 5: 4, 8: 2}[bits]  # bytes: a scale, and an offset
+    assert packed.nbytes == 2048 * 256 * INTEGER_BITS[bits] // 8 + 2048 * 256 // 32 * factors

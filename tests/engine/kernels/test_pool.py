@@ -25,7 +25,7 @@ def wait_for_end_of(threads: list[threading.Thread]) -> None:
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 5, 8])
 @pytest.mark.parametrize("rows", [1, 16, 17, 300])
 def test_threads_give_what_one_thread_gives(threads: int, bits: int, rows: int) -> None:
     one, many = GeneratedKernels(BEST), GeneratedKernels(BEST, threads)

@@ -8,7 +8,7 @@ from potluck.engine.kernels import Arena, PackedWeight, best_kernels
 SHAPES = [(16, 32), (33, 70), (1024, 2048), (5, 5), (70_000, 1024), (4096, 512)]
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 5, 8])
 def test_matrices_of_an_arena_do_not_touch_each_other(bits: int) -> None:
     arena = Arena()
     matrices = [PackedWeight.empty(*shape, bits, arena) for shape in SHAPES]
@@ -29,7 +29,7 @@ def test_a_matrix_alone_has_just_its_bytes(rows: int) -> None:
     assert torch.count_nonzero(matrix.data) == 0
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 5, 8])
 @pytest.mark.parametrize("shape", [(33, 70), (64, 96)])
 def test_rows_that_are_taken_are_those_of_the_whole_matrix(
     shape: tuple[int, int], bits: int

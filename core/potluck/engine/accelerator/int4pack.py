@@ -5,7 +5,8 @@ mps/operations/Quantized.mm, cpu/int4mm_kernel.cpp); what they compute is the sa
 
     value = (q - 8) x scale + zero         q of 0 … 15, scale and zero one per row and 32 inputs
 
-so our 4 bits are q with a zero of 0. Our 8 bits are two such matrices whose sum they are, exactly:
+so our 4 bits are q with a zero of 0, or of 8 x scale - offset. Our 8 bits are two such matrices whose
+sum they are, exactly:
 
     s (q8 - 128) = 16s (high - 8) + [s (low - 8) + 8s]       q8 = 16 high + low
 
@@ -17,7 +18,8 @@ with the scales and sums of bf16 1.03 to 1.09.
 
 Demands: widths that are multiples of 32 (inner_k_tiles x 16; a group is always whole here), rows that are
 multiples of 8 (a block has 16); on CUDA bf16 and compute capability 8.0; elsewhere any float.
-A matrix takes 0.625 bytes a weight with 4 bits and 1.25 with 8, where packed bytes are 0.5625 and 1.0625.
+A matrix takes 0.625 bytes a weight with 4 bits and 1.25 with 8, where packed bytes are 0.5625, 0.625 with
+offsets, and 1.0625.
 
 On CUDA and MPS nothing here has run on real hardware; the form of `cpu` runs in the tests.
 """
@@ -121,12 +123,15 @@ def inner_k_tiles(width: int) -> int:
     return next(tiles for tiles in (8, 4, 2) if width % (16 * tiles) == 0)
 
 
-def planes(integers: Tensor, scales: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
+def planes(
+    integers: Tensor, scales: Tensor, offsets: Tensor | None, bits: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """The 4-bit matrix that is worth the same.
 
     Args:
         integers: (n, G, 32) uint8.
         scales: (n, G).
+        offsets: (n, G), where there are any.
         bits: of the integers, 4 or 8.
 
     Returns:
@@ -135,7 +140,8 @@ def planes(integers: Tensor, scales: Tensor, bits: int) -> tuple[Tensor, Tensor,
     n = len(integers)
     assert n % ROWS == 0
     if bits == 4:
-        return integers.reshape(n, -1), scales, torch.zeros_like(scales)
+        zeros = torch.zeros_like(scales) if offsets is None else scales * 8 - offsets
+        return integers.reshape(n, -1), scales, zeros
     halves = torch.cat((integers >> 4, integers & 15), 1)  # (n, 2G, 32)
     doubled = torch.cat((scales * 16, scales), 1)
     zeros = torch.cat((torch.zeros_like(scales), scales * 8), 1)

@@ -18,8 +18,9 @@ from torch import Tensor
 from potluck.engine.accelerator.int4pack import Int4Form, planes
 from potluck.engine.accelerator.integers import integer_rows
 from potluck.engine.kernels import PackedWeight
-from potluck.engine.kernels.layout import GROUP, ROWS, ZERO_POINT, blocks_of, groups_of
+from potluck.engine.kernels.layout import GROUP, ROWS, ZERO_POINT, blocks_of, groups_of, has_offsets
 from potluck.engine.linear import Linear
+from potluck.model.schemes import INTEGER_BITS
 
 _BLOCK = 1 << 22  # weights unpacked at a time: 8 MB in 16 bits, which the cache of a GPU holds
 _MANY = 32  # rows of inputs, from which unpacking the weights once for all of them pays
@@ -103,34 +104,41 @@ class BlockLinear(PlacedLinear):
         super().__init__(weight, bias, dtype=dtype, device=device)
         rows, groups = blocks_of(weight.rows) * ROWS, groups_of(weight.width)
         # 4 bits: inputs 0 … 15 of a group in the low halves, 16 … 31 in the high ones.
-        shape = (rows, groups, GROUP * weight.bits // 8)
+        shape = (rows, groups, GROUP * INTEGER_BITS[weight.bits] // 8)
         self._integers = torch.empty(shape, dtype=torch.uint8, device=device)
         self._scales = torch.empty((rows, groups), dtype=dtype, device=device)
+        self._offsets = torch.empty_like(self._scales) if has_offsets(weight.bits) else None
 
     def worth(self, first: int, last: int) -> Tensor:
         integers = self._integers[first:last]
-        if self.bits == 4:
+        if INTEGER_BITS[self.bits] == 4:
             integers = torch.cat((integers & 15, integers >> 4), -1)
+        scales = self._scales[first:last, :, None]
+        if self._offsets is not None:
+            return (integers * scales).sub_(self._offsets[first:last, :, None]).flatten(1)
         # Signed before they are wide: a byte is the least that can be read and written in between.
         signed = integers.sub_(8).view(torch.int8) if self.bits == 4 else _signed(integers)
-        return (signed * self._scales[first:last, :, None]).flatten(1)
+        return (signed * scales).flatten(1)
 
     def _place(self, weight: PackedWeight) -> None:
         for some in integer_rows(weight, self._device):
             rows = slice(some.first, some.first + len(some.integers))
             integers = some.integers
-            if weight.bits == 4:
+            if INTEGER_BITS[weight.bits] == 4:
                 low, high = integers.chunk(2, -1)
                 integers = low | high << 4
             self._integers[rows] = integers
             self._scales[rows] = some.scales
+            if self._offsets is not None and some.offsets is not None:
+                self._offsets[rows] = some.offsets
 
     def _multiply(self, x: Tensor) -> Tensor:
         return self._multiply_by_blocks(x)
 
     @property
     def memory(self) -> tuple[Tensor, ...]:
-        return self._integers, self._scales
+        parts = (self._integers, self._scales, self._offsets)
+        return tuple(part for part in parts if part is not None)
 
 
 class Int4Linear(PlacedLinear):
@@ -148,7 +156,7 @@ class Int4Linear(PlacedLinear):
     ) -> None:
         super().__init__(weight, bias, dtype=dtype, device=device)
         self._form, self._many_by_operator = form, many_by_operator
-        self._planes = weight.bits // 4
+        self._planes = INTEGER_BITS[weight.bits] // 4
         rows, groups = blocks_of(weight.rows) * ROWS, self._planes * groups_of(weight.width)
         self._packed = form.empty(rows, groups * GROUP, device)
         self._scales = torch.empty((groups, rows, 2), dtype=dtype, device=device)
@@ -164,7 +172,11 @@ class Int4Linear(PlacedLinear):
 
     def _place(self, weight: PackedWeight) -> None:
         for some in integer_rows(weight, self._device):
-            integers, scales, zeros = planes(some.integers, some.scales.float(), weight.bits)
+            scales = some.scales.float()
+            offsets = None if some.offsets is None else some.offsets.float()
+            integers, scales, zeros = planes(
+                some.integers, scales, offsets, INTEGER_BITS[weight.bits]
+            )
             last = some.first + len(integers)
             self._form.rows_of(self._packed, some.first, last).copy_(self._form.convert(integers))
             target = self._scales[:, some.first : last]  # (P·G, n, 2)

@@ -23,7 +23,7 @@ from potluck.engine.accelerator.linears import BlockLinear, Int4Linear, MakeLine
 from potluck.engine.attention import Attention, Heads, SpeltAttention, Step
 from potluck.engine.device import compute_capability
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
-from potluck.engine.kernels.layout import packed_bytes
+from potluck.engine.kernels.layout import ZERO_POINT, packed_bytes
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear
 from potluck.engine.products import Products
@@ -63,7 +63,7 @@ class Int4Product:
 
 
 def choose_linear(device: torch.device, dtype: torch.dtype) -> MakeLinear:
-    """How packed matrices, of 4 bits and of 8, are made on this device: by what was tried there."""
+    """How packed matrices of every form are made on this device: by what was tried there."""
     found = find_int4_product(device, dtype)
     if found is None:
         logger.warning(
@@ -96,10 +96,10 @@ def find_int4_product(
         return None
     make = partial(Int4Linear, dtype=dtype, device=device, form=form)
     by_operator, by_blocks = (partial(make, many_by_operator=is_so) for is_so in (True, False))
-    if not all(_multiplies(by_operator, bits, device, dtype) for bits in (4, 8)):
+    if not all(_multiplies(by_operator, bits, device, dtype) for bits in ZERO_POINT):
         logger.warning("int4 product is missing or wrong device=%s dtype=%s", device, dtype)
         return None
-    if not all(_multiplies(by_blocks, bits, device, dtype) for bits in (4, 8)):
+    if not all(_multiplies(by_blocks, bits, device, dtype) for bits in ZERO_POINT):
         logger.info("int4 weights stand in an unknown order and stay packed device=%s", device)
         return Int4Product(form, many_by_operator=True)
     try:

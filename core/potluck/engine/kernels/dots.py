@@ -32,7 +32,7 @@ class Dot(Protocol):
 
 
 def make_dot(path: Path, bits: int) -> Dot:
-    """The dot product that the path's processors have, for weights of so many bits."""
+    """The dot product that the path's processors have, for unsigned integers of 4 or 8 bits."""
     match path.dot:
         case "vnni512":
             return Vnni(bits, lanes=16)

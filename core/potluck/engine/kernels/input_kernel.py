@@ -40,6 +40,7 @@ from potluck.engine.kernels.layout import (
     RECORD_BYTES,
     RECORD_SUM,
     RECORD_VALUES,
+    RECORD_WORTH,
     TILE,
     TILES,
 )
@@ -149,6 +150,7 @@ def _emit_record(module: ir.Module, name: str, path: Path) -> ir.Function:
     e.put(scale, record)
     negative = e.sub(constant(I32, 0), e.reduce("add", integers))
     e.put(negative, e.at(record, RECORD_SUM))
+    e.put(e.fmul(e.sitofp(negative, F32), scale), e.at(record, RECORD_WORTH))
     e.put(emit_bytes(e, integers), e.at(record, RECORD_VALUES))
     e.ret_void()
     return function

@@ -26,6 +26,7 @@ from potluck.engine.kernels.input_kernel import (
     emit_quantise,
 )
 from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
+from potluck.engine.kernels.layout import ZERO_POINT
 from potluck.engine.kernels.packing_kernel import emit_pack
 from potluck.engine.kernels.paths import PATHS, Path, host_triple
 from potluck.engine.kernels.pool_kernel import emit_run, emit_serve
@@ -54,14 +55,10 @@ _EMITTERS: Mapping[str, Emit] = {
     "silu_quantise": partial(emit_gated_quantise, activation="silu"),
     "gelu_pytorch_tanh_quantise": partial(emit_gated_quantise, activation="gelu_pytorch_tanh"),
     "norm_quantise": emit_norm_quantise,
-    "product4": partial(emit_product, bits=4),
-    "product8": partial(emit_product, bits=8),
-    "pack4": partial(emit_pack, bits=4),
-    "pack8": partial(emit_pack, bits=8),
-    "piece4": partial(emit_product_piece, bits=4),
-    "piece8": partial(emit_product_piece, bits=8),
-    "take4": partial(emit_take, bits=4),
-    "take8": partial(emit_take, bits=8),
+    **{f"product{bits}": partial(emit_product, bits=bits) for bits in ZERO_POINT},
+    **{f"pack{bits}": partial(emit_pack, bits=bits) for bits in ZERO_POINT},
+    **{f"piece{bits}": partial(emit_product_piece, bits=bits) for bits in ZERO_POINT},
+    **{f"take{bits}": partial(emit_take, bits=bits) for bits in ZERO_POINT},
     "serve": emit_serve,
     "run": emit_run,
     "read": emit_read,

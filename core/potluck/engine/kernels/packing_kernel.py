@@ -4,13 +4,16 @@ A block of 16 rows x 32 inputs is read row by row and transposed, so that the 16
 vectors and all 16 scales are found at once. With 8 bits the scale is largest / 127. With 4 bits, integers
 from -8 to 7, several scales that map the largest number near -8 are tried; of each one's integers q, the
 scale that fits best is Σ w q / Σ q q, the squared error left is Σ w w - (Σ w q)² / Σ q q, and the
-scale with the least is taken.
+scale with the least is taken. With offsets, several ranges that map the least number near 0 and the largest
+near 15 are tried, and of each one's integers scale and offset are those of the line that fits best: with
+u = w - least, the scale is (32 Σ u q - Σ u Σ q) / (32 Σ q q - (Σ q)²).
 
 All arithmetic is exact IEEE 754 in a fixed order: every processor, and the reference in torch, packs
 the same weights into the same bytes. What is not finite cannot be packed: the kernel says so.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -32,16 +35,22 @@ from potluck.engine.kernels.layout import (
     GROUP,
     LARGEST,
     LARGEST_SCALE,
+    LIMITS,
+    MOST_STEPS,
     NOTHING,
     QUAD,
     ROWS,
     SCALES_BYTES,
+    TRIED_RANGES,
     TRIED_STEPS,
     VECTOR,
     ZERO_POINT,
     group_bytes,
+    has_offsets,
+    payload_start,
 )
 from potluck.engine.kernels.paths import Path
+from potluck.model.schemes import INTEGER_BITS, OFFSET_BITS
 
 # source, its kind, numbers from one row to the next, groups, blocks, packed → 1 if all was finite
 PACK = ir.FunctionType(I32, [POINTER, I32, I64, I64, I64, POINTER])
@@ -106,22 +115,34 @@ def _read_square(
 
 
 def _pack_group(e: Emitter, bits: int, columns: Value, target: Value) -> Value:
-    """Write 16 scales and the integers; returns the largest magnitudes, as bits."""
+    """Write 16 scales, offsets if there are any, and the integers.
+
+    Returns:
+        The largest magnitudes, as bits.
+    """
     signed, largest = _largest(e, columns)
     is_nothing = e.fcmp_ordered("<", e.bitcast(largest, _WIDE), constant(_WIDE, NOTHING))
     zero = constant(_WIDE, 0.0)
-    if bits == 8:
+    offset = None
+    if has_offsets(bits):
+        scale, offset = _best_line(e, columns)
+        offset = _put_half(e, offset, e.at(target, SCALES_BYTES))
+    elif bits == 8:
         scale = e.fdiv(e.bitcast(largest, _WIDE), constant(_WIDE, float(LARGEST)))
     else:
         scale = _best_scale(e, columns, signed)
-    scale = e.limit(e.select(is_nothing, zero, scale), -LARGEST_SCALE, LARGEST_SCALE)
-    half = e.to_half(scale)
-    e.put(half, target)
-    scale = e.from_half(e.bitcast(half, vector(ir.HalfType(), ROWS)))
+    scale = _put_half(e, e.select(is_nothing, zero, scale), target)
     is_zero = e.fcmp_ordered("==", scale, zero)
     inverse = e.select(is_zero, zero, e.fdiv(constant(_WIDE, 1.0), scale))
-    _write_integers(e, bits, columns, inverse, e.at(target, SCALES_BYTES))
+    _write_integers(e, bits, columns, (inverse, offset), e.at(target, payload_start(bits)))
     return largest
+
+
+def _put_half(e: Emitter, numbers: Value, address: Value) -> Value:
+    """Write numbers as f16; returns what is written, as f32."""
+    half = e.to_half(e.limit(numbers, -LARGEST_SCALE, LARGEST_SCALE))
+    e.put(half, address)
+    return e.from_half(e.bitcast(half, vector(ir.HalfType(), ROWS)))
 
 
 def _largest(e: Emitter, columns: Value) -> tuple[Value, Value]:
@@ -158,31 +179,108 @@ def _fit(e: Emitter, columns: Value, inverse: Value) -> tuple[Value, Value]:
     zero = constant(_WIDE, 0.0)
     fit, norm = e.variable(zero), e.variable(zero)
     for number in _each_column(e, columns):
-        integer = _integer(e, 4, number, inverse)
+        integer = _integer(e, 4, e.fmul(number, inverse))
         fit.value = e.fadd(fit.value, e.fmul(number, integer))
         norm.value = e.fadd(norm.value, e.fmul(integer, integer))
     return fit.value, norm.value
 
 
-def _integer(e: Emitter, bits: int, number: Value, inverse: Value) -> Value:
+def _best_line(e: Emitter, columns: Value) -> tuple[Value, Value]:
+    """With offsets: try ranges; of the one whose integers fit best, the scale and offset that fit them best."""
+    zero = constant(_WIDE, 0.0)
+    least, span = _range(e, columns)
+    best_scale, best_offset = e.variable(zero), e.variable(e.fsub(zero, least))
+    best_gain = e.variable(constant(_WIDE, -1.0))
+    ranges = e.table("ranges", TRIED_RANGES)
+    with e.loop(0, constant(I64, len(TRIED_RANGES))) as index:
+        steps = e.splat(e.fetch(e.at(ranges, index, 4), F32), ROWS)
+        half_of_more = e.fmul(e.fsub(steps, constant(_WIDE, MOST_STEPS)), constant(_WIDE, 0.5))
+        line = _fit_line(e, columns, least, e.fdiv(steps, span), half_of_more)
+        is_better = e.and_(line.is_one, e.fcmp_ordered(">", line.gain, best_gain.value))
+        best_scale.value = e.select(is_better, line.scale, best_scale.value)
+        best_offset.value = e.select(is_better, line.offset, best_offset.value)
+        best_gain.value = e.select(is_better, line.gain, best_gain.value)
+    is_flat = e.fcmp_ordered("<", span, constant(_WIDE, NOTHING))
+    scale = e.select(is_flat, zero, best_scale.value)
+    return scale, e.select(is_flat, e.fsub(zero, least), best_offset.value)
+
+
+def _range(e: Emitter, columns: Value) -> tuple[Value, Value]:
+    """The least number of each row, and how far the largest is above it."""
+    infinite = constant(_WIDE, float("inf"))
+    least, most = e.variable(infinite), e.variable(e.fsub(constant(_WIDE, 0.0), infinite))
+    for number in _each_column(e, columns):
+        least.value = e.select(e.fcmp_ordered("<", number, least.value), number, least.value)
+        most.value = e.select(e.fcmp_ordered(">", number, most.value), number, most.value)
+    return least.value, e.fsub(most.value, least.value)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """value = scale x integer - offset; if it is one, which it is not where all integers are the same."""
+
+    scale: Value
+    offset: Value
+    gain: Value  # the more, the smaller the squared error
+    is_one: Value
+
+
+def _fit_line(
+    e: Emitter, columns: Value, least: Value, inverse: Value, half_of_more: Value
+) -> _Line:
+    """What fits best the integers that this inverse scale gives."""
+    zero, count = constant(_WIDE, 0.0), constant(_WIDE, float(GROUP))
+    q_sum, qq_sum, u_sum, uq_sum = (e.variable(zero) for _ in range(4))
+    for number in _each_column(e, columns):
+        above = e.fsub(number, least)
+        integer = _integer(e, OFFSET_BITS, e.fsub(e.fmul(above, inverse), half_of_more))
+        q_sum.value = e.fadd(q_sum.value, integer)
+        qq_sum.value = e.fadd(qq_sum.value, e.fmul(integer, integer))
+        u_sum.value = e.fadd(u_sum.value, above)
+        uq_sum.value = e.fadd(uq_sum.value, e.fmul(above, integer))
+    norm = e.fsub(e.fmul(count, qq_sum.value), e.fmul(q_sum.value, q_sum.value))
+    fit = e.fsub(e.fmul(count, uq_sum.value), e.fmul(u_sum.value, q_sum.value))
+    scale = e.fdiv(fit, norm)
+    start = e.fdiv(e.fsub(u_sum.value, e.fmul(scale, q_sum.value)), count)
+    return _Line(
+        scale=scale,
+        offset=e.fsub(zero, e.fadd(least, start)),
+        gain=e.fmul(fit, scale),
+        is_one=e.fcmp_ordered(">", norm, zero),
+    )
+
+
+def _integer(e: Emitter, bits: int, steps: Value) -> Value:
     """The nearest integer, as f32. 8 bits leave -128 out, so that a sign can be moved."""
-    least, most = (-8, 7) if bits == 4 else (-LARGEST, LARGEST)
-    return e.rounded(e.limit(e.fmul(number, inverse), least, most))
+    return e.rounded(e.limit(steps, *LIMITS[bits]))
 
 
-def _write_integers(e: Emitter, bits: int, columns: Value, inverse: Value, payload: Value) -> None:
-    """The integers plus their zero point, four inputs to each 32 bits of a row."""
+def _write_integers(
+    e: Emitter, bits: int, columns: Value, line: tuple[Value, Value | None], payload: Value
+) -> None:
+    """The integers plus their zero point, four inputs to each 32 bits of a row.
+
+    Args:
+        e: what they are written with.
+        bits: of the form.
+        columns: the numbers.
+        line: the inverse of their scale, and their offset, if the form has any.
+        payload: where they go.
+    """
+    inverse, offset = line
 
     def quad(number: int) -> Value:
         packed = constant(_BITS, 0)
         for place in range(QUAD):
-            integer = _integer(e, bits, _column(e, columns, QUAD * number + place), inverse)
+            column = _column(e, columns, QUAD * number + place)
+            above = column if offset is None else e.fadd(column, offset)
+            integer = _integer(e, bits, e.fmul(above, inverse))
             unsigned = e.fptosi(e.fadd(integer, constant(_WIDE, ZERO_POINT[bits])), _BITS)
             packed = e.or_(packed, e.shl(unsigned, constant(_BITS, 8 * place)))
         return packed
 
     quads = GROUP // QUAD
-    if bits == 8:
+    if INTEGER_BITS[bits] == 8:
         vectors = [quad(number) for number in range(quads)]
     else:
         half = quads // 2

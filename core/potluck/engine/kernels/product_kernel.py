@@ -2,7 +2,8 @@
 
 For each block of 16 rows and tile of tokens: for each group of 32 inputs, unpack the weights once, sum
 weight x input as integers for each token, and add sum x scale of the weights x scale of the input to
-the token's 16 f32 totals. One token reads the weights as fast as memory gives them; with many, a
+the token's 16 f32 totals; then offset x what minus the sum of the inputs is worth, where there are offsets.
+One token reads the weights as fast as memory gives them; with many, a
 block stays in the processor's first cache while a panel of tokens passes by.
 """
 
@@ -37,15 +38,19 @@ from potluck.engine.kernels.layout import (
     RECORD_BYTES,
     RECORD_SUM,
     RECORD_VALUES,
+    RECORD_WORTH,
     ROWS,
     SCALES_BYTES,
     TILES,
     VECTOR,
     group_bytes,
     groups_of,
+    has_offsets,
+    payload_start,
 )
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import PIECE
+from potluck.model.schemes import INTEGER_BITS
 
 # Ahead; 4 bits: 34 GB/s without, 35 at 2048, 38 at 4096, 40 at 8192, 42 only reading. No faster were:
 # several groups at a time, loads of whole cache lines, two streams, fewer lines, the second cache only.
@@ -78,8 +83,8 @@ def emit_product(
         e.call(finish, [total, out, addend, kind, rows, stride, block, token])
 
     kernel = _Kernel(
-        e=e, dot=make_dot(path, bits), bits=bits, weights=weights, inputs=inputs, groups=groups,
-        store=store,
+        e=e, dot=make_dot(path, INTEGER_BITS[bits]), bits=bits, weights=weights, inputs=inputs,
+        groups=groups, store=store,
     )  # fmt: skip
     with e.loop(0, tokens, PANEL) as start:
         end = e.add(start, constant(I64, PANEL))
@@ -189,7 +194,8 @@ class _Kernel:
         with e.loop(0, self.groups) as group:
             here = e.at(weights, group, group_bytes(self.bits))
             record = e.at(records, group, tile * RECORD_BYTES)
-            scales = e.from_half(e.bitcast(e.fetch(here, vector(I16, ROWS)), vector(F16, ROWS)))
+            scales = self._halves(here)
+            offsets = self._halves(e.at(here, SCALES_BYTES)) if has_offsets(self.bits) else None
             tokens = [e.at(record, member * RECORD_BYTES) for member in members]
             prefetches = members.start == 0 and (self.bits, tile) != _RUNS_AHEAD
             sums = self._sums(here, tokens, prefetches=prefetches)
@@ -197,8 +203,16 @@ class _Kernel:
                 scale = e.fmul(scales, e.splat(e.fetch(address, F32), ROWS))
                 value = e.sitofp(sum_, vector(F32, ROWS))
                 total.value = e.multiply_add(value, scale, total.value)
+                if offsets is not None:
+                    minus_sum = e.splat(e.fetch(e.at(address, RECORD_WORTH), F32), ROWS)
+                    total.value = e.multiply_add(offsets, minus_sum, total.value)
         for member, total in zip(members, totals, strict=True):
             self.store(total.value, block, e.add(token, constant(I64, member)))
+
+    def _halves(self, address: Value) -> Value:
+        """16 numbers of f16, as f32."""
+        e = self.e
+        return e.from_half(e.bitcast(e.fetch(address, vector(I16, ROWS)), vector(F16, ROWS)))
 
     def _sums(self, here: Value, tokens: list[Value], *, prefetches: bool) -> list[Value]:
         """Σ weight x input of a group, as integers, for each token's record.
@@ -209,11 +223,12 @@ class _Kernel:
         states: list[State] = []
         for address in tokens:
             start = constant(I32, 0)
-            if dot.zero_point:  # the record has minus the sum of the inputs
+            # The record has minus the sum of the inputs.
+            if dot.zero_point and not has_offsets(self.bits):
                 start = e.fetch(e.at(address, RECORD_SUM), I32)
                 start = e.mul(start, constant(I32, dot.zero_point))
             states.append(dot.begin(e, e.splat(start, ROWS)))
-        for quad, weights in self._unpacked(e.at(here, SCALES_BYTES)):
+        for quad, weights in self._unpacked(e.at(here, payload_start(self.bits))):
             if prefetches:
                 self._prefetch(here, quad)
             for index, address in enumerate(tokens):
@@ -224,7 +239,7 @@ class _Kernel:
     def _unpacked(self, payload: Value) -> Iterator[tuple[int, Value]]:
         """A group's vectors of weights, each with the number of its four inputs."""
         e, bytes_ = self.e, vector(I8, VECTOR)
-        if self.bits == 8:
+        if INTEGER_BITS[self.bits] == 8:
             for quad in range(GROUP // QUAD):
                 yield quad, e.fetch(e.at(payload, VECTOR * quad), bytes_)
             return

@@ -15,20 +15,27 @@ from potluck.engine.kernels.layout import (
     GROUP,
     LARGEST,
     LARGEST_SCALE,
+    LIMITS,
+    MOST_STEPS,
     NOTHING,
     QUAD,
     RECORD_SUM,
     RECORD_VALUES,
+    RECORD_WORTH,
     ROWS,
     SCALES_BYTES,
+    TRIED_RANGES,
     TRIED_STEPS,
     VECTOR,
     ZERO_POINT,
     blocks_of,
     groups_of,
+    has_offsets,
+    payload_start,
 )
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 from potluck.model.config import Activation
+from potluck.model.schemes import INTEGER_BITS, OFFSET_BITS
 
 _ROWS_AT_ONCE = 1024  # of weights dequantised for a product: 8 MB at a width of 2048
 
@@ -51,9 +58,11 @@ class ReferenceKernels(Kernels):
         scaled = (numbers * inverse[..., None]).nan_to_num(-LARGEST).clamp(-LARGEST, LARGEST)
         integers = scaled.round().to(torch.int8)
         sums = -integers.sum(-1, dtype=torch.int32)
+        worth = sums.float() * scale
         for which, records in made.tiles():
             records[..., :RECORD_SUM] = scale[which, :, None].view(torch.uint8)
-            records[..., RECORD_SUM:RECORD_VALUES] = sums[which, :, None].view(torch.uint8)
+            records[..., RECORD_SUM:RECORD_WORTH] = sums[which, :, None].view(torch.uint8)
+            records[..., RECORD_WORTH:RECORD_VALUES] = worth[which, :, None].view(torch.uint8)
             records[..., RECORD_VALUES:] = integers[which].view(torch.uint8)
         return made
 
@@ -72,14 +81,19 @@ class ReferenceKernels(Kernels):
         padded[: len(weight), : packed.width] = weight
         numbers = padded.view(blocks, ROWS, groups, GROUP)
         signed = _largest(numbers)  # (B, 16, G)
-        scale = signed.abs() / LARGEST if packed.bits == 8 else _best_scale(numbers, signed)
-        scale = torch.where(signed.abs() < NOTHING, 0.0, scale).clamp(-LARGEST_SCALE, LARGEST_SCALE)
-        half = scale.half()
-        inverse = torch.where(half == 0, 0.0, 1 / half.float())
-        integers = _integers(numbers, inverse, packed.bits) + ZERO_POINT[packed.bits]
-        target = packed.groups[first // ROWS :][:blocks]
-        target[..., :SCALES_BYTES] = half.transpose(1, 2).contiguous().view(torch.uint8)
-        target[..., SCALES_BYTES:] = _lay_out(integers.to(torch.uint8), packed.bits)
+        target, above = packed.groups[first // ROWS :][:blocks], numbers
+        if has_offsets(packed.bits):
+            scale, offset = _best_line(numbers)
+            offset = _put_half(offset, target[..., SCALES_BYTES : 2 * SCALES_BYTES])
+            above = numbers + offset[..., None]
+        else:
+            scale = signed.abs() / LARGEST if packed.bits == 8 else _best_scale(numbers, signed)
+        scale = torch.where(signed.abs() < NOTHING, 0.0, scale)
+        scale = _put_half(scale, target[..., :SCALES_BYTES])
+        inverse = torch.where(scale == 0, 0.0, 1 / scale)
+        integers = _integers(above * inverse[..., None], packed.bits) + ZERO_POINT[packed.bits]
+        payload = target[..., payload_start(packed.bits) :]
+        payload[:] = _lay_out(integers.to(torch.uint8), packed.bits)
         return bool(padded.isfinite().all())
 
     def _multiply(
@@ -103,7 +117,7 @@ def _largest(numbers: Tensor) -> Tensor:
 def _best_scale(numbers: Tensor, signed: Tensor) -> Tensor:
     best_scale, best_gain = torch.zeros_like(signed), torch.full_like(signed, -1.0)
     for steps in TRIED_STEPS:
-        integers = _integers(numbers, (-1 / signed) * steps, 4)
+        integers = _integers(numbers * ((-1 / signed) * steps)[..., None], 4)
         fit, norm = torch.zeros_like(signed), torch.zeros_like(signed)
         for number, integer in zip(numbers.unbind(-1), integers.unbind(-1), strict=True):
             fit, norm = fit + number * integer, norm + integer * integer  # in the kernel's order
@@ -114,9 +128,45 @@ def _best_scale(numbers: Tensor, signed: Tensor) -> Tensor:
     return best_scale
 
 
-def _integers(numbers: Tensor, inverse: Tensor, bits: int) -> Tensor:
-    least, most = (-8, 7) if bits == 4 else (-LARGEST, LARGEST)
-    return (numbers * inverse[..., None]).nan_to_num(0).clamp(least, most).round()
+def _best_line(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    least = torch.full_like(numbers[..., 0], torch.inf)
+    most = -least
+    for number in numbers.unbind(-1):
+        least, most = (
+            torch.where(number < least, number, least),
+            torch.where(number > most, number, most),
+        )
+    span, above = most - least, numbers - least[..., None]
+    best_scale, best_offset = torch.zeros_like(span), 0.0 - least
+    best_gain = torch.full_like(span, -1.0)
+    for steps in TRIED_RANGES:
+        inverse = torch.full_like(span, steps) / span
+        half_of_more = (torch.tensor(steps) - MOST_STEPS) * 0.5
+        integers = _integers(above * inverse[..., None] - half_of_more, OFFSET_BITS)
+        q, qq, u, uq = (torch.zeros_like(span) for _ in range(4))
+        for each, integer in zip(above.unbind(-1), integers.unbind(-1), strict=True):
+            q, qq = q + integer, qq + integer * integer
+            u, uq = u + each, uq + each * integer
+        norm, fit = GROUP * qq - q * q, GROUP * uq - u * q
+        scale = fit / norm
+        offset = 0.0 - (least + (u - scale * q) / GROUP)
+        is_better = (norm > 0) & (fit * scale > best_gain)
+        best_scale = torch.where(is_better, scale, best_scale)
+        best_offset = torch.where(is_better, offset, best_offset)
+        best_gain = torch.where(is_better, fit * scale, best_gain)
+    is_flat = span < NOTHING
+    return torch.where(is_flat, 0.0, best_scale), torch.where(is_flat, 0.0 - least, best_offset)
+
+
+def _put_half(numbers: Tensor, target: Tensor) -> Tensor:
+    """Write (B, 16, G) as f16; what is written, as f32."""
+    half = numbers.clamp(-LARGEST_SCALE, LARGEST_SCALE).half()
+    target[:] = half.transpose(1, 2).contiguous().view(torch.uint8)
+    return half.float()
+
+
+def _integers(steps: Tensor, bits: int) -> Tensor:
+    return steps.nan_to_num(0).clamp(*LIMITS[bits]).round()
 
 
 def _lay_out(integers: Tensor, bits: int) -> Tensor:
@@ -124,7 +174,7 @@ def _lay_out(integers: Tensor, bits: int) -> Tensor:
     blocks, _, groups, _ = integers.shape
     quads = integers.unflatten(-1, (GROUP // QUAD, QUAD)).permute(0, 2, 3, 1, 4)  # (B, G, 8, 16, 4)
     vectors = quads.reshape(blocks, groups, -1, VECTOR)
-    if bits == 4:
+    if INTEGER_BITS[bits] == 4:
         low, high = vectors.chunk(2, 2)
         vectors = low | high << 4
     return vectors.flatten(2)

@@ -24,8 +24,11 @@ from potluck.engine.kernels.layout import (
     VECTOR,
     ZERO_POINT,
     group_bytes,
+    has_offsets,
+    payload_start,
 )
 from potluck.engine.kernels.paths import Path
+from potluck.model.schemes import INTEGER_BITS
 
 # weights, groups, row, what each number is multiplied with, out: 32 f32 for each group
 TAKE = ir.FunctionType(VOID, [POINTER, I64, I64, F32, POINTER])
@@ -41,24 +44,32 @@ def emit_take(module: ir.Module, name: str, path: Path, bits: int) -> ir.Functio
     with e.loop(0, groups) as group:
         index = e.add(e.mul(block, groups), group)
         here = e.at(weights, index, group_bytes(bits))
-        scales = e.from_half(e.bitcast(e.fetch(here, vector(I16, ROWS)), vector(F16, ROWS)))
-        scale = e.splat(e.extract_element(scales, e.trunc(lane, I32)), QUAD)
-        payload = e.at(e.at(here, SCALES_BYTES), lane, QUAD)
+        scale = _own(e, here, lane)
+        offset = _own(e, e.at(here, SCALES_BYTES), lane) if has_offsets(bits) else None
+        payload = e.at(e.at(here, payload_start(bits)), lane, QUAD)
         numbers = e.at(out, group, 4 * GROUP)
-        for vector_ in range((group_bytes(bits) - SCALES_BYTES) // VECTOR):
+        for vector_ in range((group_bytes(bits) - payload_start(bits)) // VECTOR):
             raw = e.fetch(e.at(payload, VECTOR * vector_), vector(I8, QUAD))
             for quad, integers in _unpacked(e, raw, vector_, bits):
-                value = e.fmul(e.fmul(integers, scale), factor)
-                e.put(value, e.at(numbers, 4 * QUAD * quad))
+                value = e.fmul(integers, scale)
+                if offset is not None:
+                    value = e.fsub(value, offset)
+                e.put(e.fmul(value, factor), e.at(numbers, 4 * QUAD * quad))
     e.ret_void()
     return function
+
+
+def _own(e: Emitter, halves: Value, lane: Value) -> Value:
+    """The number of one row among 16 of f16, in each lane."""
+    numbers = e.from_half(e.bitcast(e.fetch(halves, vector(I16, ROWS)), vector(F16, ROWS)))
+    return e.splat(e.extract_element(numbers, e.trunc(lane, I32)), QUAD)
 
 
 def _unpacked(e: Emitter, raw: Value, vector_: int, bits: int) -> list[tuple[int, Value]]:
     """Four neighbouring weights, or eight of 4 bits, each four with the number of their inputs."""
     half = GROUP // QUAD // 2
     parts = [(vector_, raw)]
-    if bits == 4:
+    if INTEGER_BITS[bits] == 4:
         four = constant(raw.type, 4)
         parts = [
             (vector_, e.and_(raw, constant(raw.type, 15))),

@@ -21,10 +21,13 @@ from potluck.engine.kernels.layout import (
     blocks_of,
     group_bytes,
     groups_of,
+    has_offsets,
     input_bytes,
     packed_bytes,
+    payload_start,
     tiles_of,
 )
+from potluck.model.schemes import INTEGER_BITS
 
 _HUGE_PAGE = 1 << 21
 _TOGETHER = 1 << 28  # bytes that are mapped at a time; those that nobody writes to take no memory
@@ -32,7 +35,7 @@ _TOGETHER = 1 << 28  # bytes that are mapped at a time; those that nobody writes
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
-    """A matrix of (rows, width) in 4 or 8 bits, as `layout` says it lies in memory."""
+    """A matrix of (rows, width) in 4 or 8 bits, perhaps with offsets, as `layout` says it lies in memory."""
 
     data: Tensor  # uint8, `packed_bytes` of them
     rows: int
@@ -68,30 +71,42 @@ class PackedWeight:
         """What the rows from first to last are worth, (rows, width), f32."""
         last = self.rows if last is None else last
         groups = self.groups[first // ROWS : blocks_of(last)]  # (B, G, bytes)
-        scales = groups[..., :SCALES_BYTES].contiguous().view(torch.float16).float()  # (B, G, 16)
-        payload = groups[..., SCALES_BYTES:].unflatten(-1, (-1, VECTOR))  # (B, G, V, 64)
-        if self.bits == 4:
+        scales, offsets = self._factors(groups)  # (B, G, 16)
+        payload = groups[..., payload_start(self.bits) :].unflatten(
+            -1, (-1, VECTOR)
+        )  # (B, G, V, 64)
+        if INTEGER_BITS[self.bits] == 4:
             payload = torch.cat((payload & 15, payload >> 4), 2)  # (B, G, 8, 64)
         integers = payload.to(torch.int32) - ZERO_POINT[self.bits]
         quads = integers.unflatten(-1, (ROWS, QUAD))  # (B, G, 8, 16, 4)
         blocks, groups_, *_ = quads.shape
         by_row = quads.permute(0, 3, 1, 2, 4).reshape(blocks, ROWS, groups_, GROUP)
         values = by_row.float() * scales.transpose(1, 2)[..., None]  # (B, 16, G, 32)
+        if offsets is not None:
+            values -= offsets.transpose(1, 2)[..., None]
         start = first % ROWS
         return values.reshape(blocks * ROWS, -1)[start : start + last - first, : self.width]
 
     def take(self, rows: Tensor) -> Tensor:
         """What these rows (n,) are worth, (n, width), f32; of their blocks nothing else is unpacked."""
         groups, each = self.groups[rows // ROWS], torch.arange(len(rows))  # (n, G, bytes)
-        scales = groups[..., :SCALES_BYTES].contiguous().view(torch.float16)  # (n, G, 16)
-        payload = groups[..., SCALES_BYTES:].unflatten(-1, (-1, ROWS, QUAD))  # (n, G, V, 16, 4)
+        scales, offsets = self._factors(groups)  # (n, G, 16)
+        payload = groups[..., payload_start(self.bits) :].unflatten(-1, (-1, ROWS, QUAD))
         row = rows % ROWS
-        own, scale = payload[each, :, :, row], scales[each, :, row].float()  # (n, G, V, 4), (n, G)
-        if self.bits == 4:
+        own, scale = payload[each, :, :, row], scales[each, :, row]  # (n, G, V, 4), (n, G)
+        if INTEGER_BITS[self.bits] == 4:
             own = torch.cat((own & 15, own >> 4), 2)
         integers = own.to(torch.int32) - ZERO_POINT[self.bits]
         values = integers.flatten(2).float() * scale[..., None]  # (n, G, 32)
+        if offsets is not None:
+            values -= offsets[each, :, row][..., None]
         return values.flatten(1)[:, : self.width]
+
+    def _factors(self, groups: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Scales and offsets of the rows of these groups, (…, 16), f32."""
+        count = 2 if has_offsets(self.bits) else 1
+        halves = groups[..., : count * SCALES_BYTES].contiguous().view(torch.float16).float()
+        return halves[..., :ROWS], halves[..., ROWS:] if count > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
