@@ -93,7 +93,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "llama, whole blocks": ("Llama", {"intermediate_size": 80, "head_dim": 16}),
     "llama, whole groups": ("Llama", {"hidden_size": 64, "intermediate_size": 96}),
-    "llama, blocks of 256": ("Llama", {"hidden_size": 256, "intermediate_size": 512}),
     "llama, no shared key heads": ("Llama", {"num_key_value_heads": 4}),
     "llama, biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
     "llama 3 scaling": ("Llama", {"rope_parameters": LLAMA_3, "head_dim": 32}),
@@ -200,6 +199,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "falcon 3": ("Llama", {"head_dim": 20, "num_key_value_heads": 1, "intermediate_size": 100}),
 }
+WIDE_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    # For GGUF's larger blocks. Rounding adds up to more than the others are compared by.
+    "llama, blocks of 256": ("Llama", {"hidden_size": 256, "intermediate_size": 512}),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +305,7 @@ def make_model(
     changes: Mapping[str, Any] | None = None,
 ) -> Reference:
     """Write a random model of this variant, or nearly, into the folder, as the Hub has them."""
-    family, fields = VARIANTS[variant]
+    family, fields = {**VARIANTS, **WIDE_VARIANTS}[variant]
     model = _random_model(family, {**fields, **(changes or {})})
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
