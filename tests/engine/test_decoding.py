@@ -109,6 +109,12 @@ def make_step(weights: StageWeights, position: int, tokens: int) -> Step:
     return Step(position, tokens, rotaries, CPU)
 
 
+def random_tokens(weights: StageWeights) -> Tensor:
+    """Hidden states (T, D), the same whether or not a model was made just before."""
+    seeded = torch.Generator().manual_seed(0)
+    return torch.randn(TOKENS, weights.config.hidden_size, generator=seeded)
+
+
 def run_tokens(weights: StageWeights, tokens: Tensor) -> Tensor:
     """Hidden states (T, D) → (T, D), one after the other through the runs."""
     caches, outputs = make_caches(weights), list[Tensor]()
@@ -138,7 +144,7 @@ def test_runs_and_chunks_compute_what_torch_does(
     make: Load, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:
     weights, plain = load(make(variant)), load_for_torch(make(variant), monkeypatch)
-    tokens = torch.randn(TOKENS, weights.config.hidden_size)
+    tokens = random_tokens(weights)
     given = tokens.clone()
 
     one_by_one = run_tokens(weights, tokens)
@@ -158,7 +164,7 @@ def test_a_token_of_16_bits_is_as_exact_through_runs_as_through_layers(
     make: Load, variant: str, scheme: Scheme
 ) -> None:
     weights, exact = load(make(variant), scheme), load(make(variant), "f32")
-    tokens = torch.randn(TOKENS, weights.config.hidden_size).to(weights.dtype)
+    tokens = random_tokens(weights).to(weights.dtype)
 
     one_by_one = run_tokens(weights, tokens)
 
@@ -176,7 +182,7 @@ def test_caches_of_int8_compute_what_torch_does_with_them(
 ) -> None:
     monkeypatch.setattr("potluck.engine.builder.cache_dtype", lambda *_: torch.int8)
     weights, plain = load(make(variant)), load_for_torch(make(variant), monkeypatch)
-    tokens = torch.randn(TOKENS, weights.config.hidden_size)
+    tokens = random_tokens(weights)
 
     one_by_one = run_tokens(weights, tokens)
     in_chunks = run_chunks(weights, tokens, (14, 1, 9))
