@@ -229,9 +229,8 @@ def _answering(gpus: Sequence[Device]) -> list[Device]:
     for count, gpu in enumerate(gpus):
         try:
             return [gpu.now(), *gpus[count + 1 :]]
-        except (
-            RuntimeError
-        ) as error:  # another program has all of its memory, or it lost its driver
+        except RuntimeError as error:
+            # Another program has all of its memory, or it lost its driver.
             logger.warning("a GPU is left out device=%s reason=%s", gpu.torch_device, error)
     return []
 

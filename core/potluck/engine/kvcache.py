@@ -8,22 +8,21 @@ not fit even so is refused before anything is allocated: a system that promises 
 ends the process that believed it.
 """
 
-import mmap
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from math import prod
+from mmap import PAGESIZE
 
 import torch
 from torch import Tensor
 
 from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantise_heads
 from potluck.engine.memory import release
+from potluck.engine.pages import map_pages
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.ids import SessionId
 
 GRANULE = 256  # tokens; a short chat fits the first one, and few sizes mean little fragmentation
-_HUGE_PAGE = 1 << 21
 
 
 class LayerCache:
@@ -69,7 +68,7 @@ class LayerCache:
         if grown.device.type == "cpu":
             # A page is not ours before it was written, and who asks what is free must not be told
             # that it still is. 0.4 s for each gigabyte, which writing tokens would take later.
-            grown.view(torch.uint8).view(-1)[:: mmap.PAGESIZE].zero_()
+            grown.view(torch.uint8).view(-1)[::PAGESIZE].zero_()
         grown[:, :, :length].copy_(self._both[:, :, :length])
         self._set(grown)
 
@@ -241,23 +240,10 @@ class CachePool:
 
 
 def _empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Memory that goes back to the system with the tensor, where glibc would keep it for later.
-
-    In huge pages as far as it fills any: fewer to ask for, and to look up while attention reads them.
-    """
-    nbytes = prod(shape) * like.itemsize
-    if like.device.type != "cpu" or not nbytes or not hasattr(mmap, "MADV_HUGEPAGE"):
+    """Memory for a cache; of a CPU some that goes back with it, where glibc would keep it for later."""
+    if like.device.type != "cpu":
         return like.new_empty(shape)
-    try:
-        memory = mmap.mmap(-1, nbytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise MemoryError(f"no memory for {nbytes} bytes of cache") from error
-    mapped = torch.frombuffer(memory, dtype=torch.uint8)
-    start = -mapped.data_ptr() % _HUGE_PAGE
-    if whole := nbytes // _HUGE_PAGE * _HUGE_PAGE:
-        with suppress(OSError):  # a kernel may be built without them
-            memory.madvise(mmap.MADV_HUGEPAGE, start, whole)
-    return mapped[start : start + nbytes].view(like.dtype).view(shape)
+    return map_pages(prod(shape) * like.itemsize).view(like.dtype).view(shape)
 
 
 def _round_up(tokens: int) -> int:

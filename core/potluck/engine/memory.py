@@ -48,9 +48,8 @@ def release(device: torch.device) -> None:
         case "cuda":
             try:
                 torch.cuda.empty_cache()
-            except (
-                RuntimeError
-            ) as error:  # nothing depends on it, and the first error has to be heard
+            except RuntimeError as error:
+                # Nothing depends on it, and the error that led here is the one to be heard.
                 logger.warning("a GPU's memory cannot be given back: %s", error)
         case "mps":
             torch.mps.empty_cache()

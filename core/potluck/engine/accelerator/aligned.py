@@ -3,8 +3,8 @@
 Flash attention lets the last query stand at the last token, and torch's `causal_lower_right` leads to
 it. Its `is_causal` lets the first query stand at the first token instead, and with a mask it takes
 another way, which for heads that share keys holds all scores at once; where a window does need one,
-keys are expanded for that reason. Only GPUs of CUDA and ROCm have flash attention. On a CPU `causal_lower_right` is spelt out as a mask, which is how this class is
-tested; on a GPU it has not run.
+keys are expanded for that reason. Only GPUs of CUDA and ROCm have flash attention. On a CPU
+`causal_lower_right` is spelt out as a mask, which is how this class is tested; on a GPU it has not run.
 
 Imported only for a GPU: `torch.nn.attention.bias` brings torch's compiler along, which takes a second.
 """

@@ -44,11 +44,7 @@ _TOKENS = (1, 40)
 _TRIAL = 2048  # rows and width of what is timed
 _TRIAL_TOKENS = 256
 _ROUNDS = 3
-_HEADS = (
-    64,
-    80,
-    128,
-)  # sizes that devices have kernels of their own for, and one that they have not
+_HEADS = (64, 80, 128)  # sizes that devices have kernels for, and one that they have not
 _WINDOW = 20
 _CHUNKS = (9, 24, 1, 1)  # tokens
 _CAPACITY = 64

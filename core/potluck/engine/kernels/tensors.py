@@ -1,8 +1,6 @@
 """Packed weights and quantised inputs as values, and what their numbers are worth."""
 
-import mmap
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -27,9 +25,9 @@ from potluck.engine.kernels.layout import (
     payload_start,
     tiles_of,
 )
+from potluck.engine.pages import HUGE_PAGE, map_pages
 from potluck.model.schemes import INTEGER_BITS
 
-_HUGE_PAGE = 1 << 21
 _TOGETHER = 1 << 28  # bytes that are mapped at a time; those that nobody writes to take no memory
 
 
@@ -54,7 +52,7 @@ class PackedWeight:
     ) -> "PackedWeight":
         """Memory for such a matrix, to be filled by `Kernels.pack_rows`."""
         nbytes = packed_bytes(rows, width, bits)
-        data = _pages(nbytes)[:nbytes] if arena is None else arena.allocate(nbytes)
+        data = map_pages(nbytes) if arena is None else arena.allocate(nbytes)
         return cls(data, rows, width, bits)
 
     @property
@@ -194,22 +192,7 @@ class Arena:
             MemoryError: there are not as many.
         """
         if nbytes > len(self._free):
-            self._free = _pages(max(nbytes, _TOGETHER))
+            whole = -(-nbytes // HUGE_PAGE) * HUGE_PAGE
+            self._free = map_pages(max(whole, _TOGETHER))
         taken, self._free = self._free[:nbytes], self._free[-(-nbytes // VECTOR) * VECTOR :]
         return taken
-
-
-def _pages(nbytes: int) -> Tensor:
-    """Memory that is taken when it is written to, in huge pages if it fills any."""
-    if nbytes < _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(nbytes, dtype=torch.uint8)
-    whole = -(-nbytes // _HUGE_PAGE) * _HUGE_PAGE
-    try:
-        memory = mmap.mmap(-1, whole + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise MemoryError(f"no memory for {nbytes} bytes of weights") from error
-    with suppress(OSError):  # a kernel may be built without them
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    mapped = torch.frombuffer(memory, dtype=torch.uint8)
-    start = -mapped.data_ptr() % _HUGE_PAGE
-    return mapped[start : start + whole]

@@ -1,0 +1,32 @@
+"""Memory for weights and caches, asked of the system itself: in huge pages, and given back at once."""
+
+import mmap
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+
+HUGE_PAGE = 1 << 21
+
+
+def map_pages(nbytes: int) -> Tensor:
+    """So many bytes, uint8, which the system has back as soon as no tensor holds them.
+
+    Where it has them, in huge pages as far as these fill any: fewer to ask for, and to look up while a
+    product or attention reads them. Memory is taken when it is written to.
+
+    Raises:
+        MemoryError: there are not as many.
+    """
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(nbytes, dtype=torch.uint8)
+    try:
+        memory = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"no memory for {nbytes} bytes") from error
+    mapped = torch.frombuffer(memory, dtype=torch.uint8)
+    start = -mapped.data_ptr() % HUGE_PAGE
+    if whole := nbytes // HUGE_PAGE * HUGE_PAGE:
+        with suppress(OSError):  # a kernel may be built without them
+            memory.madvise(mmap.MADV_HUGEPAGE, start, whole)
+    return mapped[start : start + nbytes]
