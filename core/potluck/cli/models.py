@@ -367,6 +367,6 @@ def demo(options: argparse.Namespace) -> int:
     put(
         f"Measured: first token after {told.time_to_first_token_s:.2f} s,"
         f" then {told.tokens_per_s:.1f} tokens/s"
-        f" ({told.plan.predicted_tokens_per_s:.1f} predicted)."
+        f" ({told.plan.predicted_tokens_per_s:.1f} predicted for three computers; here they share one)."
     )
     return 0
