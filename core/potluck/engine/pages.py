@@ -18,15 +18,18 @@ def map_pages(nbytes: int) -> Tensor:
     Raises:
         MemoryError: there are not as many.
     """
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
+    if nbytes == 0 or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(nbytes, dtype=torch.uint8)
+    in_huge = nbytes // HUGE_PAGE * HUGE_PAGE
+    to_align = HUGE_PAGE if in_huge else 0
     try:
-        memory = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = mmap.mmap(-1, nbytes + to_align, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(f"no memory for {nbytes} bytes") from error
     mapped = torch.frombuffer(memory, dtype=torch.uint8)
+    if not in_huge:
+        return mapped
     start = -mapped.data_ptr() % HUGE_PAGE
-    if whole := nbytes // HUGE_PAGE * HUGE_PAGE:
-        with suppress(OSError):  # a kernel may be built without them
-            memory.madvise(mmap.MADV_HUGEPAGE, start, whole)
+    with suppress(OSError):  # a kernel may be built without them
+        memory.madvise(mmap.MADV_HUGEPAGE, start, in_huge)
     return mapped[start : start + nbytes]

@@ -1,0 +1,56 @@
+import mmap
+from pathlib import Path
+
+import pytest
+
+from potluck.engine.pages import HUGE_PAGE, map_pages
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 4097, HUGE_PAGE - 1, HUGE_PAGE, 3 * HUGE_PAGE + 5])
+def test_as_many_bytes_as_asked_for_and_all_can_be_written(nbytes: int) -> None:
+    memory = map_pages(nbytes)
+
+    memory.fill_(0xA5)
+
+    assert memory.shape == (nbytes,)
+    assert bool((memory == 0xA5).all())
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="this system has no huge pages")
+def test_what_fills_a_huge_page_begins_at_one() -> None:
+    assert map_pages(HUGE_PAGE).data_ptr() % HUGE_PAGE == 0
+    assert map_pages(3 * HUGE_PAGE + 5).data_ptr() % HUGE_PAGE == 0
+
+
+def test_what_fills_no_huge_page_takes_none() -> None:
+    assert map_pages(HUGE_PAGE - 1).untyped_storage().nbytes() < HUGE_PAGE
+
+
+def test_a_system_without_huge_pages_has_memory_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
+
+    assert map_pages(HUGE_PAGE + 1).shape == (HUGE_PAGE + 1,)
+
+
+def test_more_than_there_can_be_is_no_memory() -> None:
+    with pytest.raises(MemoryError):
+        map_pages(1 << 60)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux tells what is resident")
+def test_the_system_has_it_back_when_no_tensor_holds_it() -> None:
+    before = mapped_bytes()
+    memory = map_pages(64 * HUGE_PAGE)
+    view = memory[5:]
+    del memory
+    assert mapped_bytes() >= before + 64 * HUGE_PAGE
+
+    del view
+
+    assert mapped_bytes() < before + 64 * HUGE_PAGE
+
+
+def mapped_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
