@@ -18,6 +18,7 @@ from potluck.wire.frame import Buffer
 from potluck.wire.messages import Address
 
 _READ_BYTES = 256 << 10  # of one system call; a decode step has 4 to 16 KiB
+_WRITE_BYTES = 256 << 10  # encrypted at once, while the kernel sends what was before
 _RECORD_BYTES = 16 << 10  # of one TLS record, at most
 
 
@@ -154,9 +155,10 @@ class SecureSocket:
         for piece in pieces:
             view = memoryview(piece)
             while view:
-                view = view[self.tls.write(view) :]
-        self._encrypted()
-        self.send_backlog()
+                view = view[self.tls.write(view[:_WRITE_BYTES]) :]
+                if view:
+                    self._hand_over()
+        self._hand_over()
 
     def send_backlog(self) -> None:
         """Send what the kernel did not take before.
@@ -176,6 +178,10 @@ class SecureSocket:
                 self._backlog[0] = data[sent:]
                 return
             self._backlog.popleft()
+
+    def _hand_over(self) -> None:
+        self._encrypted()
+        self.send_backlog()
 
     def _encrypted(self) -> None:
         if data := self._outgoing.read():
