@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import quantised_tensors as stored
 import torch
+from largest_tensor import LargestTensor
 from quantised_tensors import Quantised, random_matrix
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from potluck.engine.dequantise import StoredRows, fill_from_parts
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
@@ -178,20 +178,6 @@ def test_a_group_that_is_not_there_is_refused(index: int) -> None:
         fill_from_parts(TensorTarget(torch.empty(16, 64)), gptq(), made.parts)
 
 
-class LargestTensor(TorchDispatchMode):
-    """Notes how many numbers the largest tensor has that is made meanwhile."""
-
-    numbers = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
-        made = func(*args, **kwargs or {})
-        if isinstance(made, Tensor):
-            self.numbers = max(self.numbers, made.untyped_storage().nbytes() // made.itemsize)
-        return made
-
-
 @pytest.mark.parametrize(
     ("quantization", "make"),
     [
@@ -229,7 +215,7 @@ def test_a_group_wider_than_the_matrix_takes_no_more_memory(
             made.parts,
         )
 
-    assert largest.numbers <= 16 * filled.numel()
+    assert largest.nbytes <= 16 * filled.nbytes
     assert target == "packed" or torch.equal(filled, made.values)
 
 

@@ -5,10 +5,12 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from largest_tensor import LargestTensor
 from torch import Tensor
 
-from potluck.engine.linear import FloatLinear
-from potluck.engine.mlp import Experts, GatedMlp
+from potluck.engine.kernels import best_kernels
+from potluck.engine.linear import FloatLinear, PackedLinear
+from potluck.engine.mlp import Experts, GatedMlp, PackedMlp
 from potluck.engine.products import Products
 from potluck.model.config import Activation
 
@@ -112,6 +114,38 @@ def test_a_gated_mlp_uses_its_activation() -> None:
             FloatLinear(up, None, Products()), FloatLinear(torch.eye(1), None, Products()), name
         )
         assert mlp(x).item() == pytest.approx(function(x).item() * 2)
+
+
+def packed_mlp(width: int, size: int, biases: bool) -> PackedMlp:
+    kernels = best_kernels()
+
+    def linear(rows: int, columns: int) -> PackedLinear:
+        bias = torch.randn(rows) if biases else None
+        return PackedLinear(kernels.pack(torch.randn(rows, columns) / 8, 8), bias, kernels)
+
+    return PackedMlp(linear(2 * size, width), linear(width, size), "silu")
+
+
+@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize("tokens", [1, 63, 64, 65, 200])
+def test_many_tokens_go_through_a_packed_mlp_as_one_by_one(tokens: int, biases: bool) -> None:
+    mlp = packed_mlp(64, 96, biases)
+    x = torch.randn(tokens, 64)
+
+    y = mlp(x)
+
+    one_by_one = torch.cat([mlp(one) for one in x.split(1)])
+    torch.testing.assert_close(y, one_by_one, rtol=1e-5, atol=1e-4)
+
+
+def test_a_packed_mlp_holds_the_gates_of_few_tokens_at_a_time() -> None:
+    mlp = packed_mlp(64, 1024, biases=False)
+    x = torch.randn(512, 64)
+
+    with LargestTensor() as largest:
+        mlp(x)
+
+    assert largest.nbytes <= 4 * 64 * 2048
 
 
 def _gelu(x: Tensor) -> Tensor:

@@ -64,9 +64,9 @@ class PackedLinear(Linear):
     def __call__(self, x: Tensor) -> Tensor:
         return self.multiply(self.kernels.quantise(x))
 
-    def multiply(self, x: QuantisedInput) -> Tensor:
-        """The product with an input that is quantised already."""
-        return self.kernels.multiply(self.weight, x, addend=self.bias)
+    def multiply(self, x: QuantisedInput, out: Tensor | None = None) -> Tensor:
+        """The product with an input that is quantised already, into `out` where it is given."""
+        return self.kernels.multiply(self.weight, x, out=out, addend=self.bias)
 
     @property
     def memory(self) -> tuple[Tensor, ...]:

@@ -8,8 +8,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from potluck.engine.kernels import QuantisedInput
 from potluck.engine.linear import Linear, PackedLinear
 from potluck.model.config import Activation
+
+_TOKENS = 64  # whose gates are held at a time, in f32
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -48,7 +51,10 @@ class GatedMlp:
 
 
 class PackedMlp:
-    """With the gates in one kernel, which also quantises them for the last product."""
+    """With the gates in one kernel, which also quantises them for the last product.
+
+    Some tokens at a time: what lies between the products is the most that a prompt takes in memory.
+    """
 
     __slots__ = ("activation", "down", "gate_up")
 
@@ -57,12 +63,19 @@ class PackedMlp:
         self.activation: Activation = activation
 
     def __call__(self, x: Tensor) -> Tensor:
-        gated = self.down.kernels.quantise_gated(self.gate_up(x), self.activation)
-        return self.down.multiply(gated)
+        if len(x) <= _TOKENS:
+            return self.down.multiply(self._gate(x))
+        y = torch.empty_like(x)
+        for some, out in zip(x.split(_TOKENS), y.split(_TOKENS), strict=True):
+            self.down.multiply(self._gate(some), out)
+        return y
 
     @property
     def nbytes(self) -> int:
         return self.gate_up.nbytes + self.down.nbytes
+
+    def _gate(self, x: Tensor) -> QuantisedInput:
+        return self.down.kernels.quantise_gated(self.gate_up(x), self.activation)
 
 
 class Experts:
