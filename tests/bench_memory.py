@@ -2,6 +2,7 @@
 
     --shape llama-1b          whose two halves are two stages, each in a process of its own
     --scheme int4             of random weights
+    --chunk 128               tokens of a prompt at a time, as a plan of two such stages has them
 
 In MB: what is in memory less weights and caches, and how much of it are pages of files (code of torch and
 LLVM), which the system takes back when somebody needs them. The peak is since the line before.
@@ -10,20 +11,21 @@ Llama-3.2-1B in int4 on an AMD EPYC of family 26 (Zen 5, 2 cores), Linux, torch 
 
                           first, files, peak   last, files, peak
     started                    250    90   250     250    90   250
-    profiled                   356   174   687     356   174   694
-    loaded                     361   176   374     362   176   382
-    16 tokens read             362   177   365     362   176   366
-        and tokens decoded     362   177   362     362   176   362
-    512 tokens read            367   177   414     364   176   418
-        and tokens decoded     368   177   368     365   176   365
-    4096 tokens read           369   177   430     366   176   435
-        and tokens decoded     377   177   377     373   176   374
-    512 tokens read            372   177   424     369   176   448
-        and tokens decoded     372   177   373     369   176   370
+    profiled                   356   174   659     356   174   659
+    loaded                     361   175   366     362   175   386
+    16 tokens read             364   177   366     363   175   366
+        and tokens decoded     364   177   364     363   175   363
+    512 tokens read            368   177   386     367   175   385
+        and tokens decoded     369   177   369     368   175   368
+    4096 tokens read           370   177   392     370   175   393
+        and tokens decoded     371   177   379     370   175   378
+    512 tokens read            371   177   391     370   175   389
+        and tokens decoded     371   177   372     370   175   371
 
-`import torch` is 229 of it, LLVM 94: 76 of its code, 18 that compiling leaves in the heaps. What a prompt is
-computed in takes 50 to 80 more until it is read; before it was given back, up to 470 stayed. To give it back
-takes 4 ms of one core, to have it again for the next prompt 8. After 4096 tokens the tables of angles have 8192.
+The same at rest in the other schemes, at most 376; the peaks of int8 and int4-offset are 10 to 15 higher, and so
+are those of chunks of 256. `import torch` is 229 of it, LLVM 94: 76 of its code, 18 that compiling leaves in the
+heaps. What a prompt is computed in takes 20 to 30 more until it is read; to give it back takes 4 ms of one core, to
+have it again for the next prompt 8.
 """
 
 import argparse
@@ -56,7 +58,7 @@ from potluck.wire.messages import Sampling
 CONTEXT = 8192
 PROMPTS = (16, 512, 4096, 512)
 DECODED = 32
-CHUNK = 256  # tokens that a profile measures
+PROFILED = 128  # tokens of a chunk
 SETTLED_S = 0.5  # until a stage has done what comes after its answer
 
 
@@ -85,8 +87,9 @@ class Stage:
 class Bench:
     """Two stages of a shape, from a process that has computed nothing to long prompts."""
 
-    def __init__(self, shape: str, scheme: Scheme) -> None:
+    def __init__(self, shape: str, scheme: Scheme, chunk: int) -> None:
         self._raw = dict(SHAPES[shape])
+        self._chunk = chunk
         self._scheme: Scheme = scheme
         self._config = ModelConfig.from_dict(self._raw)
         self._stages: list[Stage] = []
@@ -104,13 +107,13 @@ class Bench:
         try:
             self._print("started")
             for stage in self._stages:
-                await stage.node.handle.profile(self._raw, self._scheme, CHUNK)
+                await stage.node.handle.profile(self._raw, self._scheme, PROFILED)
             self._print("profiled")
             for stage in reversed(self._stages):
                 await self._load(stage)
             self._print("loaded")
             async with Driver(desk, *(stage.node for stage in self._stages)) as pipeline:
-                generator = Generator(pipeline, context=CONTEXT)
+                generator = Generator(pipeline, context=CONTEXT, chunk_tokens=lambda _: self._chunk)
                 for number, tokens in enumerate(PROMPTS):
                     await self._answer(generator, number, tokens)
         finally:
@@ -172,11 +175,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--shape", default=DEFAULT_SHAPE, choices=SHAPES)
     parser.add_argument("--scheme", default="int4", choices=get_args(Scheme))
+    parser.add_argument("--chunk", default=128, type=int)
     given = parser.parse_args(arguments)
     scheme = cast("Scheme", given.scheme)
     print(f"    {'MB beside weights':22}   first, files, peak   last, files, peak")
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(Bench(given.shape, scheme).run(Path(folder)))
+        asyncio.run(Bench(given.shape, scheme, given.chunk).run(Path(folder)))
 
 
 if __name__ == "__main__":

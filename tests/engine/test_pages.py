@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.engine.pages import HUGE_PAGE, map_pages
+from potluck.engine.pages import HUGE_PAGE, Scratch, map_pages
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 4097, HUGE_PAGE - 1, HUGE_PAGE, 3 * HUGE_PAGE + 5])
@@ -50,6 +50,29 @@ def test_the_system_has_it_back_when_no_tensor_holds_it() -> None:
     del view
 
     assert mapped_bytes() < before + 64 * HUGE_PAGE
+
+
+def test_scratch_is_the_same_memory_again() -> None:
+    scratch = Scratch()
+    large = scratch.floats(64, 100)
+    large.fill_(1.0)
+
+    small = scratch.floats(3, 7)
+
+    assert small.shape == (3, 7)
+    assert small.data_ptr() == large.data_ptr()
+    assert bool((small == 1.0).all())
+
+
+def test_scratch_grows_to_what_is_asked_for() -> None:
+    scratch = Scratch()
+    scratch.floats(1, 1)
+
+    grown = scratch.floats(200, 300)
+    grown.fill_(2.0)
+
+    assert scratch.floats(200, 300).data_ptr() == grown.data_ptr()
+    assert bool((grown == 2.0).all())
 
 
 def mapped_bytes() -> int:

@@ -39,6 +39,7 @@ from potluck.engine.linear import (
 )
 from potluck.engine.mlp import Experts, GatedMlp, Mlp, PackedMlp
 from potluck.engine.norms import HeadNorm, ProjectionNorm, RmsNorm
+from potluck.engine.pages import Scratch
 from potluck.engine.products import Products, fastest_products
 from potluck.engine.targets import PackedTarget, Target, TensorTarget, is_whole_blocks
 from potluck.model.config import ModelConfig, Shape
@@ -158,6 +159,7 @@ class _Builder:
         self._turns = Lock() if device.type == "mps" else nullcontext()
         # What is placed elsewhere leaves the RAM matrix by matrix.
         self._arena = Arena() if device.type == "cpu" else None
+        self._scratch = Scratch()
 
     @cached_property
     def _products(self) -> Products:
@@ -312,7 +314,7 @@ class _Builder:
 
     def _gated(self, gate_up: Linear, down: Linear) -> Mlp:
         if isinstance(down, PackedLinear):
-            return PackedMlp(gate_up, down, self._config.activation)
+            return PackedMlp(gate_up, down, self._config.activation, self._scratch)
         return GatedMlp(gate_up, down, self._config.activation)
 
     def _experts(self, prefix: str, experts: ExpertsConfig) -> Experts:

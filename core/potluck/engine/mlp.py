@@ -10,6 +10,7 @@ from torch import Tensor
 
 from potluck.engine.kernels import QuantisedInput
 from potluck.engine.linear import Linear, PackedLinear
+from potluck.engine.pages import Scratch
 from potluck.model.config import Activation
 
 _TOKENS = 64  # whose gates are held at a time, in f32
@@ -53,14 +54,23 @@ class GatedMlp:
 class PackedMlp:
     """With the gates in one kernel, which also quantises them for the last product.
 
-    Some tokens at a time: what lies between the products is the most that a prompt takes in memory.
+    Some tokens at a time, in the same place: what lies between the products is the most that a prompt
+    takes in memory.
     """
 
-    __slots__ = ("activation", "down", "gate_up")
+    __slots__ = ("_scratch", "activation", "down", "gate_up")
 
-    def __init__(self, gate_up: Linear, down: PackedLinear, activation: Activation) -> None:
+    def __init__(
+        self,
+        gate_up: Linear,
+        down: PackedLinear,
+        activation: Activation,
+        scratch: Scratch | None = None,
+    ) -> None:
+        """Make one; those that are not computed at the same time may share their scratch."""
         self.gate_up, self.down = gate_up, down
         self.activation: Activation = activation
+        self._scratch = scratch or Scratch()
 
     def __call__(self, x: Tensor) -> Tensor:
         if len(x) <= _TOKENS:
@@ -75,7 +85,13 @@ class PackedMlp:
         return self.gate_up.nbytes + self.down.nbytes
 
     def _gate(self, x: Tensor) -> QuantisedInput:
-        return self.down.kernels.quantise_gated(self.gate_up(x), self.activation)
+        kernels, gate_up = self.down.kernels, self.gate_up
+        if isinstance(gate_up, PackedLinear):
+            gates = self._scratch.floats(len(x), gate_up.weight.rows)
+            gate_up.multiply(kernels.quantise(x), gates)
+        else:
+            gates = gate_up(x)
+        return kernels.quantise_gated(gates, self.activation)
 
 
 class Experts:

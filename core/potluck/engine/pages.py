@@ -1,4 +1,4 @@
-"""Memory for weights and caches, asked of the system itself: in huge pages, and given back at once."""
+"""Memory asked of the system itself, for weights, caches and scratch: in huge pages, given back at once."""
 
 import mmap
 from contextlib import suppress
@@ -33,3 +33,22 @@ def map_pages(nbytes: int) -> Tensor:
     with suppress(OSError):  # a kernel may be built without them
         memory.madvise(mmap.MADV_HUGEPAGE, start, in_huge)
     return mapped[start : start + nbytes]
+
+
+class Scratch:
+    """Memory that one computation after the other uses.
+
+    From the C library each would have other pages: what a prompt takes in all were twice what it needs.
+    """
+
+    __slots__ = ("_memory",)
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def floats(self, rows: int, width: int) -> Tensor:
+        """(rows, width), f32, to be written to; what was here before is lost."""
+        nbytes = 4 * rows * width
+        if nbytes > len(self._memory):
+            self._memory = map_pages(nbytes)
+        return self._memory[:nbytes].view(torch.float32).view(rows, width)

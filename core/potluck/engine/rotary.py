@@ -87,7 +87,7 @@ class Rotary:
         """Cosines and signed sines, (T, 1, dim) each, as `rotate` wants them."""
         end = position + tokens
         if end > self._positions:
-            self._grow(max(end, 2 * self._positions, 512))
+            self._grow(max(end, self._positions * 5 // 4, 512))
         return self._cos[position:end], self._sin[position:end]
 
     def addresses(self, position: int) -> tuple[int, int]:
