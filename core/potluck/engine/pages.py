@@ -38,7 +38,7 @@ def map_pages(nbytes: int) -> Tensor:
 class Scratch:
     """Memory that one computation after the other uses.
 
-    From the C library each would have other pages: what a prompt takes in all were twice what it needs.
+    From the C library each would get other pages, and a prompt would take twice what it needs.
     """
 
     __slots__ = ("_memory",)
