@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -12,11 +13,9 @@ from torch import Tensor
 from potluck.engine.attention import Step
 from potluck.engine.builder import StageWeights
 from potluck.engine.decoding import LayerRun
-from potluck.engine.generated_experts import GeneratedExperts
 from potluck.engine.generated_run import GeneratedRun
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.kvcache import LayerCache
-from potluck.engine.mlp import Experts
 from potluck.engine.rotary import Rotary
 from potluck.engine.weights import load_weights
 from potluck.model.schemes import Scheme
@@ -193,20 +192,9 @@ def test_caches_of_int8_compute_what_torch_does_with_them(
     assert [type(run) for run in weights.runs] == [GeneratedRun]
 
 
-@pytest.mark.parametrize("variant", FAMILIES)
-def test_a_family_without_experts_is_one_call(make: Load, variant: str) -> None:
+@pytest.mark.parametrize("variant", [*FAMILIES, *MIXTURES])
+def test_layers_of_one_kind_are_one_call(make: Load, variant: str) -> None:
     weights = load(make(variant))
 
-    assert [type(run) for run in weights.runs] == [GeneratedRun]
-
-
-@pytest.mark.parametrize("variant", MIXTURES)
-def test_what_is_before_experts_and_they_themselves_are_generated_too(
-    make: Load, variant: str
-) -> None:
-    weights = load(make(variant))
-
-    assert {type(run) for run in weights.runs} == {GeneratedRun}
-    mlps = [block.mlp for block in weights.blocks if isinstance(block.mlp, Experts)]
-    assert mlps
-    assert {type(mlp) for mlp in mlps} == {GeneratedExperts}
+    kinds = groupby(kind.experts for kind in weights.config.layer_kinds)
+    assert [type(run) for run in weights.runs] == [GeneratedRun for _ in kinds]

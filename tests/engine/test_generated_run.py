@@ -1,14 +1,16 @@
 """Which layers are one shape, and which have none."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import CPU, Reference
+from tiny_models import CPU, Reference, make_model
 
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.generated_run import run_shape
 from potluck.engine.kernels.generated import KINDS
+from potluck.engine.kernels.mixture_kernel import MixtureShape
 from potluck.engine.weights import load_weights
 from potluck.model.schemes import Scheme
 
@@ -71,10 +73,19 @@ def test_projections_that_stay_apart_have_no_shape(
     assert {run_shape(block, CACHE) for block in blocks} == {None}
 
 
-def test_layers_with_experts_have_the_shape_of_what_is_before_them(
-    make_reference: MakeReference,
-) -> None:
-    (shape,) = {run_shape(block, CACHE) for block in load(make_reference("qwen 3 moe"))}
+def test_layers_with_experts_have_the_shape_of_these(tmp_path: Path) -> None:
+    # Whole blocks of rows, as all models of the Hub have them.
+    reference = make_model("qwen 3 moe", tmp_path, changes={"moe_intermediate_size": 32})
+    (shape,) = {run_shape(block, CACHE) for block in load(reference)}
 
+    experts = reference.config.experts
+    assert experts is not None
     assert shape is not None
-    assert shape.intermediate == 0
+    assert shape.intermediate == 32
+    assert shape.mixture == MixtureShape(
+        count=experts.count, per_token=experts.per_token, normalise=experts.normalise
+    )
+
+
+def test_experts_whose_matrices_stay_apart_have_no_shape(make_reference: MakeReference) -> None:
+    assert {run_shape(block, CACHE) for block in load(make_reference("qwen 3 moe"))} == {None}

@@ -10,9 +10,10 @@ from torch import Tensor
 from potluck.engine.kernels import Kernels
 from potluck.engine.kernels.attention_kernel import Heads
 from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantise_heads
-from potluck.engine.kernels.decode import LayerWeights
+from potluck.engine.kernels.decode import Expert, LayerWeights, Mixture
 from potluck.engine.kernels.generated import KINDS
 from potluck.engine.kernels.layer_kernel import LayerShape
+from potluck.engine.kernels.mixture_kernel import MixtureShape
 from potluck.engine.kernels.tensors import FloatWeight, Weight
 from potluck.model.families import QkNorm
 
@@ -121,8 +122,9 @@ def random_layer(
     window: int | None = None,
     rope: int | None = 0,
     floats: torch.dtype = torch.bfloat16,
+    mixture: MixtureShape | None = None,
 ) -> LayerWeights:
-    """With an intermediate size of 0: attention alone. Matrices of 16 bits are floats of that dtype."""
+    """Matrices of 16 bits are floats of that dtype."""
 
     def matrix(rows: int, width: int, bits: int) -> Weight:
         numbers = torch.randn(rows, width) / math.sqrt(width)
@@ -131,6 +133,19 @@ def random_layer(
     def bias(rows: int) -> Tensor | None:
         return torch.randn(rows) if has_biases else None
 
+    def mlp() -> Expert:
+        return matrix(2 * intermediate, hidden, bits[2]), matrix(hidden, intermediate, bits[3])
+
+    experts = gate_up = down = None
+    if mixture is None:
+        gate_up, down = mlp()
+    else:
+        experts = Mixture(
+            router=torch.randn(mixture.count, hidden) / math.sqrt(hidden),
+            experts=tuple(mlp() for _ in range(mixture.count)),
+            per_token=mixture.per_token,
+            normalise=mixture.normalise,
+        )
     qkv_rows = (heads.heads + 2 * heads.kv_heads) * heads.head_dim
     return LayerWeights(
         norms=tuple(torch.rand(hidden) + 0.5 for _ in range(norms)),
@@ -139,10 +154,11 @@ def random_layer(
         qk_norm=make_qk_norm(heads),
         output=matrix(hidden, heads.heads * heads.head_dim, bits[1]),
         output_bias=bias(hidden),
-        gate_up=matrix(2 * intermediate, hidden, bits[2]) if intermediate else None,
-        gate_up_bias=bias(2 * intermediate) if intermediate else None,
-        down=matrix(hidden, intermediate, bits[3]) if intermediate else None,
-        down_bias=bias(hidden) if intermediate else None,
+        gate_up=gate_up,
+        gate_up_bias=bias(2 * intermediate) if mixture is None else None,
+        down=down,
+        down_bias=bias(hidden) if mixture is None else None,
+        mixture=experts,
         window=window,
         rope=rope,
     )
@@ -177,10 +193,18 @@ def run_layer(
     attended = attend(qkv[: heads.heads], heads, cache, start, position + 1).view(1, -1)
     added = multiply(layer.output, attended, layer.output_bias)
     x = x + shape.multiplier * (norm(added) if shape.has_norms_after else added)
-    if layer.gate_up is None or layer.down is None:
-        return x
     before = norm(x) if shape.has_norms_before else x
-    gate, up = multiply(layer.gate_up, before, layer.gate_up_bias).chunk(2, -1)
-    gate = F.silu(gate) if shape.activation == "silu" else F.gelu(gate, approximate="tanh")
-    added = multiply(layer.down, gate * up, layer.down_bias)
+
+    def mlp(matrices: Expert) -> Tensor:
+        gate, up = multiply(matrices[0], before, layer.gate_up_bias).chunk(2, -1)
+        gate = F.silu(gate) if shape.activation == "silu" else F.gelu(gate, approximate="tanh")
+        return multiply(matrices[1], gate * up, layer.down_bias)
+
+    if (mixture := layer.mixture) is not None:
+        factors, chosen = F.linear(before, mixture.router).softmax(-1)[0].topk(mixture.per_token)
+        if mixture.normalise:
+            factors /= factors.sum()
+        pairs = zip(factors, chosen.tolist(), strict=True)
+        return x + sum(factor * mlp(mixture.experts[expert]) for factor, expert in pairs)
+    added = mlp(layer.mlp)
     return x + shape.multiplier * (norm(added) if shape.has_norms_after else added)

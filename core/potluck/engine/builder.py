@@ -329,12 +329,7 @@ class _Builder:
             )
             for expert in range(experts.count)
         ]
-        made = Experts(router, mlps, per_token=experts.per_token, normalise=experts.normalise)
-        if not self.is_generated:
-            return made
-        from potluck.engine.generated_experts import generated_experts
-
-        return generated_experts(made)
+        return Experts(router, mlps, per_token=experts.per_token, normalise=experts.normalise)
 
     def _linear(self, prefix: str, parts: tuple[str, ...], *, bias: bool) -> Linear:
         """One matrix whose rows are those of the parts, one after the other."""

@@ -16,7 +16,7 @@ from potluck.engine.blocks import (
 from potluck.engine.decoding import Run
 from potluck.engine.generated_attention import GeneratedAttention
 from potluck.engine.kernels.attention_kernel import Heads
-from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
+from potluck.engine.kernels.decode import Decoder, Expert, LayerWeights, Mixture, layer_shape
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.tensors import FloatWeight, Weight
@@ -36,7 +36,7 @@ _NORMS: Mapping[type[DecoderLayer], NormPlacement] = {
 
 def run_shape(block: DecoderLayer, cache: torch.dtype) -> LayerShape | None:
     """What a function has to be generated for, with a cache of this dtype; None: it cannot do this layer."""
-    weights, attention, mlp = _layer_weights(block), block.attention, block.mlp
+    weights, attention, mlp = _layer_weights(block), block.attention, _one_mlp(block)
     if weights is None:
         return None
     is_generated = isinstance(attention, GeneratedAttention)
@@ -47,15 +47,12 @@ def run_shape(block: DecoderLayer, cache: torch.dtype) -> LayerShape | None:
         norms=_NORMS[type(block)],
         epsilon=block.norms[0].eps,
         multiplier=block.multiplier if isinstance(block, ScaledLayer) else 1.0,
-        activation=mlp.activation if isinstance(mlp, GatedMlp | PackedMlp) else "silu",
+        activation=mlp.activation,
     )
 
 
 class GeneratedRun(Run):
-    """Consecutive layers of one shape, with hidden states in f32 between them.
-
-    Experts are Python's, with a call for what is before them.
-    """
+    """Consecutive layers of one shape, with hidden states in f32 between them."""
 
     def __init__(
         self,
@@ -69,13 +66,7 @@ class GeneratedRun(Run):
         self.layers, self.heads = slice(first, first + len(blocks)), shape.attention
         self.kernels = kernels
         self._decoder = Decoder(kernels, layers, shape)
-        self._experts = [block for block in blocks if isinstance(block.mlp, Experts)]
         self._placed: object = None  # whose caches the decoder knows
-
-    @property
-    def is_one_call(self) -> bool:
-        """Whether there is nothing in it that Python does."""
-        return not self._experts
 
     def step(
         self, hidden: int, cache: SessionCache, position: int, angles: Sequence[tuple[int, int]]
@@ -88,7 +79,6 @@ class GeneratedRun(Run):
             position: of the token.
             angles: of the position, for each kind of rotary where its cosines and sines are, in f32.
         """
-        assert not self._experts
         if self._placed is not cache.place:
             self._decoder.place([layer.both for layer in cache.layers[self.layers]])
             self._placed = cache.place
@@ -98,13 +88,7 @@ class GeneratedRun(Run):
         hidden = x.to(torch.float32, copy=True)  # it is updated in place
         memory, self._placed = [cache.both for cache in caches[self.layers]], None
         angles = [(cosines.float(), sines.float()) for cosines, sines in step.angles]
-        if not self._experts:
-            self._decoder(hidden, memory, step.position, angles)
-            return hidden.to(x.dtype)
-        self._decoder.begin(memory, step.position, angles)
-        for index, block in enumerate(self._experts):
-            self._decoder.run(hidden, index, 1)
-            hidden = block.add_mlp(hidden.to(x.dtype)).float()
+        self._decoder(hidden, memory, step.position, angles)
         return hidden.to(x.dtype)
 
 
@@ -133,17 +117,17 @@ def _layer_weights(block: DecoderLayer) -> LayerWeights | None:
     if qkv is None or output is None:
         return None
     assert isinstance(norm, HeadNorm | ProjectionNorm | None)
-    gate_up = down = None
-    norms = block.norms
+    gate_up = down = mixture = None
     if isinstance(mlp, Experts):
-        norms = norms[: len(norms) // 2]  # the first half are those of attention
+        if (mixture := _mixture(mlp)) is None:
+            return None
     else:
         assert isinstance(mlp, GatedMlp | PackedMlp)
         gate_up, down = mlp.gate_up, mlp.down
         if _weight(gate_up) is None or _weight(down) is None:
             return None
     return LayerWeights(
-        norms=tuple(one.weight for one in norms),
+        norms=tuple(one.weight for one in block.norms),
         qkv=qkv,
         qkv_bias=_bias(attention.qkv),
         qk_norm=None if norm is None else norm.weight,
@@ -153,9 +137,34 @@ def _layer_weights(block: DecoderLayer) -> LayerWeights | None:
         gate_up_bias=_bias(gate_up),
         down=_weight(down),
         down_bias=_bias(down),
+        mixture=mixture,
         window=attention.window,
         rope=attention.rope,
     )
+
+
+def _mixture(experts: Experts) -> Mixture | None:
+    """None where a matrix is not in one piece."""
+    pairs: list[Expert] = []
+    for mlp in experts.experts:
+        assert isinstance(mlp, GatedMlp | PackedMlp)
+        gate_up, down = _weight(mlp.gate_up), _weight(mlp.down)
+        if gate_up is None or down is None:
+            return None
+        pairs.append((gate_up, down))
+    return Mixture(
+        router=experts.router,
+        experts=tuple(pairs),
+        per_token=experts.per_token,
+        normalise=experts.normalise,
+    )
+
+
+def _one_mlp(block: DecoderLayer) -> GatedMlp | PackedMlp:
+    """The layer's, or its first expert."""
+    mlp = block.mlp.experts[0] if isinstance(block.mlp, Experts) else block.mlp
+    assert isinstance(mlp, GatedMlp | PackedMlp)
+    return mlp
 
 
 def _weight(linear: Linear | None) -> Weight | None:

@@ -217,7 +217,8 @@ def _calls_saved(blocks: Sequence[DecoderLayer]) -> list[Call]:
     calls: list[Call] = []
     for block in blocks:
         product = _smallest_product(block.attention.qkv)
-        calls += [product] * (2 if isinstance(block.mlp, Experts) else 4)
+        mlps = block.mlp.per_token if isinstance(block.mlp, Experts) else 1
+        calls += [product] * (2 + 2 * mlps)
     return calls
 
 

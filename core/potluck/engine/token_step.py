@@ -100,7 +100,7 @@ def make_token_step(weights: StageWeights, rotaries: Sequence[Rotary]) -> TokenS
 
 
 def _generated(runs: Sequence[Run]) -> list[GeneratedRun] | None:
-    generated = [run for run in runs if isinstance(run, GeneratedRun) and run.is_one_call]
+    generated = [run for run in runs if isinstance(run, GeneratedRun)]
     return generated if len(generated) == len(runs) else None
 
 

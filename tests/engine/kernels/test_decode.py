@@ -14,6 +14,7 @@ from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.engine.kernels.layer_kernel import LayerShape
+from potluck.engine.kernels.mixture_kernel import MixtureShape
 from potluck.engine.kernels.paths import Path
 
 BEST = host_paths()[0]
@@ -24,7 +25,7 @@ every_path = pytest.mark.parametrize("path", host_paths(), ids=lambda path: path
 
 def _marks(path: Path, name: str) -> list[pytest.MarkDecorator]:
     """Half a second each to compile: in a hurry, those that have every piece between them."""
-    is_quick = path is BEST or name in ("gemma 2", "granite", "olmo 2, f16")
+    is_quick = path is BEST or name in ("gemma 2", "granite", "olmo 2, f16", "qwen 3 moe")
     return [] if is_quick else [pytest.mark.slow]
 
 
@@ -42,6 +43,7 @@ class Case:
     windows: Sequence[int | None] = (None, None, None)
     ropes: Sequence[int | None] = (0, 0, 0)
     intermediate: int = 112
+    mixture: MixtureShape | None = None
 
     @property
     def tolerance(self) -> float:
@@ -57,12 +59,14 @@ class Case:
             random_layer(
                 kernels, heads, 80, self.intermediate, self.bits, norms=self.norms,
                 has_biases=self.has_biases, window=window, rope=rope, floats=self.floats,
+                mixture=self.mixture,
             )
             for window, rope in zip(self.windows, self.ropes, strict=True)
         ]  # fmt: skip
         return layers, layer_shape(layers[0], heads, epsilon=EPSILON, **self.shape)
 
 
+EXPERTS = MixtureShape(count=21, per_token=5, normalise=True)
 CASES = {
     "llama": Case(dtype=BF16),
     "llama with biases, int8": Case(bits=(8, 8, 8, 8), has_biases=True),
@@ -107,7 +111,14 @@ CASES = {
     ),
     "granite, some packed": Case(bits=(16, 4, 16, 8), shape={"multiplier": 0.37}, has_biases=True),
     "wide, 16 bits": Case(bits=(16, 16, 16, 16), intermediate=4128),
-    "attention before experts": Case(dtype=F16, norms=1, intermediate=0),
+    "qwen 3 moe": Case(
+        dtype=F16, heads={"qk_norm": "head"}, bits=(8, 4, 5, 8), mixture=EXPERTS, intermediate=48
+    ),
+    "mixtral, 16 bits": Case(
+        bits=(16, 16, 16, 16),
+        mixture=MixtureShape(count=4, per_token=1, normalise=False),
+        windows=(None, 5, 5),
+    ),
 }
 
 
@@ -146,7 +157,7 @@ def test_tokens_through_layers_are_those_of_torch(path: Path, case: Case) -> Non
 
 
 @every_path
-@pytest.mark.parametrize("name", ["llama", "qwen 2, 16 bits"])
+@pytest.mark.parametrize("name", ["llama", "qwen 2, 16 bits", "qwen 3 moe"])
 def test_threads_compute_what_one_does(path: Path, name: str) -> None:
     layers, shape = CASES[name].make(GeneratedKernels(path))
     tokens = torch.randn(20, 1, 80)
@@ -155,7 +166,7 @@ def test_threads_compute_what_one_does(path: Path, name: str) -> None:
     for threads in (1, 2):
         kernels = GeneratedKernels(path, threads)
         decoder = Decoder(kernels, layers, shape)
-        caches = [make_cache(shape.attention, 32, BF16) for _ in layers]
+        caches = [make_cache(shape.attention, 32, CASES[name].dtype) for _ in layers]
         outputs.append([token.clone() for token in tokens])
         for position, token in enumerate(outputs[-1]):
             decoder(token, caches, position, angles_at(shape, position))

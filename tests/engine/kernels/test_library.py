@@ -8,12 +8,12 @@ import pytest
 from llvmlite import binding
 
 from potluck.engine.kernels.attention_kernel import Heads, emit_attend
-from potluck.engine.kernels.expert_kernel import ExpertShape, emit_experts
 from potluck.engine.kernels.float_kernel import emit_float_product
 from potluck.engine.kernels.head_kernel import HeadShape, emit_head
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_INT8
 from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
 from potluck.engine.kernels.library import KERNELS, emit_kernel, optimise, target_machine
+from potluck.engine.kernels.mixture_kernel import MixtureShape
 from potluck.engine.kernels.paths import PATHS, Path, usable_paths
 from potluck.engine.kernels.prefill_kernel import emit_attend_many
 from potluck.engine.kernels.rotate_kernel import emit_rotate
@@ -54,7 +54,9 @@ OTHER_LAYER = replace(
 FLOAT_LAYER = replace(
     OTHER_LAYER, intermediate=5000, qkv_bits=16, output_bits=16, gate_up_bits=16, down_bits=16
 )
-EXPERTS = ExpertShape(hidden=80, intermediate=112, activation="silu", gate_up_bits=4, down_bits=8)
+MIXTURE_LAYER = replace(
+    OTHER_LAYER, multiplier=1.0, mixture=MixtureShape(count=21, per_token=3, normalise=True)
+)
 SHAPED = {
     "attend": partial(emit_attend, shape=HEADS),
     "attend_odd": partial(emit_attend, shape=ODD_HEADS),
@@ -64,11 +66,11 @@ SHAPED = {
     "rotate_odd": partial(emit_rotate, shape=ODD_HEADS),
     "float_bf16": partial(emit_float_product, kind=KIND_BF16),
     "float_f16": partial(emit_float_product, kind=KIND_F16, inputs=KIND_F16, tokens=8),
-    "experts": partial(emit_experts, shape=EXPERTS),
     "head": partial(emit_head, shape=HeadShape(hidden=80, rows=131, bits=4, epsilon=1e-5)),
     "decode": partial(emit_decode, shape=LAYER),
     "decode_other": partial(emit_decode, shape=OTHER_LAYER),
     "decode_floats": partial(emit_decode, shape=FLOAT_LAYER),
+    "decode_mixture": partial(emit_decode, shape=MIXTURE_LAYER),
 }
 
 

@@ -10,8 +10,14 @@ from torch import Tensor
 from potluck.engine.kernels.attention_kernel import LANES, SUMS, Heads
 from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels
-from potluck.engine.kernels.layer_kernel import LAYER_FIELDS, STEP_FIELDS, LayerShape
+from potluck.engine.kernels.layer_kernel import (
+    EXPERT_FIELDS,
+    LAYER_FIELDS,
+    STEP_FIELDS,
+    LayerShape,
+)
 from potluck.engine.kernels.layout import input_bytes
+from potluck.engine.kernels.mixture_kernel import MixtureShape
 from potluck.engine.kernels.tensors import FloatWeight, Weight
 from potluck.model.config import Activation
 from potluck.model.families import NormPlacement
@@ -24,11 +30,30 @@ _NORMS: Mapping[NormPlacement, tuple[str, ...]] = {
 }
 
 
+Expert = tuple[Weight, Weight]
+"""Gates before ups, in one matrix; and the last matrix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """Experts of one shape, and what chooses among them."""
+
+    router: Tensor  # (E, D), f32
+    experts: tuple[Expert, ...]
+    per_token: int
+    normalise: bool  # whether the factors of the chosen ones are made to add up to one
+
+    @property
+    def shape(self) -> MixtureShape:
+        count = len(self.experts)
+        return MixtureShape(count=count, per_token=self.per_token, normalise=self.normalise)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
     """A decoder layer: matrices, packed or of 16-bit floats, and norms and biases in f32.
 
-    Without an MLP it is attention alone, with its norms and its residual: what experts follow.
+    It has either one MLP or a mixture of experts.
     """
 
     norms: tuple[Tensor, ...]  # (D,) each, in the order in which a token passes them
@@ -41,13 +66,23 @@ class LayerWeights:
     gate_up_bias: Tensor | None = None
     down: Weight | None = None
     down_bias: Tensor | None = None
+    mixture: Mixture | None = None
     window: int | None = None  # cached tokens that a query looks at, itself among them
     rope: int | None = 0  # which of the angles of a call turn its heads; None: none do
 
     @property
+    def mlp(self) -> Expert:
+        """Matrices of the MLP; of experts the first one's."""
+        if self.mixture is not None:
+            return self.mixture.experts[0]
+        assert self.gate_up is not None
+        assert self.down is not None
+        return self.gate_up, self.down
+
+    @property
     def float_kind(self) -> int:
         """Of its matrices that are not packed; where there are none, whatever."""
-        matrices = (self.qkv, self.output, self.gate_up, self.down)
+        matrices = (self.qkv, self.output, *self.mlp)
         floats = (one.data.dtype for one in matrices if isinstance(one, FloatWeight))
         return KINDS[next(floats, torch.bfloat16)]
 
@@ -71,10 +106,10 @@ def layer_shape(
         multiplier: of what attention and MLP add to the hidden states.
         activation: of the gates.
     """
-    gate_up, down = weights.gate_up, weights.down
+    gate_up, down = weights.mlp
     return LayerShape(
         hidden=weights.qkv.width,
-        intermediate=0 if down is None else down.width,
+        intermediate=down.width,
         attention=heads,
         norms=norms,
         epsilon=epsilon,
@@ -82,9 +117,10 @@ def layer_shape(
         activation=activation,
         qkv_bits=weights.qkv.bits,
         output_bits=weights.output.bits,
-        gate_up_bits=0 if gate_up is None else gate_up.bits,
-        down_bits=0 if down is None else down.bits,
+        gate_up_bits=gate_up.bits,
+        down_bits=down.bits,
         float_kind=weights.float_kind,
+        mixture=None if weights.mixture is None else weights.mixture.shape,
     )
 
 
@@ -103,15 +139,17 @@ class Decoder:
         self._decode = kernels.decode_kernel(shape)
         widest = max(shape.hidden, shape.attended, shape.intermediate)
         heads = shape.attention.heads
-        self._records = torch.empty(max(input_bytes(1, widest), 4 * widest), dtype=torch.uint8)
+        self._records = _empty_input(widest)
         self._wide = torch.empty(max(shape.qkv_rows, 2 * shape.intermediate, shape.hidden))
         self._attended = torch.empty(shape.attended)
         self._scores, self._scored = torch.empty((heads, 0)), 0
         self._sums = torch.empty((heads, SUMS))
+        self._routing = None if shape.mixture is None else _Routing(shape, shape.mixture.count)
         self._ropes = sorted({layer.rope for layer in layers if layer.rope is not None})
         self._angles = _Record(("cosines", "sines"), 2 + max(self._ropes, default=-1))
         self._step = _Record(STEP_FIELDS, 1)
         self._own = _Record(LAYER_FIELDS, len(layers))
+        self._experts = [_expert_record(layer.mixture) for layer in layers if layer.mixture]
         self._places, self._capacity = [(0, 0)] * len(layers), 0
         self._describe()
 
@@ -132,27 +170,16 @@ class Decoder:
             angles: of the position, for each kind of rotary cosines and signed sines, `rotary_dim` of
                 them, f32, as `rotary.rotate` takes them.
         """
-        self.begin(caches, position, angles)
-        self.run(hidden, 0, len(self._layers))
-
-    def begin(
-        self, caches: Sequence[Tensor], position: int, angles: Sequence[tuple[Tensor, Tensor]]
-    ) -> None:
-        """Say where the next token is; some of its layers at a time can then `run`."""
+        assert hidden.dtype == torch.float32
+        assert hidden.is_contiguous()
+        assert hidden.numel() == self._shape.hidden
         self.place(caches)
         for rope in self._ropes:
             for part in angles[rope]:
                 assert part.dtype == torch.float32
                 assert part.numel() == self._shape.attention.rotary_dim
-        self._turn(position, [(cos.data_ptr(), sin.data_ptr()) for cos, sin in angles])
-
-    def run(self, hidden: Tensor, first: int, count: int) -> None:
-        """Take the token through so many layers, from the first on."""
-        assert hidden.dtype == torch.float32
-        assert hidden.is_contiguous()
-        assert hidden.numel() == self._shape.hidden
-        assert 0 <= first <= first + count <= len(self._layers)
-        self._run(hidden.data_ptr(), first, count)
+        addresses = [(cos.data_ptr(), sin.data_ptr()) for cos, sin in angles]
+        self.step(hidden.data_ptr(), position, addresses)
 
     def step(self, hidden: int, position: int, angles: Sequence[tuple[int, int]]) -> None:
         """Run one token through the layers, with the caches that were placed last.
@@ -160,7 +187,9 @@ class Decoder:
         What `__call__` does, but given addresses: of D hidden states, f32, and of cosines and sines.
         """
         self._turn(position, angles)
-        self._run(hidden, 0, len(self._layers))
+        self._step.rows[0][0] = hidden
+        self._kernels.wake()
+        self._decode(self._step.address, self._own.address, len(self._layers))
 
     def place(self, caches: Sequence[Tensor]) -> None:
         """Say where the caches are; they move when a session grows, or is another."""
@@ -184,12 +213,6 @@ class Decoder:
             place = {"scores": self._scores.data_ptr(), "scores_stride": self._scored}
             self._step.write(0, place)
 
-    def _run(self, hidden: int, first: int, count: int) -> None:
-        self._step.rows[0][0] = hidden
-        self._kernels.wake()
-        own = self._own.address + first * 8 * len(LAYER_FIELDS)
-        self._decode(self._step.address, own, count)
-
     def _describe(self) -> None:
         """Write what stays the same from token to token."""
         step = {
@@ -201,6 +224,8 @@ class Decoder:
             "job": self._kernels.job,
             "shares": self._kernels.shares,
         }
+        if self._routing is not None:
+            step |= self._routing.addresses
         self._step.write(0, step)
         heads = self._shape.attention
         queries = heads.head_dim * (heads.heads if heads.qk_norm == "projection" else 1)
@@ -214,12 +239,15 @@ class Decoder:
                 "gate_up_bias": layer.gate_up_bias,
                 "down": None if layer.down is None else layer.down.data,
                 "down_bias": layer.down_bias,
-                **dict(zip(_norm_names(self._shape), layer.norms, strict=True)),
+                **dict(zip(_NORMS[self._shape.norms], layer.norms, strict=True)),
             }
             if layer.qk_norm is not None:
                 norm = layer.qk_norm.flatten()
                 tensors |= {"query_norm": norm, "key_norm": norm[queries:]}
             own = {name: 0 if one is None else one.data_ptr() for name, one in tensors.items()}
+            if layer.mixture is not None:
+                own["router"] = layer.mixture.router.data_ptr()
+                own["experts"] = self._experts[index].address
             own["window"] = _NO_WINDOW if layer.window is None else layer.window
             own["rope"] = 0 if layer.rope is None else 1 + layer.rope
             self._own.write(index, own)
@@ -253,23 +281,49 @@ class _Record:
             self.rows[row][self._fields.index(name)] = value
 
 
-def _norm_names(shape: LayerShape) -> list[str]:
-    """The fields that the norms of such a layer go to."""
-    names = _NORMS[shape.norms]
-    return [name for name in names if shape.intermediate or name.endswith("attention")]
+class _Routing:
+    """The memory that a mixture needs besides."""
+
+    def __init__(self, shape: LayerShape, experts: int) -> None:
+        self._memory = {
+            "normed": torch.empty(shape.hidden),
+            "gated": _empty_input(shape.intermediate),
+            "added": torch.empty(shape.hidden),
+            "routed": torch.empty(experts),
+            "factors": torch.empty(experts),
+        }
+
+    @property
+    def addresses(self) -> dict[str, int]:
+        return {name: memory.data_ptr() for name, memory in self._memory.items()}
+
+
+def _empty_input(width: int) -> Tensor:
+    """Memory for a product's input, in whatever it reads."""
+    return torch.empty(max(input_bytes(1, width), 4 * width), dtype=torch.uint8)
+
+
+def _expert_record(mixture: Mixture) -> _Record:
+    """Where the matrices of each expert stand."""
+    record = _Record(EXPERT_FIELDS, len(mixture.experts))
+    for row, (gate_up, down) in enumerate(mixture.experts):
+        record.write(row, {"gate_up": gate_up.data.data_ptr(), "down": down.data.data_ptr()})
+    return record
 
 
 def _check(layer: LayerWeights, shape: LayerShape) -> None:
     """What the kernel takes for granted."""
     heads, hidden, wide = shape.attention, shape.hidden, 2 * shape.intermediate
+    mixture = layer.mixture
+    assert shape.mixture == (None if mixture is None else mixture.shape)
+    mlps = [layer.mlp] if mixture is None else mixture.experts
     for matrix, rows, width, bits in (
         (layer.qkv, shape.qkv_rows, hidden, shape.qkv_bits),
         (layer.output, hidden, shape.attended, shape.output_bits),
-        (layer.gate_up, wide, hidden, shape.gate_up_bits),
-        (layer.down, hidden, shape.intermediate, shape.down_bits),
+        *((gate_up, wide, hidden, shape.gate_up_bits) for gate_up, _ in mlps),
+        *((down, hidden, shape.intermediate, shape.down_bits) for _, down in mlps),
     ):
-        assert (matrix is None) == (rows == 0 or width == 0)
-        assert matrix is None or (matrix.rows, matrix.width, matrix.bits) == (rows, width, bits)
+        assert (matrix.rows, matrix.width, matrix.bits) == (rows, width, bits)
         if isinstance(matrix, FloatWeight):
             assert KINDS[matrix.data.dtype] == shape.float_kind
     assert (layer.qk_norm is None) == (heads.qk_norm is None)
@@ -281,6 +335,7 @@ def _check(layer: LayerWeights, shape: LayerShape) -> None:
         (layer.output_bias, hidden),
         (layer.gate_up_bias, wide),
         (layer.down_bias, hidden),
+        (None if mixture is None else mixture.router, len(mlps) * hidden),
     ):
         if vector is not None:
             assert vector.dtype == torch.float32

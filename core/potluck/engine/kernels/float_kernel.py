@@ -1,4 +1,4 @@
-"""The kernel of products with a matrix of 16-bit floats as it lies in memory, for some of its rows.
+"""The kernel of products with a matrix of floats as it lies in memory, for some of its rows.
 
 The matrix is row-major, (rows, width), rows any number of bytes apart: nothing is repacked. Sums, what
 is added and what is written are f32, the inputs f32 or of the kind of the weights. One row after the
@@ -59,7 +59,7 @@ def emit_float_product(
         module: what it is added to.
         name: of the function.
         path: what to write it for.
-        kind: of the weights, bf16 or f16.
+        kind: of the weights.
         inputs: their kind.
         tokens: how many there are.
     """
@@ -83,10 +83,11 @@ def emit_float_product(
 
 
 def float_arguments(
-    weights: Value, inputs: Value, out: Value, addend: Value, rows: int, width: int
+    kind: int, weights: Value, inputs: Value, out: Value, addend: Value, rows: int, width: int
 ) -> list[Value]:
     """What such a piece takes for one token, as a caller that is a kernel gives it."""
-    stride, *shape = (constant(I64, number) for number in (2 * width, rows, width))
+    row_bytes = KIND_BYTES[kind] * width
+    stride, *shape = (constant(I64, number) for number in (row_bytes, rows, width))
     return [weights, stride, inputs, out, addend, *shape]
 
 

@@ -1,7 +1,7 @@
 """The forms that the matrices of a decoding kernel are held in, and what one token costs with each.
 
 A product reads what its form makes of f32: packed matrices read records, made by quantising, and
-matrices of 16-bit floats numbers, as they are or in the kind that `input_kind` wants. What is called
+matrices of floats numbers, as they are or in the kind that `input_kind` wants. What is called
 for that is generated once for a kernel, with whatever matrix needs it first.
 """
 
@@ -21,7 +21,7 @@ from potluck.engine.kernels.input_kernel import (
     emit_quantise,
 )
 from potluck.engine.kernels.ir_types import F32, I32, I64, KIND_F32, Value, constant
-from potluck.engine.kernels.layout import FLOAT_BITS, blocks_of
+from potluck.engine.kernels.layout import blocks_of
 from potluck.engine.kernels.product_kernel import emit_product_piece, product_arguments
 from potluck.model.config import Activation
 
@@ -104,9 +104,9 @@ class PackedForm(Form):
 
 @dataclass(frozen=True, kw_only=True)
 class FloatForm(Form):
-    """16-bit floats, row after row."""
+    """Floats, row after row: of 16 bits, or the f32 of a router."""
 
-    kind: int  # bf16 or f16
+    kind: int
 
     def normed(self, source: Value, width: int, weight: Value, epsilon: float) -> Value:
         emit = partial(emit_normed, path=self.e.path, kind=self._kind_of(width))
@@ -130,8 +130,8 @@ class FloatForm(Form):
         kind = self._kind_of(width)
         emit = partial(emit_float_product, path=self.e.path, kind=self.kind, inputs=kind)
         return Product(
-            piece=self._function(f"product{FLOAT_BITS}_{kind}", emit),
-            arguments=float_arguments(matrix, inputs, out, addend, rows, width),
+            piece=self._function(f"product_{self.kind}_{kind}", emit),
+            arguments=float_arguments(self.kind, matrix, inputs, out, addend, rows, width),
             blocks=rows,
         )
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from potluck.engine.kernels.attention_kernel import Heads
 from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.cache import cached_width
-from potluck.engine.kernels.expert_kernel import ExpertShape
 from potluck.engine.kernels.float_kernel import MOST_TOKENS, input_kind
 from potluck.engine.kernels.head_kernel import HeadShape
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
@@ -70,10 +69,6 @@ class GeneratedKernels(Kernels):
             piece = ctypes.cast(cast("Any", kernel), ctypes.c_void_p).value
             assert piece is not None
             self._pool.run(piece, arguments, heads.kv_heads, 1)
-
-    def experts_kernel(self, shape: ExpertShape) -> Kernel:
-        """See `ExpertsDecoder`, which checks what this does not."""
-        return self._library.experts(shape)
 
     def head_kernel(self, shape: HeadShape) -> Kernel:
         """See `ends.Head`, which checks what this does not."""

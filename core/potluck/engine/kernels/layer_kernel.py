@@ -4,22 +4,36 @@
     hidden += after(down(gated(gate_up(before(hidden)))))
 
 for each layer, hidden states f32 and updated in place. `before` and `after` are norms or nothing; what
-is added may be multiplied instead. The kernel is written for a shape; what layers of one shape differ
+is added may be multiplied instead. In place of the second line there may be a mixture of experts,
+
+    hidden += Σ factor down(gated(gate_up(before(hidden))))
+
+of those that its router chooses, in their order. The kernel is written for a shape; what layers of one shape differ
 in is data. What all layers share in a step stands in one record, what a layer has of its own in
 another; both are 8 bytes a field, in the order below. With a pool, products and attention are shared
 among its threads.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llvmlite import ir
 
 from potluck.engine.kernels.attention_kernel import ATTEND_FIELDS, Heads, emit_attend
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.forms import FloatForm, Form, PackedForm
-from potluck.engine.kernels.ir_types import F32, I64, KIND_BF16, POINTER, VOID, Value, constant
+from potluck.engine.kernels.ir_types import (
+    F32,
+    I64,
+    KIND_BF16,
+    KIND_F32,
+    POINTER,
+    VOID,
+    Value,
+    constant,
+)
 from potluck.engine.kernels.layout import FLOAT_BITS, ZERO_POINT
+from potluck.engine.kernels.mixture_kernel import MixtureShape, emit_choose, is_chosen
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import emit_run, emit_shared
 from potluck.engine.kernels.residual_kernel import emit_add, emit_add_normed
@@ -30,15 +44,16 @@ from potluck.model.families import NormPlacement
 # `angles` are pairs of pointers, to cosines and to sines; those of the first pair are null.
 STEP_FIELDS = (
     "hidden", "position", "angles", "records", "wide", "attended", "scores", "scores_stride", "sums",
-    "job", "shares",
+    "job", "shares", "normed", "gated", "added", "routed", "factors",
 )  # fmt: skip
 # Norms that the shape does not have are never read, biases that a layer does not have are null.
-# `head_stride` is in bytes, `rope` is the number of a pair of angles.
+# `head_stride` is in bytes, `rope` is the number of a pair of angles, `experts` are `EXPERT_FIELDS` of each.
 LAYER_FIELDS = (
     "before_attention", "qkv", "qkv_bias", "query_norm", "key_norm", "output", "output_bias",
     "after_attention", "before_mlp", "gate_up", "gate_up_bias", "down", "down_bias", "after_mlp",
-    "keys", "values", "head_stride", "window", "rope",
+    "keys", "values", "head_stride", "window", "rope", "router", "experts",
 )  # fmt: skip
+EXPERT_FIELDS = ("gate_up", "down")
 _NUMBERS = {"position", "scores_stride", "shares", "head_stride", "window", "rope"}
 _ANGLES_BYTES = 16
 
@@ -51,7 +66,7 @@ class LayerShape:
     """What a decoding kernel is written for."""
 
     hidden: int
-    intermediate: int  # 0: attention alone, where what follows are experts
+    intermediate: int  # of the MLP, or of each expert
     attention: Heads
     norms: NormPlacement
     epsilon: float  # of the norms before and after attention and MLP
@@ -62,9 +77,11 @@ class LayerShape:
     gate_up_bits: int
     down_bits: int
     float_kind: int = KIND_BF16  # of matrices of 16 bits
+    mixture: MixtureShape | None = None
 
     def __post_init__(self) -> None:
         assert self.multiplier == 1.0 or not self.has_norms_after
+        assert self.mixture is None or (self.has_norms_before and self.adds_as_is)
 
     @property
     def has_norms_before(self) -> bool:
@@ -90,12 +107,14 @@ class LayerShape:
 
 def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> ir.Function:
     """One token through some layers."""
+    mixture = shape.mixture
     called = _Called(
         rotate=emit_rotate(module, f"{name}_rotate", path, shape.attention),
         attend=emit_attend(module, f"{name}_attend", path, shape.attention),
         add=emit_add(module, f"{name}_add", path),
         add_normed=emit_add_normed(module, f"{name}_add_normed", path),
         run=emit_run(module, f"{name}_run", path),
+        choose=None if mixture is None else emit_choose(module, f"{name}_choose", path, mixture),
     )
     function = ir.Function(module, DECODE, name)
     step, layers, count = function.args
@@ -104,7 +123,11 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
     with e.loop(0, count) as index:
         own = _fields(e, e.at(layers, index, 8 * len(LAYER_FIELDS)), LAYER_FIELDS)
         forms = _forms(e, name, shape, given["records"])
-        _Layer(e=e, shape=shape, called=called, forms=forms, step=given, layer=own).emit()
+        router = FloatForm(e=e, name=name, memory=given["normed"], kind=KIND_F32)
+        layer = _Layer(
+            e=e, shape=shape, called=called, forms=forms, router=router, step=given, layer=own
+        )
+        layer.emit()
     e.ret_void()
     return function
 
@@ -134,6 +157,7 @@ class _Called:
     add: ir.Function
     add_normed: ir.Function
     run: ir.Function
+    choose: ir.Function | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,24 +168,51 @@ class _Layer:
     shape: LayerShape
     called: _Called
     forms: dict[int, Form]
+    router: FloatForm
     step: dict[str, Value]
     layer: dict[str, Value]
 
     def emit(self) -> None:
-        shape, wide, attended = self.shape, self.step["wide"], self.step["attended"]
+        shape, attended = self.shape, self.step["attended"]
         form = self.forms[shape.qkv_bits]
         self._product(form, "qkv", self._read(form, "before_attention"), shape.qkv_rows)
         self._attention()
         form = self.forms[shape.output_bits]
         inputs = form.as_is(attended, shape.attended)
         self._add(form, "output", inputs, shape.attended, "after_attention")
-        if not shape.intermediate:
-            return
+        if shape.mixture is None:
+            self._mlp()
+        else:
+            self._experts(shape.mixture, self.called.choose)
+
+    def _mlp(self) -> None:
+        shape = self.shape
         form = self.forms[shape.gate_up_bits]
         self._product(form, "gate_up", self._read(form, "before_mlp"), 2 * shape.intermediate)
         form = self.forms[shape.down_bits]
-        inputs = form.gated(wide, shape.intermediate, shape.activation)
+        inputs = form.gated(self.step["wide"], shape.intermediate, shape.activation)
         self._add(form, "down", inputs, shape.intermediate, "after_mlp")
+
+    def _experts(self, mixture: MixtureShape, choose: ir.Function | None) -> None:
+        e, shape, step = self.e, self.shape, self.step
+        hidden, factors, nothing = step["hidden"], step["factors"], ir.Constant(POINTER, None)
+        width, size = shape.hidden, shape.intermediate
+        normed = self.router.normed(hidden, width, self.layer["before_mlp"], shape.epsilon)
+        router, routed = self.layer["router"], step["routed"]
+        self._multiply(self.router, router, normed, routed, nothing, mixture.count, width)
+        e.call(choose, [routed, factors])
+        form, last = self.forms[shape.gate_up_bits], self.forms[shape.down_bits]
+        inputs = form.as_is(normed, width)
+        last = replace(last, memory=step["gated"])  # every expert reads the same input
+        with e.loop(0, mixture.count) as expert:
+            factor = e.fetch(e.at(factors, expert, 4), F32)
+            with e.if_then(is_chosen(e, factor)):
+                record = e.at(self.layer["experts"], expert, 8 * len(EXPERT_FIELDS))
+                gate_up, down = (e.fetch(e.at(record, 8 * field), POINTER) for field in range(2))
+                self._multiply(form, gate_up, inputs, step["wide"], nothing, 2 * size, width)
+                gated = last.gated(step["wide"], size, shape.activation)
+                self._multiply(last, down, gated, step["added"], nothing, width, size)
+                e.call(self.called.add, [hidden, step["added"], constant(I64, width), factor])
 
     def _read(self, form: Form, norm: str) -> Value:
         """An input of the hidden states, normed if there are norms before."""
@@ -173,19 +224,20 @@ class _Layer:
     def _product(self, form: Form, matrix: str, inputs: Value, rows: int) -> None:
         """Of the hidden states, into the wide memory, with the bias."""
         wide, bias = self.step["wide"], self.layer[f"{matrix}_bias"]
-        self._multiply(form, matrix, inputs, wide, bias, rows, self.shape.hidden)
+        self._multiply(form, self.layer[matrix], inputs, wide, bias, rows, self.shape.hidden)
 
     def _add(self, form: Form, matrix: str, inputs: Value, width: int, norm: str) -> None:
         """Add to the hidden states what the matrix makes of the input."""
         e, shape, called = self.e, self.shape, self.called
-        hidden, added, bias = self.step["hidden"], self.step["wide"], self.layer[f"{matrix}_bias"]
+        hidden, added = self.step["hidden"], self.step["wide"]
+        weights, bias = self.layer[matrix], self.layer[f"{matrix}_bias"]
         size, one = constant(I64, shape.hidden), constant(F32, 1.0)
         if shape.adds_as_is:
             with e.if_then(e.icmp_unsigned("!=", e.ptrtoint(bias, I64), constant(I64, 0))):
                 e.call(called.add, [hidden, bias, size, one])
-            self._multiply(form, matrix, inputs, hidden, hidden, shape.hidden, width)
+            self._multiply(form, weights, inputs, hidden, hidden, shape.hidden, width)
             return
-        self._multiply(form, matrix, inputs, added, bias, shape.hidden, width)
+        self._multiply(form, weights, inputs, added, bias, shape.hidden, width)
         if shape.has_norms_after:
             more = [self.layer[norm], constant(F32, shape.epsilon)]
             e.call(called.add_normed, [hidden, added, size, *more])
@@ -195,14 +247,14 @@ class _Layer:
     def _multiply(
         self,
         form: Form,
-        matrix: str,
+        matrix: Value,
         inputs: Value,
         out: Value,
         addend: Value,
         rows: int,
         width: int,
     ) -> None:
-        product = form.product(self.layer[matrix], inputs, out, addend, rows, width)
+        product = form.product(matrix, inputs, out, addend, rows, width)
         self._share(product.piece, product.arguments, product.blocks)
 
     def _attention(self) -> None:

@@ -17,7 +17,6 @@ from typing import TypeAlias, cast
 from llvmlite import binding, ir
 
 from potluck.engine.kernels.attention_kernel import Heads, emit_attend
-from potluck.engine.kernels.expert_kernel import ExpertShape, emit_experts
 from potluck.engine.kernels.float_kernel import emit_float_product
 from potluck.engine.kernels.head_kernel import HeadShape, emit_head
 from potluck.engine.kernels.input_kernel import (
@@ -128,10 +127,6 @@ class Library:
         """One token through layers of this shape."""
         return self._get(f"decode_{_digest(shape)}", partial(emit_decode, shape=shape))
 
-    def experts(self, shape: ExpertShape) -> Kernel:
-        """One token through experts of this shape."""
-        return self._get(f"experts_{_digest(shape)}", partial(emit_experts, shape=shape))
-
     def head(self, shape: HeadShape) -> Kernel:
         """Final norm, logits and the best of them, for a head of this shape."""
         return self._get(f"head_{_digest(shape)}", partial(emit_head, shape=shape))
@@ -174,7 +169,7 @@ def address_of(kernel: Kernel) -> int:
 
 
 @cache  # a call of a kernel asks for it
-def _digest(shape: Heads | LayerShape | ExpertShape | HeadShape) -> str:
+def _digest(shape: Heads | LayerShape | HeadShape) -> str:
     """A name for the kernels of this shape."""
     return hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
 
