@@ -12,6 +12,7 @@ from potluck.engine.kvcache import LayerCache
 from potluck.engine.profile import (
     CACHED,
     LONG_CACHED,
+    SCATTERED_SET,
     WORKING_SET,
     cached_tokens,
     profile_layers,
@@ -22,6 +23,7 @@ from potluck.errors import OutOfMemoryError
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
 from potluck.model.schemes import weight_bytes
+from potluck.model.shapes import SHAPES
 
 GEMMA = {
     "architectures": ["Gemma3ForCausalLM"],
@@ -160,6 +162,17 @@ def test_of_a_rare_kind_as_much_is_measured_as_of_any_other() -> None:
     one = weight_bytes(config, config.layer_tensors(0), "int4")
     assert WORKING_SET - 2 * one < len(few) * one <= WORKING_SET + one
     assert len(sample_layers(config, rare, "int4", "full", 2 * one)) == 1
+
+
+def test_of_experts_more_is_measured_for_they_lie_scattered() -> None:
+    config = ModelConfig.from_dict(SHAPES["qwen3-30b-a3b"])
+    (kind,) = dict.fromkeys(config.layer_kinds)
+    one = weight_bytes(config, config.layer_tensors(0), "int4")
+
+    some = sample_layers(config, kind, "int4", "full", 1 << 34)
+
+    assert WORKING_SET < SCATTERED_SET <= len(some) * one < SCATTERED_SET + one
+    assert len(sample_layers(config, kind, "int4", "full", 3 * one)) == 2
 
 
 def test_of_a_model_that_fits_a_cache_no_more_is_measured_than_it_has() -> None:
