@@ -141,6 +141,29 @@ def test_auto_takes_the_best_quality_that_fits_and_says_why(home: Home) -> None:
     run(main())
 
 
+def test_what_did_not_fit_is_said_with_its_own_numbers(home: Home) -> None:
+    """There may be more than enough memory in all, and too little for a share or beside what computes."""
+
+    async def main() -> None:
+        shares = (("Desk", 1), ("Laptop", 3))
+        home.desk.devices = (small(home.desk, 20_000),)
+        planned = await home.master.plan(PlanRequest(layers=shares, context=64))
+
+        assert planned.scheme == "int8"
+        assert planned.note == (
+            "In bf16 Desk's share needs 23.8 kB with its cache, and it offers 20.0 kB;"
+            " this is the best quality that fits."
+        )
+        room = shape_of(home.model.config, "bf16", context=64).model_memory
+        home.desk.devices = (small(home.desk, room - 1),)
+        home.laptop.devices = (small(home.laptop, 1),)
+        planned = await home.master.plan(PlanRequest(context=64))
+        assert planned.scheme == "int8"
+        assert "your computers offer" in planned.note
+
+    run(main())
+
+
 def test_a_scheme_that_cannot_fit_is_refused_before_anything_is_measured(home: Home) -> None:
     async def main() -> None:
         room = shape_of(home.model.config, "int8", context=64).model_memory
