@@ -130,19 +130,25 @@ class Master:
     # --- loading
 
     async def load(
-        self, request: PlanRequest, *, check: Callable[[int], None] = lambda context: None
+        self,
+        request: PlanRequest,
+        *,
+        anew: bool = False,
+        check: Callable[[int], None] = lambda context: None,
     ) -> Deployment:
         """Have this model loaded as asked, unless it is already.
 
         Args:
             request: what is asked for.
+            anew: also where it is loaded already, since something else is not as it was then.
             check: told how long a conversation may be, before anything is measured; may refuse it.
 
         Raises:
             PotluckError: why not. What was loaded before still is, if nothing had to make room yet.
         """
         async with self._turn:
-            if self.is_ready and request == self.request and not self._can_improve():
+            is_as_asked = self.is_ready and request == self.request and not anew
+            if is_as_asked and not self._can_improve():
                 assert self.deployment is not None
                 return self.deployment
             self._missing.clear()
