@@ -96,6 +96,17 @@ def test_a_name_that_is_not_here_is_an_error_that_says_who_is(
     run(main())
 
 
+def test_layers_that_do_not_add_up_are_refused_before_anybody_is_waited_for(home: Home) -> None:
+    async def main() -> None:
+        layers = (("Desk", 2), ("Toaster", 1))
+        for ask in (home.master.plan, home.master.load):
+            with pytest.raises(InvalidLayersError, match=r"has 4 layers, .* add up to 3"):
+                await ask(PlanRequest(layers=layers, context=64))
+        assert not home.desk.calls
+
+    run(main())
+
+
 def test_a_node_that_just_started_gives_the_others_a_moment(home: Home) -> None:
     async def main() -> None:
         home.computers.workers.clear()

@@ -101,12 +101,12 @@ class Master:
             model = self._random_model(request.shape)
         else:
             model = await self._open_model(self._resolve(request.model), lambda done, total: None)
-        await self._wait(request)
+        await self._wait(request, model)
         return await self._planner.plan(request, model)
 
-    async def _wait(self, request: PlanRequest) -> None:
+    async def _wait(self, request: PlanRequest, model: LocalModel) -> None:
         # Who was just lost is not waited for in the middle of a chat.
-        await self._planner.wait(request, settle=not self._missing)
+        await self._planner.wait(request, model, settle=not self._missing)
 
     def _random_model(self, shape: str) -> LocalModel:
         if (config := self._shapes.get(shape)) is None:
@@ -197,7 +197,7 @@ class Master:
             model = await self._open(request)
             check(context_of(request, model))
             self._enter("waiting", "Looking for your computers")
-            await self._wait(request)
+            await self._wait(request, model)
             self._enter("planning", "Measuring the computers")
             planned = await self._planner.plan(request, model)
         except BaseException as error:

@@ -21,6 +21,7 @@ from potluck.errors import (
 from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits, nearest_schemes
 from potluck.model.schemes import AskedScheme, Cache, Scheme, schemes_to_try, weight_bytes
+from potluck.plan.byhand import check_sum
 from potluck.plan.cost import ModelShape, Seat
 from potluck.plan.placement import computer_names, lacking_memory, make_plan
 from potluck.store.registry import LocalModel
@@ -152,16 +153,19 @@ class Planner:
         shape = _shape(scheme, request, model)
         return lacking_memory(shape, _counted(seats, scheme, request, model))
 
-    async def wait(self, request: PlanRequest, *, settle: bool) -> None:
+    async def wait(self, request: PlanRequest, model: LocalModel, *, settle: bool) -> None:
         """Wait for the workers that were asked for.
 
         Args:
             request: names them, or says how many.
-            settle: where it does neither, give who is just being found a moment.
+            model: whose layers they are to have.
+            settle: where the request does neither, give who is just being found a moment.
 
         Raises:
-            UsageError, InvalidLayersError: they did not come in time.
+            UsageError, InvalidLayersError: they did not come in time, or need not.
         """
+        if request.layers is not None:
+            check_sum(request.layers, model.config.num_layers)
         names = {computer_of(name).casefold() for name, _ in request.layers or ()}
         names.discard(self._computers.local.name.casefold())
 
