@@ -36,7 +36,9 @@ def test_a_bench_as_json_has_what_scripts_read(potluck: Potluck, capsys: Output)
 def test_a_bench_for_people(potluck: Potluck, capsys: Output) -> None:
     potluck("bench")
 
-    shown = capsys.readouterr().out
+    shown, progress = capsys.readouterr()
+    assert "Making random weights of llama-1b: 50%" in progress
+    assert "Sending" not in progress
     assert "llama-1b in int4, 700.0 MB of weights a token" in shown
     assert "25.0 tokens/s, 88% of the floor (28.5); 24.5 predicted" in shown
     assert "20.0 GB/s" in shown

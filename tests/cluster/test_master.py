@@ -54,6 +54,8 @@ def test_what_is_loaded_as_asked_is_not_loaded_again(home: Home) -> None:
 
         assert await home.master.load(SPLIT) is first
         assert home.desk.calls.count("load") == 1
+        assert await home.master.load(SPLIT, anew=True) is not first
+        assert home.desk.calls.count("load") == 2
 
     run(main())
 

@@ -96,6 +96,17 @@ def test_a_name_that_is_not_here_is_an_error_that_says_who_is(
     run(main())
 
 
+def test_layers_that_do_not_add_up_are_refused_before_anybody_is_waited_for(home: Home) -> None:
+    async def main() -> None:
+        layers = (("Desk", 2), ("Toaster", 1))
+        for ask in (home.master.plan, home.master.load):
+            with pytest.raises(InvalidLayersError, match=r"has 4 layers, .* add up to 3"):
+                await ask(PlanRequest(layers=layers, context=64))
+        assert not home.desk.calls
+
+    run(main())
+
+
 def test_a_node_that_just_started_gives_the_others_a_moment(home: Home) -> None:
     async def main() -> None:
         home.computers.workers.clear()
@@ -137,6 +148,29 @@ def test_auto_takes_the_best_quality_that_fits_and_says_why(home: Home) -> None:
         home.desk.devices = (small(home.desk, 10_000_000),)
         planned = await home.master.plan(PlanRequest(model="big", context=64))
         assert (planned.scheme, planned.note) == ("f32", "")
+
+    run(main())
+
+
+def test_what_did_not_fit_is_said_with_its_own_numbers(home: Home) -> None:
+    """There may be more than enough memory in all, and too little for a share or beside what computes."""
+
+    async def main() -> None:
+        shares = (("Desk", 1), ("Laptop", 3))
+        home.desk.devices = (small(home.desk, 20_000),)
+        planned = await home.master.plan(PlanRequest(layers=shares, context=64))
+
+        assert planned.scheme == "int8"
+        assert planned.note == (
+            "In bf16 Desk's share needs 23.8 kB with its cache, and it offers 20.0 kB;"
+            " this is the best quality that fits."
+        )
+        room = shape_of(home.model.config, "bf16", context=64).model_memory
+        home.desk.devices = (small(home.desk, room - 1),)
+        home.laptop.devices = (small(home.laptop, 1),)
+        planned = await home.master.plan(PlanRequest(context=64))
+        assert planned.scheme == "int8"
+        assert "your computers offer" in planned.note
 
     run(main())
 

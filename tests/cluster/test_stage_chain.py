@@ -1,13 +1,16 @@
 """Whose messages a stage takes, and where what follows goes. The rest is tested with real processes."""
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 import torch
 from fake_cluster import run, until
 
+from potluck.cluster import stage_chain
 from potluck.cluster.compute_thread import ComputeThread
 from potluck.cluster.stage_chain import LoadedStage, StageChain
 from potluck.engine.sampler import Choice
@@ -83,7 +86,8 @@ class Bench:
         self.deaths += 1
 
     def receive(self, link: FakeLink, message: Message) -> None:
-        self.chain._receive(cast("Any", link), message, memoryview(b"\0\0\0\0"))
+        tokens = message.tensor.shape[0] if isinstance(message, Forward) else 1
+        self.chain._receive(cast("Any", link), message, memoryview(bytes(4 * tokens)))
 
 
 def test_results_that_are_held_go_to_the_driver_that_attaches() -> None:
@@ -193,6 +197,44 @@ def test_a_step_that_fails_is_said_and_the_next_one_is_done(
         bench.thread.reactor.close()
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("chunks", "released"),
+    [
+        ([(2, 5), (2, 5), (1, None)], [False, False, True]),
+        ([(2, 4), (2, None)], [False, True]),
+        ([(2, None)], [True]),
+        ([(1, None)], [False]),
+    ],
+    ids=["a token is left", "two chunks", "one chunk", "nothing but a token"],
+)
+def test_what_a_prompt_was_computed_in_is_given_back_after_its_last_chunk(
+    monkeypatch: pytest.MonkeyPatch, chunks: list[tuple[int, int | None]], released: list[bool]
+) -> None:
+    given_back: list[torch.device] = []
+    monkeypatch.setattr(stage_chain, "release_prompt", given_back.append)
+    seen: list[bool] = []
+
+    async def main() -> None:
+        bench, link = Bench(), FakeLink()
+        bench.loaded.driver = cast("Any", link)
+        bench.thread.start()
+
+        def take(tokens: int, prompt_end: int | None) -> None:
+            tensor, before = TensorHeader(dtype="I32", shape=(tokens,)), len(given_back)
+            message = msgspec.structs.replace(STEP, tensor=tensor, prompt_end=prompt_end)
+            bench.receive(link, message)
+            seen.append(len(given_back) > before)
+
+        for chunk in (*chunks, (1, None), (1, None)):  # and two tokens of the answer
+            bench.thread.reactor.put(partial(take, *chunk))
+        await until(lambda: len(seen) == len(chunks) + 2)
+        assert len(link.sent) == len(seen)
+
+    run(main())
+
+    assert seen == [*released, False, False]
 
 
 def test_a_next_computer_that_is_gone_is_named_for_the_step_that_it_lacks() -> None:

@@ -197,6 +197,22 @@ def test_a_shape_is_measured_over_two_computers_and_makes_way_again(
     run(main())
 
 
+def test_what_is_loaded_is_loaded_again_to_be_measured_with_other_threads(
+    desk: Node, run: Run
+) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        for threads, is_kept in ((None, True), (2, False)):
+            before = desk.master.deployment
+            request = BenchRequest(plan=SPLIT, prompt=20, tokens=4, repeat=1, threads=threads)
+            seen = [progress async for progress in desk.backend.bench(request)]
+
+            assert seen[-1].result is not None
+            assert (desk.master.deployment is before) == is_kept
+
+    run(main())
+
+
 def test_a_bench_that_nobody_waits_for_ends(desk: Node, run: Run, tiny: str) -> None:
     async def main() -> None:
         plan = PlanRequest(shape=tiny, scheme="f32", layers=(("Desk", 4),), context=128)

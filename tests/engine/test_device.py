@@ -11,6 +11,7 @@ from potluck.engine.device import (
     Device,
     compute_capability,
     compute_dtype,
+    computing_with,
     cpu_name,
     find_device,
     find_devices,
@@ -88,6 +89,15 @@ def test_threads_are_as_many_as_cores_unless_told() -> None:
         assert 1 <= set_threads() <= cores
     finally:
         torch.set_num_threads(before)
+
+
+def test_threads_for_a_while_are_as_many_as_before_afterwards() -> None:
+    before = torch.get_num_threads()
+
+    with computing_with(before + 1):
+        assert torch.get_num_threads() == before + 1
+
+    assert torch.get_num_threads() == before
 
 
 # --- computers that are not here

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import psutil
 import pytest
 import torch
+from torch import Tensor
 
+from potluck.engine import kvcache
 from potluck.engine.kvcache import GRANULE, CachePool, LayerCache
 from potluck.errors import OutOfMemoryError
 from potluck.ids import SessionId
@@ -185,6 +187,43 @@ def test_more_than_the_budget_is_refused_and_changes_nothing() -> None:
     assert caught.value.data["needed"] == 3 * GRANULE * PER_TOKEN
     assert caught.value.data["available"] == 2 * GRANULE * PER_TOKEN
     assert pool.nbytes == 2 * GRANULE * PER_TOKEN
+
+
+def test_what_grew_before_another_layer_could_not_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = make_pool()
+    cache = pool.open(A)
+    pool.reserve(A, GRANULE)
+
+    _, second = cache.layers
+    with monkeypatch.context() as patch:
+        patch.setattr(kvcache, "_empty", _without_memory_for(second.both))
+        with pytest.raises(MemoryError):
+            pool.reserve(A, 2 * GRANULE)
+
+    assert (cache.capacity, cache.length) == (GRANULE, 0)
+    assert (
+        pool.nbytes
+        == sum(layer.both.nbytes for layer in cache.layers)
+        == 3 * GRANULE * PER_TOKEN // 2
+    )
+    pool.reserve(A, 2 * GRANULE)
+    assert pool.nbytes == 2 * GRANULE * PER_TOKEN
+    pool.close(A)
+    assert pool.nbytes == 0
+
+
+def _without_memory_for(cache: Tensor) -> Callable[[Tensor, tuple[int, ...]], Tensor]:
+    """What gives every layer memory but this one."""
+    give = kvcache._empty
+
+    def empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if like is cache:
+            raise MemoryError
+        return give(like, shape)
+
+    return empty
 
 
 def test_a_closed_or_reopened_session_gives_its_bytes_back() -> None:

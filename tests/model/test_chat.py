@@ -264,7 +264,6 @@ def test_a_model_without_a_template_continues_the_conversation_as_text(
     assert text == "Be kind.\nUser: Hello there\nAssistant:"
     assert chat_format.stop_strings == ("\nUser:",)
     assert chat_format.encode_chat(HELLO)[0] == chat_format.encode("")[0]  # it has its bos
-    assert not chat_format.has_template
 
 
 def test_a_model_without_a_template_can_continue_an_answer(model_folder: Write) -> None:

@@ -250,7 +250,9 @@ class FakeBackend:
         self, request: schema.BenchRequest
     ) -> AsyncGenerator[schema.BenchProgress, None]:
         self.benched.append(request)
-        load = schema.LoadProgress(state="loading", fraction=0.5)
+        load = schema.LoadProgress(
+            state="streaming", fraction=0.5, message="Making random weights of llama-1b"
+        )
         yield schema.BenchProgress(state="loading", fraction=0.5, load=load)
         yield schema.BenchProgress(state="measuring", message="Decoding")
         if self.load_error is not None:

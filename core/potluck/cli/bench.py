@@ -39,8 +39,8 @@ def _measure(client: Client, request: BenchRequest) -> BenchResult:
     with Progress() as progress, closing(client.bench(request)) as events:
         for event in events:
             what = event.message or "Measuring"
-            if event.load is not None:
-                what = PHASES[event.load.state]
+            if (load := event.load) is not None:
+                what = load.message or PHASES[load.state]
             progress.show(what, event.fraction)
             result = event.result
     assert result is not None  # the client raises where there is none

@@ -247,10 +247,12 @@ class NodeBackend:
         with self._parts.computing_with(request.threads):
             async with master.borrowed(request.plan):
                 check = partial(check_context, request)
-                loading = asyncio.create_task(master.load(request.plan, check=check))
+                anew = request.threads is not None  # it has the threads that it was loaded with
+                load = master.load(request.plan, anew=anew, check=check)
+                loading = asyncio.create_task(load)
                 async with aclosing(self._progress(loading)) as events:
-                    async for load in events:
-                        yield BenchProgress(state="loading", fraction=load.fraction, load=load)
+                    async for step in events:
+                        yield BenchProgress(state="loading", fraction=step.fraction, load=step)
                 mine = await loading
                 deployment, generator = await master.ready(request.plan)
                 if deployment is not mine:

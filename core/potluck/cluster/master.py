@@ -101,12 +101,12 @@ class Master:
             model = self._random_model(request.shape)
         else:
             model = await self._open_model(self._resolve(request.model), lambda done, total: None)
-        await self._wait(request)
+        await self._wait(request, model)
         return await self._planner.plan(request, model)
 
-    async def _wait(self, request: PlanRequest) -> None:
+    async def _wait(self, request: PlanRequest, model: LocalModel) -> None:
         # Who was just lost is not waited for in the middle of a chat.
-        await self._planner.wait(request, settle=not self._missing)
+        await self._planner.wait(request, model, settle=not self._missing)
 
     def _random_model(self, shape: str) -> LocalModel:
         if (config := self._shapes.get(shape)) is None:
@@ -130,19 +130,25 @@ class Master:
     # --- loading
 
     async def load(
-        self, request: PlanRequest, *, check: Callable[[int], None] = lambda context: None
+        self,
+        request: PlanRequest,
+        *,
+        anew: bool = False,
+        check: Callable[[int], None] = lambda context: None,
     ) -> Deployment:
         """Have this model loaded as asked, unless it is already.
 
         Args:
             request: what is asked for.
+            anew: also where it is loaded already, since something else is not as it was then.
             check: told how long a conversation may be, before anything is measured; may refuse it.
 
         Raises:
             PotluckError: why not. What was loaded before still is, if nothing had to make room yet.
         """
         async with self._turn:
-            if self.is_ready and request == self.request and not self._can_improve():
+            is_as_asked = self.is_ready and request == self.request and not anew
+            if is_as_asked and not self._can_improve():
                 assert self.deployment is not None
                 return self.deployment
             self._missing.clear()
@@ -191,7 +197,7 @@ class Master:
             model = await self._open(request)
             check(context_of(request, model))
             self._enter("waiting", "Looking for your computers")
-            await self._wait(request)
+            await self._wait(request, model)
             self._enter("planning", "Measuring the computers")
             planned = await self._planner.plan(request, model)
         except BaseException as error:

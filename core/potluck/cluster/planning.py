@@ -21,6 +21,7 @@ from potluck.errors import (
 from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits, nearest_schemes
 from potluck.model.schemes import AskedScheme, Cache, Scheme, schemes_to_try, weight_bytes
+from potluck.plan.byhand import check_sum
 from potluck.plan.cost import ModelShape, Seat
 from potluck.plan.placement import computer_names, lacking_memory, make_plan
 from potluck.store.registry import LocalModel
@@ -81,16 +82,11 @@ class Planner:
         schemes = schemes_of(request.scheme, model)
         note = explain_more_bits(model.config) if request.scheme == "auto" else ""
         for scheme in schemes[:-1]:
-            needed = _shape(scheme, request, model)
             try:
                 return await self._plan_in(scheme, request, model, note)
             except (NotEnoughMemoryError, OutOfMemoryError) as error:
                 logger.info("scheme=%s does not fit: %s", scheme, error)
-            note = (
-                f"In {scheme} the model needs {format_bytes(needed.model_memory)} with its cache,"
-                f" and your computers lend {format_bytes(self._lent())}; this is the best"
-                " quality that fits."
-            )
+                note = _explain_fewer_bits(scheme, error)
         return await self._plan_in(schemes[-1], request, model, note)
 
     async def _plan_in(
@@ -157,21 +153,19 @@ class Planner:
         shape = _shape(scheme, request, model)
         return lacking_memory(shape, _counted(seats, scheme, request, model))
 
-    def _lent(self) -> int:
-        """Bytes that all computers lend together."""
-        computers = (self._computers.local, *self._computers.available())
-        return sum(device.memory_free for computer in computers for device in computer.devices)
-
-    async def wait(self, request: PlanRequest, *, settle: bool) -> None:
+    async def wait(self, request: PlanRequest, model: LocalModel, *, settle: bool) -> None:
         """Wait for the workers that were asked for.
 
         Args:
             request: names them, or says how many.
-            settle: where it does neither, give who is just being found a moment.
+            model: whose layers they are to have.
+            settle: where the request does neither, give who is just being found a moment.
 
         Raises:
-            UsageError, InvalidLayersError: they did not come in time.
+            UsageError, InvalidLayersError: they did not come in time, or need not.
         """
+        if request.layers is not None:
+            check_sum(request.layers, model.config.num_layers)
         names = {computer_of(name).casefold() for name, _ in request.layers or ()}
         names.discard(self._computers.local.name.casefold())
 
@@ -210,6 +204,18 @@ class Planner:
 def context_of(request: PlanRequest, model: LocalModel) -> int:
     """How many tokens a conversation may have."""
     return request.context or min(model.config.max_position, DEFAULT_CONTEXT)
+
+
+def _explain_fewer_bits(scheme: Scheme, error: NotEnoughMemoryError | OutOfMemoryError) -> str:
+    """Why not in this scheme, with the numbers of what refused it."""
+    match error.data:
+        case {"computer": str(name), "needed": int(needed), "available": int(available)}:
+            why = f"{name}'s share needs {format_bytes(needed)} with its cache, and it offers"
+        case {"computer": None, "needed": int(needed), "available": int(available)}:
+            why = f"the model needs {format_bytes(needed)} with its cache, and your computers offer"
+        case _:  # this computer has no room for a single layer
+            return f"In {scheme} the model does not fit; this is the best quality that fits."
+    return f"In {scheme} {why} {format_bytes(available)}; this is the best quality that fits."
 
 
 def _shape(

@@ -55,6 +55,7 @@ class LoadedStage:
     next_link: StepLink | None  # None: the last stage, which answers the driver
     driver: StepLink | None = None
     held: "deque[Result]" = field(default_factory=lambda: deque(maxlen=HELD_RESULTS))
+    unfinished: str | None = None  # session with a prompt of which more chunks come
     meter: StageMeter | None = None  # once it was measured
 
     def measure(self, position: int) -> StageTimes:
@@ -63,6 +64,10 @@ class LoadedStage:
             self.meter = None  # its caches go before others are made
             self.meter = StageMeter(self.stage, position)
         return self.meter.round()
+
+    def awaits(self, message: SessionMessage) -> bool:
+        """Whether it is the rest of a prompt, though it be a single token."""
+        return isinstance(message, Forward) and message.session == self.unfinished
 
     def takes_steps_of(self, link: StepLink) -> bool:
         """Whether the peer is the one before this stage: another computer, or the driver itself."""
@@ -122,10 +127,11 @@ class StageChain:
                     self._fail(message, computer_lost(self._name, "gave its part back"))
                 elif not loaded.takes_steps_of(link):
                     logger.warning("steps of %s are not for this stage", link.peer.name)
-                elif is_long(message):
+                elif is_long(message) or loaded.awaits(message):
+                    loaded.unfinished = None if ends_prompt(message) else message.session
                     with self._compute.relieved():
                         self._step(loaded, message, payload)
-                        if ends_prompt(message):  # while others compute what follows from it
+                        if loaded.unfinished is None:  # while others compute what follows from it
                             release_prompt(loaded.stage.weights.device)
                 else:
                     self._step(loaded, message, payload)

@@ -63,7 +63,7 @@ class TrustChanged(StageMessage, frozen=True, tag="trust_changed"):
 
 
 class ProfileLayer(StageMessage, frozen=True, tag="profile_layer"):
-    """Measure one decoder layer of this model."""
+    """Measure a decoder layer of each kind that this model has, and its head."""
 
     request: int
     config: dict[str, object]

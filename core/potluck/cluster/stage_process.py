@@ -54,7 +54,7 @@ from potluck.cluster.stage_quantiser import Quantiser
 from potluck.cluster.stage_weights import stage_weights
 from potluck.cluster.tasks import TaskSet
 from potluck.engine.accelerator import capabilities
-from potluck.engine.device import is_lost, set_threads, use
+from potluck.engine.device import computing_with, is_lost, set_threads, use
 from potluck.engine.lending import Lending
 from potluck.engine.memory import release
 from potluck.engine.profile import LayerProfile, profile_layers
@@ -99,6 +99,7 @@ class StageServer:
         )
         self._threads = self._lending.threads or start.threads
         self._compute = ComputeThread()
+        self._loop = asyncio.get_running_loop()
         self._quantiser = Quantiser(self._threads)
         self._chain = StageChain(self._me.name, self._compute, self._tell)
         self._turn = asyncio.Lock()  # one load or unload at a time
@@ -109,7 +110,6 @@ class StageServer:
 
     async def run(self, messages: "asyncio.Queue[ToStage | None]") -> None:
         """Serve until the node is gone."""
-        self._loop = asyncio.get_running_loop()
         self._compute.start()
         use(self._device)
         self._compute.submit(lambda: use(self._device))
@@ -185,15 +185,15 @@ class StageServer:
         config = ModelConfig.from_dict(message.config)
 
         def measure() -> LayerProfile:
-            self._choose_threads(config)
-            return profile_layers(
-                config,
-                self._device,
-                message.scheme,
-                chunk=message.tokens,
-                memory=self._lent().memory_free,
-                cache=message.cache,
-            )
+            with computing_with(self._threads_for(config)):  # what is loaded keeps its own
+                return profile_layers(
+                    config,
+                    self._device,
+                    message.scheme,
+                    chunk=message.tokens,
+                    memory=self._lent().memory_free,
+                    cache=message.cache,
+                )
 
         profile = await self._compute.call(measure)
         return LayerProfiled(
@@ -250,7 +250,7 @@ class StageServer:
     def _build(self, message: LoadStage) -> Stage:
         """On the computing thread: read, check and convert the weights."""
         config = ModelConfig.from_dict(message.config)
-        self._choose_threads(config)
+        set_threads(self._threads_for(config))
         last_report = 0.0
 
         def progress(done: int, total: int) -> None:
@@ -277,10 +277,10 @@ class StageServer:
             epoch=message.epoch,
         )
 
-    def _choose_threads(self, config: ModelConfig) -> None:
-        """On the computing thread, whose own setting it is."""
+    def _threads_for(self, config: ModelConfig) -> int | None:
+        """How many compute; to be set on the computing thread, whose own setting it is."""
         parameters = sum(math.prod(shape) for shape in config.layer_tensors(0).values())
-        set_threads(1 if parameters < SMALL_LAYER else self._threads)
+        return 1 if parameters < SMALL_LAYER else self._threads
 
     def _check_wanted(self, message: LoadStage) -> None:
         if self._wanted != message.request:

@@ -27,8 +27,8 @@ def is_long(message: SessionMessage) -> bool:
 
 
 def ends_prompt(message: SessionMessage) -> bool:
-    """Whether it is the last chunk of a prompt."""
-    return isinstance(message, Forward) and is_long(message) and message.prompt_end is None
+    """Whether no chunk of a prompt comes after this one."""
+    return isinstance(message, Forward) and message.prompt_end is None
 
 
 def apply(stage: Stage, message: SessionMessage, payload: memoryview) -> tuple[Message, memoryview]:

@@ -10,7 +10,8 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -152,6 +153,17 @@ def set_threads(threads: int | None = None) -> int:
     """
     torch.set_num_threads(max(1, threads or usable_cores()))
     return torch.get_num_threads()
+
+
+@contextmanager
+def computing_with(threads: int | None = None) -> Iterator[None]:
+    """The same for a while, on the thread that calls; afterwards as many as before."""
+    before = torch.get_num_threads()
+    set_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def usable_cores() -> int:

@@ -86,17 +86,17 @@ class SessionCache:
     `place` is another object whenever the memory is elsewhere, and no other cache's.
     """
 
-    __slots__ = ("_bytes_per_token", "capacity", "layers", "length", "place")
+    __slots__ = ("capacity", "layers", "length", "place")
 
-    def __init__(self, layers: list[LayerCache], bytes_per_token: int) -> None:
+    def __init__(self, layers: list[LayerCache]) -> None:
         self.layers = layers
         self.length = self.capacity = 0  # tokens
         self.place = object()
-        self._bytes_per_token = bytes_per_token
 
     @property
     def nbytes(self) -> int:
-        return self.capacity * self._bytes_per_token
+        """What the layers have, also those that were larger when another could not grow."""
+        return sum(layer.both.nbytes for layer in self.layers)
 
     def resize(self, capacity: int) -> None:
         """Grow every layer; after a failure some are larger, none has lost a token."""
@@ -169,7 +169,7 @@ class CachePool:
             LayerCache(self._kv_heads, self._head_dim, self._dtype, self._device)
             for _ in range(self._layers)
         ]
-        cache = self._caches[session] = SessionCache(layers, self._bytes_per_token)
+        cache = self._caches[session] = SessionCache(layers)
         return cache
 
     def close(self, session: SessionId) -> None:
@@ -193,8 +193,10 @@ class CachePool:
         capacity, room = self._choose_capacity(cache, tokens)
         before = cache.nbytes
         evicted = self._evict(cache, capacity * self._bytes_per_token - before - room)
-        cache.resize(capacity)
-        self._nbytes += cache.nbytes - before
+        try:
+            cache.resize(capacity)
+        finally:
+            self._nbytes += cache.nbytes - before
         return evicted
 
     def _choose_capacity(self, cache: SessionCache, tokens: int) -> tuple[int, int]:

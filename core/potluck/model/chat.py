@@ -82,10 +82,6 @@ class ChatFormat:
             stop_ids=_stop_ids(folder, tokenizer, special),
         )
 
-    @property
-    def has_template(self) -> bool:
-        return self._template is not None
-
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         """The token ids of a text, with the special tokens that the tokenizer puts around one.
 

@@ -41,13 +41,7 @@ def follow(
         if count:
             chosen.append(i)
             counts.append(count)
-    if sum(counts) != shape.num_layers:
-        raise InvalidLayersError(
-            f"The model has {shape.num_layers} layers, and the ones given add up to"
-            f" {sum(counts)}. Give every layer to one computer.",
-            num_layers=shape.num_layers,
-            given=sum(counts),
-        )
+    check_sum(layers, shape.num_layers)
     for k, (i, share) in enumerate(zip(chosen, ranges(counts), strict=True)):
         needed = shape.stage_memory(share, first=k == 0, last=k == len(chosen) - 1)
         if needed > seats[i].memory:
@@ -59,6 +53,22 @@ def follow(
         )
     ms = route_cost_ms(problem, chosen, counts)
     return Route(seats=tuple(chosen), counts=tuple(counts), ms=ms, exact=False)
+
+
+def check_sum(layers: Sequence[tuple[str, int]], num_layers: int) -> None:
+    """Refuse what is known to be wrong before anybody is waited for or measured.
+
+    Raises:
+        InvalidLayersError: the counts do not add up.
+    """
+    given = sum(count for _, count in layers)
+    if given != num_layers:
+        raise InvalidLayersError(
+            f"The model has {num_layers} layers, and the ones given add up to {given}."
+            f" Choose numbers that add up to {num_layers}.",
+            num_layers=num_layers,
+            given=given,
+        )
 
 
 def _find(seats: Sequence[Seat], names: Sequence[str], wanted: str) -> int:

@@ -14,7 +14,7 @@ from model_folders import CONFIG, make_folder
 from stage_nodes import CHAT, Driver, StageNode, answer, reported, step
 
 from potluck.cluster import stage_process
-from potluck.cluster.stage_messages import LoadStage
+from potluck.cluster.stage_messages import LoadStage, ProfileLayer, Start
 from potluck.cluster.stage_process import StageServer
 from potluck.errors import (
     EngineError,
@@ -200,3 +200,29 @@ def test_a_load_begins_with_all_given_back_also_by_one_that_failed(
     run(server._drop())
 
     assert released == [torch.device("cuda", 0)]
+
+
+def test_a_profile_of_another_model_leaves_what_is_loaded_its_threads(
+    tmp_path: Path, run: Run
+) -> None:
+    """A plan of a small model, which one thread measures, must not slow down the large one in use."""
+
+    async def main() -> None:
+        node = StageNode("Desk", tmp_path)
+        server = StageServer(
+            Start(identity_folder=str(node.identity.folder), me=node.me, threads=2), lambda _: None
+        )
+        server._compute.start()
+        large = {**CONFIG, "hidden_size": 256, "intermediate_size": 2500}
+        stage = LoadStage(
+            request=0, home=node.home, epoch=1, config=large, scheme="int8", layers=(0, 1),
+            embedding=False, head=False, context=16, tensors=(), seed=0, next_hop=None,
+        )  # fmt: skip
+        await server._load(stage)
+        assert await server._compute.call(torch.get_num_threads) == 2
+
+        await server._profile(ProfileLayer(request=1, config=dict(CONFIG), scheme="int8", tokens=8))
+
+        assert await server._compute.call(torch.get_num_threads) == 2
+
+    run(main())

@@ -35,7 +35,7 @@ def best_kernels(*, threads: int = 1, path: str | None = None) -> Kernels:
     """The fastest kernels that this processor has instructions for.
 
     Args:
-        threads: that share each product; with more than one, torch's own must be set to one.
+        threads: that share each product; with more than one, torch's own must not spin: see `Pool`.
         path: the name of the path to take instead of the best, to compare.
 
     Raises:

@@ -2,7 +2,8 @@
 
 Within a token one product follows another in microseconds, which is faster than a sleeping thread is
 woken; between tokens other stages compute, and may want the core. torch has a pool of its own, and both
-together fight for the cores: where this one has more than one thread, torch's has to be set to one.
+together fight for the cores, unless the threads of torch's sleep as soon as they have nothing to do:
+`OMP_WAIT_POLICY` has to be PASSIVE before torch is imported.
 """
 
 import ctypes
