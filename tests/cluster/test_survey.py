@@ -11,6 +11,7 @@ from potluck.cluster.survey import Survey, shape_of, unmeasured_seats
 from potluck.errors import EngineError, PeerLostError
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import weight_bytes
+from potluck.model.shapes import SHAPES
 from potluck.plan.cost import Seat
 from potluck.wire.measuring_messages import Profiled
 from potluck.wire.messages import (
@@ -56,6 +57,22 @@ def test_layers_of_another_size_are_another_kind() -> None:
         weight_bytes(MIXED, MIXED.layer_tensors(layer), "f32") for layer in (0, 1)
     )
     assert shape.layer_bytes[1] > shape.layer_bytes[0]
+
+
+def test_a_token_reads_few_experts_and_many_tokens_all() -> None:
+    config = ModelConfig.from_dict(SHAPES["qwen3-30b-a3b"])
+    tensors = config.layer_tensors(0)
+    whole = weight_bytes(config, tensors, "int4")
+    one_expert = {name: shape for name, shape in tensors.items() if ".experts.7." in name}
+    one_token = whole - 120 * weight_bytes(config, one_expert, "int4")
+
+    shape = shape_of(config, "int4", context=64)
+
+    assert shape.reading(1) == pytest.approx(1)
+    assert shape.reading(10_000) == pytest.approx(whole / one_token)
+    assert 1 < shape.reading(2) < 2
+    dense = shape_of(ModelConfig.from_dict(CONFIG), "int4", context=64)
+    assert dense.reading(1) == dense.reading(512) == 1
 
 
 def test_a_tied_head_is_known_as_one() -> None:

@@ -65,6 +65,33 @@ def test_a_short_prompt_costs_a_token_and_its_share_of_a_chunk(
     assert forecast(shape, seats, {}, 1) == pytest.approx(10 + 2 * LOCAL_HOP_MS)
 
 
+def test_many_tokens_read_more_experts_than_one(seat_of: SeatOf, shape_of: ShapeOf) -> None:
+    # Of ten experts one token reads one, with as many other bytes; 100 tokens read all of them.
+    shape = shape_of(10, expert_share=0.5, expert_part=0.1)
+    seats = [seat_of("Laptop", decode_ms=1.0, prefill_ms=10.0)]
+    ten = 0.5 + 0.5 * 10 * (1 - 0.9**10)
+    whole = 0.5 + 0.5 * 10 * (1 - 0.9**100)
+
+    ms = {n: forecast(shape, seats, {}, n) - 2 * LOCAL_HOP_MS for n in (1, 10, 100)}
+
+    assert ms[1] == pytest.approx(10)
+    assert ms[10] == pytest.approx(10 * ten + 9 * (100 - 10 * whole) / 99)
+    assert ms[100] == pytest.approx(100)
+
+
+def test_experts_are_read_less_often_in_larger_chunks(
+    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    seats = [seat_of(name, decode_ms=1.0, prefill_ms=38.0) for name in ("Laptop", "Desktop")]
+    links = links_of(seats, rtt_ms=0.0, bytes_per_s=1e12)
+    chunks: list[int] = []
+    for shape in (shape_of(48), shape_of(48, expert_share=2 / 3, expert_part=1 / 16)):
+        plan = make_plan(shape, seats, links, layers=[("Laptop", 24), ("Desktop", 24)])
+        chunks.append(best_chunk(shape, plan, prompt_tokens=512, measured_tokens=128))
+
+    assert chunks == [64, 128]
+
+
 def test_nothing_to_prefill_takes_no_computing(seat_of: SeatOf, shape_of: ShapeOf) -> None:
     assert forecast(shape_of(), [seat_of("Laptop")], {}, 0) == pytest.approx(LOCAL_HOP_MS)
 

@@ -99,17 +99,26 @@ def shape_of(
 
     kinds = _kinds(config)
     layers = tuple(kinds.index(kind) for kind in config.layer_kinds)
+    tensors = [config.layer_tensors(layers.index(kind)) for kind in range(len(kinds))]
+    layer_bytes = tuple(map(nbytes, tensors))
+    expert_bytes = [
+        nbytes({name: shape for name, shape in of_kind.items() if ".experts." in name})
+        for of_kind in tensors
+    ]
+    part = 1.0 if config.experts is None else config.experts.per_token / config.experts.count
+    all_experts = sum(expert_bytes[kind] for kind in layers)
+    all_others = sum(layer_bytes[kind] for kind in layers) - all_experts
     return ModelShape(
         layers=layers,
-        layer_bytes=tuple(
-            nbytes(config.layer_tensors(layers.index(kind))) for kind in range(len(kinds))
-        ),
+        layer_bytes=layer_bytes,
         kv_bytes_per_token=cache_bytes(config, scheme, cache),
         embedding_bytes=nbytes(config.embedding_tensors()),
         head_bytes=nbytes(config.head_tensors()),
         hidden_bytes=config.hidden_size * activation_item(scheme),
         context=context,
         tied=config.tie_word_embeddings,
+        expert_share=all_experts * part / (all_experts * part + all_others),
+        expert_part=part,
     )
 
 

@@ -36,6 +36,8 @@ class ModelShape:
     context: int  # tokens of one session
     sessions: int = 1
     tied: bool = False  # embedding and head share their matrix
+    expert_share: float = 0.0  # of the bytes of layers that one token reads, those of experts
+    expert_part: float = 1.0  # of the experts of a layer, those that one token goes through
 
     @property
     def num_layers(self) -> int:
@@ -57,6 +59,11 @@ class ModelShape:
     def model_memory(self) -> int:
         """What the whole model occupies on one device."""
         return self.stage_memory(range(self.num_layers), first=True, last=True)
+
+    def reading(self, tokens: int) -> float:
+        """How many times the bytes that one token reads so many read, which choose experts by chance."""
+        touched = 1 - (1 - self.expert_part) ** tokens
+        return 1 - self.expert_share + self.expert_share * touched / self.expert_part
 
     def stage_memory(self, layers: range, *, first: bool, last: bool) -> int:
         memory = self.layer_memory

@@ -58,10 +58,11 @@ def time_to_first_token_ms(
             size = shape.hidden_bytes if k else _TOKEN_ID_BYTES
             sent = max(arrival, free_at[2 * k]) + tokens * size * hop.ms_per_byte
             free_at[2 * k] = sent
-            # one token costs the reading of the weights, each further one its share of a chunk
-            decode_ms = stage.predicted_ms - stage.head_ms
-            further = max(0.0, stage.prefill_ms - decode_ms) / max(1, measured_tokens - 1)
-            compute_ms = decode_ms + (tokens - 1) * further
+            # what is read costs what it costs one token, each further one its share of a chunk
+            token_ms = stage.predicted_ms - stage.head_ms
+            more_ms = max(0.0, stage.prefill_ms - token_ms * shape.reading(measured_tokens))
+            further_ms = (tokens - 1) * more_ms / max(1, measured_tokens - 1)
+            compute_ms = token_ms * shape.reading(tokens) + further_ms
             arrival = max(sent + hop.latency_ms, free_at[2 * k + 1]) + compute_ms
             free_at[2 * k + 1] = arrival
     return arrival + plan.stages[-1].head_ms + plan.hops[-1].ms(TOKEN_MESSAGE_BYTES)
