@@ -42,6 +42,7 @@ OFFSETS: tuple[Scheme, ...] = ("int4-offset", "int4-head8", "int4")
         (Quantization(method="gguf", bits=4, is_symmetric=False), OFFSETS),
         (Quantization(method="gguf", bits=4, is_symmetric=False, is_affine=False), EIGHT),
         (Quantization(method="gguf", bits=2, is_symmetric=False), FOUR),
+        (Quantization(method="gguf", bits=3, is_symmetric=False), FOUR),
         (Quantization(method="gguf", bits=16), ()),
     ],
 )
