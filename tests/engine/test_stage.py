@@ -130,6 +130,15 @@ def test_a_step_beyond_the_cache_is_refused_with_where_it_ends(
     assert forward(stage, ids[10:], 10).position == 20
 
 
+def test_trimming_to_where_a_session_ends_changes_nothing(llama: Reference, stage: Stage) -> None:
+    ids = llama.prompt(20)
+    forward(stage, ids[:10], 0)
+
+    stage.trim(SESSION, 10, epoch=1)
+
+    assert forward(stage, ids[10:], 10).position == 20
+
+
 def test_a_repeated_step_is_answered_from_memory(llama: Reference, stage: Stage) -> None:
     ids = llama.prompt(20)
     first = forward(stage, ids, 0, step=7)
@@ -152,6 +161,7 @@ def test_another_step_at_an_old_position_is_not_answered_from_memory(
         forward(stage, ids, 0, step=8)
     with pytest.raises(NeedReplayError):
         forward(stage, ids[:4], 0, step=7)
+    assert forward(stage, ids, 20, step=7).position == 40
 
 
 def test_a_repetition_penalty_knows_the_prompt_and_its_own_choices(
@@ -172,6 +182,29 @@ def test_a_repetition_penalty_knows_the_prompt_and_its_own_choices(
 
     assert len(set(tokens)) == len(tokens)
     assert not set(tokens) & set(ids.tolist())
+
+
+def test_a_repetition_penalty_forgets_what_was_trimmed_and_nothing_before(
+    llama: Reference, stage: Stage
+) -> None:
+    ids = llama.prompt(20)
+    best = forward(stage, ids, 0, sampling=Sampling()).choice
+    assert best is not None
+    others = [token for token in range(20) if token != best.token_id]
+    strong = Sampling(repetition_penalty=100.0)
+
+    def choice_with(history: list[int], trimmed_to: int) -> int:
+        stage.trim(SESSION, 0, epoch=1)
+        given = Sampling(repetition_penalty=100.0, history=tuple(history))
+        forward(stage, ids, 0, sampling=given)
+        stage.trim(SESSION, trimmed_to, epoch=1)
+        choice = forward(stage, ids[trimmed_to:], trimmed_to, sampling=strong).choice
+        assert choice is not None
+        return choice.token_id
+
+    assert choice_with([best.token_id, *others[:3]], 0) == best.token_id
+    assert choice_with([*others[:10], best.token_id], 10) == best.token_id
+    assert choice_with([best.token_id, *others[:9]], 10) != best.token_id
 
 
 def test_a_replayed_session_draws_the_same_tokens(llama: Reference, stage: Stage) -> None:
