@@ -73,9 +73,9 @@ def test_the_nearest_scheme_comes_first(
 def test_more_bits_than_are_stored_are_explained(stored: Quantization, words: str) -> None:
     config = dataclasses.replace(ModelConfig.from_dict(CONFIG), quantization=stored)
 
-    assert re.search(
-        f"{words}.*held in 8 .scheme int8.*4 bits .scheme int4", explain_more_bits(config)
-    )
+    text = explain_more_bits(config)
+    assert re.search(f"{words}.*held in 8 .scheme int8.*4 bits .scheme int4", text)
+    assert ("side by side" in text) == stored.is_reordered
 
 
 @pytest.mark.parametrize(
