@@ -276,6 +276,30 @@ def test_a_token_that_ends_the_answer_is_not_sent_back_in() -> None:
     on_two_links(scenario)
 
 
+def test_a_result_that_comes_twice_counts_once() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        one, two = start(pipeline, 1), follow(pipeline, 2, stops=(7,))
+        for token in (7, 8):
+            pipeline._receive(result(step=1, token=token), memoryview(b""))
+        assert (await pipeline.finish_step(one)).result.token_id == 7
+        assert two.token is None
+
+    on_two_links(scenario)
+
+
+def test_a_result_of_a_step_that_was_just_given_up_harms_nothing() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        errors = list[dict[str, object]]()
+        asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
+        one = start(pipeline)
+        pipeline._receive(result(), memoryview(b""))
+        pipeline.give_up(one)
+        await asyncio.sleep(0)
+        assert not errors
+
+    on_two_links(scenario)
+
+
 def test_a_step_that_was_given_up_is_not_sent() -> None:
     async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
         one, two = start(pipeline, 1), follow(pipeline, 2)

@@ -268,6 +268,23 @@ def test_tokens_are_drawn_as_with_torch(make_reference: MakeReference, sampling:
         assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
 
 
+def test_the_best_token_is_not_chosen_where_a_penalty_makes_it_worse(
+    make_reference: MakeReference,
+) -> None:
+    stage = make_reference("qwen 2").stage(scheme="int8")
+    stage.open(SESSION, epoch=1)
+    token = torch.tensor([17], dtype=torch.int32)
+    best = run(stage, token, 0).choice
+    assert best is not None
+
+    stage.trim(SESSION, 0, epoch=1)
+    penalised = Sampling(repetition_penalty=100.0, history=(best.token_id,))
+    other = run(stage, token, 0, sampling=penalised).choice
+
+    assert other is not None
+    assert other.token_id != best.token_id
+
+
 def test_numbers_that_are_none_are_an_error_of_the_step(make_reference: MakeReference) -> None:
     stage = make_reference("qwen 2").stage(2, scheme="int4")
     stage.open(SESSION, epoch=1)
