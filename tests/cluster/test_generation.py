@@ -1,60 +1,14 @@
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 import pytest
-from fake_chain import FakeChain, next_token
+from chain_answers import GREEDY, answer, expected, on_a_chain
+from fake_chain import FakeChain
 from fake_cluster import until
 
 from potluck.cluster import generation
 from potluck.cluster.generation import Generator, Usage
-from potluck.cluster.pipeline import Pipeline, Room
 from potluck.errors import EngineError, PeerLostError, PromptError
-from potluck.wire.messages import Sampling
-
-GREEDY = Sampling()
-
-
-def on_a_chain(
-    scenario: Callable[[Generator, FakeChain], Awaitable[None]], **options: int
-) -> FakeChain:
-    """Run a scenario against a generator whose pipeline is a fake chain."""
-
-    async def run() -> FakeChain:
-        chain = FakeChain()
-        pipeline = Pipeline(epoch=1, first=chain, last=chain, stages=2)
-        chain.report = pipeline.step_failed
-        running = asyncio.create_task(pipeline.run())
-        generator = Generator(
-            pipeline,
-            context=64,
-            room=Room(options.get("room", 64), "Laptop"),
-            chunk_tokens=lambda _: options.get("chunk_tokens", 256),
-            max_sessions=options.get("max_sessions", 4),
-        )
-        async with asyncio.timeout(10):
-            await scenario(generator, chain)
-        pipeline.shut()
-        running.cancel()
-        await asyncio.wait([running])
-        assert chain.is_closed
-        return chain
-
-    return asyncio.run(run())
-
-
-async def answer(
-    generator: Generator, prompt: list[int], limit: int, usage: Usage | None = None
-) -> list[int]:
-    stream = generator.tokens(prompt, GREEDY, limit=limit, usage=usage or Usage())
-    return [token.token_id async for token in stream]
-
-
-def expected(prompt: list[int], count: int) -> list[int]:
-    tokens = list(prompt)
-    for _ in range(count):
-        tokens.append(next_token(tokens))
-    return tokens[len(prompt) :]
 
 
 def test_tokens_follow_from_everything_before_them() -> None:
@@ -334,10 +288,14 @@ def test_a_lost_computer_fails_the_answer_under_way_and_those_after() -> None:
     on_a_chain(scenario)
 
 
-@pytest.mark.parametrize("prompt", [[], list(range(64))])
-def test_a_prompt_that_cannot_fit_is_refused_before_anything_runs(prompt: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "why"), [([], "empty"), (list(range(64)), "64 tokens and the context holds 64")]
+)
+def test_a_prompt_that_cannot_fit_is_refused_before_anything_runs(
+    prompt: list[int], why: str
+) -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
-        with pytest.raises(PromptError):
+        with pytest.raises(PromptError, match=why):
             await answer(generator, prompt, 1)
         assert not chain.forwards
 
@@ -347,50 +305,5 @@ def test_a_prompt_that_cannot_fit_is_refused_before_anything_runs(prompt: list[i
 def test_an_answer_ends_where_the_context_does() -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
         assert len(await answer(generator, list(range(60)), 100)) == 4
-
-    on_a_chain(scenario)
-
-
-def test_a_repetition_penalty_brings_the_history_along() -> None:
-    async def scenario(generator: Generator, chain: FakeChain) -> None:
-        sampling = Sampling(repetition_penalty=1.2)
-        stream = generator.tokens([1, 2, 3], sampling, limit=2, usage=Usage())
-        assert [token async for token in stream]
-
-        asked = [f.sampling for f in chain.forwards]
-        assert asked[0] is not None
-        assert asked[0].history == (1, 2, 3)
-        assert asked[1] is not None
-        assert asked[1].history is None
-
-    on_a_chain(scenario)
-
-
-def test_the_history_is_that_of_the_last_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation, "MAX_HISTORY", 2)
-
-    async def scenario(generator: Generator, chain: FakeChain) -> None:
-        sampling = Sampling(repetition_penalty=1.2)
-        stream = generator.tokens([1, 2, 3], sampling, limit=1, usage=Usage())
-        assert [token async for token in stream]
-        assert chain.forwards[0].sampling is not None
-        assert chain.forwards[0].sampling.history == (2, 3)
-
-    on_a_chain(scenario)
-
-
-def test_a_stage_that_lost_the_session_gets_its_history_again() -> None:
-    async def scenario(generator: Generator, chain: FakeChain) -> None:
-        sampling = Sampling(repetition_penalty=1.2)
-        stream = generator.tokens([1, 2, 3], sampling, limit=8, usage=Usage())
-        tokens = [1, 2, 3]
-        async for token in stream:
-            tokens.append(token.token_id)
-            if len(tokens) == 5:
-                chain.caches.clear()
-        again = [f for f in chain.forwards if f.position == 0][-1]
-        assert again is not chain.forwards[0]
-        assert again.sampling is not None
-        assert again.sampling.history == tuple(tokens[: again.tensor.shape[0]])
 
     on_a_chain(scenario)

@@ -9,10 +9,13 @@ from potluck.cluster import pipeline as pipeline_module
 from potluck.cluster.pipeline import PendingStep, Pipeline, computer_lost, token_payload
 from potluck.errors import (
     EngineError,
+    InvalidStepError,
     NeedReplayError,
     OutOfMemoryError,
     PeerLostError,
     PeerTimeoutError,
+    PromptError,
+    StaleEpochError,
     UnknownSessionError,
 )
 from potluck.ids import SessionId
@@ -50,8 +53,8 @@ def failure(kind: str, *, step: int = 1, epoch: int = 3) -> StepFailed:
     )
 
 
-def result(*, step: int = 1, epoch: int = 3) -> Result:
-    return Result(epoch=epoch, session=CHAT, step=step, position=2, token_id=7)
+def result(*, step: int = 1, epoch: int = 3, token: int | None = 7) -> Result:
+    return Result(epoch=epoch, session=CHAT, step=step, position=2, token_id=token)
 
 
 def test_tokens_are_little_endian_and_of_four_bytes() -> None:
@@ -89,6 +92,8 @@ def test_results_of_other_plans_and_steps_are_passed_over() -> None:
         ("need_replay", NeedReplayError),
         ("unknown_session", UnknownSessionError),
         ("out_of_memory", OutOfMemoryError),
+        (PromptError.code, PromptError),
+        (InvalidStepError.code, InvalidStepError),
     ],
 )
 def test_what_ends_one_step_leaves_the_pipeline(kind: str, error: type[Exception]) -> None:
@@ -107,7 +112,12 @@ def test_what_ends_one_step_leaves_the_pipeline(kind: str, error: type[Exception
 
 @pytest.mark.parametrize(
     ("kind", "error"),
-    [("peer_lost", PeerLostError), ("engine", EngineError), ("toaster", EngineError)],
+    [
+        ("peer_lost", PeerLostError),
+        (StaleEpochError.code, StaleEpochError),
+        ("engine", EngineError),
+        ("toaster", EngineError),
+    ],
 )
 def test_what_does_not_pass_by_itself_breaks_the_pipeline(
     kind: str, error: type[Exception]
@@ -121,6 +131,17 @@ def test_what_does_not_pass_by_itself_breaks_the_pipeline(
         with pytest.raises(error):
             start(pipeline, 3)
         pipeline.open(CHAT)  # says nothing, and harms nothing
+
+    on_two_links(scenario)
+
+
+def test_a_failure_that_nobody_waits_for_any_more_harms_nothing() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        one, two = start(pipeline, 1), start(pipeline, 2)
+        one.future.cancel()
+        pipeline.step_failed(failure("need_replay", step=1))
+        last.say(result(step=2))
+        await pipeline.finish_step(two)
 
     on_two_links(scenario)
 
@@ -181,6 +202,69 @@ def test_a_step_follows_the_one_before_it_and_no_other() -> None:
     on_two_links(scenario)
 
 
+def test_a_step_that_was_sent_is_not_sent_again_when_the_one_before_it_is_done() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        one, two = start(pipeline, 1), start(pipeline, 2)
+        last.say(result(step=1))
+        await pipeline.finish_step(one)
+        assert [f.step for f in first.forwards] == [1, 2]
+        assert two.token is None
+
+    on_two_links(scenario)
+
+
+def test_a_step_whose_number_is_not_the_next_does_not_follow() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        one = start(pipeline, 1)
+        last.say(result(step=1))
+        await pipeline.finish_step(one)
+        assert follow(pipeline, 3).token is None
+        assert len(first.forwards) == 1
+
+    on_two_links(scenario)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_chunk_that_came_to_no_token_has_nothing_to_send_back_in(is_late: bool) -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        one = start(pipeline, 1)
+        two = None if is_late else follow(pipeline, 2)
+        last.say(result(step=1, token=None))
+        await pipeline.finish_step(one)
+        assert (two or follow(pipeline, 2)).token is None
+        assert len(first.forwards) == 1
+
+    on_two_links(scenario)
+
+
+def test_a_session_that_was_closed_has_nothing_to_follow() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        one = start(pipeline, 1)
+        last.say(result(step=1))
+        await pipeline.finish_step(one)
+        pipeline.close(CHAT)
+        assert follow(pipeline, 2).token is None
+
+    on_two_links(scenario)
+
+
+def test_how_long_a_step_took_is_counted_from_when_it_was_sent() -> None:
+    async def main() -> None:
+        now = 100.0
+        link = FakeChain()
+        link.is_silent = True
+        pipeline = Pipeline(epoch=3, first=link, last=link, stages=1, clock=lambda: now)
+        one, two = start(pipeline, 1), follow(pipeline, 2)
+        now = 100.25
+        pipeline._receive(result(step=1), memoryview(b""))  # which sends the second
+        now = 101.0
+        pipeline._receive(result(step=2), memoryview(b""))
+        assert (await pipeline.finish_step(one)).seconds == 0.25
+        assert (await pipeline.finish_step(two)).seconds == 0.75
+
+    run(main())
+
+
 def test_a_token_that_ends_the_answer_is_not_sent_back_in() -> None:
     async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
         one, two = start(pipeline, 1), follow(pipeline, 2, stops=(7,))
@@ -188,6 +272,30 @@ def test_a_token_that_ends_the_answer_is_not_sent_back_in() -> None:
         await pipeline.finish_step(one)
         assert two.token is None
         assert len(first.forwards) == 1
+
+    on_two_links(scenario)
+
+
+def test_a_result_that_comes_twice_counts_once() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        one, two = start(pipeline, 1), follow(pipeline, 2, stops=(7,))
+        for token in (7, 8):
+            pipeline._receive(result(step=1, token=token), memoryview(b""))
+        assert (await pipeline.finish_step(one)).result.token_id == 7
+        assert two.token is None
+
+    on_two_links(scenario)
+
+
+def test_a_result_of_a_step_that_was_just_given_up_harms_nothing() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        errors = list[dict[str, object]]()
+        asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
+        one = start(pipeline)
+        pipeline._receive(result(), memoryview(b""))
+        pipeline.give_up(one)
+        await asyncio.sleep(0)
+        assert not errors
 
     on_two_links(scenario)
 

@@ -1,6 +1,7 @@
 """One token through a stage's runs is the token through its layers, whatever the family."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from typing import Any
@@ -190,6 +191,17 @@ def test_caches_of_int8_compute_what_torch_does_with_them(
     assert off(one_by_one, expected) < TOLERANCE
     assert off(in_chunks, expected) < TOLERANCE
     assert [type(run) for run in weights.runs] == [GeneratedRun]
+
+
+@torch.inference_mode()
+def test_layers_in_the_middle_use_the_caches_that_are_theirs(
+    make: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = load_for_torch(make("llama"), monkeypatch)
+    tokens = random_tokens(weights)
+    cut = replace(weights, runs=(LayerRun(0, weights.blocks[:1]), LayerRun(1, weights.blocks[1:])))
+
+    assert torch.equal(run_tokens(cut, tokens), run_tokens(weights, tokens))
 
 
 @pytest.mark.parametrize("variant", [*FAMILIES, *MIXTURES])

@@ -1,6 +1,7 @@
 """Which layers are one shape, and which have none."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,7 @@ from potluck.model.schemes import Scheme
 MakeReference = Callable[..., Reference]
 
 CACHE = torch.float16
-
-
+EPSILON = 0.01  # what the variants have is the usual, behind which a mistake could hide
 NORMS = {"llama": "before", "olmo 2": "after", "gemma 2": "around"}
 
 
@@ -39,12 +39,16 @@ def load(reference: Reference, scheme: Scheme = "int4") -> tuple[DecoderLayer, .
 def test_floats_of_16_bits_have_the_shape_of_their_layers(
     make_reference: MakeReference, variant: str
 ) -> None:
-    blocks = load(make_reference(variant, dtype=torch.bfloat16), "bf16")
+    reference = make_reference(variant, dtype=torch.bfloat16)
+    config = replace(reference.config, rms_norm_eps=EPSILON)
+    blocks = load(replace(reference, config=config), "bf16")
 
     (shape,) = {run_shape(block, torch.bfloat16) for block in blocks}
 
     attention = blocks[0].attention
     assert shape is not None
+    assert shape.epsilon == EPSILON
+    assert shape.attention.epsilon == (EPSILON if attention.qk_norm else 0.0)
     assert shape.attention.cache_kind == shape.float_kind == KINDS[torch.bfloat16]
     assert shape.down_bits == 16
     assert shape.attention.rotary_dim == attention.rotary_dim

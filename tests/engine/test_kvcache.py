@@ -7,44 +7,40 @@ from collections.abc import Callable
 import psutil
 import pytest
 import torch
+from cache_pools import CPU, PER_TOKEN, A, B, C, make_pool
 from torch import Tensor
 
 from potluck.engine import kvcache
-from potluck.engine.kvcache import GRANULE, CachePool, LayerCache
+from potluck.engine.kvcache import GRANULE, CachePool, LayerCache, SessionCache
 from potluck.errors import OutOfMemoryError
 from potluck.ids import SessionId
 
-CPU = torch.device("cpu")
-PER_TOKEN = 2 * 2 * 3 * 4 * 4  # keys and values, layers, heads, values of a head, bytes of each
 
-A, B, C = (SessionId(name) for name in "abc")
-
-
-def make_pool(
-    *, context: int = 4096, budget: int = 1 << 30, budget_now: Callable[[int], int] | None = None
-) -> CachePool:
-    return CachePool(
-        layers=2,
-        kv_heads=3,
-        head_dim=4,
-        dtype=torch.float32,
-        device=CPU,
-        context=context,
-        budget=budget,
-        budget_now=budget_now,
-    )
+def held_by(cache: SessionCache) -> int:
+    """Bytes of memory, whether or not all of them are looked at; each in one piece."""
+    return sum(layer.both.untyped_storage().nbytes() for layer in cache.layers)
 
 
-def test_what_was_written_is_read_back_keys_before_values() -> None:
+@pytest.mark.parametrize("tokens", [1, 2, 5])
+def test_what_was_written_is_read_back_keys_before_values(tokens: int) -> None:
     cache = LayerCache(3, 4, torch.float32, CPU)
     cache.resize(10, 0)
-    kv = torch.randn(5, 6, 4)
+    kv = torch.randn(tokens, 6, 4)
 
     cache.write(2, kv)
 
-    keys, values = cache.read(2, 5, torch.float32)
-    assert torch.equal(keys[0], kv[:, :3].transpose(0, 1))
-    assert torch.equal(values[0], kv[:, 3:].transpose(0, 1))
+    keys, values = cache.read(2, tokens, torch.float32)
+    assert torch.equal(keys, kv[None, :, :3].transpose(1, 2))
+    assert torch.equal(values, kv[None, :, 3:].transpose(1, 2))
+
+
+def test_memory_is_that_of_the_device_which_computes() -> None:
+    device = torch.device("meta")
+    cache = LayerCache(3, 4, torch.float16, device)
+
+    cache.resize(10, 0)
+
+    assert cache.both.device == device
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted otherwise elsewhere")
@@ -94,14 +90,14 @@ def test_growing_keeps_every_token() -> None:
 def test_a_session_doubles_up_to_the_context() -> None:
     pool = make_pool(context=1000)
     cache = pool.open(A)
-    capacities = set[int]()
+    grown_at = dict[int, int]()
 
     for tokens in range(1, 1001):
         pool.reserve(A, tokens)
         cache.length = tokens
-        capacities.add(cache.capacity)
+        grown_at.setdefault(cache.capacity, tokens)
 
-    assert sorted(capacities) == [GRANULE, 2 * GRANULE, 1000]
+    assert grown_at == {GRANULE: 1, 2 * GRANULE: GRANULE + 1, 1000: 2 * GRANULE + 1}
     assert pool.nbytes == 1000 * PER_TOKEN
 
 
@@ -124,7 +120,41 @@ def test_the_least_recently_used_go_first_and_no_more_than_needed() -> None:
 
     assert evicted == [B]
     assert [caches[name].capacity for name in (A, B, C)] == [GRANULE, 0, 2 * GRANULE]
+    assert [held_by(caches[name]) for name in (A, B, C)] == [
+        tokens * PER_TOKEN for tokens in (GRANULE, 0, 2 * GRANULE)
+    ]
     assert pool.nbytes <= 3 * GRANULE * PER_TOKEN
+
+
+def test_a_session_has_no_memory_before_its_first_token() -> None:
+    assert held_by(make_pool().open(A)) == 0
+
+
+def test_who_knows_where_a_cache_is_can_tell_when_it_is_elsewhere() -> None:
+    pool = make_pool(budget=2 * GRANULE * PER_TOKEN)
+    mine, theirs = pool.open(A), pool.open(B)
+    places = [mine.place, theirs.place]
+
+    pool.reserve(A, 1)
+    places.append(mine.place)  # made
+    pool.reserve(A, 2)
+    assert mine.place is places[-1]  # as it was: there was room
+    pool.reserve(A, GRANULE + 1)
+    places.append(mine.place)  # grown
+    pool.reserve(B, 1)
+    places += [mine.place, theirs.place]  # evicted, and made
+
+    assert len({id(place) for place in places}) == len(places)
+
+
+def test_a_session_that_has_no_cache_is_not_one_that_had_to_go() -> None:
+    pool = make_pool(budget=GRANULE * PER_TOKEN)
+    pool.open(A)
+    pool.open(B)
+    pool.reserve(B, 1)
+    pool.open(C)
+
+    assert pool.reserve(C, 1) == [B]
 
 
 def test_an_evicted_session_may_come_back() -> None:
@@ -172,6 +202,18 @@ def test_nobody_goes_for_more_than_is_needed_now() -> None:
 
     assert pool.reserve(B, 2 * GRANULE + 1) == []
     assert cache.capacity == 3 * GRANULE
+
+
+@pytest.mark.parametrize(("context", "tokens_in_budget"), [(300, 1000), (1000, 300)])
+def test_all_that_there_is_room_for_may_be_asked_for_at_once(
+    context: int, tokens_in_budget: int
+) -> None:
+    pool = make_pool(context=context, budget=tokens_in_budget * PER_TOKEN)
+    cache = pool.open(A)
+
+    pool.reserve(A, 300)
+
+    assert cache.capacity == 300
 
 
 def test_more_than_the_budget_is_refused_and_changes_nothing() -> None:
@@ -242,86 +284,6 @@ def test_a_closed_or_reopened_session_gives_its_bytes_back() -> None:
 def test_the_pool_says_how_long_one_session_can_become() -> None:
     assert make_pool(budget=300 * PER_TOKEN).tokens == 300
     assert make_pool(budget=1 << 40).tokens == make_pool(budget=1 << 41).tokens  # the context
-
-
-def test_a_cache_grows_only_into_what_is_free_now() -> None:
-    free = 5 * GRANULE * PER_TOKEN
-    pool = make_pool(budget_now=lambda _: free)
-    cache = pool.open(A)
-    pool.reserve(A, 3 * GRANULE)
-
-    pool.reserve(A, 3 * GRANULE + 1)
-
-    assert cache.capacity == 5 * GRANULE  # and not twice as much
-
-
-def test_who_waits_gives_way_to_who_runs_when_memory_became_short() -> None:
-    free = 1 << 30
-    pool = make_pool(budget_now=lambda _: free)
-    waiting, cache = pool.open(A), pool.open(B)
-    pool.reserve(A, 1)
-    pool.reserve(B, 1)
-    free = 2 * GRANULE * PER_TOKEN
-
-    assert pool.reserve(B, GRANULE + 1) == [A]
-    assert (waiting.capacity, cache.capacity) == (0, 2 * GRANULE)
-
-
-def test_what_is_not_free_any_more_is_refused_with_the_numbers_and_changes_nothing() -> None:
-    free = 1 << 30
-    pool = make_pool(budget_now=lambda _: free)
-    other, cache = pool.open(A), pool.open(B)
-    pool.reserve(A, 1)
-    pool.reserve(B, 100)
-    cache.length = 100
-    free = 2 * GRANULE * PER_TOKEN
-
-    with pytest.raises(OutOfMemoryError, match="free for it now") as caught:
-        pool.reserve(B, 700)
-
-    assert caught.value.data == {
-        "needed": (700 - GRANULE) * PER_TOKEN,
-        "available": GRANULE * PER_TOKEN,  # if the other conversation went
-    }
-    assert (other.capacity, cache.capacity, cache.length) == (GRANULE, GRANULE, 100)
-    free = 1 << 30
-    assert pool.reserve(B, 700) == []
-
-
-def test_less_than_a_block_is_used_where_no_more_is_free() -> None:
-    pool = make_pool(budget_now=lambda _: 300 * PER_TOKEN)
-    cache = pool.open(A)
-
-    pool.reserve(A, 290)
-
-    assert cache.capacity == 300
-
-
-def test_what_is_kept_for_later_is_given_back_before_anybody_goes() -> None:
-    answers = [1 << 30, 1 << 30, GRANULE * PER_TOKEN, 1 << 30]  # the last one after giving back
-    pool = make_pool(budget_now=lambda _: answers.pop(0))
-    pool.open(A)
-    pool.open(B)
-    pool.reserve(A, 1)
-    pool.reserve(B, 1)
-
-    assert pool.reserve(B, GRANULE + 1) == []
-    assert not answers
-
-
-def test_what_is_free_is_asked_with_what_the_caches_have() -> None:
-    asked: list[int] = []
-
-    def budget_now(cached: int) -> int:
-        asked.append(cached)
-        return 1 << 30
-
-    pool = make_pool(budget_now=budget_now)
-    pool.open(A)
-    for tokens in (1, GRANULE, GRANULE + 1):
-        pool.reserve(A, tokens)
-
-    assert asked == [0, GRANULE * PER_TOKEN]  # and not for tokens that there is room for
 
 
 def test_a_stage_without_layers_caches_nothing() -> None:

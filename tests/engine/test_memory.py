@@ -1,14 +1,17 @@
 """A device without memory is told apart from every other failure."""
 
+import ctypes
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from potluck.engine.memory import out_of_memory, release
+from potluck.engine.memory import out_of_memory, release, release_prompt
 from potluck.errors import OutOfMemoryError
 
 CPU = torch.device("cpu")
@@ -24,6 +27,7 @@ def test_an_allocation_that_fails_is_out_of_memory() -> None:
     [
         MemoryError(),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."),
+        torch.OutOfMemoryError("Allocation on device 0 would exceed allowed memory."),
         RuntimeError("MPS backend out of memory (MPS allocated: 5.2 GB)"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("Invalid buffer size: 24.00 GiB"),
@@ -73,16 +77,50 @@ def test_memory_that_cannot_be_given_back_does_not_hide_what_happened(
     assert "captures_underway" in caplog.text
 
 
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_a_gpu_gives_memory_back_when_it_has_none_left_and_not_after_each_prompt(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    given_back: list[str] = []
+    for name in ("cuda", "mps"):
+        backend = getattr(torch, name)
+        monkeypatch.setattr(backend, "empty_cache", lambda name=name: given_back.append(name))
+
+    release_prompt(torch.device(device))
+    assert given_back == []
+    release(torch.device(device))
+    assert given_back == [device]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux says of a process")
-def test_memory_that_was_freed_between_what_is_kept_is_given_back() -> None:
+@pytest.mark.parametrize("give_back", [release, release_prompt])
+def test_memory_that_was_freed_between_what_is_kept_is_given_back(
+    give_back: Callable[[torch.device], None],
+) -> None:
     pieces = [bytearray(100_000) for _ in range(1000)]  # each too small for a mapping of its own
     kept = pieces[::10]
     before = resident()
     del pieces
-    release(CPU)
+    give_back(CPU)
 
     assert resident() < before - 50_000_000
     assert len(kept) == 100
+
+
+def test_a_c_library_that_cannot_give_memory_back_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace())  # as musl is
+    release(CPU)
+
+    def refuse(
+        _: object,
+    ) -> None:  # as Windows does, where nothing is what a program is linked with
+        raise TypeError("argument of type 'NoneType' is not iterable")
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    monkeypatch.setattr(sys, "platform", "win32")
+    release(CPU)
 
 
 def resident() -> int:

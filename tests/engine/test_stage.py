@@ -1,18 +1,22 @@
 """A stage chooses the tokens that the whole model chooses, and does a step whole or not at all."""
 
 import math
+from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 import torch
 from stage_steps import forward
 from tiny_models import SESSION, Reference
 
-from potluck.engine.sampler import Choice
+from potluck.engine.sampler import Choice, choose
 from potluck.engine.stage import Output, Stage
 from potluck.errors import (
     NeedReplayError,
 )
 from potluck.wire.messages import Sampling
+
+MakeReference = Callable[..., Reference]
 
 
 def generate(stage: Stage, ids: torch.Tensor, count: int, sampling: Sampling) -> list[int]:
@@ -130,6 +134,15 @@ def test_a_step_beyond_the_cache_is_refused_with_where_it_ends(
     assert forward(stage, ids[10:], 10).position == 20
 
 
+def test_trimming_to_where_a_session_ends_changes_nothing(llama: Reference, stage: Stage) -> None:
+    ids = llama.prompt(20)
+    forward(stage, ids[:10], 0)
+
+    stage.trim(SESSION, 10, epoch=1)
+
+    assert forward(stage, ids[10:], 10).position == 20
+
+
 def test_a_repeated_step_is_answered_from_memory(llama: Reference, stage: Stage) -> None:
     ids = llama.prompt(20)
     first = forward(stage, ids, 0, step=7)
@@ -152,6 +165,7 @@ def test_another_step_at_an_old_position_is_not_answered_from_memory(
         forward(stage, ids, 0, step=8)
     with pytest.raises(NeedReplayError):
         forward(stage, ids[:4], 0, step=7)
+    assert forward(stage, ids, 20, step=7).position == 40
 
 
 def test_a_repetition_penalty_knows_the_prompt_and_its_own_choices(
@@ -172,6 +186,57 @@ def test_a_repetition_penalty_knows_the_prompt_and_its_own_choices(
 
     assert len(set(tokens)) == len(tokens)
     assert not set(tokens) & set(ids.tolist())
+
+
+def test_a_repetition_penalty_forgets_what_was_trimmed_and_nothing_before(
+    llama: Reference, stage: Stage
+) -> None:
+    ids = llama.prompt(20)
+    best = forward(stage, ids, 0, sampling=Sampling()).choice
+    assert best is not None
+    others = [token for token in range(21) if token != best.token_id]
+    strong = Sampling(repetition_penalty=100.0)
+
+    def choice_with(history: list[int], trimmed_to: int) -> int:
+        stage.trim(SESSION, 0, epoch=1)
+        given = Sampling(repetition_penalty=100.0, history=tuple(history))
+        forward(stage, ids, 0, sampling=given)
+        stage.trim(SESSION, trimmed_to, epoch=1)
+        choice = forward(stage, ids[trimmed_to:], trimmed_to, sampling=strong).choice
+        assert choice is not None
+        return choice.token_id
+
+    assert choice_with(others[:20], 19) == best.token_id  # what it chose itself goes too
+    assert choice_with([best.token_id, *others[:3]], 0) == best.token_id
+    assert choice_with([*others[:10], best.token_id], 10) == best.token_id
+    assert choice_with([best.token_id, *others[:9]], 10) != best.token_id
+
+
+def test_a_token_is_drawn_for_where_it_will_stand(llama: Reference, stage: Stage) -> None:
+    ids = llama.prompt(20)
+    logits = llama.logits(ids)[-1]
+
+    for seed in range(8):
+        sampling = Sampling(temperature=1.0, seed=seed)
+        stage.trim(SESSION, 0, epoch=1)
+        drawn = forward(stage, ids, 0, sampling=sampling).choice
+        assert drawn == choose(logits, sampling, position=20, history=())
+
+
+def test_embeddings_of_16_bits_are_scaled_as_the_model_was_trained(
+    make_reference: MakeReference,
+) -> None:
+    """The square root of the hidden size, in 16 bits: 6.9375 for 6.9282."""
+    gemma = make_reference("gemma 3", dtype=torch.bfloat16)
+    stage = gemma.stage(0, 0, head=False, scheme="bf16")
+    stage.open(SESSION, epoch=1)
+    ids = gemma.prompt(20)
+
+    output = forward(stage, ids, 0).hidden
+
+    assert output is not None
+    embedding = deepcopy(gemma.model.model.embed_tokens).bfloat16()
+    assert torch.equal(output.tensor, embedding(ids))
 
 
 def test_a_replayed_session_draws_the_same_tokens(llama: Reference, stage: Stage) -> None:

@@ -22,7 +22,7 @@ from potluck.model.footprint import MAX_CHUNK_TOKENS
 from potluck.wire.messages import Sampling
 
 
-@pytest.mark.parametrize("ids", [[-1], [131], [3, 2**31 - 1], [-(2**31)]])
+@pytest.mark.parametrize("ids", [[-1], [131], [3, 2**31 - 1], [-(2**31)], [-1, 3]])
 def test_a_token_that_is_not_in_the_vocabulary_is_refused(stage: Stage, ids: list[int]) -> None:
     with pytest.raises(PromptError, match="131"):
         forward(stage, torch.tensor(ids, dtype=torch.int32), 0)
@@ -43,6 +43,12 @@ def test_a_token_that_is_not_in_the_vocabulary_is_refused(stage: Stage, ids: lis
 def test_what_is_not_token_ids_is_refused(stage: Stage, inputs: torch.Tensor) -> None:
     with pytest.raises(InvalidStepError, match="token ids"):
         forward(stage, inputs, 0)
+
+
+def test_the_longest_chunk_is_a_chunk(stage: Stage) -> None:
+    """The first of all tokens among them: what is wrong with it is that the context is shorter."""
+    with pytest.raises(PromptError, match=f"{MAX_CHUNK_TOKENS} tokens"):
+        forward(stage, torch.zeros(MAX_CHUNK_TOKENS, dtype=torch.int32), 0)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +81,23 @@ def test_hidden_states_are_not_changed(llama: Reference) -> None:
     assert torch.equal(hidden, before)
     assert output.hidden is not None
     assert output.hidden.tensor.shape == (5, 48)
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_hidden_states_of_16_bits_are_computed_with_as_the_stage_does(
+    llama: Reference, tokens: int
+) -> None:
+    stage = llama.stage(2, 3)
+    narrow = torch.randn(tokens, 48).bfloat16()
+    outputs: list[torch.Tensor] = []
+    for hidden in (narrow, narrow.float()):
+        stage.open(SESSION, epoch=1)
+        output = forward(stage, hidden, 0).hidden
+        assert output is not None
+        outputs.append(output.tensor)
+
+    assert torch.equal(*outputs)
+    assert outputs[0].dtype == torch.float32
 
 
 def test_numbers_that_are_none_are_an_error_of_the_step(llama: Reference) -> None:
@@ -125,7 +148,7 @@ def _without_memory(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_history_with_unknown_tokens_is_refused(llama: Reference, stage: Stage) -> None:
-    for history in ((131,), (5, 2**31 - 1)):
+    for history in ((131,), (5, 2**31 - 1), (-1, 5)):
         with pytest.raises(PromptError):
             forward(stage, llama.prompt(4), 0, sampling=Sampling(history=history))
     assert stage.position(SESSION) == 0

@@ -82,7 +82,9 @@ def test_the_session_used_least_recently_loses_its_cache_and_is_replayed(
     with pytest.raises(NeedReplayError) as caught:
         forward(stage, ids[:1], 20, session=names[1])
     assert caught.value.data["position"] == 0
+    # The step that was done last, but what it had cached is lost: it is done again.
     assert forward(stage, ids, 0, session=names[1]).choice == first.choice
+    assert stage.position(names[1]) == 20
 
 
 def test_a_budget_too_small_for_one_session_is_an_error_of_that_step(llama: Reference) -> None:
@@ -109,6 +111,23 @@ def test_a_prompt_without_room_is_refused_before_its_first_chunk(llama: Referenc
     assert forward(stage, ids[8:20], 8).position == 20
 
 
+def test_a_prompt_has_the_room_that_there_is_now(llama: Reference) -> None:
+    per_token = llama.config.kv_bytes_per_token(4) * 4
+    weights = llama.stage().weights
+    stage = Stage(
+        weights,
+        context=CONTEXT,
+        cache_budget=1 << 24,
+        budget_now=lambda _: 20 * per_token,
+        epoch=1,
+    )
+    stage.open(SESSION, epoch=1)
+
+    with pytest.raises(OutOfMemoryError, match=r"21 tokens .* free for it now"):
+        forward(stage, llama.prompt(8), 0, prompt_end=21)
+    assert forward(stage, llama.prompt(8), 0, prompt_end=20).position == 8
+
+
 def test_the_oldest_sessions_are_forgotten_when_there_are_too_many(
     llama: Reference, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +141,25 @@ def test_the_oldest_sessions_are_forgotten_when_there_are_too_many(
     with pytest.raises(UnknownSessionError):
         stage.trim(SessionId("a"), 0, epoch=1)
     assert stage.position(SESSION) == 4
+
+
+def test_a_session_that_is_opened_again_is_the_newest_and_takes_the_place_of_none(
+    llama: Reference, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage_module, "MAX_SESSIONS", 2)
+    stage.open(OTHER, epoch=1)
+    forward(stage, llama.prompt(4), 0, session=OTHER)
+
+    stage.open(SESSION, epoch=1)  # both are still known
+    assert stage.position(OTHER) == 4
+    stage.open(OTHER, epoch=1)
+    forward(stage, llama.prompt(4), 0)
+    stage.open(SESSION, epoch=1)
+    stage.open(SessionId("c"), epoch=1)
+
+    with pytest.raises(UnknownSessionError):
+        stage.trim(OTHER, 0, epoch=1)
+    stage.trim(SESSION, 0, epoch=1)
 
 
 def test_a_session_that_was_forgotten_gives_its_memory_back(

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import CONTEXT, SESSION, Reference
+from tiny_models import CONTEXT, CPU, SESSION, Reference, make_model
 from torch import Tensor
 
+from potluck.engine.attention import Step
+from potluck.engine.kvcache import LayerCache
 from potluck.engine.payload import Activations
+from potluck.engine.rotary import Rotary
 from potluck.engine.stage import Output, Stage
 from potluck.engine.token_step import make_token_step
 from potluck.errors import EngineError
@@ -21,6 +25,10 @@ MakeReference = Callable[..., Reference]
 GREEDY = Sampling()
 OTHER = SessionId("other")
 MULTIPLIERS = {"embedding_multiplier": 2.7, "logits_divisor": 1.7, "logits_softcap": 3.0}
+NORMS = {
+    "rms_norm_eps": 0.1
+}  # what the variants have is the usual, behind which a mistake could hide
+SATURATED = {"logits_softcap": 0.01}  # many logits are the largest then
 
 
 def slowly(stage: Stage) -> Stage:
@@ -56,6 +64,7 @@ def has_token_steps(stage: Stage) -> bool:
     [
         ("llama, whole blocks", "int4", {}),
         ("qwen 2", "int4", MULTIPLIERS),
+        ("qwen 2", "int8", SATURATED),
         ("qwen 3", "int8", {}),
         ("phi 4 mini, short, partial", "int4-head8", {}),
         ("qwen 2", "int4-offset", {}),
@@ -86,6 +95,81 @@ def test_tokens_through_stages_are_those_with_torch(
 
         assert torch.equal(hidden, slow_hidden)
         assert chosen == slowly_chosen
+
+
+def test_layers_of_two_kinds_of_angles_are_those_with_torch(tmp_path: Path) -> None:
+    """As those of Gemma 3, with projections of whole blocks of rows."""
+    sizes = {"hidden_size": 64, "head_dim": 16, "intermediate_size": 80}
+    reference = make_model("gemma 3", tmp_path, changes=sizes)
+    stage = reference.stage(scheme="int8")
+    slow = slowly(stage)
+    ids = reference.prompt(20)
+    for one in (stage, slow):
+        one.open(SESSION, epoch=1)
+        run(one, ids[:8], 0)
+
+    assert len(reference.config.ropes.distinct) == 2
+    assert has_token_steps(stage)
+    for position in range(8, 20):
+        token, sampling = ids[position : position + 1], Sampling(logprobs=0)
+        ours, theirs = (
+            run(one, token, position, sampling=sampling).choice for one in (stage, slow)
+        )
+        assert ours is not None
+        assert theirs is not None
+        assert ours.token_id == theirs.token_id
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
+
+
+def test_a_stage_of_the_head_alone_chooses_what_the_whole_does(
+    make_reference: MakeReference,
+) -> None:
+    reference = make_reference("llama, whole blocks")
+    layers = reference.stage(0, 4, scheme="int4", head=False)
+    head = reference.stage(4, 4, scheme="int4", embedding=False)
+    whole = reference.stage(scheme="int4")
+    ids = reference.prompt(6)
+    for one in (layers, head, whole):
+        one.open(SESSION, epoch=1)
+
+    assert has_token_steps(head)
+    for position in range(6):
+        token = ids[position : position + 1]
+        hidden = hidden_of(run(layers, token, position))
+        assert run(head, hidden, position) == run(whole, token, position)
+
+
+def test_a_token_that_needs_no_answer_gives_none(make_reference: MakeReference) -> None:
+    stage = make_reference("qwen 2").stage(scheme="int4")
+    stage.open(SESSION, epoch=1)
+
+    output = run(stage, torch.tensor([17], dtype=torch.int32), 0, sampling=None)
+
+    assert output == Output(position=1)
+    assert stage.position(SESSION) == 1
+
+
+def test_layers_that_were_run_with_other_caches_find_their_own_again(
+    make_reference: MakeReference,
+) -> None:
+    reference = make_reference("qwen 2")
+    stage, alone = (reference.stage(0, 2, scheme="int4") for _ in range(2))
+    ids = reference.prompt(4)
+    config, others = stage.weights.config, list[LayerCache]()
+    for _ in stage.weights.blocks:
+        others.append(LayerCache(config.num_kv_heads, config.head_dim, torch.float16, CPU))
+        others[-1].resize(8, 0)
+    rotaries = [Rotary(rope, CONTEXT, torch.float32, CPU) for rope in config.ropes.distinct]
+    for one in (stage, alone):
+        one.open(SESSION, epoch=1)
+    (layers,) = stage.weights.runs
+
+    for position in range(4):
+        token = ids[position : position + 1]
+        output = hidden_of(run(stage, token, position))
+        with torch.inference_mode():  # as who measures a stage does
+            layers(torch.randn(1, 48), others, Step(position, 1, rotaries, CPU))
+        assert torch.equal(output, hidden_of(run(alone, token, position)))
 
 
 def test_bytes_that_arrive_are_a_token_too(make_reference: MakeReference) -> None:
@@ -181,6 +265,38 @@ def test_tokens_are_drawn_as_with_torch(make_reference: MakeReference, sampling:
         assert theirs is not None
         assert ours.token_id == theirs.token_id
         assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
+
+
+def test_the_final_norm_is_that_with_torch(make_reference: MakeReference) -> None:
+    reference = make_reference("qwen 2")
+    config = replace(reference.config, **NORMS)
+    stage = replace(reference, config=config).stage(2, scheme="int8")
+    hidden, logprobs = torch.randn(1, 48), list[float | None]()
+
+    for one in (stage, slowly(stage)):
+        one.open(SESSION, epoch=1)
+        choice = run(one, hidden, 0, sampling=Sampling(logprobs=0)).choice
+        assert choice is not None
+        logprobs.append(choice.logprob)
+
+    assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-5)
+
+
+def test_the_best_token_is_not_chosen_where_a_penalty_makes_it_worse(
+    make_reference: MakeReference,
+) -> None:
+    stage = make_reference("qwen 2").stage(scheme="int8")
+    stage.open(SESSION, epoch=1)
+    token = torch.tensor([17], dtype=torch.int32)
+    best = run(stage, token, 0).choice
+    assert best is not None
+
+    stage.trim(SESSION, 0, epoch=1)
+    penalised = Sampling(repetition_penalty=100.0, history=(best.token_id,))
+    other = run(stage, token, 0, sampling=penalised).choice
+
+    assert other is not None
+    assert other.token_id != best.token_id
 
 
 def test_numbers_that_are_none_are_an_error_of_the_step(make_reference: MakeReference) -> None:

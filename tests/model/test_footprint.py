@@ -4,9 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from potluck.errors import OutOfMemoryError
+from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.config import ModelConfig
-from potluck.model.footprint import MAX_CHUNK_TOKENS, stage_footprint, usable_memory, working_bytes
+from potluck.model.footprint import (
+    MAX_CHUNK_TOKENS,
+    Footprint,
+    stage_footprint,
+    usable_memory,
+    working_bytes,
+)
 from potluck.model.schemes import Cache, weight_bytes
 
 CACHES: tuple[Cache, Cache] = ("full", "int8")
@@ -34,6 +40,17 @@ def test_a_footprint_counts_weights_and_the_cache_of_its_layers() -> None:
     assert one.total == one.weights + one.cache + one.working
 
 
+def test_each_end_of_the_model_counts_where_it_is() -> None:
+    first, last = (
+        stage_footprint(CONFIG, [], embedding=not head, head=head, scheme="f32", context=100)
+        for head in (False, True)
+    )
+
+    assert first.weights == 4 * 100 * 64
+    assert last.weights == first.weights + 4 * 64  # the norm before the head
+    assert first.cache == last.cache == 0
+
+
 def test_what_is_computed_with_is_bounded_by_the_chunk() -> None:
     per_token = working_bytes(CONFIG, 100_001) - working_bytes(CONFIG, 100_000)
     assert per_token == CONFIG.kv_bytes_per_token(4) + 5 * MAX_CHUNK_TOKENS
@@ -46,6 +63,39 @@ def test_of_a_layers_halves_the_larger_one_counts() -> None:
     assert working_bytes(wide, 512) == 4 * 512 * (4 * 64 + 3 * 100_000) + logits
     assert working_bytes(wide, 1_000_000) > working_bytes(wide, 512)
     assert working_bytes(wide, 1024) == working_bytes(wide, 512)
+    assert working_bytes(wide, 10) == 4 * 10 * (4 * 64 + 3 * 100_000) + logits
+
+
+def test_attention_holds_queries_keys_and_values_of_a_chunk_beside_what_is_cached() -> None:
+    """The chunk's in f32: with each query what it attends to, with each key its value."""
+    narrow, context = replace(CONFIG, intermediate_size=1), 2000
+    queries = replace(narrow, num_heads=8)
+    keys = replace(narrow, num_kv_heads=4)
+
+    plain = working_bytes(narrow, context)
+    assert working_bytes(queries, context) - plain == 4 * 512 * 2 * (4 * 16)
+    assert working_bytes(keys, context) - plain == 4 * (512 + context) * 2 * (2 * 16)
+
+
+def test_of_experts_all_that_a_token_is_sent_to_count() -> None:
+    mixture = ModelConfig.from_dict(
+        {
+            "architectures": ["MixtralForCausalLM"],
+            "hidden_size": 64,
+            "intermediate_size": 1000,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "num_hidden_layers": 4,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "vocab_size": 100,
+        }
+    )
+
+    for dense, counts in ((1000, 3000), (5000, 5000)):  # some layers may have none
+        config = replace(mixture, intermediate_size=dense)
+        plain = replace(CONFIG, intermediate_size=counts)
+        assert working_bytes(config, 512) == working_bytes(plain, 512)
 
 
 def test_capped_scores_are_held_one_by_one() -> None:
@@ -64,6 +114,9 @@ def test_capped_scores_are_held_one_by_one() -> None:
 
     assert capped - working_bytes(gemma, 8192) == 10 * 16 * 256 * 8192  # heads, queries, keys
     assert 440e6 < capped < 1.25 * 440e6
+    narrow = replace(gemma, intermediate_size=1)  # attention is the larger half of any context
+    short = working_bytes(replace(narrow, attention_softcap=50.0), 100)
+    assert short - working_bytes(narrow, 100) == 10 * 16 * 100 * 100
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
@@ -76,6 +129,22 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
     ) as raised:
         footprint.check(footprint.total - 1, "Laptop", 4096)
     assert raised.value.data == {"needed": footprint.total, "available": footprint.total - 1}
+
+
+def test_a_refusal_says_what_of_it_is_weights_cache_and_room_to_compute() -> None:
+    footprint = Footprint(weights=3_000_000_000, cache=200_000_000, working=50_000_000)
+
+    with pytest.raises(OutOfMemoryError) as raised:
+        footprint.check(1_000_000_000, "Laptop", 4096)
+
+    for nbytes, of in (
+        (1_000_000_000, ", and its part of the model needs"),
+        (3_250_000_000, ": "),
+        (3_000_000_000, " of weights"),
+        (200_000_000, " of cache for 4096 tokens"),
+        (50_000_000, " to compute with"),
+    ):
+        assert format_bytes(nbytes) + of in raised.value.message
 
 
 def test_a_cache_of_8_bits_takes_little_more_than_half() -> None:

@@ -42,6 +42,7 @@ OFFSETS: tuple[Scheme, ...] = ("int4-offset", "int4-head8", "int4")
         (Quantization(method="gguf", bits=4, is_symmetric=False), OFFSETS),
         (Quantization(method="gguf", bits=4, is_symmetric=False, is_affine=False), EIGHT),
         (Quantization(method="gguf", bits=2, is_symmetric=False), FOUR),
+        (Quantization(method="gguf", bits=3, is_symmetric=False), FOUR),
         (Quantization(method="gguf", bits=16), ()),
     ],
 )
@@ -72,9 +73,9 @@ def test_the_nearest_scheme_comes_first(
 def test_more_bits_than_are_stored_are_explained(stored: Quantization, words: str) -> None:
     config = dataclasses.replace(ModelConfig.from_dict(CONFIG), quantization=stored)
 
-    assert re.search(
-        f"{words}.*held in 8 .scheme int8.*4 bits .scheme int4", explain_more_bits(config)
-    )
+    text = explain_more_bits(config)
+    assert re.search(f"{words}.*held in 8 .scheme int8.*4 bits .scheme int4", text)
+    assert ("side by side" in text) == stored.is_reordered
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ class CachePool:
             return []
         capacity, room = self._choose_capacity(cache, tokens)
         before = cache.nbytes
-        evicted = self._evict(cache, capacity * self._bytes_per_token - before - room)
+        evicted = self._evict(capacity * self._bytes_per_token - before - room)
         try:
             cache.resize(capacity)
         finally:
@@ -227,13 +227,13 @@ class CachePool:
             now = self._budget_now(self._nbytes) - self._nbytes
         return min(room, now)
 
-    def _evict(self, cache: SessionCache, excess: int) -> list[SessionId]:
-        """Free so many bytes, of any cache but this one."""
+    def _evict(self, excess: int) -> list[SessionId]:
+        """Free so many bytes, which all but the latest have; that one stays, since it is the one that grows."""
         evicted: list[SessionId] = []
         for name, other in self._caches.items():
             if excess <= 0:
                 break
-            if other is not cache and other.capacity:
+            if other.capacity:
                 excess -= other.nbytes
                 self._nbytes -= other.nbytes
                 other.evict()

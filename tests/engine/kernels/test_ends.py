@@ -1,5 +1,7 @@
 """A row of the embedding and the head of one token are what the matrices say."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -61,6 +63,18 @@ def test_of_equal_logits_the_first_is_the_best(path: Path, rows: tuple[int, int]
 
 
 @every_path
+def test_logits_that_are_too_large_for_f32_have_no_best(path: Path) -> None:
+    kernels = GeneratedKernels(path)
+    weight = torch.rand(131, WIDTH) * 1e5
+    head = Head(kernels, torch.full((WIDTH,), 1e36), EPSILON, kernels.pack(weight, 8))
+    hidden = torch.ones(1, WIDTH)
+
+    assert head(hidden.data_ptr()) is None
+    assert head.logits.isposinf().any()
+    assert not head.logits.isnan().any()
+
+
+@every_path
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_logits_that_are_not_finite_have_no_best(path: Path, number: float) -> None:
     kernels = GeneratedKernels(path)
@@ -70,3 +84,22 @@ def test_logits_that_are_not_finite_have_no_best(path: Path, number: float) -> N
 
     assert head(hidden.data_ptr()) is None
     assert not head.logits.isfinite().all()
+
+
+def test_what_the_ends_compute_with_lives_as_long_as_they_do() -> None:
+    kernels = GeneratedKernels(host_paths()[0])
+    weight, norm = kernels.pack(torch.randn(131, WIDTH), 4), torch.randn(WIDTH)
+    matrix, weights_of_norm = weakref.ref(weight.data), weakref.ref(norm)
+
+    take = RowTaker(kernels, weight)
+    del weight
+    assert matrix() is not None
+    weight = kernels.pack(torch.randn(131, WIDTH), 4)
+    head_matrix = weakref.ref(weight.data)
+    head = Head(kernels, norm, EPSILON, weight)
+    del weight, norm
+    assert head_matrix() is not None
+    assert weights_of_norm() is not None
+
+    del take, head
+    assert (matrix(), head_matrix(), weights_of_norm()) == (None, None, None)
