@@ -115,10 +115,11 @@ def random_tokens(weights: StageWeights) -> Tensor:
     return torch.randn(TOKENS, weights.config.hidden_size, generator=seeded)
 
 
-def run_tokens(weights: StageWeights, tokens: Tensor) -> Tensor:
-    """Hidden states (T, D) → (T, D), one after the other through the runs."""
-    caches, outputs = make_caches(weights), list[Tensor]()
-    for position, token in enumerate(tokens):
+def run_tokens(weights: StageWeights, tokens: Tensor, prompt: int = 0) -> Tensor:
+    """Hidden states (T, D) → (T, D): the prompt through the layers, then one by one through the runs."""
+    caches = make_caches(weights)
+    outputs = [run_layers(weights, tokens[:prompt], caches, 0)] if prompt else list[Tensor]()
+    for position, token in enumerate(tokens[prompt:], prompt):
         x, step = token[None], make_step(weights, position, 1)
         for run in weights.runs:
             x = run(x, caches, step)
@@ -129,13 +130,19 @@ def run_tokens(weights: StageWeights, tokens: Tensor) -> Tensor:
 def run_chunks(weights: StageWeights, tokens: Tensor, sizes: Sequence[int]) -> Tensor:
     """Hidden states (T, D) → (T, D), some at a time through the layers."""
     caches, outputs, position = make_caches(weights), list[Tensor](), 0
-    for x in tokens.split(list(sizes)):
-        step = make_step(weights, position, len(x))
-        position += len(x)
-        for block, layer in zip(weights.blocks, caches, strict=True):
-            x = block.forward(x, layer, step)
-        outputs.append(x)
+    for some in tokens.split(list(sizes)):
+        outputs.append(run_layers(weights, some, caches, position))
+        position += len(some)
     return torch.cat(outputs)
+
+
+def run_layers(
+    weights: StageWeights, x: Tensor, caches: Sequence[LayerCache], position: int
+) -> Tensor:
+    step = make_step(weights, position, len(x))
+    for block, layer in zip(weights.blocks, caches, strict=True):
+        x = block.forward(x, layer, step)
+    return x
 
 
 @pytest.mark.parametrize("variant", [*FAMILIES, *MIXTURES])
@@ -149,10 +156,13 @@ def test_runs_and_chunks_compute_what_torch_does(
 
     one_by_one = run_tokens(weights, tokens)
     in_chunks = run_chunks(weights, tokens, (14, 1, 9))
+    # Keys that are all turned too far look the same to each other, and not to those of a prompt.
+    after_a_prompt = run_tokens(weights, tokens, prompt=14)
 
     assert {type(run) for run in plain.runs} == {LayerRun}
     expected = run_tokens(plain, tokens)
     assert off(one_by_one, expected) < TOLERANCE
+    assert off(after_a_prompt, expected) < TOLERANCE
     assert off(in_chunks, expected) < TOLERANCE
     assert torch.equal(tokens, given)
 
