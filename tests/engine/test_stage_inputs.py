@@ -132,7 +132,7 @@ def test_a_device_without_memory_is_an_error_of_the_step(
     mlp = stage.weights.blocks[2].mlp
     monkeypatch.setattr(mlp, "down", _without_memory)
 
-    with pytest.raises(OutOfMemoryError, match="run 6 tokens at position 6"):
+    with pytest.raises(OutOfMemoryError, match="compute what follows position 6"):
         forward(stage, ids[6:], 6)
 
     monkeypatch.undo()

@@ -188,7 +188,7 @@ class Stage:
             raise _need_replay(known.cache.length, position)
         end = max(position + T, prompt_end or 0)
         self._check_context(end)
-        with out_of_memory(f"run {T} tokens at position {position}", self._device):
+        with out_of_memory(f"compute what follows position {position}", self._device):
             self._reserve(session, end)
             if T == 1 and self._token_step is not None:
                 output = self._run_token(self._token_step, inputs, known, position, sampling)
