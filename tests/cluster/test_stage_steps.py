@@ -221,7 +221,7 @@ def test_a_trim_of_another_plan_trims_nothing(first: Stage) -> None:
     assert first.position(CHAT) == 4
 
 
-def test_a_prompt_ends_with_its_last_chunk_and_a_token_is_none() -> None:
+def test_chunks_take_long_and_all_but_the_last_have_one_after_them() -> None:
     """While a chunk is computed the links are served; memory goes back when the prompt is over."""
     chunk, _ = forward([1, 2], prompt_end=5)
     last, _ = forward([1, 2])
@@ -233,4 +233,4 @@ def test_a_prompt_ends_with_its_last_chunk_and_a_token_is_none() -> None:
     long = [is_long(message) for message in (chunk, last, hidden, token, alone, opened)]
     ends = [ends_prompt(message) for message in (chunk, last, hidden, token, alone, opened)]
     assert long == [True, True, True, False, False, False]
-    assert ends == [False, True, True, False, False, False]
+    assert ends == [False, True, True, True, True, False]
