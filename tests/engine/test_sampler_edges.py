@@ -1,0 +1,82 @@
+"""Choices at the very edge of a filter, of a draw, and of what is told about them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from potluck.engine import sampler
+from potluck.engine.sampler import choose
+from potluck.wire.messages import Sampling
+
+
+def drawn_at(monkeypatch: pytest.MonkeyPatch, number: float, logits: list[float], **how: float):
+    monkeypatch.setattr(sampler, "uniform", lambda _seed, _position: number)
+    sampling = Sampling(temperature=1.0, **how)  # pyright: ignore[reportArgumentType]
+    return choose(torch.tensor(logits), sampling, position=0, history=()).token_id
+
+
+def test_a_number_on_the_line_between_two_tokens_is_the_second_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert drawn_at(monkeypatch, 0.5 - 2**-53, [1.0, 1.0]) == 0
+    assert drawn_at(monkeypatch, 0.5, [1.0, 1.0]) == 1
+
+
+def test_nothing_draws_a_token_that_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert drawn_at(monkeypatch, 0.0, [-math.inf, 1.0, 1.0]) == 1
+    assert drawn_at(monkeypatch, 0.0, [0.0, 3.0, 1.0], top_p=0.5) == 1
+    assert drawn_at(monkeypatch, 1 - 2**-53, [0.0, 3.0, 1.0], min_p=0.9) == 1
+
+
+@pytest.mark.parametrize(
+    ("top_p", "least"), [(0.25, 4), (0.5, 4), (0.51, 2), (0.75, 2), (0.76, 1), (1.0, 1)]
+)
+def test_a_nucleus_has_no_more_than_it_needs(top_p: float, least: int) -> None:
+    weights = np.array([1, 4, 1, 2], np.int64)
+
+    assert sampler._nucleus(weights, top_p, np.empty(4, np.int64)) == least
+
+
+@pytest.mark.parametrize("size", [300, 20_000])
+@pytest.mark.parametrize("rank", [1, 2, 40, 290])
+def test_a_rank_is_that_of_the_sorted_logits(size: int, rank: int) -> None:
+    for seed in range(5):
+        logits = np.random.default_rng(seed).standard_normal(size, np.float32)
+
+        assert sampler._ranked(logits, rank) == np.sort(logits)[-rank]
+
+
+def test_a_penalty_below_one_favours_what_occurred() -> None:
+    sampling = Sampling(repetition_penalty=0.5)
+
+    chosen = choose(torch.tensor([1.0, 0.7, -1.0]), sampling, position=0, history=(1,))
+
+    assert chosen.token_id == 1
+
+
+def test_one_logprob_is_that_of_the_best() -> None:
+    logits = torch.tensor([0.0, 2.0, 1.0])
+
+    ((token, logprob),) = choose(logits, Sampling(logprobs=1), position=0, history=()).top
+
+    assert token == 1
+    assert logprob == pytest.approx(logits.log_softmax(-1)[1].item())
+
+
+def test_of_equal_logprobs_those_of_the_first_tokens_are_told_and_no_more() -> None:
+    logits = torch.arange(200).remainder(5).float()  # forty of each
+
+    top = choose(logits, Sampling(logprobs=20), position=0, history=()).top
+    assert [token for token, _ in top] == list(range(4, 104, 5))
+
+    few = choose(-logits[:7], Sampling(logprobs=3), position=0, history=()).top
+    assert [token for token, _ in few] == [0, 5, 1]
+
+
+def test_the_best_on_a_device_has_to_be_finite() -> None:
+    assert sampler._best_on_device(torch.tensor([1.0, 3.0, 2.0])) == 1
+    for broken in (math.inf, math.nan):
+        with pytest.raises(sampler.EngineError, match="not numbers"):
+            sampler._best_on_device(torch.tensor([1.0, broken]))
