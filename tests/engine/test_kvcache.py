@@ -256,6 +256,27 @@ def test_what_grew_before_another_layer_could_not_is_counted(
     assert pool.nbytes == 0
 
 
+def test_what_a_failed_growth_left_goes_before_a_conversation_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = make_pool(budget=3 * GRANULE * PER_TOKEN)
+    growing, failed = pool.open(A), pool.open(B)
+    pool.reserve(A, GRANULE)
+    growing.length = GRANULE
+    _, second = failed.layers
+    with monkeypatch.context() as patch:
+        patch.setattr(kvcache, "_empty", _without_memory_for(second.both))
+        with pytest.raises(MemoryError):
+            pool.reserve(B, GRANULE)
+    assert failed.capacity == 0 < failed.nbytes
+
+    assert pool.reserve(A, 3 * GRANULE) == [B]
+
+    assert growing.length == GRANULE
+    assert failed.nbytes == 0
+    assert pool.nbytes == growing.nbytes == 3 * GRANULE * PER_TOKEN
+
+
 def _without_memory_for(cache: Tensor) -> Callable[[Tensor, tuple[int, ...]], Tensor]:
     """What gives every layer memory but this one."""
     give = kvcache._empty

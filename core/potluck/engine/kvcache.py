@@ -233,7 +233,7 @@ class CachePool:
         for name, other in self._caches.items():
             if excess <= 0:
                 break
-            if other.capacity:
+            if other.nbytes:  # also what is left of a growth that failed
                 excess -= other.nbytes
                 self._nbytes -= other.nbytes
                 other.evict()
