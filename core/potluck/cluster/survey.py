@@ -102,7 +102,7 @@ def shape_of(
     tensors = [config.layer_tensors(layers.index(kind)) for kind in range(len(kinds))]
     layer_bytes = tuple(map(nbytes, tensors))
     expert_bytes = [
-        nbytes({name: shape for name, shape in of_kind.items() if ".experts." in name})
+        nbytes({name: shape for name, shape in of_kind.items() if config.is_of_expert(name)})
         for of_kind in tensors
     ]
     part = 1.0 if config.experts is None else config.experts.per_token / config.experts.count

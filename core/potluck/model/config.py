@@ -169,6 +169,10 @@ class ModelConfig:
             f".{self.experts.facts.block}.gate.weight"
         )
 
+    def is_of_expert(self, name: str) -> bool:
+        """Whether a tensor is a matrix of one of the experts of a layer."""
+        return self.experts is not None and f".{self.experts.facts.block}.experts." in name
+
     def embedding_tensors(self) -> dict[str, Shape]:
         return {self.embedding_name: (self.vocab_size, self.hidden_size)}
 

@@ -183,7 +183,7 @@ class _Layer:
         if shape.mixture is None:
             self._mlp()
         else:
-            self._experts(shape.mixture, self.called.choose)
+            self._experts(shape.mixture)
 
     def _mlp(self) -> None:
         shape = self.shape
@@ -193,14 +193,14 @@ class _Layer:
         inputs = form.gated(self.step["wide"], shape.intermediate, shape.activation)
         self._add(form, "down", inputs, shape.intermediate, "after_mlp")
 
-    def _experts(self, mixture: MixtureShape, choose: ir.Function | None) -> None:
+    def _experts(self, mixture: MixtureShape) -> None:
         e, shape, step = self.e, self.shape, self.step
         hidden, factors, nothing = step["hidden"], step["factors"], ir.Constant(POINTER, None)
         width, size = shape.hidden, shape.intermediate
         normed = self.router.normed(hidden, width, self.layer["before_mlp"], shape.epsilon)
         router, routed = self.layer["router"], step["routed"]
         self._multiply(self.router, router, normed, routed, nothing, mixture.count, width)
-        e.call(choose, [routed, factors])
+        e.call(self.called.choose, [routed, factors])
         form, last = self.forms[shape.gate_up_bits], self.forms[shape.down_bits]
         inputs = form.as_is(normed, width)
         last = replace(last, memory=step["gated"])  # every expert reads the same input
