@@ -45,8 +45,8 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from stage_nodes import Driver, StageNode
 
-from potluck.cluster.generation import Generator, Usage
-from potluck.cluster.stage_messages import LoadStage
+from potluck.cluster.driver.generation import Generator, Usage
+from potluck.cluster.processes.messages import LoadStage
 from potluck.engine.device import cache_dtype
 from potluck.engine.kvcache import CachePool
 from potluck.ids import SessionId

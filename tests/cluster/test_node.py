@@ -11,7 +11,7 @@ from whole_nodes import chat, folders_of, running, stages
 
 from potluck.cluster import node as node_module
 from potluck.cluster.node import Node, guide_folder
-from potluck.cluster.stage_handle import StageHandle
+from potluck.cluster.processes.handle import StageHandle
 from potluck.ids import NodeId
 from potluck.settings import AlreadyRunningError, exclusive, read_node_file
 
@@ -92,7 +92,7 @@ def test_the_engine_hears_of_whatever_changes_in_whom_this_computer_trusts(
             compute_with=lambda _: None,
             trust_changed=lambda: told.append("trust"),
         )
-        node.engines._best._handle = cast("StageHandle", handle)
+        node.processes._best._handle = cast("StageHandle", handle)
 
         node.identity.create_home("Desk")
         assert len(told) == 1

@@ -58,12 +58,12 @@ def test_all_devices_are_listed_and_processes_come_on_demand(
     desk: Node, laptop: Node, run: Run
 ) -> None:
     async def main() -> None:
-        await eventually(desk, lambda: desk.engines.devices)
+        await eventually(desk, lambda: desk.processes.devices)
         computers = desk.backend.state().computers
         assert [[(d.kind, d.index) for d in c.devices] for c in computers] == [
             [("cpu", 0), ("cpu", 1)], [("cpu", 0), ("cpu", 1)],
         ]  # fmt: skip
-        assert [len(node.engines.running()) for node in (desk, laptop)] == [1, 1]
+        assert [len(node.processes.running()) for node in (desk, laptop)] == [1, 1]
 
     run(main())
 
@@ -83,7 +83,7 @@ def test_two_devices_of_a_computer_say_what_one_says(desk: Node, run: Run) -> No
             assert sum((await load(desk, request)).values()) == 0
             assert places(desk) == expected
             assert await chat(desk) == alone
-        processes = {handle._process for handle in desk.engines.running()}
+        processes = {handle._process for handle in desk.processes.running()}
         assert len(processes) == 2
 
     run(main())
@@ -100,13 +100,13 @@ def test_a_worker_takes_a_stage_on_each_of_its_devices(desk: Node, laptop: Node,
         assert await chat(desk) == alone
         there = next(c for c in desk.backend.state().computers if c.name == "Laptop")
         assert (there.state, there.layers) == ("running", (1, 5))
-        assert laptop.worker.loan is not None
-        assert len(laptop.worker.loan.stages) == 2
-        assert laptop.worker.loan.is_loaded
+        assert laptop.worker.lease is not None
+        assert len(laptop.worker.lease.stages) == 2
+        assert laptop.worker.lease.is_loaded
 
         await desk.backend.unload()
-        assert laptop.worker.loan is None
-        assert all(handle.is_idle for handle in laptop.engines.running())
+        assert laptop.worker.lease is None
+        assert all(handle.is_idle for handle in laptop.processes.running())
         again = await load(desk, by_hand(Laptop_1=3, Laptop_0=3))
         assert await chat(desk) == alone
         assert again["Laptop"] > 0  # the ends, which it did not have
@@ -141,7 +141,7 @@ def test_a_process_that_a_worker_loses_takes_its_other_stages_along(
         error = await error_of_an_answer(desk, lambda: kill_engine(laptop, 1))
 
         assert "Laptop/cpu:1" in error
-        await eventually(laptop, lambda: all(h.is_idle for h in laptop.engines.running()))
+        await eventually(laptop, lambda: all(h.is_idle for h in laptop.processes.running()))
         assert await chat(desk) == before
         assert places(desk) == ["Desk/cpu:0", "Laptop/cpu:0", "Laptop/cpu:1"]
 
@@ -152,9 +152,9 @@ def test_a_process_that_no_plan_uses_is_nobodys_loss(desk: Node, run: Run) -> No
     async def main() -> None:
         await load(desk, by_hand(Desk_0=LAYERS))
         deployment = desk.master.deployment
-        await desk.engines.handle(DeviceId(kind="cpu", index=1))
+        await desk.processes.handle(DeviceId(kind="cpu", index=1))
         kill_engine(desk, 1)
-        await eventually(desk, lambda: len(desk.engines.running()) == 1)
+        await eventually(desk, lambda: len(desk.processes.running()) == 1)
         assert await chat(desk, QUESTION)
         assert desk.master.deployment is deployment
 

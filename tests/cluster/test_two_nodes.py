@@ -49,7 +49,7 @@ def test_a_model_is_streamed_once_and_answers_as_it_does_alone(
         assert len(alone) > 0
 
         await desk.backend.unload()
-        assert laptop.worker.loan is None
+        assert laptop.worker.lease is None
         assert sum((await load(desk, SPLIT)).values()) == 0
         assert await chat(desk) == alone
         assert laptop.backend.state().node.lent_to == ("Desk",)
@@ -134,7 +134,7 @@ def test_an_engine_that_dies_costs_one_answer_at_most(
         await eventually(desk, lambda: not desk.master.is_ready)
 
         assert await chat(desk) == before
-        await eventually(victim, lambda: victim.engines.devices)
+        await eventually(victim, lambda: victim.processes.devices)
         await eventually(desk, lambda: desk.membership.available())
         await load(desk, SPLIT)
         assert stages(desk) == ["Desk", "Laptop"]
@@ -301,7 +301,7 @@ def test_a_computer_that_was_removed_is_out_at_once(desk: Node, laptop: Node, ru
         assert there is not None
         assert not there.paired
         await eventually(laptop, lambda: not laptop.identity.homes)
-        await eventually(laptop, lambda: laptop.worker.loan is None)
+        await eventually(laptop, lambda: laptop.worker.lease is None)
         assert any("removed" in notice.text for notice in laptop.backend.state().notices)
         assert await chat(desk)
         assert stages(desk) == ["Desk"]

@@ -10,9 +10,9 @@ from msgspec import structs
 from packing_engine import Workplace
 
 from potluck.api.schema import Computer, PlanRequest
-from potluck.cluster.master import Master
-from potluck.cluster.membership import MemberRecord
-from potluck.cluster.quantisation import Quantisation
+from potluck.cluster.master.master import Master
+from potluck.cluster.master.packing import Packing
+from potluck.cluster.membership.membership import MemberRecord
 from potluck.cluster.views import (
     ComputerViews,
     deployment_plan,
@@ -38,7 +38,7 @@ SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 2)), context=64)
 class Home:
     """A master with fake computers; its membership and its desk are what a test says."""
 
-    def __init__(self, model: LocalModel, quantisation: Quantisation | None = None) -> None:
+    def __init__(self, model: LocalModel, packing: Packing | None = None) -> None:
         self.desk, self.laptop = FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
         self.desk.stores_weights = True
         self.computers = FakeComputers(self.desk, self.laptop)
@@ -54,7 +54,7 @@ class Home:
             open_model=open_model,
             resolve=lambda words: Path(words or "guide"),
             changed=lambda: self.seen.append(load_progress(self.master).fraction),
-            quantisation=quantisation,
+            packing=packing,
         )
         self.records = {
             self.laptop.node_id: MemberRecord(node_id=self.laptop.node_id, name="Laptop", color=3)
@@ -63,7 +63,7 @@ class Home:
         self.problems: dict[NodeId, PotluckError] = {}
         self.attempt: Any = None
         self.found: list[Found] = []
-        self.worker = cast("Any", SimpleNamespace(is_paused=False, loan=None))
+        self.worker = cast("Any", SimpleNamespace(is_paused=False, lease=None))
         for attribute, value in (("is_paused", False), ("lent_to", None)):
             setattr(self.laptop, attribute, value)
         cast("Any", self.laptop).link = SimpleNamespace(rtt_s=None)
@@ -76,7 +76,7 @@ class Home:
             local=cast("Any", self.desk),
             membership=cast("Any", membership),
             master=self.master,
-            desk=cast("Any", SimpleNamespace(under_way=lambda _: self.attempt)),
+            pairings=cast("Any", SimpleNamespace(under_way=lambda _: self.attempt)),
         )
         return next(c for c in views.all(self.found, self.worker) if c.name == name)
 
@@ -178,7 +178,7 @@ def test_packing_is_shown_and_so_is_that_the_disk_took_no_more(
 ) -> None:
     async def main() -> None:
         with Workplace(tmp_path) as workplace:
-            home = Home(model, workplace.quantisation)
+            home = Home(model, workplace.packing)
             workplace.engine.gate = asyncio.Event()
             workplace.engine.error = DiskFullError("The disk is full.")
             loading = asyncio.create_task(home.master.load(structs.replace(SPLIT, scheme="int4")))
@@ -262,7 +262,7 @@ def test_strangers_are_found_asked_and_paired_with(model: LocalModel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loan", "state", "progress"),
+    ("lease", "state", "progress"),
     [
         ({"is_loaded": True}, "running", None),
         ({"awaits_weights": True, "transfer": None}, "receiving", 0.0),
@@ -271,11 +271,11 @@ def test_strangers_are_found_asked_and_paired_with(model: LocalModel) -> None:
     ],
 )
 def test_a_computer_that_helps_shows_how_far_it_is(
-    model: LocalModel, loan: dict[str, Any], state: str, progress: float | None
+    model: LocalModel, lease: dict[str, Any], state: str, progress: float | None
 ) -> None:
     async def scenario(home: Home) -> None:
         fields = {"is_loaded": False, "awaits_weights": False, "transfer": None, "progress": None}
-        home.worker.loan = SimpleNamespace(layers=(4, 8), **(fields | loan))
+        home.worker.lease = SimpleNamespace(layers=(4, 8), **(fields | lease))
         here = home.view("Desk")
         assert (here.state, here.progress, here.layers) == (state, progress, (4, 8))
         home.worker.is_paused = True

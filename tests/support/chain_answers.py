@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from fake_chain import FakeChain, next_token
 
-from potluck.cluster.generation import Generator, Usage
-from potluck.cluster.pipeline import Pipeline, Room
+from potluck.cluster.driver.generation import Generator, Usage
+from potluck.cluster.driver.pipeline import Pipeline, Room
 from potluck.wire.messages import Sampling
 
 GREEDY = Sampling()

@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 
 from fake_chain import FakeChain
 
-from potluck.cluster.stage_task import Neighbours
-from potluck.cluster.survey import LinkQuality, Surveyed
+from potluck.cluster.computer import Neighbours
 from potluck.errors import PotluckError
 from potluck.ids import Digest, NodeId
 from potluck.model.schemes import Cache
+from potluck.plan.cost import LinkCost
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.wire.measuring_messages import Profiled, StageTimes
@@ -105,9 +105,9 @@ class FakeComputer:
             head_ms=self._ms,
         )
 
-    async def measure_link_to(self, other: Surveyed) -> LinkQuality:
+    async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkCost:
         await self._do("measure_link_to")
-        return LinkQuality(rtt_ms=0.2, bytes_per_s=1e8)
+        return LinkCost(rtt_ms=0.2, bytes_per_s=1e8)
 
     async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
         await self._do("measure")

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from fake_cluster import FakeComputer
 from packing_engine import Workplace
 
-from potluck.cluster.deployment import Deployment, Planned
 from potluck.cluster.device_names import device_label
-from potluck.cluster.survey import Survey, shape_of
+from potluck.cluster.master.deployment import Deployment, Planned
+from potluck.cluster.master.measurements import Measurements, shape_of
 from potluck.model.schemes import Scheme
 from potluck.plan.placement import make_plan
 from potluck.store.registry import LocalModel
@@ -26,8 +26,8 @@ async def deployment_on(
     In f32; where there is a workplace to pack in, in int4.
     """
     scheme: Scheme = "f32" if workplace is None else "int4"
-    survey = Survey()
-    seats = await survey.seats(computers, model.manifest.config, model.config, scheme)
+    measurements = Measurements()
+    seats = await measurements.seats(computers, model.manifest.config, model.config, scheme)
     places = [
         c.name if len(c.devices) == 1 else f"{c.name}/{device_label(d, c.devices)}"
         for c in computers
@@ -35,7 +35,9 @@ async def deployment_on(
     ]
     by_hand = tuple(zip(places, layers, strict=True))
     shape = shape_of(model.config, scheme, context=64)
-    plan = make_plan(shape, seats, await survey.links(computers[0], computers[1:]), layers=by_hand)
+    plan = make_plan(
+        shape, seats, await measurements.links(computers[0], computers[1:]), layers=by_hand
+    )
     planned = Planned(
         note="",
         cache="full",
@@ -51,9 +53,9 @@ async def deployment_on(
     return Deployment(
         planned=planned,
         epoch=7,
-        members=members,
+        computers=members,
         changed=changed,
-        quantisation=workplace.quantisation if workplace is not None else None,
+        packing=workplace.packing if workplace is not None else None,
         link_rate=lambda node: link_rate,
     )
 

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from potluck.cluster.stage_messages import LayerProfiled, LoadProgress, LoadStage, StageLoaded
-from potluck.cluster.stage_tensors import tensor_info
+from potluck.cluster.master.stage_tensors import tensor_info
+from potluck.cluster.processes.messages import LayerProfiled, LoadProgress, LoadStage, StageLoaded
 from potluck.store.registry import LocalModel
 from potluck.wire.measuring_messages import StageTimes
 from potluck.wire.messages import Assign, DeviceInfo

@@ -8,8 +8,8 @@ from fake_cluster import FakeComputer, FakeComputers, failing
 from model_folders import CONFIG
 
 from potluck.api.schema import PlanRequest
-from potluck.cluster.master import Master
-from potluck.cluster.quantisation import Quantisation
+from potluck.cluster.master.master import Master
+from potluck.cluster.master.packing import Packing
 from potluck.errors import PeerLostError
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import working_bytes
@@ -22,7 +22,7 @@ SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 2)), context=64)
 class Home:
     """A master with a desk and a laptop."""
 
-    def __init__(self, model: LocalModel, quantisation: Quantisation | None = None) -> None:
+    def __init__(self, model: LocalModel, packing: Packing | None = None) -> None:
         self.model = model
         self.desk, self.laptop = FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
         self.desk.stores_weights = True
@@ -35,7 +35,7 @@ class Home:
             open_model=self._open,
             resolve=lambda words: Path(words or "guide"),
             changed=self._changed,
-            quantisation=quantisation,
+            packing=packing,
             shapes={"tiny": {**CONFIG, "num_hidden_layers": 4}},
         )
         self.states: list[tuple[str | None, str]] = []

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from potluck.cluster.quantisation import Quantisation
-from potluck.cluster.stage_messages import Quantise, Quantised
+from potluck.cluster.master.packing import Packing
+from potluck.cluster.processes.messages import Quantise, Quantised
 from potluck.errors import PotluckError
 from potluck.model.schemes import packed_bytes
 from potluck.store.chunks import ChunkStore
@@ -49,7 +49,7 @@ class Workplace:
     ) -> None:
         self.engine = PackingEngine()
         self.store = ChunkStore(folder / "tensors", quota, reserve=0)
-        self.quantisation = Quantisation(
+        self.packing = Packing(
             store=self.store,
             memory=folder / "packed",
             engine=self._handle,

@@ -7,7 +7,7 @@ from pathlib import Path
 from fake_cluster import until
 
 from potluck.api.schema import Pairing as PairingView
-from potluck.cluster.pairing import PairingDesk
+from potluck.cluster.membership.pairing import Pairings
 from potluck.net.identity import Identity
 from potluck.net.pairing_link import PairingLink
 from potluck.net.transport import Listener
@@ -30,7 +30,7 @@ class Side:
         self.changes = 0
         self.port = 4711  # until it listens
         self.links: list[PairingLink] = []
-        self.desk = PairingDesk(
+        self.desk = Pairings(
             self.identity,
             name=lambda: self.name,
             port=lambda: self.port or 4000,

@@ -7,10 +7,16 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from potluck.cluster.generation import Generator, Token, Usage
-from potluck.cluster.pipeline import Pipeline
-from potluck.cluster.stage_handle import StageHandle
-from potluck.cluster.stage_messages import LoadProgress, LoadStage, StageLoaded, Start, TensorFile
+from potluck.cluster.driver.generation import Generator, Token, Usage
+from potluck.cluster.driver.pipeline import Pipeline
+from potluck.cluster.processes.handle import StageHandle
+from potluck.cluster.processes.messages import (
+    LoadProgress,
+    LoadStage,
+    StageLoaded,
+    Start,
+    TensorFile,
+)
 from potluck.errors import PotluckError
 from potluck.ids import Digest, HomeId, SessionId
 from potluck.net.identity import Identity

@@ -93,7 +93,7 @@ def stages(node: Node) -> list[str]:
 
 def kill_engine(node: Node, number: int = 0) -> None:
     """End a stage process of the node; the best device's is the first."""
-    process = node.engines.running()[number]._process
+    process = node.processes.running()[number]._process
     assert process is not None
     process.kill()
 
@@ -105,4 +105,4 @@ def find_in_memory(patch: pytest.MonkeyPatch, guide: Path) -> None:
     patch.setattr(node_module, "own_interfaces", frozenset)
     patch.setattr(node_module, "announced", lambda _: ("127.0.0.1",))
     patch.setattr(node_module, "guide_folder", lambda: guide)
-    patch.setattr("potluck.cluster.planning.SETTLE_S", 0.0)
+    patch.setattr("potluck.cluster.master.planning.SETTLE_S", 0.0)

@@ -7,7 +7,7 @@ from typing import Any
 from fake_engine import DEVICE, FakeEngine
 from memory_links import link_pair
 
-from potluck.cluster.worker import Worker
+from potluck.cluster.worker.worker import Worker
 from potluck.errors import PeerLostError
 from potluck.ids import HomeId
 from potluck.store.chunks import ChunkStore

@@ -8,9 +8,9 @@ from typing import Any
 
 from fake_engine import DEVICE, FakeEngine
 
-from potluck.cluster.computers import RemoteComputer
-from potluck.cluster.worker import Worker
-from potluck.cluster.worker_links import WorkerLinks
+from potluck.cluster.membership.remote import RemoteComputer
+from potluck.cluster.worker.links import WorkerLinks
+from potluck.cluster.worker.worker import Worker
 from potluck.errors import PeerLostError
 from potluck.ids import HomeId
 from potluck.net.control_link import ControlLink

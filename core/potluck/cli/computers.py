@@ -73,7 +73,7 @@ def worker(options: argparse.Namespace) -> int:
     if options.join is not None:
         joined = client.join(options.join)
         say(f"Joined the home of {joined.name}.")
-    loan = RoleRequest(
+    lease = RoleRequest(
         worker=True,
         memory=options.memory,
         threads=options.threads,
@@ -82,8 +82,8 @@ def worker(options: argparse.Namespace) -> int:
     )
     try:
         with closing(client.states("worker")) as states:
-            next(states)  # the node knows now who holds the loan, and ends it when we are gone
-            client.set_role(loan)
+            next(states)  # the node knows now who holds the lease, and ends it when we are gone
+            client.set_role(lease)
             say(f"{before.node.name} lends itself. Ctrl-C ends it.")
             _follow(client, states)
     except KeyboardInterrupt:

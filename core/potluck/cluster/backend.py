@@ -28,14 +28,14 @@ from potluck.api.schema import (
 )
 from potluck.api.server import HttpServer, public_app
 from potluck.cluster.activity import Activity
-from potluck.cluster.bench import Bench, check_context
-from potluck.cluster.completion import Speaker, complete
-from potluck.cluster.deployment import Deployment
-from potluck.cluster.master import Master
-from potluck.cluster.membership import Membership
-from potluck.cluster.pairing import PairingDesk
+from potluck.cluster.driver.completion import LoadedModel, complete
+from potluck.cluster.master.bench import Bench, check_context
+from potluck.cluster.master.deployment import Deployment
+from potluck.cluster.master.master import Master
+from potluck.cluster.membership.membership import Membership
+from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.views import ComputerViews, load_progress, loaded, model_state, plan_view
-from potluck.cluster.worker import Worker
+from potluck.cluster.worker.worker import Worker
 from potluck.errors import NotFoundError, UsageError
 from potluck.ids import NodeId
 from potluck.model.chat import ChatFormat
@@ -73,7 +73,7 @@ class Parts:
     membership: Membership
     worker: Worker
     master: Master
-    desk: PairingDesk
+    pairings: Pairings
     recent: RecentFolders
 
 
@@ -86,7 +86,7 @@ class NodeBackend:
             local=parts.membership.local,
             membership=parts.membership,
             master=parts.master,
-            desk=parts.desk,
+            pairings=parts.pairings,
         )
         self._listeners: dict[int, tuple[str, HttpServer]] = {}
         self._notices: list[schema.Notice] = []
@@ -116,7 +116,7 @@ class NodeBackend:
             computers=self._views.all(parts.discovery.peers(), parts.worker),
             model=model_state(parts.master, self._tokens_per_s),
             transfers=load_progress(parts.master).nodes,
-            pairings=parts.desk.views(),
+            pairings=parts.pairings.views(),
             listeners=tuple(
                 schema.Listener(host=host, port=port) for port, (host, _) in self._listeners.items()
             ),
@@ -146,7 +146,7 @@ class NodeBackend:
     async def pair(self, target: str) -> schema.Pairing:
         found = self._find(target)
         addresses = found.addresses if found else (self._address(target),)
-        return await self._parts.desk.ask(addresses)
+        return await self._parts.pairings.ask(addresses)
 
     def _find(self, words: str) -> Found | None:
         """The computer that a person means: by node id, by name, or by the beginning of its id.
@@ -173,10 +173,10 @@ class NodeBackend:
         return parse_address(words, default_port=DEFAULT_PORT)
 
     async def decide_pairing(self, pairing_id: str, accept: bool) -> schema.Pairing:
-        return await self._parts.desk.decide(pairing_id, accept)
+        return await self._parts.pairings.decide(pairing_id, accept)
 
     async def invite(self) -> schema.Invite:
-        token, expires_s = self._parts.desk.invite(self._parts.addresses())
+        token, expires_s = self._parts.pairings.invite(self._parts.addresses())
         self._parts.activity.use()
         return schema.Invite(token=token, expires_s=expires_s)
 
@@ -188,7 +188,7 @@ class NodeBackend:
             if found.home is not None and parsed.is_of(found.home)
             for address in found.addresses
         ]
-        member = await self._parts.desk.join(parsed, addresses)
+        member = await self._parts.pairings.join(parsed, addresses)
         authority = proofs.home_id(member.membership.authority)
         return schema.Joined(home_id=authority, name=member.master_name)
 
@@ -260,7 +260,7 @@ class NodeBackend:
                 yield BenchProgress(state="measuring", message="Measuring the links")
                 local, workers = self._parts.membership.local, self._parts.membership.available()
                 used = [worker for worker in workers if deployment.uses(worker.node_id)]
-                await master.survey.links(local, used, anew=True)
+                await master.measurements.links(local, used, anew=True)
                 bench = Bench(
                     deployment, generator, request, local=local.node_id, link_ms=self._link_ms
                 )
@@ -270,7 +270,7 @@ class NodeBackend:
 
     def _link_ms(self, source: NodeId, target: NodeId, nbytes: int) -> float:
         """What a message takes from computer to computer, as the link was measured."""
-        link = self._parts.master.survey.link(source, target)  # there is none to itself
+        link = self._parts.master.measurements.link(source, target)  # there is none to itself
         return link.rtt_ms / 2 + 1000 * nbytes / link.bytes_per_s if link is not None else 0.0
 
     async def unload(self) -> None:
@@ -304,8 +304,8 @@ class NodeBackend:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         activity = self._parts.activity
         with activity.hold("request"):
-            speaker = await self._ready_speaker(request.model)
-            async with aclosing(complete(speaker, request)) as events:
+            loaded = await self._ready_speaker(request.model)
+            async with aclosing(complete(loaded, request)) as events:
                 async for event in events:
                     if isinstance(event, Finished):
                         self._tokens_per_s = event.timings.tokens_per_s or self._tokens_per_s
@@ -313,7 +313,7 @@ class NodeBackend:
                         activity.touch()
                     yield event
 
-    async def _ready_speaker(self, model: str | None) -> Speaker:
+    async def _ready_speaker(self, model: str | None) -> LoadedModel:
         """The loaded model.
 
         Raises:
@@ -324,7 +324,7 @@ class NodeBackend:
         if model is not None and model != planned.model.name:
             raise NotFoundError(f"{model} is not loaded any more; {planned.model.name} is.")
         chat, defaults = await self._words(deployment)
-        return Speaker(
+        return LoadedModel(
             chat=chat,
             defaults=defaults,
             generator=generator,

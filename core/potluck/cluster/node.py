@@ -21,18 +21,18 @@ import potluck
 from potluck.api.server import HttpServer, local_app
 from potluck.cluster.activity import IDLE_S, Activity
 from potluck.cluster.backend import NodeBackend, Parts
-from potluck.cluster.computers import LocalComputer
 from potluck.cluster.device_names import describe
-from potluck.cluster.engines import Engines
-from potluck.cluster.lending import Lending
 from potluck.cluster.machine import machine_id
-from potluck.cluster.master import DEPLOYING, Master
-from potluck.cluster.membership import Membership, MembershipEvents
-from potluck.cluster.pairing import PairingDesk
-from potluck.cluster.quantisation import Quantisation
+from potluck.cluster.master.master import DEPLOYING, Master
+from potluck.cluster.master.packing import Packing
+from potluck.cluster.membership.local import LocalComputer
+from potluck.cluster.membership.membership import Membership, MembershipEvents
+from potluck.cluster.membership.pairing import Pairings
+from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.tasks import TaskSet
-from potluck.cluster.worker import Worker
-from potluck.cluster.worker_links import WorkerLinks
+from potluck.cluster.worker.lending import Lending
+from potluck.cluster.worker.links import WorkerLinks
+from potluck.cluster.worker.worker import Worker
 from potluck.errors import PotluckError
 from potluck.ids import HomeId, NodeId, short
 from potluck.net.advert import Advert
@@ -79,7 +79,7 @@ class Node:
         half = shutil.disk_usage(folders.cache).total // 2
         self.store = ChunkStore(folders.cache / "tensors", settings.store_limit or half)
         self.recent = RecentFolders(folders.config / "recent.json")
-        self.engines = Engines(
+        self.processes = StageProcesses(
             identity_folder=identity_folder,
             me=self.me,
             log_folder=folders.state,
@@ -91,12 +91,12 @@ class Node:
             changed=self._changed,
             is_used=self._is_used,
         )
-        self.identity.watch(self.engines)
-        self.quantisation = Quantisation(
-            store=self.store, memory=folders.cache / "packed", engine=self.engines.handle
+        self.identity.watch(self.processes)
+        self.packing = Packing(
+            store=self.store, memory=folders.cache / "packed", engine=self.processes.handle
         )
         self.worker = Worker(
-            stage=self.engines.handle,
+            stage=self.processes.handle,
             store=self.store,
             changed=self._changed,
             in_own_use=lambda: self.master.uses_this_computer,
@@ -106,15 +106,15 @@ class Node:
             folders.settings_file,
             activity=self.activity,
             worker=self.worker,
-            engines=self.engines,
-            forget_profiles=lambda: self.master.survey.forget_profiles(self.identity.node_id),
+            processes=self.processes,
+            forget_profiles=lambda: self.master.measurements.forget_profiles(self.identity.node_id),
             changed=self._changed,
         )
         self.links = WorkerLinks(
             worker=self.worker,
             identity=self.identity,
             me=self.me,
-            devices=lambda: self.engines.devices,
+            devices=lambda: self.processes.devices,
             removed=self._removed,
             changed=self._changed,
         )
@@ -123,7 +123,7 @@ class Node:
             remembered=folders.config / "addresses.json",
             probe=lambda address: identify(address, self.identity),
         )
-        self.desk = PairingDesk(
+        self.pairings = Pairings(
             self.identity,
             name=lambda: self.lending.settings.shown_name,
             port=lambda: self.listener.port,
@@ -136,15 +136,15 @@ class Node:
             self.identity,
             me=self.me,
             on_link=self.links.serve,
-            on_pairing=self.desk.serve,
+            on_pairing=self.pairings.serve,
             preferred_port=DEFAULT_PORT,
         )
         local = LocalComputer(
             identity=self.identity,
             me=self.me,
-            engines=self.engines,
+            processes=self.processes,
             addresses=self.addresses,
-            lent_to=lambda: self.worker.loan.master_name if self.worker.loan else None,
+            lent_to=lambda: self.worker.lease.master_name if self.worker.lease else None,
         )
         self.membership = Membership(
             identity=self.identity,
@@ -164,7 +164,7 @@ class Node:
             open_model=self._open_model,
             resolve=self._resolve_model,
             changed=self.activity.touch,
-            quantisation=self.quantisation,
+            packing=self.packing,
         )
         self.backend = NodeBackend(
             Parts(
@@ -182,7 +182,7 @@ class Node:
                 membership=self.membership,
                 worker=self.worker,
                 master=self.master,
-                desk=self.desk,
+                pairings=self.pairings,
                 recent=self.recent,
             )
         )
@@ -193,9 +193,9 @@ class Node:
         """Serve until `shutdown` is asked for, or nobody has needed the node for long."""
         async with AsyncExitStack() as stack:
             stack.callback(self.store.close)
-            engine = self._tasks.spawn(self.engines.run())
+            engine = self._tasks.spawn(self.processes.run())
             stack.push_async_callback(_end, engine)
-            stack.push_async_callback(self.quantisation.stop)
+            stack.push_async_callback(self.packing.stop)
             await self.listener.start()
             stack.push_async_callback(self.listener.stop)
             await self.discovery.start(self._advert())
@@ -240,14 +240,14 @@ class Node:
 
     async def _measure_new_links(self) -> None:
         """Know how fast a computer's link is as soon as it is there, before a model needs it."""
-        survey, local, revision = self.master.survey, self.membership.local, -1
+        measurements, local, revision = self.master.measurements, self.membership.local, -1
         while True:
             revision = await self.activity.changed(revision)
             for computer in self.membership.connected():
                 is_busy = self.master.state.phase in DEPLOYING
-                if is_busy or survey.link(local.node_id, computer.node_id) is not None:
+                if is_busy or measurements.link(local.node_id, computer.node_id) is not None:
                     continue
-                if await survey.measure_in_passing(local, computer):
+                if await measurements.measure_in_passing(local, computer):
                     self.activity.touch()
 
     def stop(self) -> None:
@@ -263,7 +263,7 @@ class Node:
             os=f"{platform.system()} {platform.release()}"[:64],
             arch=platform.machine()[:32],
             machine=self._machine,
-            devices=self.engines.devices,
+            devices=self.processes.devices,
         )
 
     def addresses(self) -> tuple[Address, ...]:
@@ -280,7 +280,7 @@ class Node:
             port=self.listener.port,
             home=home.home_id if home is not None else None,
             joinable=self.worker.is_lending and not self._others_homes(),
-            devices=", ".join(describe(device) for device in self.engines.devices),
+            devices=", ".join(describe(device) for device in self.processes.devices),
             protocol=PROTOCOL_VERSIONS[-1],
         )
 
@@ -310,7 +310,7 @@ class Node:
 
     def _removed(self, home: HomeId) -> None:
         name = self.identity.homes[home].name if home in self.identity.homes else "A home"
-        if self.worker.loan is not None and self.worker.loan.home == home:
+        if self.worker.lease is not None and self.worker.lease.home == home:
             self._tasks.spawn(self.worker.release())
         self.identity.remove_home(home)
         self.backend.notice("info", f"{name} has removed this computer.")
@@ -326,14 +326,14 @@ class Node:
 
     def _step_failed(self, failure: StepFailed) -> None:
         """Of the own stage process, which works for one master at a time."""
-        if self.worker.loan is not None:
+        if self.worker.lease is not None:
             self.worker.step_failed(failure)
         else:
             self.master.step_failed(self.identity.node_id, failure)
 
     def _is_used(self, device: DeviceId) -> bool:
-        loan = self.worker.loan
-        return self.master.uses(device) or (loan is not None and device in loan.stages)
+        lease = self.worker.lease
+        return self.master.uses(device) or (lease is not None and device in lease.stages)
 
     def _engine_died(self, device: DeviceId, error: PotluckError) -> None:
         self.worker.stage_died(device)

@@ -7,14 +7,15 @@ import msgspec
 
 from potluck.api import schema
 from potluck.api.schema import ComputerState, LoadProgress, PlanView, StageView, Transfer
-from potluck.cluster.computers import LocalComputer, RemoteComputer
-from potluck.cluster.deployment import Deployment, Planned
-from potluck.cluster.loan import Loan
-from potluck.cluster.master import DEPLOYING, LoadState, Master
-from potluck.cluster.membership import Membership
-from potluck.cluster.pairing import PairingDesk
-from potluck.cluster.stage_task import StageTask
-from potluck.cluster.worker import Worker
+from potluck.cluster.master.deployment import Deployment, Planned
+from potluck.cluster.master.master import DEPLOYING, LoadState, Master
+from potluck.cluster.master.stage_deployment import StageDeployment
+from potluck.cluster.membership.local import LocalComputer
+from potluck.cluster.membership.membership import Membership
+from potluck.cluster.membership.pairing import Pairings
+from potluck.cluster.membership.remote import RemoteComputer
+from potluck.cluster.worker.lease import Lease
+from potluck.cluster.worker.worker import Worker
 from potluck.errors import PotluckError, VersionMismatchError
 from potluck.ids import NodeId
 from potluck.net.advert import Found
@@ -86,7 +87,7 @@ def transfers(deployment: Deployment | None) -> tuple[Transfer, ...]:
     return tuple(_transfer([task for task in tasks if task.stage.node == node]) for node in nodes)
 
 
-def _transfer(tasks: Sequence[StageTask]) -> Transfer:
+def _transfer(tasks: Sequence[StageDeployment]) -> Transfer:
     """Of the stages of one computer, which are sent one after the other."""
     sent, total = sum(t.progress.sent for t in tasks), sum(t.progress.total for t in tasks)
     now = next((t for t in tasks if t.progress.sent < t.progress.total), tasks[-1])
@@ -170,12 +171,12 @@ class ComputerViews:
     """Every computer of the list: this one, the paired ones, the found ones."""
 
     def __init__(
-        self, *, local: LocalComputer, membership: Membership, master: Master, desk: PairingDesk
+        self, *, local: LocalComputer, membership: Membership, master: Master, pairings: Pairings
     ) -> None:
         self._local = local
         self._membership = membership
         self._master = master
-        self._desk = desk
+        self._desk = pairings
 
     def all(self, found: Sequence[Found], worker: Worker) -> tuple[schema.Computer, ...]:
         by_id = {f.node_id: f for f in found}
@@ -192,9 +193,9 @@ class ComputerViews:
         state, progress, layers = self._part(local.node_id)
         if worker.is_paused:
             state = "paused"
-        elif (loan := worker.loan) is not None and layers is None:
-            layers = loan.layers
-            state, progress = _borrowed(loan)
+        elif (lease := worker.lease) is not None and layers is None:
+            layers = lease.layers
+            state, progress = _borrowed(lease)
         return schema.Computer(
             node_id=local.node_id,
             name=local.name,
@@ -213,7 +214,7 @@ class ComputerViews:
         self, node_id: NodeId, found: Found | None, computer: RemoteComputer | None
     ) -> schema.Computer:
         record = self._membership.records[node_id]
-        link = self._master.survey.link(self._local.node_id, node_id)
+        link = self._master.measurements.link(self._local.node_id, node_id)
         state, progress, layers = self._part(node_id)
         detail: str | None = None
         if computer is None:
@@ -273,14 +274,14 @@ class ComputerViews:
         return "running", None, layers
 
 
-def _borrowed(loan: Loan) -> tuple[ComputerState, float | None]:
-    """How far a loan is, as this computer's own screen shows it."""
-    if loan.is_loaded:
+def _borrowed(lease: Lease) -> tuple[ComputerState, float | None]:
+    """How far a lease is, as this computer's own screen shows it."""
+    if lease.is_loaded:
         return "running", None
-    if loan.awaits_weights:
-        transfer = loan.transfer
+    if lease.awaits_weights:
+        transfer = lease.transfer
         return "receiving", transfer.sent / max(transfer.total, 1) if transfer else 0.0
-    return "loading", loan.progress
+    return "loading", lease.progress
 
 
 def _absent(found: Found | None, problem: PotluckError | None) -> tuple[ComputerState, str | None]:

@@ -1,0 +1,1 @@
+"""From messages to tokens: a conversation, and the pipeline of stages under it."""

@@ -1,0 +1,197 @@
+"""Answer one request with the loaded model: text to tokens, tokens to text, and what it took."""
+
+import asyncio
+import secrets
+import statistics
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from potluck.api.backend import (
+    Candidate,
+    ChatPrompt,
+    ChosenToken,
+    Finished,
+    GenerationEvent,
+    GenerationRequest,
+    Piece,
+    Prompt,
+    SamplingOptions,
+    Started,
+    TextPrompt,
+    TokenPrompt,
+)
+from potluck.api.openai import FinishReason, StageTiming, Timings
+from potluck.cluster.driver.generation import Generator, Token, Usage
+from potluck.errors import PromptError
+from potluck.model.chat import ChatFormat
+from potluck.model.defaults import GenerationDefaults
+from potluck.model.detokenizer import StopStrings
+from potluck.wire.messages import Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """The loaded model, ready to answer: its words, its stages and what drives them."""
+
+    chat: ChatFormat
+    defaults: GenerationDefaults
+    generator: Generator
+    stage_names: tuple[str, ...]  # of the computers, in the order of the pipeline
+    vocab_size: int
+
+
+@dataclass(slots=True)
+class _Clock:
+    """When what came."""
+
+    now: Callable[[], float]
+    started: float
+    first: float | None = None
+    tokens: list[Token] = field(default_factory=list)
+
+    def add(self, token: Token) -> None:
+        if self.first is None:
+            self.first = self.now()
+        self.tokens.append(token)
+
+    def timings(self, usage: Usage, stage_names: Sequence[str]) -> Timings:
+        first = self.first if self.first is not None else self.now()
+        decoded = self.tokens[1:]
+        seconds = sum(token.seconds for token in decoded)
+        steps = [token for token in decoded if len(token.compute_ms) == len(stage_names)]
+        stages = tuple(
+            StageTiming(
+                node=name, compute_ms=statistics.median(token.compute_ms[i] for token in steps)
+            )
+            for i, name in enumerate(stage_names)
+            if steps
+        )
+        hops = [1000 * token.seconds - sum(token.compute_ms) for token in steps]
+        return Timings(
+            time_to_first_token_s=first - self.started,
+            tokens_per_s=len(decoded) / seconds if seconds else 0.0,
+            prefill_tokens=usage.prompt_tokens - usage.cached_tokens,
+            cached_tokens=usage.cached_tokens,
+            stages=stages,
+            hop_ms=statistics.median(hops) if hops else None,
+        )
+
+
+async def complete(
+    loaded: LoadedModel,
+    request: GenerationRequest,
+    *,
+    now: Callable[[], float] = time.perf_counter,
+) -> AsyncGenerator[GenerationEvent, None]:
+    """Answer one prompt. Closing the iterator stops the pipeline after the step under way.
+
+    Raises:
+        PromptError: the prompt is empty, too long, or not of this model's vocabulary.
+        PeerError, EngineError: the pipeline broke; the message names the computer.
+    """
+    clock = _Clock(now, now())
+    # A long prompt takes the tokenizer a while, and other requests should not wait for it.
+    prompt = await asyncio.to_thread(_encode, loaded, request.prompt)
+    sampling = _sampling(request.sampling, loaded.defaults)
+    limit = request.max_tokens or loaded.generator.context
+    usage = Usage()
+    text = _Text(loaded.chat, request)
+    reason: FinishReason = "length"
+    stops = () if request.ignore_eos else loaded.chat.stop_ids
+    stream = loaded.generator.tokens(prompt, sampling, limit=limit, usage=usage, stops=stops)
+    async with aclosing(stream):
+        async for token in stream:
+            clock.add(token)
+            if len(clock.tokens) == 1:
+                yield Started(prompt_token_ids=tuple(prompt), cached_tokens=usage.cached_tokens)
+            piece, is_over = text.add(token)
+            if piece is not None:
+                yield piece
+            if is_over:
+                reason = "stop"
+                break
+    if (rest := text.finish()) is not None:
+        yield rest
+    yield Finished(
+        reason=reason,
+        completion_tokens=len(clock.tokens),
+        timings=clock.timings(usage, loaded.stage_names),
+    )
+
+
+def _encode(loaded: LoadedModel, prompt: Prompt) -> list[int]:
+    ids = _token_ids(loaded.chat, prompt)
+    if ids and max(ids) >= loaded.vocab_size:
+        raise PromptError(
+            f"Token id {max(ids)} is not of this model: its vocabulary has"
+            f" {loaded.vocab_size} tokens.",
+            token_id=max(ids),
+        )
+    return ids
+
+
+def _token_ids(chat: ChatFormat, prompt: Prompt) -> list[int]:
+    match prompt:
+        case ChatPrompt(turns):
+            return chat.encode_chat(
+                [{"role": turn.role, "content": turn.content} for turn in turns]
+            )
+        case TextPrompt(text):
+            return chat.encode(text)
+        case TokenPrompt(token_ids):
+            return list(token_ids)
+
+
+def _sampling(options: SamplingOptions, defaults: GenerationDefaults) -> Sampling:
+    def choose(asked: float | None, usual: float | None, neutral: float) -> float:
+        return next(value for value in (asked, usual, neutral) if value is not None)
+
+    return Sampling(
+        temperature=choose(options.temperature, defaults.temperature, 1.0),
+        top_k=int(choose(options.top_k, defaults.top_k, 0)),
+        top_p=choose(options.top_p, defaults.top_p, 1.0),
+        min_p=choose(options.min_p, defaults.min_p, 0.0),
+        repetition_penalty=choose(options.repetition_penalty, defaults.repetition_penalty, 1.0),
+        seed=secrets.randbits(63) if options.seed is None else options.seed,
+        logprobs=options.logprobs,
+    )
+
+
+class _Text:
+    """Tokens to text that may be shown: whole characters, nothing of a stop string."""
+
+    def __init__(self, chat: ChatFormat, request: GenerationRequest) -> None:
+        self._chat = chat
+        self._request = request
+        self._detokenizer = chat.detokenizer()
+        template_stops = chat.stop_strings if isinstance(request.prompt, ChatPrompt) else ()
+        self._stop = StopStrings((*request.stop, *template_stops))
+        self._is_stopped = False
+
+    def add(self, token: Token) -> tuple[Piece | None, bool]:
+        """What the token adds, and whether the answer ends with it."""
+        if token.token_id in self._chat.stop_ids and not self._request.ignore_eos:
+            return self._piece("", token), True
+        text = self._stop.push(self._detokenizer.push(token.token_id))
+        self._is_stopped = self._stop.hit is not None
+        return self._piece(text, token), self._is_stopped
+
+    def finish(self) -> Piece | None:
+        """What was held back and turned out to be part of the answer."""
+        if self._is_stopped:
+            return None
+        text = self._stop.push(self._detokenizer.flush()) + self._stop.flush()
+        return Piece(text=text, token_ids=()) if text else None
+
+    def _piece(self, text: str, token: Token) -> Piece:
+        logprobs: tuple[ChosenToken, ...] = ()
+        if token.logprob is not None:
+            chosen = self._candidate(token.token_id, token.logprob)
+            best = tuple(self._candidate(other.token_id, other.logprob) for other in token.top)
+            logprobs = (ChosenToken(chosen=chosen, best=best),)
+        return Piece(text=text, token_ids=(token.token_id,), logprobs=logprobs)
+
+    def _candidate(self, token_id: int, logprob: float) -> Candidate:
+        return Candidate(token_id=token_id, token=self._chat.token_text(token_id), logprob=logprob)

@@ -1,0 +1,243 @@
+"""Measure a loaded model: prompts and tokens through the real pipeline, and what they could be at best.
+
+The floor is what a token takes if every stage does nothing but read its weights. It is measured in the
+same run: after every few tokens each stage times its parts once (`engine/measuring.py`), one stage
+after the other, as the stages of one token compute. So whatever else the computers do slows both alike,
+and the medians of both make a sound ratio. Tokens are random ids; what they say is nobody's business.
+"""
+
+import random
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+
+from potluck.api.schema import BenchProgress, BenchRequest, BenchResult, BenchStage, LayerSplit
+from potluck.cluster.driver.generation import Generator, Token, Usage
+from potluck.cluster.master.deployment import Deployment
+from potluck.cluster.master.stage_deployment import StageDeployment
+from potluck.errors import UsageError
+from potluck.ids import NodeId
+from potluck.model.schemes import activation_item
+from potluck.plan.cost import TOKEN_MESSAGE_BYTES
+from potluck.wire.measuring_messages import StageTimes
+from potluck.wire.messages import (
+    Sampling,
+)
+
+SHORT_PROMPT = (
+    16  # tokens before decoding: attention is then little, and decoding is reading weights
+)
+PROMPT_DECODE = 8  # tokens after the long prompt
+TURN = 8  # tokens between two measurements of the stages
+
+LinkMs = Callable[[NodeId, NodeId, int], float]
+"""What a message of so many bytes takes from one computer to another; 0 where nobody knows."""
+
+
+@dataclass(slots=True)
+class _Samples:
+    decoded: list[Token] = field(default_factory=list[Token])  # after the short prompt
+    after_prompt: list[Token] = field(default_factory=list[Token])
+    prefill_s: list[float] = field(default_factory=list[float])
+    rounds: list[tuple[StageTimes, ...]] = field(default_factory=list[tuple[StageTimes, ...]])
+
+
+class Bench:
+    """One bench of a model that is loaded.
+
+    Args:
+        deployment: the model, on its computers.
+        generator: that drives it.
+        request: what to measure.
+        local: this computer, where the tokens come from and go to.
+        link_ms: the links as they were measured.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        generator: Generator,
+        request: BenchRequest,
+        *,
+        local: NodeId,
+        link_ms: LinkMs,
+    ) -> None:
+        self._deployment, self._generator, self._request = deployment, generator, request
+        self._local, self._link_ms = local, link_ms
+        self._random = random.Random(0)  # noqa: S311 - the same tokens each time, no secrets
+        self._samples = _Samples()
+
+    async def run(self) -> AsyncGenerator[BenchProgress, None]:
+        """Measure; the last progress has the result.
+
+        Raises:
+            UsageError: the context is too short.
+            PeerError, EngineError: a computer was lost, or cannot be measured.
+        """
+        request = self._request
+        # A computer may have less room than was planned with.
+        check_context(request, self._generator.context)
+        await self._round()  # what is compiled, or made once, has been by then
+        for count in range(request.repeat):
+            yield self._progress("Decoding", count)
+            await self._decode()
+            yield self._progress("Prefilling", count + 0.5)
+            await self._prefill()
+        yield BenchProgress(state="ready", fraction=1.0, result=self.result())
+
+    def _progress(self, message: str, done: float) -> BenchProgress:
+        fraction = done / self._request.repeat
+        return BenchProgress(state="measuring", fraction=fraction, message=message)
+
+    async def _decode(self) -> None:
+        """Tokens after a short prompt, with rounds between them, when the pipeline stands still."""
+        ids = self._prompt(SHORT_PROMPT)
+        for begin in range(0, self._request.tokens, TURN):
+            count = min(TURN, self._request.tokens - begin)
+            tokens = self._tokens(ids, limit=1 + count)
+            async with aclosing(tokens):
+                ids.append((await anext(tokens)).token_id)
+                async for token in tokens:
+                    self._samples.decoded.append(token)
+                    ids.append(token.token_id)
+            await self._round()
+
+    async def _prefill(self) -> None:
+        tokens = self._tokens(self._prompt(self._request.prompt), limit=1 + PROMPT_DECODE)
+        async with aclosing(tokens):
+            self._samples.prefill_s.append((await anext(tokens)).seconds)
+            async for token in tokens:
+                self._samples.after_prompt.append(token)
+
+    def _prompt(self, count: int) -> list[int]:
+        """For a session of its own, since no two prompts begin alike."""
+        vocabulary = self._deployment.planned.model.config.vocab_size
+        return [self._random.randrange(vocabulary) for _ in range(count)]
+
+    def _tokens(self, prompt: Sequence[int], *, limit: int) -> AsyncGenerator[Token, None]:
+        return self._generator.tokens(prompt, Sampling(), limit=limit, usage=Usage())
+
+    async def _round(self) -> None:
+        """Time the parts of every stage once, at the depth of the tokens that are decoded."""
+        position = SHORT_PROMPT + self._request.tokens // 2
+        times = [
+            await task.computer.measure(self._deployment.epoch, position, task.assign.device)
+            for task in self._deployment.tasks
+        ]
+        self._samples.rounds.append(tuple(times))
+
+    # --- what came out
+
+    def result(self) -> BenchResult:
+        """The medians of what was measured so far."""
+        planned, samples, request = self._deployment.planned, self._samples, self._request
+        stages = tuple(
+            self._stage(index, task) for index, task in enumerate(self._deployment.tasks)
+        )
+        token_ms = 1000 * median(token.seconds for token in samples.decoded)
+        floor_ms = sum(stage.floor_ms for stage in stages)
+        return BenchResult(
+            shape=planned.model.name,
+            scheme=planned.scheme,
+            prompt=request.prompt,
+            tokens=request.tokens,
+            repeat=request.repeat,
+            stages=stages,
+            weight_bytes=sum(stage.weight_bytes for stage in stages),
+            decode_tokens_per_s=1000 / token_ms,
+            prompt_decode_tokens_per_s=1 / median(token.seconds for token in samples.after_prompt),
+            prefill_tokens_per_s=request.prompt / median(samples.prefill_s),
+            floor_tokens_per_s=1000 / floor_ms,
+            floor_fraction=floor_ms / token_ms,
+            token_ms=token_ms,
+            hop_ms=median(_hop_ms(token) for token in samples.decoded),
+            link_ms=self._links_ms(),
+            layer_ms=_mean_split(stages),
+            predicted_tokens_per_s=planned.plan.predicted_tokens_per_s,
+        )
+
+    def _stage(self, index: int, task: StageDeployment) -> BenchStage:
+        times = [each[index] for each in self._samples.rounds]
+        stage, weight_bytes = task.stage, times[0].weight_bytes
+        read = median(each.read_bytes_per_s for each in times)
+        return BenchStage(
+            node=stage.name,
+            device=stage.device,
+            layers=(stage.layers.start, stage.layers.stop),
+            weight_bytes=weight_bytes,
+            read_bytes_per_s=read,
+            floor_ms=1000 * weight_bytes / read,
+            compute_ms=median(token.compute_ms[index] for token in self._samples.decoded),
+            predicted_ms=stage.predicted_ms,
+            layer_ms=_split(times, len(stage.layers)),
+            head_ms=median(each.head_ms for each in times),
+        )
+
+    def _links_ms(self) -> float:
+        """Of one token: the way in, between the stages, and back."""
+        planned = self._deployment.planned
+        nodes = [task.stage.node for task in self._deployment.tasks]
+        hidden = planned.model.config.hidden_size * activation_item(planned.scheme)
+        between = sum(
+            self._link_ms(*pair, hidden + TOKEN_MESSAGE_BYTES) for pair in pairwise(nodes)
+        )
+        ends = ((self._local, nodes[0]), (nodes[-1], self._local))
+        return between + sum(self._link_ms(*pair, TOKEN_MESSAGE_BYTES) for pair in ends)
+
+
+def check_context(request: BenchRequest, context: int) -> None:
+    """Refuse what a conversation of so many tokens has no room for.
+
+    Raises:
+        UsageError: which option to change.
+    """
+    turns = -(-request.tokens // TURN)  # each with a token that is not counted
+    parts = (
+        ("prompt", request.prompt + 1 + PROMPT_DECODE),
+        ("tokens", SHORT_PROMPT + request.tokens + turns),
+    )
+    for option, needed in parts:
+        if needed > context:
+            raise UsageError(
+                f"So long a bench takes {needed} tokens, and the context holds {context}. Choose a"
+                f" smaller --{option}, or a --context of {needed} or more.",
+                option=option,
+                needed=needed,
+                context=context,
+            )
+
+
+def _hop_ms(token: Token) -> float:
+    return 1000 * token.seconds - sum(token.compute_ms)
+
+
+def _split(times: Sequence[StageTimes], layers: int) -> LayerSplit:
+    """Of one layer of a stage: the median of the whole, cut as the rounds say in the median.
+
+    A part's share of its own round stays the same when a whole round is slow.
+    """
+    if not layers:
+        return LayerSplit(products=0.0, attention=0.0, rest=0.0)
+    whole = median(each.layers_ms for each in times) / layers
+    products = median(each.products_ms / each.layers_ms for each in times)
+    attention = median(each.attention_ms / each.layers_ms for each in times)
+    # Parts that were timed alone may take a little longer than together.
+    rest = max(0.0, 1 - products - attention)
+    return LayerSplit(products=whole * products, attention=whole * attention, rest=whole * rest)
+
+
+def _mean_split(stages: Sequence[BenchStage]) -> LayerSplit:
+    """Of one layer of the model."""
+    counts = [stage.layers[1] - stage.layers[0] for stage in stages]
+
+    def mean(part: Callable[[LayerSplit], float]) -> float:
+        parts = (count * part(s.layer_ms) for count, s in zip(counts, stages, strict=True))
+        return sum(parts) / sum(counts)
+
+    return LayerSplit(
+        products=mean(lambda split: split.products),
+        attention=mean(lambda split: split.attention),
+        rest=mean(lambda split: split.rest),
+    )

@@ -1,0 +1,319 @@
+"""Put a plan into force: pack, assign, stream what each computer lacks, load, connect the driver.
+
+All computers at once in each step; the loading begins when everything is sent everywhere. What
+breaks on the way breaks the deployment, and leaves every store with what it has received.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypeVar
+
+from potluck.cluster.computer import Computer, Neighbours
+from potluck.cluster.device_names import device_of
+from potluck.cluster.driver.pipeline import ActivationLink, Pipeline, Room
+from potluck.cluster.master.measurements import PROFILE_TOKENS, shape_of
+from potluck.cluster.master.packing import Packing
+from potluck.cluster.master.stage_deployment import StageDeployment, StageProgress
+from potluck.cluster.master.stage_tensors import StageTensors
+from potluck.cluster.tasks import together
+from potluck.errors import PotluckError, format_bytes
+from potluck.ids import NodeId
+from potluck.model.schemes import Cache, Scheme
+from potluck.net.reactor import ReactorThread
+from potluck.plan.placement import Plan, Stage
+from potluck.plan.prefill import best_chunk
+from potluck.store.registry import LocalModel
+from potluck.wire.messages import Address, Assign, DeviceId, Hop
+
+logger = logging.getLogger(__name__)
+
+_PACK_SHARE = 0.3  # of the progress bar, where there is something to pack
+_STREAM_SHARE = 0.8  # of what is left, where there is something to send; loading is the rest
+
+LOOPBACK = (Address(host="127.0.0.1", port=1),)  # with the port of a stage of the same computer
+
+_T = TypeVar("_T")
+Phase: TypeAlias = Literal["quantising", "streaming", "loading"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan, and what it is a plan of."""
+
+    model: LocalModel
+    scheme: Scheme
+    cache: Cache
+    note: str  # why this scheme, where it was chosen for its size; else empty
+    context: int  # tokens
+    plan: Plan
+    names: Mapping[NodeId, str]  # of every computer that was considered
+
+    @property
+    def stage_names(self) -> tuple[str, ...]:
+        """Each stage's computer, with the device where one has several stages."""
+        stages = self.plan.stages
+        nodes = Counter(stage.node for stage in stages)
+        return tuple(
+            f"{stage.name}/{stage.device}" if nodes[stage.node] > 1 else stage.name
+            for stage in stages
+        )
+
+    def chunk_tokens(self, prompt_tokens: int) -> int:
+        """How many tokens of a prompt are sent at once."""
+        shape = shape_of(self.model.config, self.scheme, context=self.context, cache=self.cache)
+        return best_chunk(
+            shape, self.plan, prompt_tokens=prompt_tokens, measured_tokens=PROFILE_TOKENS
+        )
+
+
+class Deployment:
+    """One plan in force, or on its way. `pipeline` is there once `start` returned."""
+
+    def __init__(
+        self,
+        *,
+        planned: Planned,
+        epoch: int,
+        computers: Mapping[NodeId, Computer],
+        changed: Callable[[], None],
+        packing: Packing | None = None,
+        link_rate: Callable[[NodeId], float | None] = lambda node: None,
+    ) -> None:
+        """Make a deployment that has not begun.
+
+        Args:
+            planned: what is put into force.
+            epoch: its number.
+            computers: the computers of the plan, and maybe more.
+            changed: told when there is more to show.
+            packing: what packs weights before they are sent; None: they are sent as they are.
+            link_rate: how many bytes a second the link with a computer takes; None: unknown.
+        """
+        self.planned = planned
+        self.epoch = epoch
+        self.phase: Phase = "streaming"
+        self._packing = packing
+        self._link_rate = link_rate
+        self._packing_turn = asyncio.Lock()
+        self._changed = changed
+        self.tasks = [
+            self._task(stage, computers[stage.node], name)
+            for stage, name in zip(planned.plan.stages, planned.stage_names, strict=True)
+        ]
+        self.pipeline: Pipeline | None = None
+        self.room: Room | None = None  # of the computer that has the least
+        self._driver: ReactorThread | None = None  # receives what the last stage says
+        self._running: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[object] | None = None
+        self._failure: PotluckError | None = None
+
+    def _task(self, stage: Stage, computer: Computer, name: str) -> StageDeployment:
+        planned, model = self.planned, self.planned.model
+        expected = model.config.stage_tensors(
+            stage.layers, embedding=stage.embedding, head=stage.head
+        )
+        if model.seed is not None:
+            expected = {}  # every computer makes its own
+        assign = Assign(
+            epoch=self.epoch,
+            model_id=model.manifest.model_id,
+            config=dict(model.manifest.config),
+            scheme=planned.scheme,
+            cache=planned.cache,
+            layers=(stage.layers.start, stage.layers.stop),
+            embedding=stage.embedding,
+            head=stage.head,
+            context=planned.context,
+            tensors=(),  # known when it is given
+            seed=model.seed,
+            device=device_of(stage.device),
+        )
+        return StageDeployment(
+            stage=stage,
+            computer=computer,
+            assign=assign,
+            tensors=StageTensors(model, planned.scheme, expected, self._packing),
+            progress=StageProgress(node_id=stage.node, name=name),
+            changed=self._changed,
+        )
+
+    @property
+    def fraction(self) -> float:
+        """How much of the way to a loaded model is done."""
+        to_pack = sum(task.progress.to_pack for task in self.tasks)
+        packed = sum(task.progress.packed for task in self.tasks) / to_pack if to_pack else 1.0
+        share = _PACK_SHARE if to_pack else 0.0
+        return share * packed + (1 - share) * self._fraction_after_packing
+
+    @property
+    def _fraction_after_packing(self) -> float:
+        total = sum(task.progress.total for task in self.tasks)
+        sent = sum(task.progress.sent for task in self.tasks)
+        streamed = sent / total if total else 1.0
+        if not all(task.progress.is_assigned for task in self.tasks):
+            return 0.0  # else the bar would go back with every computer that says what it lacks
+        loaded = sum(task.progress.loaded for task in self.tasks) / len(self.tasks)
+        share = _STREAM_SHARE if total else 0.0
+        return share * streamed + (1 - share) * loaded
+
+    @property
+    def message(self) -> str:
+        """What is being done, for people."""
+        model = self.planned.model.name
+        if self.planned.model.seed is not None:
+            return f"Making random weights of {model}"
+        match self.phase:
+            case "quantising":
+                return f"Quantising {model} to {self.planned.scheme}"
+            case "streaming":
+                total = sum(task.progress.total for task in self.tasks)
+                return f"Sending {model}, {format_bytes(total)}" if total else f"Sending {model}"
+            case "loading":
+                return f"Loading {model}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What did not go as it should have, and was done in another way."""
+        problems = {task.tensors.problem for task in self.tasks} - {None}
+        return tuple(f"Weights are sent as they are, which takes longer: {why}" for why in problems)
+
+    @property
+    def streamed_bytes(self) -> dict[str, int]:
+        """What each computer was sent for this deployment, by name."""
+        sent: Counter[str] = Counter()
+        for task in self.tasks:
+            sent[task.stage.name] += task.progress.sent
+        return dict(sent)
+
+    def uses(self, node_id: NodeId, device: DeviceId | None = None) -> bool:
+        """Whether a computer has a stage; with `device`, whether that device of it has."""
+        return any(
+            task.stage.node == node_id and device in (None, task.assign.device)
+            for task in self.tasks
+        )
+
+    async def start(self) -> Pipeline:
+        """Bring every stage up and connect the driver to both ends.
+
+        Raises:
+            PotluckError: the first thing that went wrong; the name of the computer is in it.
+        """
+        task = self._starting = asyncio.current_task()
+        assert task is not None
+        try:
+            return await self._start()
+        except asyncio.CancelledError:
+            if self._failure is None or task.uncancel() > 0:
+                raise  # somebody else cancelled us
+            raise self._failure from None
+        finally:
+            self._starting = None
+            for task in self.tasks:
+                task.tensors.release()
+
+    async def _start(self) -> Pipeline:
+        await together(_named(task, self._prepare(task)) for task in self.tasks)
+        is_packing = any(task.progress.to_pack for task in self.tasks)
+        self._enter("quantising" if is_packing else "streaming")
+        ports = await together(self._give(task) for task in self.tasks)
+        self._enter("loading")
+        tokens = await together(
+            _named(task, task.load(self._neighbours(index, ports)))
+            for index, task in enumerate(self.tasks)
+        )
+        names = [task.progress.name for task in self.tasks]
+        self.room = min(map(Room, tokens, names), key=lambda room: room.tokens)
+        first, last = await self._connect(ports)
+        self.pipeline = Pipeline(epoch=self.epoch, first=first, last=last, stages=len(self.tasks))
+        self._running = asyncio.create_task(self.pipeline.run(), name="pipeline")
+        return self.pipeline
+
+    async def _prepare(self, task: StageDeployment) -> None:
+        packing, rate = self._packing, self._link_rate(task.stage.node)
+        pays = packing is not None and packing.pays(rate)
+        await task.prepare(is_packed_first=pays)
+
+    async def _give(self, task: StageDeployment) -> int:
+        async with self._packing_turn:  # one stage after the other: the first is sent meanwhile
+            await task.pack(self._link_rate(task.stage.node))
+        return await _named(task, task.give(lambda: self._enter("streaming")))
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self._changed()
+
+    def _neighbours(self, index: int, ports: Sequence[int]) -> Neighbours:
+        previous = self.tasks[index - 1].computer.node_id if index else None
+        if index + 1 == len(self.tasks):
+            return Neighbours(previous=previous, next_hop=None)
+        computer = self.tasks[index + 1].computer
+        is_same = computer.node_id == self.tasks[index].computer.node_id
+        addresses = _at_port(LOOPBACK if is_same else computer.addresses, ports[index + 1])
+        return Neighbours(
+            previous=previous, next_hop=Hop(node_id=computer.node_id, addresses=addresses)
+        )
+
+    async def _connect(self, ports: Sequence[int]) -> tuple[ActivationLink, ActivationLink]:
+        """The driver's links to the first stage and to the last; one where these are the same."""
+        driver = ReactorThread("driver")
+        links: list[ActivationLink] = []
+        try:
+            for index in sorted({0, len(self.tasks) - 1}):
+                link = await self.tasks[index].computer.connect(ports[index], driver.reactor)
+                links.append(link)
+            if self._failure is not None:
+                raise self._failure
+        except BaseException:
+            for link in links:
+                link.close()
+            driver.reactor.close()
+            raise
+        driver.start()
+        self._driver = driver
+        return links[0], links[-1]
+
+    def fail(self, error: PotluckError) -> None:
+        """A computer of the plan is gone: what runs or is on its way ends with this error."""
+        self._failure = self._failure or error
+        if self.pipeline is not None:
+            self.pipeline.fail(error)
+        elif self._starting is not None:
+            self._starting.cancel()
+
+    async def stop(self, *, unload: bool = True) -> None:
+        """Take the plan out of force; computers that are gone are not waited for."""
+        if self.pipeline is not None and self._running is not None:
+            self.pipeline.shut()
+            self._running.cancel()
+            await asyncio.wait([self._running])
+        if self._driver is not None:
+            self._driver.stop()
+        if unload:
+            computers = {task.stage.node: task.computer for task in self.tasks}.values()
+            results = await asyncio.gather(
+                *(computer.unload(self.epoch) for computer in computers), return_exceptions=True
+            )
+            for computer, result in zip(computers, results, strict=True):
+                if isinstance(result, PotluckError):
+                    logger.info("unload of %s: %s", computer.name, result)
+                elif isinstance(result, BaseException):
+                    raise result
+
+
+async def _named(task: StageDeployment, step: Coroutine[None, None, _T]) -> _T:
+    """An error of one of several computers says which one it is about."""
+    try:
+        return await step
+    except PotluckError as error:
+        name = task.progress.name
+        if name not in error.message:
+            error.message = f"{name}: {error.message}"
+            error.args = (error.message,)
+        raise
+
+
+def _at_port(addresses: Sequence[Address], port: int) -> tuple[Address, ...]:
+    return tuple(Address(host=address.host, port=port) for address in addresses)

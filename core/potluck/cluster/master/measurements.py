@@ -1,0 +1,340 @@
+"""What the planner needs to know, measured: every device on the real layer shapes, every link.
+
+Measurements are kept: a profile by device, shape and scheme; a link by its two ends. They are made
+anew when they are old, and memory is always what is free now.
+"""
+
+import asyncio
+import logging
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from potluck.cluster.computer import Computer
+from potluck.cluster.device_names import device_label, place_name
+from potluck.errors import EngineError, PeerLostError, PeerTimeoutError, PotluckError
+from potluck.ids import NodeId
+from potluck.model.config import ModelConfig
+from potluck.model.footprint import usable_memory
+from potluck.model.layers import LayerKind
+from potluck.model.schemes import Cache, Scheme, activation_item, cache_bytes, weight_bytes
+from potluck.plan.cost import LinkCost, ModelShape, Seat
+from potluck.wire.measuring_messages import Profiled
+from potluck.wire.messages import (
+    DeviceId,
+    DeviceInfo,
+)
+
+logger = logging.getLogger(__name__)
+
+PROFILE_TOKENS = 128  # of the prefill chunk that is timed
+FAILED_AGE_S = 60.0  # a pair that cannot be measured is not tried again before
+LINK_AGE_S = 900.0  # a laptop moves to another room
+_MIN_RATIO, _MAX_RATIO = 0.1, 10.0  # what is beyond was not the computer's speed
+_ShapeKey: TypeAlias = tuple[Hashable, ...]
+# A node's device with its name (a card may be changed), where known; of which shape, in what.
+_ProfileKey: TypeAlias = tuple[NodeId, DeviceId | None, str | None, _ShapeKey, Scheme, Cache]
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """Why a device could not be measured."""
+
+    place: str
+    error: PotluckError
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A link that was measured."""
+
+    cost: LinkCost
+    when: float
+    in_passing: bool  # as its computer came: both ends were busy with starting
+
+
+def shape_of(
+    config: ModelConfig, scheme: Scheme, *, context: int, cache: Cache = "full"
+) -> ModelShape:
+    """The sizes that the planner counts with."""
+
+    def nbytes(tensors: Mapping[str, tuple[int, ...]]) -> int:
+        return weight_bytes(config, tensors, scheme)
+
+    kinds = _kinds(config)
+    layers = tuple(kinds.index(kind) for kind in config.layer_kinds)
+    tensors = [config.layer_tensors(layers.index(kind)) for kind in range(len(kinds))]
+    layer_bytes = tuple(map(nbytes, tensors))
+    expert_bytes = [
+        nbytes({name: shape for name, shape in of_kind.items() if config.is_of_expert(name)})
+        for of_kind in tensors
+    ]
+    part = 1.0 if config.experts is None else config.experts.per_token / config.experts.count
+    all_experts = sum(expert_bytes[kind] for kind in layers)
+    all_others = sum(layer_bytes[kind] for kind in layers) - all_experts
+    return ModelShape(
+        layers=layers,
+        layer_bytes=layer_bytes,
+        kv_bytes_per_token=cache_bytes(config, scheme, cache),
+        embedding_bytes=nbytes(config.embedding_tensors()),
+        head_bytes=nbytes(config.head_tensors()),
+        hidden_bytes=config.hidden_size * activation_item(scheme),
+        context=context,
+        tied=config.tie_word_embeddings,
+        expert_share=all_experts * part / (all_experts * part + all_others),
+        expert_part=part,
+    )
+
+
+def _kinds(config: ModelConfig) -> tuple[LayerKind, ...]:
+    """The kinds of layers in the order in which a profile has their times."""
+    return tuple(dict.fromkeys(config.layer_kinds))
+
+
+class Measurements:
+    """Measures computers and links, and remembers."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._profiles: dict[_ProfileKey, Profiled] = {}
+        self._links: dict[tuple[NodeId, NodeId], _Known] = {}
+        self._failed: dict[tuple[NodeId, NodeId], float] = {}  # when
+        self._measuring = asyncio.Lock()
+
+    async def seats(
+        self,
+        computers: Sequence[Computer],
+        raw_config: Mapping[str, object],
+        config: ModelConfig,
+        scheme: Scheme,
+        *,
+        cache: Cache = "full",
+        working: int = 0,
+        left_out: Callable[[str], None] = lambda note: None,
+    ) -> list[Seat]:
+        """A seat for each device that could be measured; computers and devices in the order given.
+
+        Computers measure at the same time, the devices of one of them one after the other, and so do
+        several nodes on one computer (containers, other users): two at once would slow each other down.
+
+        Args:
+            computers: the master first.
+            raw_config: the model's `config.json`.
+            config: the same, read.
+            scheme: what its weights are held in.
+            cache: how keys and values are kept.
+            working: bytes that a stage computes with; they are taken off what a device lends.
+            left_out: told, for people, of each device that could not be measured, and why.
+
+        Raises:
+            PotluckError: the first computer, which is the master, cannot compute.
+        """
+        turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+        async def measure(computer: Computer) -> "list[Profiled | _Problem]":
+            async with turns[computer.machine or computer.node_id]:
+                return await self._measure_devices(computer, raw_config, config, scheme, cache)
+
+        everyone = await asyncio.gather(*map(measure, computers))
+        seats: list[Seat] = []
+        for computer, results in zip(computers, everyone, strict=True):
+            profiles = [result for result in results if isinstance(result, Profiled)]
+            problems = [result for result in results if isinstance(result, _Problem)]
+            if computer is computers[0] and not profiles:
+                raise problems[0].error
+            seats += [_seat(computer, profile, scheme, working) for profile in profiles]
+            for problem in problems:
+                logger.warning("no profile of %s: %s", problem.place, problem.error)
+                left_out(f"{problem.place} is left out: {problem.error.message}")
+        return seats
+
+    async def _measure_devices(
+        self,
+        computer: Computer,
+        raw: Mapping[str, object],
+        config: ModelConfig,
+        scheme: Scheme,
+        cache: Cache,
+    ) -> "list[Profiled | _Problem]":
+        """What each device of a computer measured, or why not."""
+        results: list[Profiled | _Problem] = []
+        # None: its engine is just starting. The best device is asked; then the others are known.
+        once = {device.id: device for device in computer.devices}  # whatever a peer lists
+        todo: deque[DeviceInfo | None] = deque(once.values() or (None,))
+        while todo:
+            device = todo.popleft()
+            try:
+                profile = await self._profile(computer, device, raw, config, scheme, cache)
+            except PotluckError as error:
+                place = place_name(computer.name, device, computer.devices) if device else ""
+                results.append(_Problem(place or computer.name, error))
+                if isinstance(error, PeerLostError | PeerTimeoutError):
+                    break  # the others cannot be asked either
+            else:
+                results.append(profile)
+                if device is None:
+                    todo.extend(d for d in computer.devices if d.id != profile.device.id)
+        return results
+
+    async def _profile(
+        self,
+        computer: Computer,
+        device: DeviceInfo | None,
+        raw: Mapping[str, object],
+        config: ModelConfig,
+        scheme: Scheme,
+        cache: Cache,
+    ) -> Profiled:
+        measured_as = (_shape_key(config), scheme, cache)
+        key = (computer.node_id, device and device.id, device and device.name, *measured_as)
+        if (known := self._profiles.get(key)) is None:
+            wanted = device and device.id
+            known = await computer.profile(raw, scheme, PROFILE_TOKENS, wanted, cache)
+            if {len(known.decode_ms), len(known.prefill_ms)} != {len(_kinds(config))}:
+                raise EngineError(
+                    f"{computer.name} measured other layers than the model has."
+                    " It may run another version of Potluck: update it."
+                )
+            measured = known.device
+            if device is not None and measured.id != device.id:
+                raise EngineError(f"{computer.name} measured another device than it was asked.")
+            self._profiles[computer.node_id, measured.id, measured.name, *measured_as] = known
+        return known
+
+    def observe(
+        self,
+        node_id: NodeId,
+        device: DeviceId,
+        config: ModelConfig,
+        scheme: Scheme,
+        ratio: float,
+        *,
+        cache: Cache = "full",
+    ) -> None:
+        """Take into account that a device took `ratio` times as long as its profile says.
+
+        Half of the difference: one answer in a busy moment should not turn the next plan around.
+        """
+        share = 1 + (min(max(ratio, _MIN_RATIO), _MAX_RATIO) - 1) / 2
+        observed = (node_id, device, _shape_key(config), scheme, cache)
+        for key, profile in self._profiles.items():
+            if (*key[:2], *key[3:]) == observed:
+                self._profiles[key] = msgspec.structs.replace(
+                    profile,
+                    decode_ms=tuple(ms * share for ms in profile.decode_ms),
+                    head_ms=profile.head_ms * share,
+                )
+
+    async def links(
+        self, master: Computer, workers: Sequence[Computer], *, anew: bool = False
+    ) -> dict[tuple[NodeId, NodeId], LinkCost]:
+        """What is known of every pair, or measured anew; one that cannot be measured is left out.
+
+        One after the other, so that no measurement takes another's bandwidth.
+        """
+        async with self._measuring:
+            for source, target in _pairs(master, workers):
+                await self._measure(source, target, anew=anew)
+        ids = {c.node_id for c in (master, *workers)}
+        return {key: known.cost for key, known in self._links.items() if ids.issuperset(key)}
+
+    async def measure_in_passing(self, master: Computer, worker: Computer) -> bool:
+        """Measure the link of a computer that has just come, for people; a plan measures it again.
+
+        Returns:
+            Whether it could be.
+        """
+        async with self._measuring:
+            await self._measure(master, worker, in_passing=True)
+        return (master.node_id, worker.node_id) in self._links
+
+    async def _measure(
+        self, source: Computer, target: Computer, *, anew: bool = False, in_passing: bool = False
+    ) -> None:
+        """Measure a pair, anew or unless it is known, but not if it was tried just now in vain."""
+        key = (source.node_id, target.node_id)
+        known, failed = self._links.get(key), self._failed.get(key)
+        is_enough = known is not None and not anew and (in_passing or not known.in_passing)
+        if known is not None and is_enough and self._clock() - known.when < LINK_AGE_S:
+            return
+        if failed is not None and self._clock() - failed < FAILED_AGE_S:
+            return
+        try:
+            cost = await source.measure_link_to(target.node_id, target.addresses)
+        except PotluckError as error:
+            logger.warning("no way from %s to %s: %s", source.name, target.name, error)
+            self._failed[key] = self._clock()
+        else:
+            self._links[key] = _Known(cost, self._clock(), in_passing)
+
+    def link(self, source: NodeId, target: NodeId) -> LinkCost | None:
+        """The last measurement of a pair, in either direction."""
+        known = self._links.get((source, target)) or self._links.get((target, source))
+        return known.cost if known else None
+
+    def forget_profiles(self, node_id: NodeId) -> None:
+        """The computer computes otherwise than it did."""
+        self._profiles = {key: known for key, known in self._profiles.items() if key[0] != node_id}
+
+    def forget(self, node_id: NodeId) -> None:
+        """The computer left: when it comes back, it may have moved or changed."""
+        self._links = {key: link for key, link in self._links.items() if node_id not in key}
+        self._failed = {key: when for key, when in self._failed.items() if node_id not in key}
+
+
+def _pairs(master: Computer, workers: Sequence[Computer]) -> Iterable[tuple[Computer, Computer]]:
+    for index, worker in enumerate(workers):
+        yield master, worker
+        for other in workers[index + 1 :]:
+            yield worker, other
+
+
+def _shape_key(config: ModelConfig) -> _ShapeKey:
+    """Equal for models whose layers, kind by kind, cost the same."""
+    return (
+        config.hidden_size,
+        config.intermediate_size,
+        config.num_heads,
+        config.num_kv_heads,
+        config.head_dim,
+        config.vocab_size,
+        config.experts,
+        _kinds(config),
+        config.quantization is not None and config.quantization.has_coarse_head,
+    )
+
+
+def unmeasured_seats(
+    computers: Sequence[Computer], config: ModelConfig, scheme: Scheme, *, working: int = 0
+) -> list[Seat] | None:
+    """Seats that know what each device lends, and not how fast it is: enough to see what would fit.
+
+    None: a computer has not looked at its devices yet.
+    """
+    if not all(computer.devices for computer in computers):
+        return None
+    unknown = (0.0,) * len(_kinds(config))
+    profiles = [
+        (computer, Profiled(device=device, decode_ms=unknown, prefill_ms=unknown, head_ms=0.0))
+        for computer in computers
+        for device in {device.id: device for device in computer.devices}.values()
+    ]
+    return [_seat(computer, profile, scheme, working) for computer, profile in profiles]
+
+
+def _seat(computer: Computer, profile: Profiled, scheme: Scheme, working: int) -> Seat:
+    device = profile.device
+    now = next((d for d in computer.devices if d.id == device.id), device)
+    return Seat(
+        node=computer.node_id,
+        name=computer.name,
+        device=device_label(device, computer.devices),
+        memory=max(0, usable_memory(now.memory_free, device.kind, scheme) - working),
+        decode_ms=profile.decode_ms,
+        prefill_ms=profile.prefill_ms,
+        head_ms=profile.head_ms,
+    )

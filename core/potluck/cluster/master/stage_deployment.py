@@ -1,0 +1,171 @@
+"""One stage on its way to a computer: packed where that saves time, assigned, sent, loaded."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from potluck.cluster.computer import Computer, Neighbours
+from potluck.cluster.master.stage_tensors import StageTensors
+from potluck.errors import (
+    EngineError,
+    IntegrityError,
+    PeerLostError,
+    RemoteError,
+    RemoteProtocolError,
+)
+from potluck.ids import Digest, NodeId
+from potluck.plan.placement import Stage
+from potluck.store.progress import TransferProgress
+from potluck.store.registry import TensorSource
+from potluck.wire.messages import (
+    Assign,
+    Need,
+)
+
+logger = logging.getLogger(__name__)
+
+STREAM_ATTEMPTS = 5  # of one computer's weights; a link that breaks more often is no link
+STREAM_PAUSE_S = 0.2  # before the second attempt, and so much longer before each further one
+
+
+@dataclass(slots=True, kw_only=True)
+class StageProgress:
+    """How far one stage is."""
+
+    node_id: NodeId
+    name: str  # of the computer; where it has several stages, with the device's
+    to_pack: int = 0  # bytes of the model's files that have to be packed before anything is sent
+    packed: int = 0
+    is_assigned: bool = False  # what it lacks is known
+    sent: int = 0
+    total: int = 0
+    bytes_per_s: float | None = None
+    eta_s: float | None = None
+    loaded: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class StageDeployment:
+    """The steps, in their order; each may be told by `changed`."""
+
+    stage: Stage
+    computer: Computer
+    assign: Assign
+    tensors: StageTensors
+    progress: StageProgress
+    changed: Callable[[], None]
+
+    async def prepare(self, *, is_packed_first: bool) -> None:
+        """Look up what is packed already, and whether the rest has to be."""
+        await self.tensors.prepare()
+        if is_packed_first and not self.computer.is_local:
+            self.progress.to_pack = self.tensors.unpacked_bytes
+
+    async def pack(self, link_rate: float | None) -> None:
+        """Pack what is to be packed before it is sent over a link of so many bytes a second."""
+
+        def packed(nbytes: int) -> None:
+            self.progress.packed += nbytes
+            self.changed()
+
+        if self.progress.to_pack:
+            await self.tensors.pack(packed, link_rate=link_rate)
+            self.progress.packed = self.progress.to_pack  # or given up
+            self.changed()
+
+    async def give(self, sending: Callable[[], None]) -> int:
+        """Assign the stage and send what is missing; the port where it listens.
+
+        A connection that breaks under way is made again, and goes on where the store stands.
+
+        Args:
+            sending: told before something is sent.
+        """
+        for attempt in range(1, STREAM_ATTEMPTS + 1):
+            need = await self._assign()
+            if not need.tensors:
+                return need.activation_port
+            try:
+                sources = await self.tensors.sources({tensor.digest for tensor in need.tensors})
+                if sources is None:
+                    continue
+                sending()
+                await self._send(need, sources)
+            except PeerLostError:
+                if attempt == STREAM_ATTEMPTS:
+                    raise
+                logger.info("weights link broke, going on name=%s", self.progress.name)
+                await asyncio.sleep(STREAM_PAUSE_S * attempt)
+            except IntegrityError as error:
+                if attempt == STREAM_ATTEMPTS or not self.tensors.discard(error.data.get("digest")):
+                    raise  # else it was packed here, and can be again
+            else:
+                return need.activation_port
+        raise EngineError(
+            f"The weights for {self.progress.name} were packed {STREAM_ATTEMPTS} times, and were never"
+            " the same: this computer's memory or disk may be faulty, or something deletes Potluck's"
+            " packed files. Restart Potluck; if it happens again, test the memory, or"
+            " take --scheme bf16, for which nothing is packed."
+        )
+
+    async def _assign(self) -> Need:
+        infos = self.tensors.infos(is_local=self.computer.is_local)
+        self.assign = msgspec.structs.replace(self.assign, tensors=infos)
+        need = await self.computer.assign(self.assign)
+        self.progress.is_assigned = True
+        if need.tensors:
+            self.progress.total = self.progress.sent + _missing(self.assign, need)
+        self.changed()
+        return need
+
+    async def _send(self, need: Need, sources: Mapping[Digest, TensorSource]) -> None:
+        before = self.progress.sent
+
+        def sent(progress: TransferProgress) -> None:
+            self.progress.sent = before + progress.sent
+            self.progress.bytes_per_s = progress.bytes_per_s
+            self.progress.eta_s = progress.eta_s
+            self.changed()
+
+        await self.computer.send_weights(need, sources, sent)
+
+    async def load(self, neighbours: Neighbours) -> int:
+        """Have the stage loaded; how many tokens one session can hold there."""
+        try:
+            tokens = await self._load(neighbours)
+        except (IntegrityError, RemoteError) as error:
+            if error.code != "integrity" and error.data.get("kind") != "integrity":
+                raise
+            # A file in its store was damaged: it threw it away, and gets it again.
+            if self.computer.is_local:
+                self.tensors.discard(error.data.get("digest"))
+            await self.give(lambda: None)
+            tokens = await self._load(neighbours)
+        self._loaded(1.0)
+        return tokens
+
+    async def _load(self, neighbours: Neighbours) -> int:
+        sources: Mapping[Digest, TensorSource] = {}
+        if self.computer.is_local:
+            digests = {info.digest for info in self.assign.tensors}
+            sources = await self.tensors.sources(digests) or {}
+        return await self.computer.load(self.assign, sources, neighbours, self._loaded)
+
+    def _loaded(self, fraction: float) -> None:
+        self.progress.loaded = fraction
+        self.changed()
+
+
+def _missing(assign: Assign, need: Need) -> int:
+    """The bytes that a computer says it lacks of what it was assigned.
+
+    Raises:
+        RemoteProtocolError: it asks for what is not its.
+    """
+    sizes = {info.digest: info.nbytes for info in assign.tensors}
+    if any(tensor.offset > sizes.get(tensor.digest, -1) for tensor in need.tensors):
+        raise RemoteProtocolError("It asks for weights that it was not assigned.")
+    return sum(sizes[tensor.digest] - tensor.offset for tensor in need.tensors)

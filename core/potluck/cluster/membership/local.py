@@ -1,0 +1,232 @@
+"""This computer, as its own master asks it: over the pipes to its stage processes."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from potluck.cluster.computer import Neighbours
+from potluck.cluster.processes.devices import StageProcesses
+from potluck.cluster.processes.messages import LoadProgress as StageProgress
+from potluck.cluster.processes.messages import LoadStage, TensorFile
+from potluck.cluster.tasks import together
+from potluck.errors import BusyError, PeerTimeoutError
+from potluck.ids import Digest, HomeId, NodeId
+from potluck.model.schemes import Cache, Scheme
+from potluck.net.identity import Identity
+from potluck.net.link import Link
+from potluck.net.measure import measure
+from potluck.net.reactor import Reactor
+from potluck.net.step_link import StepLink
+from potluck.net.transport import dial, dial_steps
+from potluck.plan.cost import LinkCost
+from potluck.store.progress import TransferProgress
+from potluck.store.registry import TensorSource
+from potluck.wire.measuring_messages import (
+    Profiled,
+    StageTimes,
+)
+from potluck.wire.messages import (
+    Address,
+    Assign,
+    DeviceId,
+    DeviceInfo,
+    Message,
+    Need,
+    NodeInfo,
+    Purpose,
+)
+
+DIAL_TIMEOUT_S = 10.0
+PROFILE_TIMEOUT_S = 90.0  # the first one waits for the worker's engine to start
+MEASURE_TIMEOUT_S = 20.0
+MEASURE_STAGE_TIMEOUT_S = 90.0  # more than its engine is given
+ASSIGN_TIMEOUT_S = 60.0  # the worker looks at every tensor of its store
+LOAD_TIMEOUT_S = 6 * 3600.0  # the silence below ends a load that is stuck
+LOAD_SILENCE_S = 60.0  # a worker that loads says so all the time
+UNLOAD_TIMEOUT_S = 15.0
+
+_Answer = TypeVar("_Answer", bound=Message)
+
+
+class LocalComputer:
+    """The master's own stage processes."""
+
+    is_local = True
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        me: Callable[[], NodeInfo],
+        processes: StageProcesses,
+        addresses: Callable[[], tuple[Address, ...]],
+        lent_to: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """Make this computer known to its own master.
+
+        Args:
+            identity: of this node.
+            me: what this node says of itself.
+            processes: its stage processes.
+            addresses: where other computers reach this one.
+            lent_to: the name of another home's master that has the stage processes now.
+        """
+        self.node_id = identity.node_id
+        self._identity = identity
+        self._me = me
+        self._processes = processes
+        self._addresses = addresses
+        self._lent_to = lent_to
+
+    @property
+    def name(self) -> str:
+        return self._me().name
+
+    @property
+    def machine(self) -> str:
+        return self._me().machine
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where the other computers reach this one."""
+        return self._addresses()
+
+    @property
+    def devices(self) -> Sequence[DeviceInfo]:
+        return self._processes.devices
+
+    async def look(self) -> None:
+        """Wait until the devices are known.
+
+        Raises:
+            EngineError: no engine starts on this computer.
+        """
+        if not self.devices:
+            await self._processes.handle()
+
+    async def profile(
+        self,
+        config: Mapping[str, object],
+        scheme: Scheme,
+        tokens: int,
+        device: DeviceId | None = None,
+        cache: Cache = "full",
+    ) -> Profiled:
+        stage = await self._processes.handle(device)
+        profile = await stage.profile(dict(config), scheme, tokens, cache)
+        return Profiled(
+            device=profile.device,
+            decode_ms=profile.decode_ms,
+            prefill_ms=profile.prefill_ms,
+            head_ms=profile.head_ms,
+        )
+
+    async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkCost:
+        link = await self._dial(self._home(), peer, addresses, "weights")
+        try:
+            async with asyncio.timeout(MEASURE_TIMEOUT_S):
+                quality = await measure(link)
+        except TimeoutError:
+            raise PeerTimeoutError(
+                f"{link.peer.name} does not answer fast enough to be measured."
+            ) from None
+        finally:
+            link.close()
+        return LinkCost(rtt_ms=1000 * quality.rtt_s, bytes_per_s=quality.bytes_per_s)
+
+    def _home(self) -> HomeId:
+        """The own home. A computer that works alone makes one, for the connections with itself."""
+        home = self._identity.own_home
+        if home is None:
+            home = self._identity.create_home(self.name)
+        return home.home_id
+
+    async def _dial(
+        self, home: HomeId, peer: NodeId, addresses: Sequence[Address], purpose: Purpose
+    ) -> Link:
+        return await dial(
+            addresses,
+            self._identity,
+            home=home,
+            peer=peer,
+            purpose=purpose,
+            me=self._me(),
+            timeout_s=DIAL_TIMEOUT_S,
+        )
+
+    async def assign(self, assign: Assign) -> Need:
+        """Nothing is missing: the stage reads the model's own files.
+
+        Raises:
+            BusyError: another home has the stage processes; first come, first served.
+        """
+        if (master := self._lent_to()) is not None:
+            raise BusyError(
+                f"{self.name} helps {master} just now. Pause sharing to use it yourself, or wait."
+            )
+        stage = await self._processes.handle(assign.device)
+        return Need(epoch=assign.epoch, tensors=(), activation_port=stage.activation_port)
+
+    async def send_weights(
+        self,
+        need: Need,
+        sources: Mapping[Digest, TensorSource],
+        progress: Callable[[TransferProgress], None],
+    ) -> None:
+        raise AssertionError("this computer needs no weights of its own model")
+
+    async def load(
+        self,
+        assign: Assign,
+        sources: Mapping[Digest, TensorSource],
+        neighbours: Neighbours,
+        progress: Callable[[float], None],
+    ) -> int:
+        def loaded(report: StageProgress) -> None:
+            progress(report.done / max(report.total, 1))
+
+        stage = LoadStage(
+            request=0,
+            home=self._home(),
+            epoch=assign.epoch,
+            config=assign.config,
+            scheme=assign.scheme,
+            cache=assign.cache,
+            layers=assign.layers,
+            embedding=assign.embedding,
+            head=assign.head,
+            context=assign.context,
+            tensors=tuple(_files(assign, sources)),
+            next_hop=neighbours.next_hop,
+            previous=neighbours.previous,
+            seed=assign.seed,
+        )
+        handle = await self._processes.handle(assign.device)
+        return (await handle.load(stage, loaded)).cache_tokens
+
+    async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
+        stage = await self._processes.handle(device)
+        return await stage.measure(epoch, position)
+
+    async def unload(self, epoch: int) -> None:
+        if self._lent_to() is None:  # else what is loaded there is not ours
+            await together(stage.unload() for stage in self._processes.running())
+
+    async def connect(self, port: int, reactor: Reactor) -> StepLink:
+        return await dial_steps(
+            (Address(host="127.0.0.1", port=port),),
+            self._identity,
+            home=self._home(),
+            peer=self.node_id,
+            me=self._me(),
+            reactor=reactor,
+            timeout_s=DIAL_TIMEOUT_S,
+        )
+
+
+def _files(assign: Assign, sources: Mapping[Digest, TensorSource]) -> Sequence[TensorFile]:
+    files: list[TensorFile] = []
+    for info in assign.tensors:
+        source = sources[Digest(info.digest)]
+        files.append(TensorFile(info=info, path=str(source.path), offset=source.offset))
+    return files

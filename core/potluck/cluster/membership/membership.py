@@ -1,0 +1,313 @@
+"""The computers of this node's own home, and the control connections with them.
+
+The master dials: whoever is paired and found is connected, and dialled again when the connection ends.
+A member is one entry, by its node id, whatever its addresses are today.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from potluck.cluster.device_names import place_name
+from potluck.cluster.membership.local import LocalComputer
+from potluck.cluster.membership.remote import RemoteComputer
+from potluck.cluster.tasks import TaskSet
+from potluck.errors import PeerLostError, PotluckError, UnreachableError, UntrustedPeerError
+from potluck.files import write_atomically
+from potluck.ids import HomeId, NodeId, short
+from potluck.net.advert import Found
+from potluck.net.control_link import ControlLink
+from potluck.net.discovery import Discovery
+from potluck.net.identity import Identity
+from potluck.net.link import Link
+from potluck.net.transport import dial
+from potluck.wire.messages import (
+    Address,
+    Message,
+    NodeInfo,
+    Revoked,
+    Status,
+    StepFailed,
+    Unloaded,
+    WarmingUp,
+)
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = (0.5, 1.0, 2.0, 5.0)  # between attempts to connect; the last one for ever
+STEADY_S = 10.0  # a connection that lasted so long was a good one: the next attempt is the first
+DISCOVERY_S = 4.0  # mDNS has found by then whoever is there
+COLORS = 6
+_REVOKED_TIMEOUT_S = 2.0
+
+
+class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What is remembered of a paired computer."""
+
+    node_id: str
+    name: str
+    color: int = 0  # the same in every picture, for as long as it is paired
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipEvents:
+    """Who is told of what; called in the event loop."""
+
+    changed: Callable[[], None]
+    lost: Callable[[NodeId, str, str], None]  # who, its name, what happened to it
+    step_failed: Callable[[NodeId, StepFailed], None]
+    unloaded: Callable[[NodeId, str, int], None]  # who, its name, the epoch whose layers are gone
+
+
+class Membership:
+    """Keeps the own home's computers connected."""
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        discovery: Discovery,
+        local: LocalComputer,
+        me: Callable[[], NodeInfo],
+        record_file: Path,
+        events: MembershipEvents,
+    ) -> None:
+        self.local = local
+        self.changed = asyncio.Condition()
+        self._identity = identity
+        self._discovery = discovery
+        self._me = me
+        self._record_file = record_file
+        self._events = events
+        self._records = _read_records(record_file)
+        self._connected: dict[NodeId, RemoteComputer] = {}
+        self._problems: dict[NodeId, PotluckError] = {}
+        self._dialling: dict[NodeId, asyncio.Task[None]] = {}
+        self._tasks = TaskSet()
+        self._started = asyncio.get_running_loop().time()
+
+    # --- who is there
+
+    @property
+    def home_id(self) -> HomeId | None:
+        """Of this node's own home, once it has one."""
+        home = self._identity.own_home
+        return home.home_id if home is not None else None
+
+    @property
+    def records(self) -> Mapping[NodeId, MemberRecord]:
+        """Every paired computer, connected or not."""
+        return self._records
+
+    def connected(self) -> Sequence[RemoteComputer]:
+        return list(self._connected.values())
+
+    def available(self) -> Sequence[RemoteComputer]:
+        """Connected, and lending to us."""
+        return [c for c in self._connected.values() if not c.is_paused and c.lent_to is None]
+
+    def expected(self) -> int:
+        """How many paired computers may still turn up.
+
+        Those found and not connected yet; shortly after the start, those not found yet too.
+        """
+        missing = self._records.keys() - self._connected.keys() - self._problems.keys()
+        if asyncio.get_running_loop().time() - self._started < DISCOVERY_S:
+            return len(missing)
+        return len(missing & {f.node_id for f in self._discovery.peers()})
+
+    def problem(self, node_id: NodeId) -> PotluckError | None:
+        """Why a paired computer that was found is not connected."""
+        return self._problems.get(node_id)
+
+    def color(self, node_id: NodeId) -> int:
+        """0 is this computer's; the others keep theirs."""
+        record = self._records.get(node_id)
+        return record.color if record is not None else 0
+
+    # --- members come and go
+
+    def admit(self, node_id: NodeId, name: str, address: Address) -> None:
+        """A computer was paired: remember it and where it is, and connect."""
+        taken = {record.color for record in self._records.values()}
+        color = next((c for c in range(1, COLORS) if c not in taken), len(taken) % COLORS)
+        known = self._records.get(node_id)
+        color = known.color if known is not None else color
+        self._records[node_id] = MemberRecord(node_id=node_id, name=name, color=color)
+        self._save()
+        self._tell_all_revoked()
+        self._discovery.meet(node_id, name, address)
+        self.look()
+
+    async def forget(self, node_id: NodeId) -> bool:
+        """Trust a computer no more, at once, and tell it and the others. False: it is unknown."""
+        if self._records.pop(node_id, None) is None:
+            return False
+        self._save()
+        self._discovery.drop(node_id)
+        if (task := self._dialling.pop(node_id, None)) is not None:
+            task.cancel()
+        computer = self._connected.get(node_id)
+        home = self._identity.own_home
+        if computer is not None and home is not None:
+            with suppress(PotluckError, TimeoutError):
+                async with asyncio.timeout(_REVOKED_TIMEOUT_S):
+                    message = Revoked(node_ids=tuple(sorted({*home.revoked, node_id})))
+                    await computer.link.send(message)
+                    computer.link.close("removed")
+                    await computer.link.wait_closed()
+        self._identity.revoke(node_id)
+        self._tell_all_revoked()
+        self._notify()
+        return True
+
+    def _tell_all_revoked(self) -> None:
+        for computer in self._connected.values():
+            self._tasks.spawn(self._tell_revoked(computer.link))
+
+    async def _tell_revoked(self, link: Link) -> None:
+        """The whole list, also an empty one: what was lifted has to be heard of as well."""
+        if (home := self._identity.own_home) is not None:
+            with suppress(PotluckError):
+                await link.send(Revoked(node_ids=tuple(sorted(home.revoked))))
+
+    # --- connecting
+
+    def look(self) -> None:
+        """Discovery changed, or the members did: dial whoever is found and not connected."""
+        for found in self._discovery.peers():
+            node_id = found.node_id
+            if node_id in self._records and node_id not in self._dialling:
+                task = self._tasks.spawn(self._keep_connected(node_id), name="member")
+                self._dialling[node_id] = task
+                task.add_done_callback(lambda task, n=node_id: self._dialled(n, task))
+        self._notify()
+
+    def _dialled(self, node_id: NodeId, task: asyncio.Task[None]) -> None:
+        if self._dialling.get(node_id) is task:
+            del self._dialling[node_id]
+
+    def _found(self, node_id: NodeId) -> Found | None:
+        return next((f for f in self._discovery.peers() if f.node_id == node_id), None)
+
+    async def _keep_connected(self, node_id: NodeId) -> None:
+        """Connect and serve, again and again, as long as the computer is found."""
+        attempt, now = 0, asyncio.get_running_loop().time
+        while node_id in self._records and (found := self._found(node_id)) is not None:
+            began = now()
+            try:
+                await self._serve(await self._dial(found), found)
+            except PotluckError as error:
+                logger.info("cannot connect node=%s: %s", short(node_id), error)
+                self._problems[node_id] = error
+                if isinstance(error, UnreachableError):
+                    self._discovery.forget(node_id)
+                self._notify()
+            except OSError:  # of this computer: the disk is full
+                logger.exception("cannot hold a connection node=%s", short(node_id))
+            attempt = 0 if now() - began > STEADY_S else attempt + 1
+            await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+        self._problems.pop(node_id, None)
+
+    async def _dial(self, found: Found) -> Link:
+        home = self._identity.own_home
+        if home is None:
+            raise UntrustedPeerError("This computer has no home yet.")
+        return await dial(
+            found.addresses,
+            self._identity,
+            home=home.home_id,
+            peer=found.node_id,
+            purpose="control",
+            me=self._me(),
+        )
+
+    async def _serve(self, link: Link, found: Found) -> None:
+        """Hold one control connection until it ends."""
+        # The address that answered first is the best; the others may serve other computers better.
+        others = tuple(a for a in found.addresses if a != link.remote)
+        computer = RemoteComputer(
+            link, identity=self._identity, me=self._me, addresses=(link.remote, *others)
+        )
+        self._connected[computer.node_id] = computer
+        self._problems.pop(computer.node_id, None)
+        logger.info("connected node=%s name=%s", short(computer.node_id), computer.name)
+        self._notify()
+        try:
+            self._remember_name(computer)
+            self._discovery.remember(computer.node_id, computer.name, computer.addresses)
+            await self._tell_revoked(link)
+            await ControlLink(link).run(lambda message, payload: self._handle(computer, message))
+        except PeerLostError as error:
+            logger.info("disconnected node=%s: %s", short(computer.node_id), error)
+        finally:
+            link.close()
+            if self._connected.get(computer.node_id) is computer:
+                del self._connected[computer.node_id]
+            self._events.lost(computer.node_id, computer.name, "stopped answering")
+            self._notify()
+
+    async def _handle(self, computer: RemoteComputer, message: Message) -> Message | None:
+        match message:
+            case Status():
+                computer.devices = message.devices
+                if message.paused and not computer.is_paused:
+                    self._events.lost(computer.node_id, computer.name, "was paused by its owner")
+                computer.is_paused = message.paused
+                computer.lent_to = message.lent_to
+                self._notify()
+            case WarmingUp():
+                computer.warming_up(message)
+            case StepFailed():
+                self._events.step_failed(computer.node_id, message)
+            case Unloaded():  # of its own accord
+                place = computer.name
+                if message.device is not None:
+                    place = place_name(place, message.device, computer.devices)
+                self._events.unloaded(computer.node_id, place, message.epoch)
+            case _:
+                logger.debug("member says op=%s", type(message).__name__)
+        return None
+
+    def _remember_name(self, computer: RemoteComputer) -> None:
+        record = self._records[computer.node_id]
+        if record.name != computer.name:
+            self._records[computer.node_id] = msgspec.structs.replace(record, name=computer.name)
+            self._save()
+
+    # --- inside
+
+    def _notify(self) -> None:
+        self._events.changed()
+        self._tasks.spawn(self._wake())
+
+    async def _wake(self) -> None:
+        async with self.changed:
+            self.changed.notify_all()
+
+    async def stop(self) -> None:
+        """Say goodbye to everyone."""
+        for computer in self.connected():
+            computer.link.close("The main computer was closed.")
+        await self._tasks.stop()
+
+    def _save(self) -> None:
+        records = [msgspec.to_builtins(r) for r in self._records.values()]
+        write_atomically(self._record_file, msgspec.json.format(msgspec.json.encode(records)))
+
+
+def _read_records(path: Path) -> dict[NodeId, MemberRecord]:
+    """A damaged file loses names and colours; the certificates that count are elsewhere."""
+    try:
+        records = msgspec.json.decode(path.read_bytes(), type=list[MemberRecord])
+    except FileNotFoundError:
+        return {}
+    except msgspec.DecodeError:
+        logger.exception("the list of paired computers is damaged path=%s", path)
+        return {}
+    return {NodeId(record.node_id): record for record in records}

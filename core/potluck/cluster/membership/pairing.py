@@ -1,0 +1,358 @@
+"""The pairings under way at this computer: connections and people, for the machines of the protocol.
+
+By sight this computer dials as master or is dialled as worker, and a person decides at each. By token it
+dials as worker or is dialled as master, and nobody is asked. What a pairing gives is stored before the
+other side is told that it succeeded.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from potluck.api.schema import Pairing as PairingView
+from potluck.api.schema import PairingState as ViewState
+from potluck.cluster.tasks import TaskSet
+from potluck.errors import (
+    IdentityError,
+    NotFoundError,
+    PairingError,
+    PeerTimeoutError,
+    PotluckError,
+)
+from potluck.ids import NodeId, short
+from potluck.net.identity import Identity
+from potluck.net.pairing_link import PairingLink
+from potluck.net.transport import dial_pairing
+from potluck.wire import proofs
+from potluck.wire.messages import Address, Message
+from potluck.wire.pairing import (
+    Admitted,
+    Me,
+    Member,
+    Membership,
+    Pairing,
+    PairingState,
+)
+from potluck.wire.pairing_by_sight import MasterBySight, WorkerBySight
+from potluck.wire.pairing_by_token import MasterByToken, WorkerByToken
+from potluck.wire.pairing_messages import PairBegin, PairJoin, PairRefuse
+from potluck.wire.token import INVITE_LIFETIME_S, Invites, PairingToken
+
+logger = logging.getLogger(__name__)
+
+KEEP_ENDED_S = 30.0  # a face may ask how it ended
+FIRST_MESSAGE_TIMEOUT_S = 5.0
+CODE_TIMEOUT_S = 10.0  # from the first message to the six digits: programs alone
+
+_VIEW_STATES: dict[PairingState, ViewState] = {
+    PairingState.COMPARING: "confirm",
+    PairingState.ACCEPTED_THERE: "confirm",
+    PairingState.ACCEPTED_HERE: "accepted",
+    PairingState.AGREED: "accepted",
+    PairingState.ISSUED: "accepted",
+    PairingState.PAIRED: "paired",
+    PairingState.FAILED: "failed",
+}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Attempt:
+    """One pairing by sight, as a face sees it."""
+
+    id: str
+    machine: Pairing
+    node_id: NodeId
+    name: str
+    link: PairingLink
+    compared: asyncio.Event  # set when there are digits, or the end
+
+    def view(self) -> PairingView:
+        machine = self.machine
+        state = _VIEW_STATES.get(machine.state, "asking")
+        message = None
+        if isinstance(machine.outcome, PairingError):
+            message = machine.outcome.message
+            if machine.outcome.data.get("kind") == "refused":
+                state = "refused"
+        return PairingView(
+            id=self.id,
+            node_id=self.node_id,
+            name=machine.peer_name or self.name,
+            role=machine.role,
+            state=state,
+            code=machine.code.replace(" ", "") if machine.code else None,
+            message=message,
+        )
+
+
+class Pairings:
+    """Asks, answers, and keeps what is under way.
+
+    Args:
+        name: of this computer.
+        port: where other computers reach this one.
+        may_join: whether this computer offers itself as a worker now.
+        admitted: told who is a worker of the own home now, and where it listens.
+        joined: told when this computer has become a member of a home.
+        changed: told when a face should look again.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        name: Callable[[], str],
+        port: Callable[[], int],
+        may_join: Callable[[], bool],
+        admitted: Callable[[Admitted, Address], None],
+        joined: Callable[[Member], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._identity = identity
+        self._name = name
+        self._port = port
+        self._may_join = may_join
+        self._admitted = admitted
+        self._joined = joined
+        self._changed = changed
+        self._invites = Invites(os.urandom)
+        self._attempts: dict[str, Attempt] = {}
+        self._ids = itertools.count(1)
+        self._tasks = TaskSet()
+
+    def views(self) -> tuple[PairingView, ...]:
+        return tuple(attempt.view() for attempt in self._attempts.values())
+
+    def under_way(self, node_id: NodeId) -> Attempt | None:
+        """The attempt with that computer that has not ended."""
+        attempts = self._attempts.values()
+        return next(
+            (a for a in attempts if a.node_id == node_id and a.machine.outcome is None), None
+        )
+
+    # --- by sight
+
+    async def ask(self, addresses: Sequence[Address]) -> PairingView:
+        """Dial a computer as master; returns when there are digits to compare, or the end.
+
+        Raises:
+            UnreachableError: none of the addresses answers.
+        """
+        link = await dial_pairing(addresses, self._identity)
+        assert link.peer_certificate is not None
+        node_id = proofs.node_id(link.peer_certificate)
+        if (known := self.under_way(node_id)) is not None:
+            link.close()
+            return known.view()
+        self._identity.create_home(self._name())
+        machine = MasterBySight(
+            self._me(), peer_certificate=link.peer_certificate, issue=self._issue, now=_now()
+        )
+        attempt = self._enter(machine, node_id, f"{addresses[0].host}", link)
+        self._tasks.spawn(self._run(attempt, machine.start()), name="pairing")
+        await self._await_code(attempt)
+        return attempt.view()
+
+    async def decide(self, attempt_id: str, accept: bool) -> PairingView:
+        """What the person here says to the digits.
+
+        Raises:
+            NotFoundError: there is no such pairing (any more).
+        """
+        attempt = self._attempts.get(attempt_id)
+        if attempt is None:
+            raise NotFoundError("This pairing has ended. Ask again.")
+        machine = attempt.machine
+        messages = machine.accept(_now()) if accept else machine.refuse()
+        for message in messages:
+            await attempt.link.send(message)
+        if not accept:
+            attempt.link.close()  # wakes the task that drives it
+        self._changed()
+        return attempt.view()
+
+    async def _await_code(self, attempt: Attempt) -> None:
+        try:
+            async with asyncio.timeout(CODE_TIMEOUT_S):
+                await attempt.compared.wait()
+        except TimeoutError:
+            pass  # the view says `asking`, and the machine's own deadline ends it
+
+    def _enter(self, machine: Pairing, node_id: NodeId, name: str, link: PairingLink) -> Attempt:
+        attempt = Attempt(
+            id=str(next(self._ids)),
+            machine=machine,
+            node_id=node_id,
+            name=name,
+            link=link,
+            compared=asyncio.Event(),
+        )
+        self._attempts[attempt.id] = attempt
+        self._changed()
+        return attempt
+
+    async def _run(self, attempt: Attempt, first: list[Message]) -> None:
+        """Drive one attempt by sight to its end, and forget it some time later."""
+        try:
+            await self._drive(attempt.machine, attempt.link, first, attempt)
+        finally:
+            attempt.link.close()
+            attempt.compared.set()
+            self._changed()
+            asyncio.get_running_loop().call_later(KEEP_ENDED_S, self._forget, attempt)
+
+    def _forget(self, attempt: Attempt) -> None:
+        self._attempts.pop(attempt.id, None)
+        self._changed()
+
+    # --- by token
+
+    def invite(self, addresses: Sequence[Address]) -> tuple[str, float]:
+        """A token for one computer, and for how many seconds it is good."""
+        home = self._identity.create_home(self._name())
+        token = self._invites.create(home.home_id, addresses, now=_now())
+        return str(token), INVITE_LIFETIME_S
+
+    async def join(self, token: PairingToken, addresses: Sequence[Address]) -> Member:
+        """Join the token's home as a worker.
+
+        Raises:
+            UnreachableError: its main computer does not answer.
+            PairingError: why it did not come about.
+        """
+        link = await dial_pairing([*addresses, *token.addresses], self._identity)
+        try:
+            assert link.peer_certificate is not None
+            machine = WorkerByToken(
+                self._me(),
+                port=self._port(),
+                token=token,
+                peer_certificate=link.peer_certificate,
+                now=_now(),
+            )
+            await self._drive(machine, link, machine.start())
+        finally:
+            link.close()
+        if isinstance(machine.outcome, Member):
+            return machine.outcome
+        assert isinstance(machine.outcome, PairingError)
+        raise machine.outcome
+
+    # --- both
+
+    async def serve(self, link: PairingLink) -> None:
+        """Somebody dialled this computer in order to pair."""
+        first = await link.receive(FIRST_MESSAGE_TIMEOUT_S)
+        match first:
+            case PairBegin() if self._may_join():
+                machine = WorkerBySight(self._me(), now=_now())
+                answers = machine.receive(first, _now())
+                if machine.outcome is not None:
+                    await _send(link, answers)
+                    return
+                node_id = proofs.node_id(first.certificate)
+                attempt = self._enter(machine, node_id, first.name, link)
+                await self._run(attempt, answers)
+            case PairJoin() if (home := self._identity.own_home) is not None:
+                own = Membership(
+                    home_name=home.name, authority=home.ca_pem, certificate=home.certificate_pem
+                )
+                token_machine = MasterByToken(
+                    self._me(), home=own, invites=self._invites, issue=self._issue, now=_now()
+                )
+                answers = token_machine.receive(first, _now())
+                await self._drive(token_machine, link, answers)
+            case _:
+                await link.send(PairRefuse(kind="refused"))
+
+    async def _drive(
+        self,
+        machine: Pairing,
+        link: PairingLink,
+        messages: list[Message],
+        attempt: Attempt | None = None,
+    ) -> None:
+        """Carry messages until there is an outcome, store it, and say the last words."""
+        while machine.outcome is None:
+            try:
+                await _send(link, messages)
+                if attempt is not None and machine.code:
+                    attempt.compared.set()
+                self._changed()
+                message = await link.receive(max(0.0, machine.deadline - _now()))
+                messages = machine.receive(message, _now())
+            except PeerTimeoutError:
+                messages = machine.tick(_now())
+            except PairingError as error:
+                logger.info("the connection of a pairing ended: %s", error)
+                machine.lost()
+                messages = []
+        try:
+            self._settle(machine, link.remote)
+        except (PotluckError, OSError) as error:
+            logger.exception("a pairing could not be stored")
+            messages = machine.fail(_not_stored(error))
+        with suppress(PairingError):  # who hung up does not hear them
+            await _send(link, messages)
+        self._changed()
+
+    def _settle(self, machine: Pairing, remote: Address) -> None:
+        """Store how it ended, before the last message says so."""
+        match machine.outcome:
+            case Member() as member:
+                self._identity.add_home(
+                    ca_pem=member.membership.authority,
+                    certificate_pem=member.membership.certificate,
+                    name=member.membership.home_name,
+                    master=member.master,
+                )
+                logger.info("joined a home master=%s", short(member.master))
+                self._joined(member)
+            case Admitted() as admitted:
+                logger.info("admitted a computer node=%s", short(admitted.node_id))
+                self._admitted(
+                    admitted, Address(host=remote.host, port=admitted.port or remote.port)
+                )
+            case _ if machine.issued is not None:  # refused after all: what it got is worth nothing
+                self._identity.revoke(machine.issued.node_id)
+            case _:
+                pass
+
+    def _me(self) -> Me:
+        return Me(
+            name=self._name(),
+            certificate=self._identity.certificate_der,
+            sign=self._identity.sign,
+            random=os.urandom,
+        )
+
+    def _issue(self, certificate: bytes) -> Membership:
+        try:
+            home = self._identity.create_home(self._name())
+            issued = self._identity.issue(certificate)
+        except (IdentityError, OSError) as error:
+            raise _not_stored(error) from error
+        return Membership(home_name=home.name, authority=home.ca_pem, certificate=issued)
+
+
+async def _send(link: PairingLink, messages: Sequence[Message]) -> None:
+    for message in messages:
+        await link.send(message)
+
+
+def _not_stored(error: PotluckError | OSError) -> PairingError:
+    """Why what was agreed is void."""
+    if isinstance(error, PairingError):
+        return error
+    why = error.message if isinstance(error, PotluckError) else f"{error.strerror or error}."
+    return PairingError(
+        f"This computer cannot store the pairing. {why} Nothing was paired.", kind="failed"
+    )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

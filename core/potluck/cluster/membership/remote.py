@@ -1,0 +1,190 @@
+"""A worker of the own home, as the master asks it: over its control connection."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from potluck.cluster.computer import Neighbours
+from potluck.errors import PeerTimeoutError, RemoteProtocolError
+from potluck.ids import Digest, NodeId
+from potluck.model.schemes import Cache, Scheme
+from potluck.net.identity import Identity
+from potluck.net.link import Link
+from potluck.net.reactor import Reactor
+from potluck.net.step_link import StepLink
+from potluck.net.transport import dial, dial_steps
+from potluck.plan.cost import LinkCost
+from potluck.store.fetch import send_tensors
+from potluck.store.progress import TransferProgress
+from potluck.store.registry import TensorSource
+from potluck.wire.measuring_messages import (
+    LinkMeasured,
+    MeasureLink,
+    MeasureStage,
+    Profile,
+    Profiled,
+    StageMeasured,
+    StageTimes,
+)
+from potluck.wire.messages import (
+    Address,
+    Assign,
+    DeviceId,
+    DeviceInfo,
+    Load,
+    Loaded,
+    Message,
+    Need,
+    NodeInfo,
+    Purpose,
+    Unload,
+    Unloaded,
+    WarmingUp,
+)
+
+DIAL_TIMEOUT_S = 10.0
+PROFILE_TIMEOUT_S = 90.0  # the first one waits for the worker's engine to start
+MEASURE_TIMEOUT_S = 20.0
+MEASURE_STAGE_TIMEOUT_S = 90.0  # more than its engine is given
+ASSIGN_TIMEOUT_S = 60.0  # the worker looks at every tensor of its store
+LOAD_TIMEOUT_S = 6 * 3600.0  # the silence below ends a load that is stuck
+LOAD_SILENCE_S = 60.0  # a worker that loads says so all the time
+UNLOAD_TIMEOUT_S = 15.0
+
+_Answer = TypeVar("_Answer", bound=Message)
+
+
+class RemoteComputer:
+    """A worker of the own home, over its control connection."""
+
+    is_local = False
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        identity: Identity,
+        me: Callable[[], NodeInfo],
+        addresses: tuple[Address, ...],
+    ) -> None:
+        self.link = link
+        self.node_id = NodeId(link.peer.node_id)
+        self.name = link.peer.name
+        self.machine = link.peer.machine
+        self.addresses = addresses
+        self.devices: Sequence[DeviceInfo] = link.peer.devices
+        self.is_paused = False
+        self.lent_to: str | None = None  # another home's master
+        self._identity = identity
+        self._me = me
+        self._sending = asyncio.Lock()  # its stages share the link, and its store awaits them all
+        self._loading: dict[tuple[int, DeviceId | None], Callable[[WarmingUp], None]] = {}
+
+    async def look(self) -> None:
+        """Its devices came with its first message."""
+
+    def warming_up(self, message: WarmingUp) -> None:
+        """The worker reports how far it is with loading a stage."""
+        if (report := self._loading.get((message.epoch, message.device))) is not None:
+            report(message)
+
+    async def _ask(self, message: Message, answer: type[_Answer], timeout_s: float) -> _Answer:
+        reply = await self.link.request(message, timeout_s=timeout_s)
+        if not isinstance(reply, answer):
+            raise RemoteProtocolError(f"{self.name} answered with {type(reply).__name__}.")
+        return reply
+
+    async def profile(
+        self,
+        config: Mapping[str, object],
+        scheme: Scheme,
+        tokens: int,
+        device: DeviceId | None = None,
+        cache: Cache = "full",
+    ) -> Profiled:
+        message = Profile(
+            config=dict(config), scheme=scheme, tokens=tokens, cache=cache, device=device
+        )
+        return await self._ask(message, Profiled, PROFILE_TIMEOUT_S)
+
+    async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkCost:
+        message = MeasureLink(node_id=peer, addresses=addresses)
+        measured = await self._ask(message, LinkMeasured, MEASURE_TIMEOUT_S)
+        return LinkCost(rtt_ms=measured.rtt_ms, bytes_per_s=measured.bytes_per_s)
+
+    async def assign(self, assign: Assign) -> Need:
+        return await self._ask(assign, Need, ASSIGN_TIMEOUT_S)
+
+    async def send_weights(
+        self,
+        need: Need,
+        sources: Mapping[Digest, TensorSource],
+        progress: Callable[[TransferProgress], None],
+    ) -> None:
+        async with self._sending:
+            link = await self._dial(self.addresses, "weights")
+            try:
+                await send_tensors(link, need.tensors, sources, progress=progress)
+            finally:
+                link.close()
+
+    async def load(
+        self,
+        assign: Assign,
+        sources: Mapping[Digest, TensorSource],
+        neighbours: Neighbours,
+        progress: Callable[[float], None],
+    ) -> int:
+        """Have the stage loaded. As long as it says that it is warming up, it is waited for."""
+        loop, stage = asyncio.get_running_loop(), (assign.epoch, assign.device)
+        message = Load(
+            epoch=assign.epoch,
+            next_hop=neighbours.next_hop,
+            previous=neighbours.previous,
+            device=assign.device,
+        )
+        try:
+            async with asyncio.timeout(LOAD_SILENCE_S) as deadline:
+
+                def warming_up(message: WarmingUp) -> None:
+                    deadline.reschedule(loop.time() + LOAD_SILENCE_S)
+                    progress(message.progress)
+
+                self._loading[stage] = warming_up
+                loaded = await self._ask(message, Loaded, timeout_s=LOAD_TIMEOUT_S)
+                return loaded.cache_tokens
+        except TimeoutError:
+            raise PeerTimeoutError(
+                f"{self.name} has said nothing of its loading for {LOAD_SILENCE_S:.0f} seconds."
+            ) from None
+        finally:
+            self._loading.pop(stage, None)  # a late report finds no deadline to move
+
+    async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
+        message = MeasureStage(epoch=epoch, position=position, device=device)
+        return (await self._ask(message, StageMeasured, MEASURE_STAGE_TIMEOUT_S)).times
+
+    async def unload(self, epoch: int) -> None:
+        await self._ask(Unload(epoch=epoch), Unloaded, UNLOAD_TIMEOUT_S)
+
+    async def connect(self, port: int, reactor: Reactor) -> StepLink:
+        return await dial_steps(
+            [Address(host=a.host, port=port) for a in self.addresses],
+            self._identity,
+            home=self.link.home,
+            peer=self.node_id,
+            me=self._me(),
+            reactor=reactor,
+            timeout_s=DIAL_TIMEOUT_S,
+        )
+
+    async def _dial(self, addresses: Sequence[Address], purpose: Purpose) -> Link:
+        return await dial(
+            addresses,
+            self._identity,
+            home=self.link.home,
+            peer=self.node_id,
+            purpose=purpose,
+            me=self._me(),
+            timeout_s=DIAL_TIMEOUT_S,
+        )

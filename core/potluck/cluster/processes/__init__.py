@@ -1,0 +1,1 @@
+"""Starting, watching and asking the stage processes of this computer; knows no torch."""

@@ -1,0 +1,208 @@
+"""The stage processes of this computer: one for each device that is used.
+
+The process of the best device runs as long as the node does, and knows which other devices there are.
+Each of those gets a process when somebody asks for it, and loses it when nobody has for a while: what
+nobody uses takes no memory.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from potluck.cluster.device_names import device_label, place_name
+from potluck.cluster.processes.handle import StageHandle
+from potluck.cluster.processes.supervisor import Supervisor
+from potluck.errors import PotluckError, UsageError
+from potluck.wire.messages import DeviceId, DeviceInfo, NodeInfo, StepFailed
+
+logger = logging.getLogger(__name__)
+
+UNUSED_S = 120.0  # a second plan for the same model needs no new start
+CHECK_S = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class _Other:
+    """A process beside the best device's."""
+
+    engine: Supervisor
+    running: asyncio.Task[None]
+    used: float  # when, on the loop's clock
+
+
+class StageProcesses:
+    """Owns the stage processes of this computer's devices.
+
+    Args:
+        identity_folder: of this node.
+        me: what this node says of itself.
+        log_folder: where each process has its log.
+        memory_limit: bytes of the RAM, and of each GPU, that are lent at most.
+        cpus: the threads of each of the devices that the CPU is offered as; none: it is one.
+        threads: that the CPU computes with, where it is one device; None: one for each core.
+        step_failed: told what a stage could not do.
+        died: told which device's process is gone, and every layer with it.
+        changed: told when the devices or their memory changed.
+        is_used: whether a device has a part in a plan, though there may be nothing loaded yet.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity_folder: Path,
+        me: Callable[[], NodeInfo],
+        log_folder: Path,
+        memory_limit: int | None,
+        step_failed: Callable[[StepFailed], None],
+        died: Callable[[DeviceId, PotluckError], None],
+        changed: Callable[[], None],
+        is_used: Callable[[DeviceId], bool] = lambda device: False,
+        cpus: tuple[int, ...] = (),
+        threads: int | None = None,
+    ) -> None:
+        self._identity_folder = identity_folder
+        self._me = me
+        self._log_folder = log_folder
+        self._memory_limit = memory_limit
+        self._cpus = cpus
+        self._threads = threads
+        self._step_failed = step_failed
+        self._died = died
+        self._changed = changed
+        self._is_used = is_used
+        self._known: tuple[DeviceInfo, ...] = ()  # as the best device's process saw them last
+        self._best = self._supervise(None)
+        self._others: dict[DeviceId, _Other] = {}
+
+    @property
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """All that can be used, the best one first; none until the first process is up."""
+        return tuple(d for known in self._known if (d := self._now(known)) is not None)
+
+    def _now(self, known: DeviceInfo) -> DeviceInfo | None:
+        """As its own process sees it, if there is one. None: that does not start any more."""
+        engine = self._engine_of(known.id)
+        if engine is None or not engine.devices:
+            return None if engine is not None and engine.is_given_up else known
+        return engine.devices[0]
+
+    def _engine_of(self, device: DeviceId) -> Supervisor | None:
+        if device == self._known[0].id:
+            return self._best
+        other = self._others.get(device)
+        return other.engine if other is not None else None
+
+    def running(self) -> tuple[StageHandle, ...]:
+        """The processes that are up."""
+        engines = (self._best, *(other.engine for other in self._others.values()))
+        return tuple(engine.running for engine in engines if engine.running is not None)
+
+    async def handle(self, device: DeviceId | None = None) -> StageHandle:
+        """The process of a device, None being the best one that works; started now if need be.
+
+        Raises:
+            EngineError: it does not start on this computer.
+            UsageError: there is no such device.
+        """
+        if device is not None and not self._known:
+            await self._best.handle()  # it knows which there are
+        if device is None and self._best.is_given_up and self.devices:
+            device = self.devices[0].id
+        if device is None or device == self._known[0].id:
+            return await self._best.handle()
+        if device not in {known.id for known in self._known}:
+            raise UsageError(f"This computer has no device {device_label(device)}.")
+        return await self._other(device).handle()
+
+    def _other(self, device: DeviceId) -> Supervisor:
+        now = asyncio.get_running_loop().time()
+        other = self._others.get(device)
+        if other is None:
+            engine = self._supervise(device)
+            running = asyncio.create_task(engine.run(), name=f"engine {device_label(device)}")
+            other = self._others[device] = _Other(engine, running, now)
+        other.used = now
+        return other.engine
+
+    def lend(self, memory_limit: int | None) -> None:
+        """Lend at most so much memory of each from now on."""
+        self._memory_limit = memory_limit
+        self._best.lend(memory_limit)
+        for other in self._others.values():
+            other.engine.lend(memory_limit)
+
+    def compute_with(self, threads: int | None) -> None:
+        """Compute what is loaded next with so many threads; None: one for each core."""
+        self._threads = threads
+        self._best.compute_with(threads)
+        for other in self._others.values():
+            other.engine.compute_with(threads)
+
+    def trust_changed(self) -> None:
+        """The identity's folder changed. Called by the identity that this is a watcher of."""
+        self._best.trust_changed()
+        for other in self._others.values():
+            other.engine.trust_changed()
+
+    async def run(self) -> None:
+        """Keep the processes running, until cancelled."""
+        best = asyncio.create_task(self._best.run(), name="engine")
+        try:
+            while True:
+                await asyncio.sleep(CHECK_S)
+                self._end_unused()
+        finally:
+            running = [best, *(other.running for other in self._others.values())]
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
+
+    def _end_unused(self) -> None:
+        """End the processes that hold nothing and are asked nothing; they start again on demand."""
+        now = asyncio.get_running_loop().time()
+        for device, other in list(self._others.items()):
+            if self._is_used(device) or not other.engine.is_idle:
+                other.used = now
+            elif now - other.used > UNUSED_S:
+                logger.info("ending an unused stage process device=%s", device_label(device))
+                del self._others[device]
+                other.running.cancel()
+
+    # --- a process
+
+    def _supervise(self, device: DeviceId | None) -> Supervisor:
+        log = "engine.log"
+        if device is not None:
+            log = f"engine-{device.kind}-{device.index}.log"
+        return Supervisor(
+            identity_folder=self._identity_folder,
+            me=partial(self._name, device),
+            log_path=self._log_folder / log,
+            memory_limit=self._memory_limit,
+            threads=self._threads,
+            step_failed=self._step_failed,
+            died=partial(self._one_died, device),
+            changed=self._one_changed,
+            device=device,
+            cpus=self._cpus,
+        )
+
+    def _name(self, device: DeviceId | None) -> NodeInfo:
+        """What a process calls itself: with its device, where there are several."""
+        me = self._me()
+        if device is None:
+            return me  # the best one knows what there is, as soon as it is up
+        return msgspec.structs.replace(me, name=place_name(me.name, device, self._known))
+
+    def _one_changed(self) -> None:
+        self._known = self._best.devices or self._known
+        self._changed()
+
+    def _one_died(self, device: DeviceId | None, error: PotluckError) -> None:
+        if self._known:  # else it was never up, and held nothing
+            self._died(device or self._known[0].id, error)

@@ -1,0 +1,366 @@
+"""A stage process as its node sees it: started, asked, restarted when it dies.
+
+The process computes and may crash or run out of memory; the node must not. Whatever was asked of a
+process that died is answered with an error that says so, and names its log: that of the process before
+is kept beside the one in use.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+import potluck
+from potluck import errors
+from potluck.cluster.device_names import place_name
+from potluck.cluster.processes.messages import (
+    MAX_FRAME,
+    ComputeWith,
+    FromStage,
+    LayerProfiled,
+    Lend,
+    LoadProgress,
+    LoadStage,
+    Memory,
+    ProfileLayer,
+    Quantise,
+    Quantised,
+    Ready,
+    RequestFailed,
+    StageLoaded,
+    StageTimed,
+    StageUnloaded,
+    Start,
+    TimeStage,
+    ToStage,
+    TrustChanged,
+    UnloadStage,
+    decode_from_stage,
+    encode,
+)
+from potluck.model.schemes import Cache, Scheme
+from potluck.wire.measuring_messages import StageTimes
+from potluck.wire.messages import (
+    DeviceInfo,
+    StepFailed,
+)
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 90.0  # importing torch on a cold disk took 12 s on an old laptop
+PROFILE_TIMEOUT_S = 60.0
+LOAD_SILENCE_S = 60.0  # a load that reports no progress for so long is stuck
+UNLOAD_TIMEOUT_S = 20.0
+TIME_TIMEOUT_S = 60.0  # six passes over the weights, the first time twelve
+QUANTISE_TIMEOUT_S = 600.0  # of one matrix: a gigabyte on a slow disk, behind others that wait
+_STOP_TIMEOUT_S = 3.0
+_LENGTH_BYTES = 4
+
+_Answer = TypeVar("_Answer", LayerProfiled, StageLoaded, StageTimed, StageUnloaded, Quantised)
+
+
+class StageHandle:
+    """Starts and talks to one stage process.
+
+    Callbacks run in the event loop: `on_step_failed` for a step that could not be done,
+    `on_devices` when free memory changed, `on_exit` once when the process is gone unasked.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        *,
+        log_path: Path,
+        on_step_failed: Callable[[StepFailed], None],
+        on_devices: Callable[[], None],
+        on_exit: Callable[[errors.PotluckError], None],
+    ) -> None:
+        self.devices: tuple[DeviceInfo, ...] = ()
+        self.activation_port = 0
+        self._start = start
+        self._log_path = log_path
+        self._on_step_failed = on_step_failed
+        self._on_devices = on_devices
+        self._on_exit = on_exit
+        self._requests = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[FromStage]] = {}
+        self._on_progress: Callable[[LoadProgress], None] = lambda _: None
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._is_ready = False
+        self._is_stopping = False
+        self._holds_stage = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it holds no stage, and nobody waits for an answer of it."""
+        waiting = any(not future.done() for future in self._waiting.values())
+        return not waiting and not self._holds_stage
+
+    async def start(self) -> None:
+        """Start the process and wait until its devices are known.
+
+        Raises:
+            EngineError: it did not come up; the message names the log.
+        """
+        try:
+            self._process = await self._spawn()
+        except OSError as error:
+            raise errors.EngineError(
+                f"The engine cannot be started: {error}. Restart Potluck; its log would be"
+                f" {self._log_path}."
+            ) from error
+        self._send(self._start)
+        ready: asyncio.Future[FromStage] = asyncio.get_running_loop().create_future()
+        self._waiting[0] = ready
+        self._reader = asyncio.create_task(self._read(), name="stage process")
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await ready
+        except TimeoutError:
+            await self.stop()
+            raise errors.EngineError(
+                f"The engine did not start within {START_TIMEOUT_S:.0f} seconds."
+                f" Its log is {self._keep_log()}."
+            ) from None
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._keep_log()
+        log = os.open(self._log_path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+        try:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "potluck.cluster.stage.process",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=_environment(),
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            )
+        finally:
+            os.close(log)  # the process has its own
+
+    def _keep_log(self) -> Path:
+        """Move the log of a process that has ended out of the next one's way; where it is now."""
+        previous = self._log_path.with_suffix(".previous.log")
+        try:
+            self._log_path.replace(previous)
+        except FileNotFoundError:  # it was moved when that process ended
+            return previous
+        except OSError:  # Windows: somebody reads it
+            return self._log_path
+        return previous
+
+    async def stop(self) -> None:
+        """End the process: kindly, then not."""
+        self._is_stopping = True
+        process = self._process
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()  # the process ends when its node is gone
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        if self._reader is not None:
+            await self._reader
+
+    def lend(self, memory_limit: int | None) -> None:
+        self._start = msgspec.structs.replace(self._start, memory_limit=memory_limit)
+        self._send(Lend(memory_limit=memory_limit))
+
+    def compute_with(self, threads: int | None) -> None:
+        self._send(ComputeWith(threads=threads))
+
+    def trust_changed(self) -> None:
+        self._send(TrustChanged())
+
+    async def profile(
+        self, config: dict[str, object], scheme: Scheme, tokens: int, cache: Cache = "full"
+    ) -> LayerProfiled:
+        request = next(self._requests)
+        message = ProfileLayer(
+            request=request, config=config, scheme=scheme, tokens=tokens, cache=cache
+        )
+        return await self._ask(request, message, LayerProfiled, PROFILE_TIMEOUT_S)
+
+    async def load(
+        self, stage: LoadStage, on_progress: Callable[[LoadProgress], None]
+    ) -> StageLoaded:
+        """Load a stage in place of what is loaded. The deadline moves with the progress.
+
+        Raises:
+            IntegrityError: a file's bytes are not what its digest says; `data["digest"]`.
+            OutOfMemoryError, EngineError: the device could not take it; nothing is loaded then.
+        """
+        stage = msgspec.structs.replace(stage, request=next(self._requests))
+        loop = asyncio.get_running_loop()
+        self._holds_stage = False
+        try:
+            async with asyncio.timeout(LOAD_SILENCE_S) as deadline:
+
+                def progressed(progress: LoadProgress) -> None:
+                    deadline.reschedule(loop.time() + LOAD_SILENCE_S)
+                    on_progress(progress)
+
+                self._on_progress = progressed
+                loaded = await self._ask(stage.request, stage, StageLoaded, None)
+                self._holds_stage = True
+                return loaded
+        except TimeoutError:
+            self._give_up()
+            raise errors.EngineError(
+                f"The engine on this computer has read nothing for {LOAD_SILENCE_S:.0f} seconds."
+                f" Its log is {self._log_path}."
+            ) from None
+        except asyncio.CancelledError:
+            self._give_up()
+            raise
+        finally:
+            self._on_progress = lambda _: None  # a late report finds no deadline to move
+
+    def _give_up(self) -> None:
+        """Nobody waits for the load under way any more: let the process end it."""
+        with suppress(errors.EngineError):
+            self._send(UnloadStage(request=next(self._requests)))
+
+    async def measure(self, epoch: int, position: int) -> StageTimes:
+        """Time the parts of one token in the loaded stage, once, with so many tokens cached.
+
+        Raises:
+            StaleEpochError: it is no stage of this plan.
+            OutOfMemoryError, EngineError: it could not be measured; the stage lives on.
+        """
+        request = next(self._requests)
+        message = TimeStage(request=request, epoch=epoch, position=position)
+        return (await self._ask(request, message, StageTimed, TIME_TIMEOUT_S)).times
+
+    async def unload(self) -> None:
+        request = next(self._requests)
+        await self._ask(request, UnloadStage(request=request), StageUnloaded, UNLOAD_TIMEOUT_S)
+        self._holds_stage = False
+
+    async def quantise(self, matrix: Quantise) -> Quantised:
+        """Write a matrix in its packed form. Who gives up waiting does not end the writing.
+
+        Raises:
+            IntegrityError: a file's bytes are not what its digest says; `data["digest"]`.
+            BrokenModelError: they are no weights.
+            DiskFullError: the file cannot be written.
+        """
+        matrix = msgspec.structs.replace(matrix, request=next(self._requests))
+        return await self._ask(matrix.request, matrix, Quantised, QUANTISE_TIMEOUT_S)
+
+    async def _ask(
+        self, request: int, message: ToStage, answer: type[_Answer], timeout_s: float | None
+    ) -> _Answer:
+        future: asyncio.Future[FromStage] = asyncio.get_running_loop().create_future()
+        self._waiting[request] = future
+        try:
+            self._send(message)
+            async with asyncio.timeout(timeout_s):
+                result = await future
+        except TimeoutError:
+            raise errors.EngineError(
+                "The engine on this computer does not answer. Restart Potluck here;"
+                f" its log is {self._log_path}."
+            ) from None
+        finally:
+            self._waiting.pop(request, None)
+        if not isinstance(result, answer):
+            raise errors.EngineError(f"The engine answered {type(result).__name__}.")
+        return result
+
+    def _send(self, message: ToStage) -> None:
+        process = self._process
+        if process is None or process.stdin is None or process.returncode is not None:
+            raise errors.EngineError("The engine on this computer is not running.")
+        process.stdin.write(encode(message))
+
+    async def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        stream = self._process.stdout
+        try:
+            while True:
+                length = int.from_bytes(await stream.readexactly(_LENGTH_BYTES), "big")
+                if length > MAX_FRAME:
+                    raise errors.EngineError("The engine wrote something that is no message.")
+                self._handle(decode_from_stage(await stream.readexactly(length)))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the process is gone
+        except Exception:  # the boundary to the process: another one is started in its place
+            logger.exception("the stage process said what could not be handled")
+            self._process.kill()
+        self._ended(await self._process.wait())
+
+    def _handle(self, message: FromStage) -> None:
+        match message:
+            case Ready():
+                self._is_ready = True
+                self.activation_port = message.activation_port
+                self.devices = message.devices
+                self._answer(0, message)
+            case Memory():
+                self.devices = message.devices
+                self._on_devices()
+            case LoadProgress():
+                self._on_progress(message)
+            case StepFailed():
+                self._on_step_failed(message)
+            case RequestFailed():
+                error = errors.rebuild(
+                    message.kind, message.message, message.data, default=errors.EngineError
+                )
+                future = self._waiting.get(message.request)
+                if future is not None and not future.done():
+                    future.set_exception(error)
+            case LayerProfiled() | StageLoaded() | StageTimed() | StageUnloaded() | Quantised():
+                self._answer(message.request, message)
+
+    def _answer(self, request: int, message: FromStage) -> None:
+        future = self._waiting.get(request)
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    def _ended(self, status: int) -> None:
+        name = self._start.me.name
+        if self.devices:
+            name = place_name(name, self.devices[0], self.devices)
+        log = self._log_path if self._is_stopping else self._keep_log()
+        error = errors.EngineError(
+            f"The engine on {name} stopped (status {status})."
+            f" It is started again; its log is {log}."
+        )
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(error)
+        if self._is_ready and not self._is_stopping:
+            logger.error("stage process ended status=%d log=%s", status, log)
+            self._on_exit(error)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, and the folder of this package, so that a checkout runs without being installed.
+
+    torch's threads sleep between operators instead of spinning: the generated kernels have threads of
+    their own, which would wait for the same cores. glibc allocates in one heap for all threads, since one
+    alone computes, and of the heaps of other threads the end is never given back.
+    """
+    package_folder = str(Path(potluck.__file__).parent.parent)
+    paths = [package_folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+    own = {"OMP_WAIT_POLICY": "PASSIVE", "MALLOC_ARENA_MAX": "1", **os.environ}
+    return {**own, "PYTHONPATH": os.pathsep.join(paths)}

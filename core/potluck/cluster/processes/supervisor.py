@@ -1,0 +1,168 @@
+"""Keeps a stage process running: starts it, starts it again, gives up when it is no use."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from potluck.cluster.processes.handle import StageHandle
+from potluck.cluster.processes.messages import Start
+from potluck.errors import EngineError, PotluckError
+from potluck.wire.messages import DeviceId, DeviceInfo, NodeInfo, StepFailed
+
+logger = logging.getLogger(__name__)
+
+RESTARTS = 5  # within the span below; more often it is broken, not unlucky
+SPAN_S = 120.0
+PAUSE_S = 0.5
+PATIENCE_S = 100.0  # one start that takes as long as it may, and a little
+
+
+class Supervisor:
+    """Owns the stage process of one device of this computer.
+
+    Args:
+        device: which one; None: the best.
+        cpus: the threads of each of the devices that the CPU is offered as; none: it is one.
+        died: told when the process is gone, and every layer with it.
+        changed: told when the devices or their memory changed.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity_folder: Path,
+        me: Callable[[], NodeInfo],
+        log_path: Path,
+        memory_limit: int | None,
+        threads: int | None = None,
+        step_failed: Callable[[StepFailed], None],
+        died: Callable[[PotluckError], None],
+        changed: Callable[[], None],
+        device: DeviceId | None = None,
+        cpus: tuple[int, ...] = (),
+    ) -> None:
+        self._identity_folder = identity_folder
+        self._me = me
+        self._log_path = log_path
+        self._memory_limit = memory_limit
+        self._threads = threads
+        self._step_failed = step_failed
+        self._died = died
+        self._changed = changed
+        self._device = device
+        self._cpus = cpus
+        self.is_given_up = False
+        self._handle: StageHandle | None = None
+        self._problem: PotluckError | None = None
+        self._up = asyncio.Event()  # there is a handle, or there is none and never will be
+        self._wake = asyncio.Event()  # the process died
+        self._is_behind = False  # something was to be told while there was no process to tell
+
+    @property
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """Of the running process, its own first; none while it starts."""
+        return self._handle.devices if self._handle is not None else ()
+
+    @property
+    def running(self) -> StageHandle | None:
+        """The process, if it is up."""
+        return self._handle
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is up, and nothing would be lost if it ended."""
+        return self._handle is not None and self._handle.is_idle
+
+    async def handle(self) -> StageHandle:
+        """The running stage process; waits while it starts.
+
+        Raises:
+            EngineError: it does not start on this computer.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await self._up.wait()
+        if self._handle is None:
+            raise self._problem or EngineError("The engine of this computer is not running.")
+        return self._handle
+
+    def lend(self, memory_limit: int | None) -> None:
+        """Lend at most so much memory from now on."""
+        self._memory_limit = memory_limit
+        self._tell()
+
+    def compute_with(self, threads: int | None) -> None:
+        """Compute what is loaded next with so many threads; None: one for each core."""
+        self._threads = threads
+        self._tell()
+
+    def trust_changed(self) -> None:
+        """The identity's folder changed. Called by the identity that this is a watcher of."""
+        self._tell()
+
+    def _tell(self) -> None:
+        """Bring the process up to date; one that starts hears of it when it is up."""
+        self._is_behind = self._handle is None
+        if self._handle is not None:
+            with suppress(EngineError):  # it has just died, and the next one starts with all this
+                self._handle.lend(self._memory_limit)
+                self._handle.compute_with(self._threads)
+                self._handle.trust_changed()
+
+    async def run(self) -> None:
+        """Start the process and start it again, until cancelled."""
+        deaths: deque[float] = deque(maxlen=RESTARTS)
+        loop = asyncio.get_running_loop()
+        while True:
+            self._is_behind = False
+            handle = self._new_handle()
+            try:
+                await handle.start()
+                self._handle = handle
+                if self._is_behind:
+                    self._tell()
+                self._up.set()
+                self._changed()
+                await self._wake.wait()
+            except PotluckError as error:
+                logger.exception("the engine does not start")
+                self._problem = error
+            finally:
+                self._handle = None
+                await handle.stop()
+            self._wake.clear()
+            if len(deaths) == RESTARTS and loop.time() - deaths[0] < SPAN_S:
+                logger.error("the engine died %d times, and is not started again", RESTARTS)
+                self.is_given_up = True
+                self._up.set()
+                return
+            self._up.clear()
+            deaths.append(loop.time())
+            await asyncio.sleep(PAUSE_S)
+
+    def _new_handle(self) -> StageHandle:
+        return StageHandle(
+            Start(
+                identity_folder=str(self._identity_folder),
+                me=self._me(),
+                memory_limit=self._memory_limit,
+                device=self._device,
+                cpus=self._cpus,
+                threads=self._threads,
+            ),
+            log_path=self._log_path,
+            on_step_failed=self._step_failed,
+            on_devices=self._changed,
+            on_exit=self._on_exit,
+        )
+
+    def _on_exit(self, error: PotluckError) -> None:
+        self._problem = error
+        self._handle = None
+        self._up.clear()
+        self._wake.set()
+        self._died(error)
+        self._changed()

@@ -1,0 +1,61 @@
+"""The stage process quantises for its node: on threads of its own, so that no session waits for it."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+
+from potluck.cluster.processes.messages import Quantise, Quantised, TensorFile
+from potluck.engine.device import usable_cores
+from potluck.engine.kernels import Kernels, best_kernels
+from potluck.engine.quantise import quantise
+from potluck.engine.reading import HELD, Allowance, StoredTensor
+from potluck.ids import Digest
+from potluck.model.config import ModelConfig
+
+
+class Packer:
+    """As many matrices at a time as there are cores; the others wait."""
+
+    def __init__(self, threads: int | None) -> None:
+        self._pool = ThreadPoolExecutor(threads or usable_cores(), thread_name_prefix="quantise")
+        self._held = Allowance(HELD)
+
+    @cached_property
+    def _kernels(self) -> Kernels:
+        return best_kernels()
+
+    async def answer(self, message: Quantise) -> Quantised:
+        """Write one matrix.
+
+        Raises:
+            PotluckError: why it cannot be; nothing is left of the file then.
+            OSError: a part cannot be read.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._write, message)
+
+    def _write(self, message: Quantise) -> Quantised:
+        file = quantise(
+            ModelConfig.from_dict(message.config),
+            message.shape,
+            message.bits,
+            tuple(map(stored_tensor, message.parts)),
+            Path(message.path),
+            self._kernels,
+            self._held,
+        )
+        return Quantised(request=message.request, digest=file.digest, nbytes=file.nbytes)
+
+
+def stored_tensor(file: TensorFile) -> StoredTensor:
+    """A file that the node names, as the engine reads it."""
+    info = file.info
+    return StoredTensor(
+        name=info.name,
+        dtype=info.dtype,
+        shape=info.shape,
+        digest=Digest(info.digest),
+        path=Path(file.path),
+        offset=file.offset,
+        nbytes=info.nbytes,
+    )

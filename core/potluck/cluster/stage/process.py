@@ -1,0 +1,398 @@
+"""The process that computes: one stage on one device, and its activation connections.
+
+    python -m potluck.cluster.stage.process        started by the node, never by a person
+
+Four threads: asyncio for the node's requests and the beginning of connections; one that computes, and
+receives and sends steps itself (torch is used in no other); one that does the latter for it while it
+computes for long; and one that waits for the node's messages on stdin. When stdin ends the node is
+gone, and so is this process.
+"""
+
+import asyncio
+import faulthandler
+import logging
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import torch
+
+from potluck.cluster.device_names import place_name
+from potluck.cluster.processes.messages import (
+    ComputeWith,
+    FromStage,
+    LayerProfiled,
+    Lend,
+    LoadProgress,
+    LoadStage,
+    Memory,
+    ProfileLayer,
+    Quantise,
+    Ready,
+    RequestFailed,
+    StageLoaded,
+    StageTimed,
+    StageUnloaded,
+    Start,
+    TimeStage,
+    ToStage,
+    TrustChanged,
+    UnloadStage,
+    decode_to_stage,
+    encode,
+    read_frame,
+)
+from potluck.cluster.stage.chain import LoadedStage, StageChain
+from potluck.cluster.stage.compute_thread import ComputeThread
+from potluck.cluster.stage.loading import stage_weights
+from potluck.cluster.stage.packer import Packer
+from potluck.cluster.tasks import TaskSet
+from potluck.engine.accelerator import capabilities
+from potluck.engine.device import computing_with, is_lost, set_threads, use
+from potluck.engine.lending import Lending
+from potluck.engine.memory import release
+from potluck.engine.profile import LayerProfile, profile_layers
+from potluck.engine.stage import Stage
+from potluck.errors import (
+    EngineError,
+    IdentityError,
+    InvalidStepError,
+    PotluckError,
+    StaleEpochError,
+)
+from potluck.ids import HomeId, NodeId
+from potluck.model.config import ModelConfig
+from potluck.model.footprint import stage_footprint, usable_memory, working_bytes
+from potluck.net.identity import Identity
+from potluck.net.link_kind import step_links
+from potluck.net.transport import Listener, StepLink, dial_steps
+from potluck.wire.messages import (
+    DeviceInfo,
+)
+
+logger = logging.getLogger(__name__)
+
+DIAL_TIMEOUT_S = 10.0
+MEMORY_INTERVAL_S = 2.0
+MEMORY_STEP = 0.02  # of the total: a smaller change of what is free is not worth a message
+PROGRESS_INTERVAL_S = 0.1
+SMALL_LAYER = 2_000_000  # parameters: computed before a second thread is awake
+
+
+class StageServer:
+    """Serves its node over the pipe, and its peers over TLS."""
+
+    def __init__(self, start: Start, write: Callable[[bytes], None]) -> None:
+        self._write = write
+        self._identity = Identity.load(Path(start.identity_folder))
+        self._lending = Lending(start.device, cpus=start.cpus, limit=start.memory_limit)
+        self._device = self._lending.torch_device
+        devices = self._lending.all()
+        self._me = msgspec.structs.replace(
+            start.me, name=place_name(start.me.name, devices[0], devices)
+        )
+        self._threads = self._lending.threads or start.threads
+        self._compute = ComputeThread()
+        self._loop = asyncio.get_running_loop()
+        self._quantiser = Packer(self._threads)
+        self._chain = StageChain(self._me.name, self._compute, self._tell)
+        self._turn = asyncio.Lock()  # one load or unload at a time
+        self._wanted = 0  # the last request to load or unload; those before it are given up
+        self._tasks = TaskSet()
+
+    # --- the node
+
+    async def run(self, messages: "asyncio.Queue[ToStage | None]") -> None:
+        """Serve until the node is gone."""
+        self._compute.start()
+        use(self._device)
+        self._compute.submit(lambda: use(self._device))
+        self._tasks.spawn(self._try_device())
+        async with Listener(
+            self._identity,
+            me=lambda: self._me,
+            on_link=self._chain.serve_link,
+            kind=step_links(self._compute.reactor),
+        ) as listener:
+            self._tell(Ready(devices=self._all_lent(), activation_port=listener.port))
+            self._tasks.spawn(self._report_memory())
+            while (message := await messages.get()) is not None:
+                self._handle(message)
+            await self._tasks.stop()
+
+    async def _try_device(self) -> None:
+        """Into the log: what works on this device, and what had to be replaced."""
+        await self._compute.call(lambda: capabilities(self._device))
+
+    def _handle(self, message: ToStage) -> None:
+        match message:
+            case Lend():
+                self._lending.limit = message.memory_limit
+                self._tell_memory()
+            case ComputeWith():
+                self._threads = self._lending.threads or message.threads
+            case TrustChanged():
+                self._trust_changed()
+            case ProfileLayer():
+                self._tasks.spawn(self._answer(message.request, self._profile(message)))
+            case LoadStage():
+                self._wanted = message.request
+                self._tasks.spawn(self._answer(message.request, self._load(message)))
+            case UnloadStage():
+                self._wanted = message.request
+                self._tasks.spawn(self._answer(message.request, self._unload(message)))
+            case TimeStage():
+                self._tasks.spawn(self._answer(message.request, self._time(message)))
+            case Quantise():
+                self._tasks.spawn(self._answer(message.request, self._quantiser.answer(message)))
+            case Start():
+                logger.warning("a second start is ignored")
+
+    def _trust_changed(self) -> None:
+        try:
+            self._identity.reload()
+        except (IdentityError, OSError):  # what was known before stays in force
+            logger.exception("the homes of this computer cannot be read again")
+
+    def _tell(self, message: FromStage) -> None:
+        self._write(encode(message))
+
+    async def _answer(self, request: int, work: Coroutine[None, None, FromStage]) -> None:
+        try:
+            self._tell(await work)
+        except PotluckError as error:
+            self._refuse(request, error)
+        except Exception as error:  # the boundary to torch: the process lives on
+            logger.exception("request failed")
+            self._refuse(request, EngineError(f"The engine failed: {error}"))
+            if await self._compute.call(lambda: is_lost(self._device)):
+                self._compute.give_up()
+
+    def _refuse(self, request: int, error: PotluckError) -> None:
+        self._tell(
+            RequestFailed(
+                request=request, kind=error.code, message=error.message, data=dict(error.data)
+            )
+        )
+
+    async def _profile(self, message: ProfileLayer) -> LayerProfiled:
+        config = ModelConfig.from_dict(message.config)
+
+        def measure() -> LayerProfile:
+            with computing_with(self._threads_for(config)):  # what is loaded keeps its own
+                return profile_layers(
+                    config,
+                    self._device,
+                    message.scheme,
+                    chunk=message.tokens,
+                    memory=self._lent().memory_free,
+                    cache=message.cache,
+                )
+
+        profile = await self._compute.call(measure)
+        return LayerProfiled(
+            request=message.request,
+            device=self._lent(),
+            decode_ms=tuple(times.decode_ms for times in profile.kinds.values()),
+            prefill_ms=tuple(times.prefill_ms for times in profile.kinds.values()),
+            head_ms=profile.head_ms,
+        )
+
+    # --- loading
+
+    async def _load(self, message: LoadStage) -> StageLoaded:
+        async with self._turn:
+            return await self._load_next(message)
+
+    async def _load_next(self, message: LoadStage) -> StageLoaded:
+        started = time.perf_counter()
+        await self._drop()
+        self._check_wanted(message)
+        self._check_room(message)
+        home = HomeId(message.home)
+        next_link: StepLink | None = None
+        if (hop := message.next_hop) is not None:
+            next_link = await dial_steps(
+                hop.addresses,
+                self._identity,
+                home=home,
+                peer=NodeId(hop.node_id),
+                me=self._me,
+                reactor=self._compute.reactor,
+                timeout_s=DIAL_TIMEOUT_S,
+            )
+        try:
+            stage = await self._compute.call(lambda: self._build(message))
+        except BaseException:
+            if next_link is not None:
+                next_link.close()
+            raise
+        previous = NodeId(message.previous) if message.previous is not None else None
+        loaded = LoadedStage(home, message.epoch, previous, stage, next_link)
+        self._chain.loaded = loaded
+        if next_link is not None:
+            self._tasks.spawn(self._chain.watch(loaded, next_link))
+        seconds = time.perf_counter() - started
+        self._tell_memory()
+        return StageLoaded(
+            request=message.request,
+            seconds=seconds,
+            memory_bytes=stage.nbytes,
+            cache_tokens=stage.cache_tokens,
+        )
+
+    def _build(self, message: LoadStage) -> Stage:
+        """On the computing thread: read, check and convert the weights."""
+        config = ModelConfig.from_dict(message.config)
+        set_threads(self._threads_for(config))
+        last_report = 0.0
+
+        def progress(done: int, total: int) -> None:
+            self._check_wanted(message)
+            nonlocal last_report
+            now = time.monotonic()
+            if now - last_report >= PROGRESS_INTERVAL_S or done == total:
+                last_report = now
+                report = LoadProgress(epoch=message.epoch, done=done, total=total)
+                self._loop.call_soon_threadsafe(self._tell, report)
+
+        weights = stage_weights(message, self._device, progress, self._threads)
+        release(self._device)  # what reading and compiling took
+        used = weights.nbytes + working_bytes(config, message.context)
+
+        def budget(cached: int) -> int:
+            return self._lending.own(in_use=weights.nbytes + cached).memory_free - used
+
+        return Stage(
+            weights,
+            context=message.context,
+            cache_budget=max(0, budget(0)),
+            budget_now=budget,
+            epoch=message.epoch,
+        )
+
+    def _threads_for(self, config: ModelConfig) -> int | None:
+        """How many compute; to be set on the computing thread, whose own setting it is."""
+        parameters = sum(math.prod(shape) for shape in config.layer_tensors(0).values())
+        return 1 if parameters < SMALL_LAYER else self._threads
+
+    def _check_wanted(self, message: LoadStage) -> None:
+        if self._wanted != message.request:
+            raise EngineError("This load was given up.")
+
+    def _check_room(self, message: LoadStage) -> None:
+        """Refuse what would not fit, before anything is allocated: a planner may be wrong or lie."""
+        config = ModelConfig.from_dict(message.config)
+        footprint = stage_footprint(
+            config,
+            range(*message.layers),
+            embedding=message.embedding,
+            head=message.head,
+            scheme=message.scheme,
+            context=message.context,
+            cache=message.cache if self._device.type == "cpu" else "full",
+        )
+        free = usable_memory(self._lent().memory_free, self._device.type, message.scheme)
+        footprint.check(free, self._me.name, message.context)
+
+    async def _time(self, message: TimeStage) -> StageTimed:
+        loaded = self._chain.loaded
+        if loaded is None or loaded.epoch != message.epoch:
+            raise StaleEpochError("The stage to be measured is not loaded here any more.")
+        if message.position >= loaded.stage.context:
+            raise InvalidStepError(
+                f"The context has {loaded.stage.context} tokens: none is at {message.position}."
+            )
+        times = await self._compute.call(lambda: loaded.measure(message.position))
+        return StageTimed(request=message.request, times=times)
+
+    async def _unload(self, message: UnloadStage) -> StageUnloaded:
+        async with self._turn:
+            await self._drop()
+        self._tell_memory()
+        return StageUnloaded(request=message.request)
+
+    async def _drop(self) -> None:
+        loaded, self._chain.loaded = self._chain.loaded, None
+        if loaded is not None and loaded.next_link is not None:
+            loaded.next_link.close()
+        del loaded
+        # After the steps that still hold it. Also what a load that failed has left: a GPU's is kept by
+        # torch until then, and the next load would be refused for want of it.
+        await self._compute.call(lambda: release(self._device))
+
+    def _in_use(self) -> int:
+        """What the loaded stage would give back."""
+        return self._chain.loaded.stage.nbytes if self._chain.loaded is not None else 0
+
+    def _lent(self) -> DeviceInfo:
+        """What a plan may count on here: what is free, and what the loaded stage would give back."""
+        return self._lending.own(in_use=self._in_use())
+
+    def _all_lent(self) -> tuple[DeviceInfo, ...]:
+        return self._lending.all(in_use=self._in_use())
+
+    def _tell_memory(self) -> None:
+        self._tell(Memory(devices=self._all_lent()))
+
+    async def _report_memory(self) -> None:
+        last = self._all_lent()
+        while True:
+            await asyncio.sleep(MEMORY_INTERVAL_S)
+            now = self._all_lent()
+            if any(
+                abs(new.memory_free - old.memory_free) > MEMORY_STEP * new.memory_total
+                for new, old in zip(now, last, strict=True)
+            ):
+                last = now
+                self._tell(Memory(devices=now))
+
+
+def _claim_stdout() -> BinaryIO:
+    """The pipe to the node. What anything else prints goes to stderr, which is the log."""
+    pipe = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return pipe
+
+
+async def _serve(pipe: BinaryIO) -> None:
+    loop = asyncio.get_running_loop()
+    messages: asyncio.Queue[ToStage | None] = asyncio.Queue()
+    first = await asyncio.to_thread(read_frame, sys.stdin.buffer)
+    if first is None:
+        return
+    start = decode_to_stage(first)
+    assert isinstance(start, Start)
+
+    def read() -> None:
+        while (frame := read_frame(sys.stdin.buffer)) is not None:
+            loop.call_soon_threadsafe(messages.put_nowait, decode_to_stage(frame))
+        loop.call_soon_threadsafe(messages.put_nowait, None)
+
+    def write(frame: bytes) -> None:
+        pipe.write(frame)
+        pipe.flush()
+
+    server = StageServer(start, write)
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    await server.run(messages)
+
+
+def main() -> None:
+    """Serve one node until it is gone."""
+    faulthandler.enable()  # into the log, where in the code it was that a kernel crashed
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    pipe = _claim_stdout()
+    torch.set_grad_enabled(False)
+    asyncio.run(_serve(pipe))
+    os._exit(0)  # daemon threads may be inside torch, which does not like being torn down
+
+
+if __name__ == "__main__":
+    main()

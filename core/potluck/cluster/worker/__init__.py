@@ -1,0 +1,1 @@
+"""What this computer lends, to whom, and what it holds for them."""

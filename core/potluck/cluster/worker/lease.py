@@ -1,0 +1,80 @@
+"""What a worker does for a home: stages of one plan, at most one on each device."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Protocol
+
+from potluck.ids import Digest, HomeId, NodeId
+from potluck.store.chunks import Missing
+from potluck.store.progress import TransferProgress
+from potluck.wire.messages import Assign, DeviceId, Message, NodeInfo, TensorInfo
+from potluck.wire.operations import Role
+
+
+class MasterLink(Protocol):
+    """What a worker needs of a control connection."""
+
+    @property
+    def peer(self) -> NodeInfo: ...
+    @property
+    def peer_role(self) -> Role: ...
+    @property
+    def home(self) -> HomeId: ...
+    async def send(self, message: Message) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LeasedStage:
+    """The part of one device."""
+
+    assign: Assign
+    tensors: Mapping[Digest, TensorInfo]
+    missing: Sequence[Missing]  # that this stage is sent; what two need is one's
+    progress: float | None = None  # of loading
+    is_loaded: bool = False
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Lease:
+    """The stages, and whose they are."""
+
+    home: HomeId
+    master: NodeId
+    master_name: str
+    epoch: int
+    link: MasterLink | None
+    stages: dict[DeviceId, LeasedStage] = field(default_factory=dict)
+    transfer: TransferProgress | None = None  # of the weights
+    release: asyncio.TimerHandle | None = None
+
+    @property
+    def is_loaded(self) -> bool:
+        return all(stage.is_loaded for stage in self.stages.values())
+
+    @property
+    def awaits_weights(self) -> bool:
+        return any(stage.missing and not stage.is_loaded for stage in self.stages.values())
+
+    @property
+    def progress(self) -> float:
+        """Of loading."""
+        return fmean(
+            1.0 if stage.is_loaded else stage.progress or 0.0 for stage in self.stages.values()
+        )
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        """From the first that is here to behind the last."""
+        starts, stops = zip(*(stage.assign.layers for stage in self.stages.values()), strict=True)
+        return min(starts), max(stops)
+
+    def awaited(self, *, besides: DeviceId | None = None) -> dict[Digest, int]:
+        """What is still to be sent, with its size; all of it or that of the other devices."""
+        return {
+            tensor.digest: tensor.nbytes
+            for device, stage in self.stages.items()
+            if device != besides
+            for tensor in stage.missing
+        }

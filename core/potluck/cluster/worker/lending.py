@@ -1,0 +1,99 @@
+"""What this computer lends: what its owner has set for good, or for as long as somebody holds the lease."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from potluck.api.backend import Holder
+from potluck.api.schema import RoleRequest
+from potluck.cluster.activity import Activity
+from potluck.cluster.processes.devices import StageProcesses
+from potluck.cluster.tasks import TaskSet
+from potluck.cluster.worker.worker import Worker
+from potluck.errors import UsageError
+from potluck.settings import Settings, save_settings
+
+
+class Lending:
+    """Keeps the worker and the processes to the settings in force.
+
+    Args:
+        saved: as they stand in `file`; the processes were made with them.
+        forget_profiles: what was measured of this computer's devices is not so any more.
+    """
+
+    def __init__(
+        self,
+        saved: Settings,
+        file: Path,
+        *,
+        activity: Activity,
+        worker: Worker,
+        processes: StageProcesses,
+        forget_profiles: Callable[[], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self.settings = saved  # in force now: a lease that somebody holds is not saved
+        self._saved = saved
+        self._file = file
+        self._activity = activity
+        self._worker = worker
+        self._processes = processes
+        self._forget_profiles = forget_profiles
+        self._changed = changed
+        self._tasks = TaskSet()
+        worker.is_lending, worker.is_paused = saved.worker, saved.paused
+
+    def set_role(self, request: RoleRequest) -> None:
+        """Do as the owner says.
+
+        Raises:
+            UsageError: the lease is for as long as it is held, and nobody holds it.
+        """
+        before = self.settings if request.while_held else self._saved
+        limit = before.memory_limit if request.memory is None else request.memory or None
+        threads = before.threads if request.threads is None else request.threads or None
+        paused = before.paused if request.paused is None else request.paused
+        settings = msgspec.structs.replace(
+            before, worker=request.worker, memory_limit=limit, threads=threads, paused=paused
+        )
+        if not request.while_held:
+            save_settings(self._file, settings)
+            self._saved = settings
+        elif not self._activity.is_held("worker"):
+            raise UsageError(
+                "Nobody holds this lease: there is no event stream with holder=worker."
+            )
+        self._lend(settings)
+
+    def let_go(self, holder: Holder) -> None:
+        """Whoever lent this computer for as long as it holds the node is gone."""
+        if holder == "worker" and self.settings is not self._saved:
+            self._lend(self._saved)
+
+    @contextmanager
+    def computing_with(self, threads: int | None) -> Generator[None, None, None]:
+        """Compute with so many threads for a while; what was measured with others is forgotten."""
+        if threads in (None, self.settings.threads):
+            yield
+            return
+        try:
+            self._processes.compute_with(threads)
+            self._forget_profiles()
+            yield
+        finally:
+            self._processes.compute_with(self.settings.threads)
+            self._forget_profiles()
+
+    def _lend(self, settings: Settings) -> None:
+        self.settings = settings
+        self._worker.is_lending = settings.worker
+        self._worker.is_paused = settings.paused
+        self._processes.lend(settings.memory_limit)
+        self._processes.compute_with(settings.threads)
+        if settings.paused or not settings.worker:
+            self._tasks.spawn(self._worker.release())
+        self._activity.use()
+        self._changed()

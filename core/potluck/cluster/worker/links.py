@@ -1,0 +1,190 @@
+"""The connections that other computers of a home make to this one: control, weights, measuring."""
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from potluck.cluster.tasks import TaskSet
+from potluck.cluster.worker.worker import Worker
+from potluck.errors import NotAllowedError, PeerLostError, PotluckError, UnreachableError
+from potluck.ids import HomeId, NodeId, short
+from potluck.net.control_link import ControlLink
+from potluck.net.identity import Identity
+from potluck.net.link import Link
+from potluck.net.measure import measure
+from potluck.net.transport import dial
+from potluck.wire.measuring_messages import LinkMeasured, MeasureLink
+from potluck.wire.messages import (
+    DeviceInfo,
+    Message,
+    NodeInfo,
+    Revoked,
+    Status,
+)
+
+logger = logging.getLogger(__name__)
+
+DIAL_TIMEOUT_S = 8.0
+MEASURE_TIMEOUT_S = 12.0  # less than the asking master waits
+IDLE_S = 30.0  # of a weights link that nothing is awaited on; measuring takes less
+STATUS_INTERVAL_S = 0.5  # at most so often
+
+
+class WorkerLinks:
+    """Serves what masters dial, and keeps them told of what this computer lends.
+
+    Args:
+        removed: told when a home's master removed this computer.
+        changed: told when a face should look again; it comes back as `announce`.
+    """
+
+    def __init__(
+        self,
+        *,
+        worker: Worker,
+        identity: Identity,
+        me: Callable[[], NodeInfo],
+        devices: Callable[[], tuple[DeviceInfo, ...]],
+        removed: Callable[[HomeId], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._worker = worker
+        self._identity = identity
+        self._me = me
+        self._devices = devices
+        self._removed = removed
+        self._changed = changed
+        self._masters: dict[Link, Status | None] = {}  # what each was told last
+        self._status_due: asyncio.TimerHandle | None = None
+        self._tasks = TaskSet()
+
+    def master_names(self) -> tuple[str, ...]:
+        """Whom this computer helps now: masters that are connected, and who borrowed it."""
+        lease = self._worker.lease
+        names = [link.peer.name for link in self._masters]
+        return tuple(dict.fromkeys([*names, *([lease.master_name] if lease is not None else [])]))
+
+    async def serve(self, link: Link) -> None:
+        """One connection, until it ends."""
+        try:
+            match link.purpose:
+                case "control":
+                    await self._serve_control(link)
+                case "weights":
+                    await self._serve_weights(link)
+                case "activations":
+                    raise NotAllowedError("Activations go to a stage's own port.")
+        except PeerLostError as error:
+            logger.debug("%s link ended peer=%s: %s", link.purpose, link.peer.name, error)
+        except PotluckError as error:
+            logger.info("%s link failed peer=%s: %s", link.purpose, link.peer.name, error)
+
+    async def _serve_control(self, link: Link) -> None:
+        if link.peer_role != "master":
+            raise NotAllowedError("Only a home's main computer controls others.")
+        self._masters[link] = None
+        self._worker.master_came(link)
+        self._changed()
+        try:
+            await ControlLink(link).run(lambda message, _: self._handle(link, message))
+        finally:
+            del self._masters[link]
+            self._worker.master_left(link)
+            self._changed()
+
+    async def _handle(self, link: Link, message: Message) -> Message | None:
+        match message:
+            case Revoked():
+                self._revoked(link, message)
+                return None
+            case MeasureLink():
+                return await self._measure(link, message)
+            case Status():
+                return None
+            case _:
+                return await self._worker.handle(link, message)
+
+    def _revoked(self, link: Link, message: Revoked) -> None:
+        if self._identity.node_id in message.node_ids:
+            self._removed(link.home)
+            return
+        self._identity.set_revoked(link.home, map(NodeId, message.node_ids))
+
+    async def _measure(self, link: Link, message: MeasureLink) -> LinkMeasured:
+        """Measure the way to another member. What fails, fails with one sentence for all reasons.
+
+        A master may have its workers dial each other, not look around in their networks.
+        """
+        if link.peer_role != "master" or not self._worker.is_lending:
+            raise NotAllowedError("This computer measures for a master that it lends itself to.")
+        try:
+            return await self._measure_to(link.home, message)
+        except (PotluckError, TimeoutError, ValueError) as error:
+            logger.info("no way to %s: %s", short(message.node_id), error)
+            raise UnreachableError("That computer cannot be reached from here.") from None
+
+    async def _measure_to(self, home: HomeId, message: MeasureLink) -> LinkMeasured:
+        for address in message.addresses:
+            ipaddress.ip_address(address.host.partition("%")[0])  # no names: ValueError
+        other = await dial(
+            message.addresses,
+            self._identity,
+            home=home,
+            peer=NodeId(message.node_id),
+            purpose="weights",
+            me=self._me(),
+            timeout_s=DIAL_TIMEOUT_S,
+        )
+        try:
+            async with asyncio.timeout(MEASURE_TIMEOUT_S):
+                quality = await measure(other)
+        finally:
+            other.close()
+        return LinkMeasured(
+            rtt_ms=1000 * quality.rtt_s,
+            rtt_p95_ms=1000 * quality.rtt_p95_s,
+            bytes_per_s=quality.bytes_per_s,
+            address=other.remote,
+        )
+
+    async def _serve_weights(self, link: Link) -> None:
+        lease = self._worker.lease
+        is_lender = lease is not None and lease.home == link.home and lease.awaits_weights
+        if link.peer_role == "master" and is_lender:
+            await self._worker.receive_weights(link.home, link)
+        async with asyncio.timeout(IDLE_S):
+            await link.receive()  # a link answers measurements by itself, until its end
+
+    # --- status
+
+    def announce(self) -> None:
+        """Tell the masters what is lent now, unless they know; not more often than makes sense."""
+        if self._status_due is None:
+            loop = asyncio.get_running_loop()
+            self._status_due = loop.call_later(STATUS_INTERVAL_S, self._announce_now)
+        for link, told in self._masters.items():
+            if told is None:
+                self._tell(link)
+
+    def _announce_now(self) -> None:
+        self._status_due = None
+        for link in self._masters:
+            self._tell(link)
+
+    def _tell(self, link: Link) -> None:
+        worker, lease = self._worker, self._worker.lease
+        is_others = lease is not None and lease.home != link.home and lease.link is not None
+        status = Status(
+            devices=self._devices(),
+            paused=worker.is_paused or not worker.is_lending,
+            lent_to=lease.master_name if lease is not None and is_others else None,
+        )
+        if status != self._masters[link]:
+            self._masters[link] = status
+            self._tasks.spawn(self._send(link, status))
+
+    async def _send(self, link: Link, status: Status) -> None:
+        with suppress(PotluckError):  # the end of the link is noticed where it is served
+            await link.send(status)

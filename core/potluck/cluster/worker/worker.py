@@ -1,0 +1,364 @@
+"""A node that lends itself: answers a master's control messages and takes in its weights.
+
+The devices go to one home at a time, all together, first come, first served. A lease outlives its master's
+connection for a while, so that a master that comes back finds its layers; another home that asks in
+the meantime gets them. Only certificates of role master may ask for anything.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+
+from potluck.cluster.processes.handle import StageHandle
+from potluck.cluster.processes.messages import LoadProgress, LoadStage, TensorFile
+from potluck.cluster.tasks import TaskSet
+from potluck.cluster.worker.lease import Lease, LeasedStage, MasterLink
+from potluck.errors import (
+    BrokenModelError,
+    BusyError,
+    IntegrityError,
+    NotAllowedError,
+    PotluckError,
+    RemoteProtocolError,
+    StaleEpochError,
+)
+from potluck.ids import Digest, HomeId, NodeId
+from potluck.model.config import ModelConfig
+from potluck.model.stored import find_stored
+from potluck.store.chunks import ChunkStore, Missing
+from potluck.store.fetch import WeightsLink, receive_tensors
+from potluck.store.progress import TransferProgress
+from potluck.wire.measuring_messages import (
+    MeasureStage,
+    Profile,
+    Profiled,
+    StageMeasured,
+)
+from potluck.wire.messages import (
+    Assign,
+    DeviceId,
+    Load,
+    Loaded,
+    Message,
+    Need,
+    NeedTensor,
+    StepFailed,
+    TensorInfo,
+    Unload,
+    Unloaded,
+    WarmingUp,
+)
+
+logger = logging.getLogger(__name__)
+
+KEEP_LOADED_S = 600.0  # without a master; then the memory goes back to this computer's owner
+
+
+class Worker:
+    """Lends this computer's stage processes and store."""
+
+    def __init__(
+        self,
+        *,
+        stage: Callable[[DeviceId | None], Awaitable[StageHandle]],
+        store: ChunkStore,
+        changed: Callable[[], None],
+        in_own_use: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Make a worker that does not lend yet.
+
+        Args:
+            stage: the stage process of a device, None being the best one; waits while it starts.
+            store: where the weights of other computers' models are kept.
+            changed: told when a face should look again.
+            in_own_use: whether this computer's own user has a model in a stage process.
+        """
+        self.is_lending = False
+        self.is_paused = False
+        self.lease: Lease | None = None
+        self._stage = stage
+        self._store = store
+        self._changed = changed
+        self._in_own_use = in_own_use
+        self._turn = asyncio.Lock()  # one assignment at a time
+        self._tasks = TaskSet()
+
+    async def handle(self, link: MasterLink, message: Message) -> Message:
+        """Answer one request of a master.
+
+        Raises:
+            NotAllowedError: the peer is no master of that home.
+            BusyError: paused, not lending, or lent to another home.
+            PotluckError: the request cannot be met; the link answers with it and lives on.
+        """
+        if link.peer_role != "master":
+            raise NotAllowedError("Only a home's main computer may ask this.")
+        match message:
+            case Profile():
+                self._check_free(link)
+                return await self._profile(message)
+            case Assign():
+                self._check_free(link)  # who is refused need not wait for who is served
+                async with self._turn:
+                    self._check_free(link)
+                    return await self._assign(link, message)
+            case Load():  # not in turn: several devices load at once
+                self._check_free(link)
+                return await self._load(link, message)
+            case MeasureStage():
+                return await self._measure(link, message)
+            case Unload():  # not in turn: it ends a load that is under way
+                lease = self.lease
+                if lease and (lease.home, lease.epoch) == (link.home, message.epoch):
+                    await self.release()
+                return Unloaded(epoch=message.epoch)
+            case _:
+                raise RemoteProtocolError(f"{type(message).__name__} is no request to a worker.")
+
+    def _check_free(self, link: MasterLink) -> None:
+        if not self.is_lending:
+            raise BusyError("This computer does not lend itself just now.")
+        if self.is_paused:
+            raise BusyError("This computer is paused by its owner.")
+        if self._in_own_use():
+            raise BusyError("This computer runs a model of its own just now.")
+        lease = self.lease
+        if lease is not None and lease.home != link.home and lease.link is not None:
+            raise BusyError(f"This computer is lent to {lease.master_name}.")
+
+    async def _profile(self, message: Profile) -> Profiled:
+        stage = await self._stage(message.device)
+        profile = await stage.profile(message.config, message.scheme, message.tokens, message.cache)
+        return Profiled(
+            device=profile.device,
+            decode_ms=profile.decode_ms,
+            prefill_ms=profile.prefill_ms,
+            head_ms=profile.head_ms,
+        )
+
+    async def _measure(self, link: MasterLink, message: MeasureStage) -> StageMeasured:
+        stage = await self._stage(message.device)
+        self._lent_stage(link, message.epoch, stage.devices[0].id)
+        times = await stage.measure(message.epoch, message.position)
+        return StageMeasured(epoch=message.epoch, times=times)
+
+    async def _assign(self, link: MasterLink, message: Assign) -> Need:
+        tensors = check_assignment(message)
+        handle = await self._stage(message.device)
+        device = handle.devices[0].id
+        lease = self.lease
+        if lease is not None and (lease.home, lease.epoch) != (link.home, message.epoch):
+            await self.release()
+            lease = None
+        self._store.pin(tensors)
+        try:
+            awaited = lease.awaited(besides=device) if lease is not None else {}
+            missing = await self._make_room(tensors, awaited)
+            self._check_free(link)  # its owner may have paused it meanwhile
+            if lease is not None and self.lease is not lease:
+                raise StaleEpochError("This plan was unloaded while it was being assigned.")
+        except BaseException:
+            self._store.unpin(tensors)
+            raise
+        if lease is None:
+            lease = self.lease = Lease(
+                home=link.home,
+                master=NodeId(link.peer.node_id),
+                master_name=link.peer.name,
+                epoch=message.epoch,
+                link=link,
+            )
+        if (before := lease.stages.get(device)) is not None:
+            self._store.unpin(before.tensors)  # assigned once more: what is missing has changed
+        lease.stages[device] = LeasedStage(assign=message, tensors=tensors, missing=missing)
+        self._changed()
+        return Need(
+            epoch=message.epoch,
+            tensors=tuple(NeedTensor(digest=m.digest, offset=m.offset) for m in missing),
+            activation_port=handle.activation_port,
+        )
+
+    async def _make_room(
+        self, tensors: Mapping[Digest, TensorInfo], awaited: Container[Digest]
+    ) -> Sequence[Missing]:
+        """What the store lacks, and has room for; what comes for another device is not counted."""
+        sizes = [(digest, info.nbytes) for digest, info in tensors.items()]
+        missing = [
+            tensor
+            for tensor in await asyncio.to_thread(self._store.missing, sizes)
+            if tensor.digest not in awaited
+        ]
+        await asyncio.to_thread(
+            self._store.free_for, sum(tensor.nbytes - tensor.offset for tensor in missing)
+        )
+        return missing
+
+    async def _load(self, link: MasterLink, message: Load) -> Loaded:
+        handle = await self._stage(message.device)
+        lent = self._lent_stage(link, message.epoch, handle.devices[0].id)
+        assign = lent.assign
+        files = tuple(
+            TensorFile(info=info, path=str(self._store.path(Digest(info.digest))), offset=0)
+            for info in assign.tensors
+        )
+        stage = LoadStage(
+            request=0,
+            home=link.home,
+            epoch=assign.epoch,
+            config=assign.config,
+            scheme=assign.scheme,
+            cache=assign.cache,
+            layers=assign.layers,
+            embedding=assign.embedding,
+            head=assign.head,
+            context=assign.context,
+            tensors=files,
+            next_hop=message.next_hop,
+            previous=message.previous,
+            seed=assign.seed,
+        )
+
+        def warming_up(progress: LoadProgress) -> None:
+            lent.progress = progress.done / max(progress.total, 1)
+            self._changed()
+            report = WarmingUp(epoch=assign.epoch, progress=lent.progress, device=message.device)
+            self._report(link, report)
+
+        try:
+            loaded = await handle.load(stage, warming_up)
+        except IntegrityError as error:
+            digest = error.data.get("digest")
+            if isinstance(digest, str):
+                self._store.discard(Digest(digest))  # the master sends it again
+            raise
+        lent.is_loaded, lent.progress = True, None
+        self._changed()
+        return Loaded(
+            epoch=assign.epoch,
+            seconds=loaded.seconds,
+            memory_bytes=loaded.memory_bytes,
+            cache_tokens=loaded.cache_tokens,
+        )
+
+    def _lent_stage(self, link: MasterLink, epoch: int, device: DeviceId) -> LeasedStage:
+        lease = self.lease
+        if lease is None or (lease.home, lease.epoch) != (link.home, epoch):
+            raise StaleEpochError("This computer has no assignment of that plan.")
+        if (stage := lease.stages.get(device)) is None:
+            raise StaleEpochError("That device has no assignment of this plan.")
+        return stage
+
+    async def receive_weights(self, home: HomeId, link: WeightsLink) -> None:
+        """Take in the tensors that the lease lacks; of several stages each may have a connection."""
+        lease = self.lease
+        if lease is None or lease.home != home:
+            raise NotAllowedError("This computer was assigned nothing.")
+
+        def progressed(progress: TransferProgress) -> None:
+            lease.transfer = progress
+            self._changed()
+
+        awaited = lease.awaited()
+        try:
+            await receive_tensors(link, self._store, awaited, progress=progressed)
+        finally:
+            arrived = await asyncio.to_thread(self._stored, awaited)
+            for stage in lease.stages.values():
+                stage.missing = [m for m in stage.missing if m.digest not in arrived]
+            lease.transfer = None
+            self._changed()
+
+    def _stored(self, sizes: Mapping[Digest, int]) -> set[Digest]:
+        return {digest for digest, nbytes in sizes.items() if self._store.has(digest, nbytes)}
+
+    def step_failed(self, failure: StepFailed) -> None:
+        """Tell the master; the chain may be what broke."""
+        if self.lease is not None and self.lease.link is not None:
+            self._report(self.lease.link, failure)
+
+    def _report(self, link: MasterLink, message: Message) -> None:
+        self._tasks.spawn(_send(link, message))
+
+    def master_came(self, link: MasterLink) -> None:
+        """A master is connected (again): its lease goes on."""
+        lease = self.lease
+        if lease is not None and lease.home == link.home:
+            lease.link = link
+            if lease.release is not None:
+                lease.release.cancel()
+
+    def master_left(self, link: MasterLink) -> None:
+        """Keep the layers for a while; it may come back."""
+        lease = self.lease
+        if lease is not None and lease.link is link:
+            lease.link = None
+            loop = asyncio.get_running_loop()
+            lease.release = loop.call_later(KEEP_LOADED_S, self._expire, lease)
+
+    def _expire(self, lease: Lease) -> None:
+        if self.lease is lease and lease.link is None:
+            self._tasks.spawn(self.release())
+
+    async def release(self) -> None:
+        """Give the memory back. Weights stay in the store."""
+        lease, self.lease = self.lease, None
+        if lease is None:
+            return
+        self._end(lease)
+        results = await asyncio.gather(*map(self._unload, lease.stages), return_exceptions=True)
+        self._changed()
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def _end(self, lease: Lease) -> None:
+        if lease.release is not None:
+            lease.release.cancel()
+        for stage in lease.stages.values():
+            self._store.unpin(stage.tensors)
+
+    async def _unload(self, device: DeviceId) -> None:
+        stage = await self._stage(device)
+        await stage.unload()
+
+    def stage_died(self, device: DeviceId) -> None:
+        """A stage process is gone, and its layers with it: the others' are of no use any more."""
+        lease = self.lease
+        if lease is None or device not in lease.stages:
+            return
+        self.lease = None
+        if lease.link is not None:
+            self._report(lease.link, Unloaded(epoch=lease.epoch, device=device))
+        self._end(lease)
+        for other in lease.stages.keys() - {device}:
+            self._tasks.spawn(self._unload(other))
+        self._changed()
+
+
+async def _send(link: MasterLink, message: Message) -> None:
+    try:
+        await link.send(message)
+    except PotluckError:
+        logger.debug("report is late, the master is gone op=%s", type(message).__name__)
+
+
+def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
+    """The tensors by digest, when they are exactly what the config says for these layers.
+
+    Raises:
+        ModelError: the config is of no known model, or the tensors are not its.
+    """
+    config = ModelConfig.from_dict(message.config)
+    start, stop = message.layers
+    if not 0 <= start < stop <= config.num_layers:
+        raise BrokenModelError(f"The model has {config.num_layers} layers, not {start} to {stop}.")
+    wanted = config.stage_tensors(
+        range(start, stop), embedding=message.embedding, head=message.head
+    )
+    if message.seed is not None:
+        wanted = {}  # the weights are made here
+    given = {info.name: info for info in message.tensors}
+    stored = find_stored(config, wanted, given, scheme=message.scheme, where="the assignment")
+    if sum(map(len, stored.values())) != len(message.tensors):
+        raise BrokenModelError("The tensors of the assignment are not those of its layers.")
+    return {Digest(info.digest): info for info in message.tensors}

@@ -1,0 +1,283 @@
+"""Answers from a chain that computes nothing, through a tokenizer whose tokens are bytes."""
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fake_chain import FakeChain
+from fake_cluster import run
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from potluck.api.backend import (
+    ChatPrompt,
+    ChatTurn,
+    Finished,
+    GenerationRequest,
+    Piece,
+    SamplingOptions,
+    Started,
+    TextPrompt,
+    TokenPrompt,
+)
+from potluck.cluster.driver import completion
+from potluck.cluster.driver.completion import LoadedModel, complete
+from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.pipeline import Pipeline
+from potluck.errors import PromptError
+from potluck.model.chat import ChatFormat
+from potluck.model.defaults import GenerationDefaults
+from potluck.wire.messages import Message, Result, Sampling, TokenLogprob
+
+EOS = 257
+BYTES = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory: pytest.TempPathFactory) -> ChatFormat:
+    folder: Path = tmp_path_factory.mktemp("tokenizer")
+    tokenizer = Tokenizer(models.BPE(vocab=BYTES, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    template = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
+    settings = {"eos_token": "</s>", "chat_template": template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return ChatFormat.load(folder)
+
+
+class Writer(FakeChain):
+    """A chain that answers with these token ids, one after the other."""
+
+    def __init__(self, script: Sequence[int], *, compute_ms: tuple[float, ...] = (1.0, 2.0)):
+        super().__init__()
+        self._script = list(script)
+        self._compute_ms = compute_ms
+
+    def say(self, message: Message) -> None:
+        if isinstance(message, Result) and message.token_id is not None and self._script:
+            chosen = self._script.pop(0)
+            message = msgspec.structs.replace(
+                message,
+                token_id=chosen,
+                logprob=-0.5,
+                top=(TokenLogprob(token_id=chosen, logprob=-0.5),),
+                compute_ms=self._compute_ms,
+            )
+        super().say(message)
+
+
+def ids(text: str) -> list[int]:
+    """As the tokenizer makes them: one for each byte."""
+    encoded = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(text)
+    return [BYTES[letter] for piece, _ in encoded for letter in piece]
+
+
+class Desk:
+    """A loaded whose model says what the test says."""
+
+    def __init__(self, chat: ChatFormat, script: Sequence[int], **writer: Any) -> None:
+        self.chain = Writer(script, **writer)
+        self.chat = chat
+
+    def run(
+        self, scenario: Callable[[LoadedModel], Coroutine[Any, Any, None]], **defaults: Any
+    ) -> None:
+        async def main() -> None:
+            pipeline = Pipeline(epoch=1, first=self.chain, last=self.chain, stages=2)
+            self.chain.report = pipeline.step_failed
+            running = asyncio.create_task(pipeline.run())
+            loaded = LoadedModel(
+                chat=self.chat,
+                defaults=GenerationDefaults(**defaults),
+                generator=Generator(pipeline, context=64),
+                stage_names=("Desk", "Laptop"),
+                vocab_size=258,
+            )
+            await scenario(loaded)
+            pipeline.shut()
+            running.cancel()
+            await asyncio.wait([running])
+
+        run(main())
+
+
+async def events_of(loaded: LoadedModel, request: GenerationRequest) -> list[Any]:
+    return [event async for event in complete(loaded, request)]
+
+
+def text_of(events: Sequence[Any]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Piece))
+
+
+def test_an_answer_begins_with_its_prompt_and_ends_with_what_it_took(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        request = GenerationRequest(prompt=TextPrompt("Hi"), max_tokens=5)
+        started, *pieces, finished = await events_of(loaded, request)
+
+        assert started == Started(prompt_token_ids=tuple(ids("Hi")), cached_tokens=0)
+        assert text_of(pieces) == "hello"
+        assert [t for p in pieces for t in p.token_ids] == ids("hello")
+        assert isinstance(finished, Finished)
+        assert finished.reason == "length"
+        assert finished.completion_tokens == 5
+        assert finished.timings.prefill_tokens == 2
+        assert [(s.node, s.compute_ms) for s in finished.timings.stages] == [
+            ("Desk", 1.0),
+            ("Laptop", 2.0),
+        ]
+        assert finished.timings.tokens_per_s > 0
+        assert finished.timings.hop_ms is not None
+
+    Desk(chat, ids("hello")).run(scenario)
+
+
+def test_the_models_end_ends_it(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        events = await events_of(loaded, GenerationRequest(prompt=TextPrompt("Hi"), max_tokens=9))
+        assert text_of(events) == "yes"
+        assert events[-1].reason == "stop"
+        assert events[-1].completion_tokens == 4
+
+    Desk(chat, [*ids("yes"), EOS]).run(scenario)
+
+
+def test_the_models_end_can_be_ignored(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        request = GenerationRequest(prompt=TextPrompt("Hi"), max_tokens=4, ignore_eos=True)
+        events = await events_of(loaded, request)
+        assert events[-1].reason == "length"
+        assert events[-1].completion_tokens == 4
+
+    Desk(chat, [*ids("a"), EOS, *ids("bc")]).run(scenario)
+
+
+def test_a_stop_string_is_not_shown_and_ends_it(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        request = GenerationRequest(prompt=TextPrompt("Hi"), max_tokens=20, stop=("END",))
+        events = await events_of(loaded, request)
+        assert text_of(events) == "the E"
+        assert events[-1].reason == "stop"
+
+    Desk(chat, ids("the EEND and more")).run(scenario)
+
+
+def test_what_looked_like_a_stop_string_is_shown_in_the_end(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        request = GenerationRequest(prompt=TextPrompt("Hi"), max_tokens=4, stop=("END",))
+        assert text_of(await events_of(loaded, request)) == "aEN"
+
+    Desk(chat, [*ids("aEN"), EOS]).run(scenario)
+
+
+def test_a_character_is_shown_when_it_is_whole(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        request = GenerationRequest(prompt=TextPrompt("Hi"), max_tokens=4)
+        events = await events_of(loaded, request)
+        assert [e.text for e in events if isinstance(e, Piece)] == ["", "", "", "🍲"]
+
+    Desk(chat, ids("🍲")).run(scenario)
+
+
+def test_a_chat_goes_through_the_models_template(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        turns = (ChatTurn(role="user", content="Hi"),)
+        events = await events_of(loaded, GenerationRequest(prompt=ChatPrompt(turns), max_tokens=1))
+        assert events[0].prompt_token_ids == tuple(ids("user:Hi;"))
+
+    Desk(chat, ids("x")).run(scenario)
+
+
+def test_token_ids_are_taken_as_they_are_and_must_be_the_models(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        request = GenerationRequest(prompt=TokenPrompt((5, 6)), max_tokens=1)
+        assert (await events_of(loaded, request))[0].prompt_token_ids == (5, 6)
+        for tokens in ((258,), ()):
+            with pytest.raises(PromptError):
+                await events_of(loaded, GenerationRequest(prompt=TokenPrompt(tokens)))
+
+    Desk(chat, ids("x")).run(scenario)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_a_sentence(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        smaller = dataclasses.replace(loaded, vocab_size=10)
+        with pytest.raises(PromptError, match="vocabulary has 10 tokens"):
+            await events_of(smaller, GenerationRequest(prompt=TextPrompt("Hi")))
+
+    Desk(chat, ids("x")).run(scenario)
+
+
+def test_log_probabilities_come_with_the_bytes_of_their_tokens(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        request = GenerationRequest(
+            prompt=TextPrompt("Hi"), max_tokens=1, sampling=SamplingOptions(logprobs=1)
+        )
+        piece = (await events_of(loaded, request))[1]
+        assert piece.logprobs[0].chosen.token == b"x"
+        assert piece.logprobs[0].chosen.logprob == -0.5
+        assert piece.logprobs[0].best[0].token_id == ids("x")[0]
+
+    Desk(chat, ids("x")).run(scenario)
+
+
+def test_what_is_not_asked_for_is_as_the_model_recommends(chat: ChatFormat) -> None:
+    desk = Desk(chat, ids("x"))
+
+    async def scenario(loaded: LoadedModel) -> None:
+        asked = SamplingOptions(temperature=0.0, seed=7)
+        await events_of(
+            loaded, GenerationRequest(prompt=TextPrompt("Hi"), max_tokens=1, sampling=asked)
+        )
+        assert desk.chain.forwards[-1].sampling == Sampling(
+            temperature=0.0, top_k=40, top_p=0.9, seed=7
+        )
+
+    desk.run(scenario, temperature=0.6, top_k=40, top_p=0.9)
+
+
+def test_without_any_word_the_defaults_are_openais_and_the_seed_is_new(chat: ChatFormat) -> None:
+    one = completion._sampling(SamplingOptions(), GenerationDefaults())
+    two = completion._sampling(SamplingOptions(), GenerationDefaults())
+    assert (one.temperature, one.top_p, one.top_k) == (1.0, 1.0, 0)
+    assert one.seed != two.seed
+
+
+def test_an_answer_without_limit_fills_the_context(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        request = GenerationRequest(prompt=TokenPrompt(tuple(range(60))))
+        assert (await events_of(loaded, request))[-1].completion_tokens == 4
+
+    Desk(chat, ids("abcdefgh")).run(scenario)
+
+
+def test_one_token_has_no_rate_and_no_hops(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        request = GenerationRequest(prompt=TextPrompt("Hi"), max_tokens=1)
+        timings = (await events_of(loaded, request))[-1].timings
+        assert (timings.tokens_per_s, timings.hop_ms, timings.stages) == (0.0, None, ())
+
+    Desk(chat, ids("x")).run(scenario)
+
+
+def test_steps_that_name_other_stages_are_not_counted(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        request = GenerationRequest(prompt=TextPrompt("Hi"), max_tokens=3)
+        assert (await events_of(loaded, request))[-1].timings.stages == ()
+
+    Desk(chat, ids("xyz"), compute_ms=(1.0,)).run(scenario)
+
+
+def test_closing_the_answer_frees_its_session(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        async with aclosing(complete(loaded, GenerationRequest(prompt=TextPrompt("Hi")))) as events:
+            await anext(events)
+        assert all(not session.busy for session in loaded.generator._sessions)
+
+    Desk(chat, ids("hello")).run(scenario)

@@ -1,0 +1,309 @@
+import asyncio
+from contextlib import aclosing
+
+import pytest
+from chain_answers import GREEDY, answer, expected, on_a_chain
+from fake_chain import FakeChain
+from fake_cluster import until
+
+from potluck.cluster.driver import generation
+from potluck.cluster.driver.generation import Generator, Usage
+from potluck.errors import EngineError, PeerLostError, PromptError
+
+
+def test_tokens_follow_from_everything_before_them() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        assert await answer(generator, [1, 2, 3], 5) == expected([1, 2, 3], 5)
+
+    on_a_chain(scenario)
+
+
+def test_a_long_prompt_goes_in_chunks_and_only_the_last_asks_for_a_token() -> None:
+    prompt = list(range(10))
+
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        assert await answer(generator, prompt, 1) == expected(prompt, 1)
+
+        assert [f.tensor.shape for f in chain.forwards] == [(4,), (4,), (2,)]
+        assert [f.sampling is not None for f in chain.forwards] == [False, False, True]
+        assert [f.prompt_end for f in chain.forwards] == [10, 10, None]
+
+    on_a_chain(scenario, chunk_tokens=4)
+
+
+def test_who_gives_up_waiting_lets_the_next_one_in() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        first = generator.tokens([1], GREEDY, limit=9, usage=Usage())
+        await anext(first)
+        usages = [Usage(), Usage()]
+        second, third = (
+            asyncio.create_task(answer(generator, [number], 1, usage))
+            for number, usage in enumerate(usages, 2)
+        )
+        await until(lambda: all(usage.prompt_tokens for usage in usages))  # both wait
+
+        await first.aclose()
+        second.cancel()  # whose turn it is
+
+        assert await third == expected([3], 1)
+
+    on_a_chain(scenario, max_sessions=1)
+
+
+def test_the_next_turn_sends_only_its_new_tokens() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        first = await answer(generator, [1, 2, 3], 4)
+        before = len(chain.forwards)
+        usage = Usage()
+        # The last token of an answer was chosen but never run.
+        prompt = [1, 2, 3, *first, 50, 51]
+        assert await answer(generator, prompt, 2, usage) == expected(prompt, 2)
+
+        assert usage.cached_tokens == 6
+        assert chain.forwards[before].position == 6
+        assert chain.forwards[before].tensor.shape == (3,)
+        assert len(chain.opened) == 1
+
+    on_a_chain(scenario)
+
+
+def test_what_a_computer_has_no_memory_for_is_refused_before_anything_runs() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        with pytest.raises(PromptError, match=r"12 tokens, and Laptop has memory .* of 10"):
+            await answer(generator, list(range(1, 13)), 5)
+        assert not chain.opened
+        assert len(await answer(generator, [1, 2, 3], 50)) == 7
+
+    on_a_chain(scenario, room=10)
+
+
+def test_an_edited_turn_trims_what_no_longer_holds() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        await answer(generator, [1, 2, 3, 4], 1)
+        assert await answer(generator, [1, 2, 3, 9], 2) == expected([1, 2, 3, 9], 2)
+
+    on_a_chain(scenario)
+
+
+def test_the_same_prompt_again_runs_its_last_token_again() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        one = await answer(generator, [1, 2, 3], 3)
+        assert await answer(generator, [1, 2, 3], 3) == one
+
+    on_a_chain(scenario)
+
+
+def test_another_conversation_does_not_displace_the_first() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        first = await answer(generator, [1, 2, 3, 4], 2)
+        await answer(generator, [20, 21, 22], 2)
+        usage = Usage()
+        await answer(generator, [1, 2, 3, 4, *first, 5], 1, usage)
+        assert usage.cached_tokens == 5
+
+    on_a_chain(scenario)
+
+
+def test_the_conversation_used_least_recently_makes_room() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        first = await answer(generator, [10, 11], 1)
+        await answer(generator, [20, 21], 1)
+        await answer(generator, [10, 11, *first, 12], 1)
+        await answer(generator, [30, 31], 1)
+        assert list(chain.caches) == [chain.opened[0], chain.opened[2]]
+
+    on_a_chain(scenario, max_sessions=2)
+
+
+def test_requests_at_once_wait_for_a_free_session() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        prompts = [[start, start + 1] for start in (10, 20, 30, 40, 50)]
+        answers = await asyncio.gather(*(answer(generator, prompt, 4) for prompt in prompts))
+        assert answers == [expected(prompt, 4) for prompt in prompts]
+
+    on_a_chain(scenario, max_sessions=2)
+
+
+def test_a_stage_that_lost_the_session_gets_it_again() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        stream = generator.tokens([1, 2, 3], GREEDY, limit=12, usage=Usage())
+        tokens = []
+        async for token in stream:
+            tokens.append(token.token_id)
+            if len(tokens) == 2:
+                chain.caches.clear()
+            if len(tokens) == 8:
+                del chain.caches[chain.opened[0]][2:]
+        assert tokens == expected([1, 2, 3], 12)
+        assert len(chain.opened) == 2
+        assert 2 in chain.trims  # of the stages that hold more than the one that asks
+        assert (
+            len(chain.forwards) <= 12 + 2 * 3
+        )  # once more each: where it failed, and where it began
+
+    on_a_chain(scenario)
+
+
+def test_conversations_that_do_not_fit_together_end_one_after_the_other() -> None:
+    prompts = [[number] * 8 for number in range(3)]
+
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        chain.room = 20  # each of them has 16 at its end
+        answers = await asyncio.gather(*(answer(generator, prompt, 8) for prompt in prompts))
+
+        assert answers == [expected(prompt, 8) for prompt in prompts]
+        assert chain.evictions <= 6  # each of them at most twice: under way, and when it has ended
+        assert not any(session.is_waiting for session in generator._sessions)
+
+    on_a_chain(scenario)
+
+
+def test_a_reader_that_stopped_reading_does_not_hold_up_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(generation, "_PATIENCE_S", 0.0)
+
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        stopped = generator.tokens([1, 2, 3], GREEDY, limit=20, usage=Usage())
+        async with aclosing(stopped):
+            await anext(stopped)
+            other = generator.tokens([4, 5, 6], GREEDY, limit=5, usage=Usage())
+            async with aclosing(other):
+                tokens = [(await anext(other)).token_id]
+                for cache in chain.caches.values():
+                    cache.clear()
+                tokens += [token.token_id async for token in other]
+
+        assert tokens == expected([4, 5, 6], 5)
+
+    on_a_chain(scenario)
+
+
+def test_what_earlier_stages_hold_already_is_trimmed_before_it_is_sent_again() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        stream = generator.tokens([1, 2, 3], GREEDY, limit=6, usage=Usage())
+        async with aclosing(stream):
+            first = await anext(stream)
+            await until(lambda: len(chain.forwards) == 3)
+            await anext(stream)
+            chain.caches.clear()
+            while not chain.trims:
+                await anext(stream)
+        assert chain.trims[0] >= 4
+        assert first.token_id == expected([1, 2, 3], 1)[0]
+
+    on_a_chain(scenario)
+
+
+def test_a_stage_that_always_forgets_is_an_error_and_not_a_loop() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        original = chain.send_nowait
+
+        def forget(message: object, payload: bytes = b"") -> None:
+            chain.caches.clear()
+            original(message, payload)  # type: ignore[arg-type]
+
+        chain.send_nowait = forget  # type: ignore[method-assign]
+        with pytest.raises(EngineError):
+            await answer(generator, [1, 2, 3], 2)
+
+    on_a_chain(scenario)
+
+
+def test_the_next_step_is_under_way_while_its_caller_looks_at_a_token() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        async with aclosing(generator.tokens([1, 2, 3], GREEDY, limit=50, usage=Usage())) as stream:
+            await anext(stream)
+            await until(lambda: len(chain.forwards) == 3)  # the prompt, its token, and the next
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert len(chain.forwards) == 3  # and no more, whoever reads slowly
+
+    on_a_chain(scenario)
+
+
+def test_nothing_follows_a_token_that_ends_the_answer() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        tokens = expected([1, 2, 3], 3)
+        stream = generator.tokens([1, 2, 3], GREEDY, limit=9, usage=Usage(), stops={tokens[2]})
+        async with aclosing(stream):
+            async for token in stream:
+                if token.token_id == tokens[2]:
+                    break
+        assert len(chain.forwards) == 3
+        assert chain.caches[chain.opened[0]] == [1, 2, 3, *tokens[:2]]
+
+    on_a_chain(scenario)
+
+
+def test_a_step_that_nobody_waited_for_is_not_sent_again() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        async with aclosing(generator.tokens([1, 2, 3], GREEDY, limit=50, usage=Usage())) as stream:
+            await anext(stream)
+            await until(lambda: len(chain.forwards) == 3)
+        usage = Usage()
+        prompt = [1, 2, 3, *expected([1, 2, 3], 2), 9]
+        assert await answer(generator, prompt, 2, usage) == expected(prompt, 2)
+        assert usage.cached_tokens == 5
+
+    on_a_chain(scenario)
+
+
+def test_closing_the_stream_leaves_the_session_usable() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        async with aclosing(generator.tokens([1, 2, 3], GREEDY, limit=50, usage=Usage())) as stream:
+            async for _ in stream:
+                break
+        assert await answer(generator, [1, 2, 3], 3) == expected([1, 2, 3], 3)
+
+    on_a_chain(scenario)
+
+
+def test_cancelling_in_the_middle_of_a_step_leaves_the_session_usable() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        chain.is_silent = True
+        task = asyncio.create_task(answer(generator, [1, 2, 3], 3))
+        await until(lambda: chain.forwards)
+        task.cancel()
+        await asyncio.wait([task])
+
+        chain.is_silent = False
+        assert await answer(generator, [1, 2, 3], 3) == expected([1, 2, 3], 3)
+
+    on_a_chain(scenario)
+
+
+def test_a_lost_computer_fails_the_answer_under_way_and_those_after() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        chain.is_silent = True
+        task = asyncio.create_task(answer(generator, [1, 2, 3], 3))
+        await until(lambda: chain.forwards)
+        chain.break_off()
+
+        with pytest.raises(PeerLostError, match="Laptop"):
+            await task
+        with pytest.raises(PeerLostError, match="Laptop"):
+            await answer(generator, [1, 2], 1)
+
+    on_a_chain(scenario)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "why"), [([], "empty"), (list(range(64)), "64 tokens and the context holds 64")]
+)
+def test_a_prompt_that_cannot_fit_is_refused_before_anything_runs(
+    prompt: list[int], why: str
+) -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        with pytest.raises(PromptError, match=why):
+            await answer(generator, prompt, 1)
+        assert not chain.forwards
+
+    on_a_chain(scenario)
+
+
+def test_an_answer_ends_where_the_context_does() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        assert len(await answer(generator, list(range(60)), 100)) == 4
+
+    on_a_chain(scenario)

@@ -1,0 +1,201 @@
+"""What a bench makes of what it measures; the computers are fake, the arithmetic is not."""
+
+import math
+
+import pytest
+from fake_cluster import FakeComputer, FakeComputers, run
+from model_folders import CONFIG
+
+from potluck.api.schema import BenchProgress, BenchRequest, BenchResult, PlanRequest
+from potluck.cluster.master.bench import PROMPT_DECODE, SHORT_PROMPT, TURN, Bench
+from potluck.cluster.master.master import Master
+from potluck.errors import PeerLostError, UsageError
+from potluck.ids import NodeId
+from potluck.store.registry import LocalModel
+
+TINY = {**CONFIG, "num_hidden_layers": 4}
+LINK_MS = 0.25
+
+
+class Home:
+    """A master with a desk that computes."""
+
+    def __init__(self) -> None:
+        self.desk = FakeComputer("Desk", 1, ms=2.0)
+        self.computers = FakeComputers(self.desk)
+        self.master = Master(
+            computers=self.computers,
+            open_model=_no_files,
+            resolve=lambda _: pytest.fail("a shape has no folder"),
+            changed=lambda: None,
+            shapes={"tiny": TINY},
+        )
+        self.asked: list[tuple[NodeId, NodeId, int]] = []
+
+    async def bench(self, request: BenchRequest) -> list[BenchProgress]:
+        await self.master.load(request.plan)
+        deployment, generator = await self.master.ready(request.plan)
+        bench = Bench(
+            deployment, generator, request, local=self.desk.node_id, link_ms=self._link_ms
+        )
+        return [progress async for progress in bench.run()]
+
+    def _link_ms(self, source: NodeId, target: NodeId, nbytes: int) -> float:
+        self.asked.append((source, target, nbytes))
+        return LINK_MS
+
+
+async def _no_files(*_: object) -> LocalModel:
+    pytest.fail("a shape has no files")
+
+
+def request_of(*, prompt: int = 20, tokens: int = 12, repeat: int = 3) -> BenchRequest:
+    plan = PlanRequest(shape="tiny", scheme="int8", context=64)
+    return BenchRequest(plan=plan, prompt=prompt, tokens=tokens, repeat=repeat)
+
+
+def result_of(progress: list[BenchProgress]) -> BenchResult:
+    assert progress[-1].state == "ready"
+    assert progress[-1].result is not None
+    return progress[-1].result
+
+
+def test_the_figures_agree_with_each_other() -> None:
+    async def main() -> None:
+        home = Home()
+        result = result_of(await home.bench(request_of()))
+
+        assert (result.shape, result.scheme) == ("tiny", "int8")
+        assert [(stage.node, stage.layers) for stage in result.stages] == [("Desk", (0, 4))]
+        assert result.weight_bytes == sum(stage.weight_bytes for stage in result.stages) == 1000
+        stage = result.stages[0]
+        assert stage.floor_ms == pytest.approx(1.0)  # 1000 bytes at a million a second
+        assert result.floor_tokens_per_s == pytest.approx(1000.0)
+        assert result.floor_fraction == pytest.approx(
+            result.decode_tokens_per_s / result.floor_tokens_per_s
+        )
+        assert result.decode_tokens_per_s == pytest.approx(1000 / result.token_ms)
+        assert result.hop_ms == pytest.approx(result.token_ms - stage.compute_ms, abs=0.5)
+        assert result.prefill_tokens_per_s > 0
+        assert result.prompt_decode_tokens_per_s > 0
+        deployment = home.master.deployment
+        assert deployment is not None
+        assert result.predicted_tokens_per_s == deployment.planned.plan.predicted_tokens_per_s
+
+    run(main())
+
+
+def test_a_layer_is_split_into_its_parts() -> None:
+    async def main() -> None:
+        result = result_of(await Home().bench(request_of()))
+
+        split = result.layer_ms  # 2 ms of four layers: three quarters, an eighth, and what is left
+        assert result.stages[0].layer_ms == split
+        assert (split.products, split.attention) == pytest.approx((0.375, 0.0625))
+        assert split.products + split.attention + split.rest == pytest.approx(0.5)
+
+    run(main())
+
+
+def test_the_links_are_those_on_the_way_of_a_token() -> None:
+    async def main() -> None:
+        home = Home()
+        result = result_of(await home.bench(request_of()))
+
+        assert [(source, target) for source, target, _ in home.asked] == [
+            (home.desk.node_id, home.desk.node_id)
+        ] * 2
+        assert result.link_ms == pytest.approx(2 * LINK_MS)
+
+    run(main())
+
+
+def test_tokens_and_measurements_are_taken_in_turns() -> None:
+    async def main() -> None:
+        home = Home()
+        request = request_of(tokens=TURN + 1, repeat=2)
+        progress = await home.bench(request)
+
+        assert home.desk.calls.count("measure") == 1 + 2 * 2
+        forwards = home.desk.chains[-1].forwards
+        turns = 2  # each begins with a step that is not counted
+        assert len(forwards) == 2 * (turns + request.tokens) + 2 * (1 + PROMPT_DECODE)
+        assert [p.state for p in progress] == ["measuring"] * 4 + ["ready"]
+        assert [p.fraction for p in progress] == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+    run(main())
+
+
+def test_every_prompt_is_computed_whole() -> None:
+    async def main() -> None:
+        home = Home()
+        request = request_of(repeat=4)
+        await home.bench(request)
+
+        firsts = [f.tensor.shape[0] for f in home.desk.chains[-1].forwards if f.position == 0]
+        assert firsts == [SHORT_PROMPT, request.prompt] * 4
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"prompt": 56}, "takes 65 tokens, .* holds 64.* smaller --prompt, .* 65 or more"),
+        ({"tokens": 43}, "takes 65 tokens, .* holds 64.* smaller --tokens, .* 65 or more"),
+    ],
+)
+def test_more_than_the_context_holds_is_refused_before_a_token(
+    words: dict[str, int], sentence: str
+) -> None:
+    async def main() -> None:
+        home = Home()
+        with pytest.raises(UsageError, match=sentence):
+            await home.bench(request_of(**words))
+        assert not home.desk.chains[-1].forwards
+        assert "measure" not in home.desk.calls
+
+    run(main())
+
+
+def test_all_that_the_context_holds_is_measured() -> None:
+    async def main() -> None:
+        home, request = Home(), request_of(prompt=55, tokens=42, repeat=1)
+        assert result_of(await home.bench(request)).prompt_decode_tokens_per_s > 0
+        turns = -(-request.tokens // TURN)
+        steps = turns + request.tokens + 1 + PROMPT_DECODE
+        assert len(home.desk.chains[-1].forwards) == steps
+
+    run(main())
+
+
+def test_a_computer_with_less_room_than_the_context_is_an_error_too() -> None:
+    async def main() -> None:
+        home = Home()
+        home.desk.cache_tokens = 24
+        with pytest.raises(UsageError, match="the context holds 24"):
+            await home.bench(request_of())
+
+    run(main())
+
+
+def test_a_computer_that_is_lost_ends_it() -> None:
+    async def main() -> None:
+        home = Home()
+        home.desk.errors["measure"] = [PeerLostError("gone")]
+        with pytest.raises(PeerLostError):
+            await home.bench(request_of())
+
+    run(main())
+
+
+def test_parts_that_took_longer_alone_leave_no_rest() -> None:
+    async def main() -> None:
+        home = Home()
+        home.desk.layers_ms = 0.1
+        result = result_of(await home.bench(request_of()))
+
+        assert result.layer_ms.rest == 0
+        assert math.isfinite(result.layer_ms.products)
+
+    run(main())

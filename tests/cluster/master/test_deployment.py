@@ -1,0 +1,284 @@
+import asyncio
+
+import pytest
+from fake_cluster import FakeComputer, devices, failing, run, until
+from fake_deployment import deployment_on, three
+
+from potluck.cluster.master.stage_deployment import STREAM_ATTEMPTS
+from potluck.errors import BusyError, EngineError, IntegrityError, PeerLostError, RemoteError
+from potluck.store.registry import LocalModel
+from potluck.wire.messages import Address
+
+
+def test_every_stage_gets_its_tensors_and_its_neighbour(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        pipeline = await deployment.start()
+
+        assert [a.layers for c in (desk, laptop, mac) for a in c.assigned] == [
+            (0, 1), (1, 3), (3, 4),
+        ]  # fmt: skip
+        assert desk.assigned[0].embedding
+        assert mac.assigned[0].head
+        wanted = model.config.stage_tensors(range(1, 3), embedding=False, head=False)
+        assert {info.name for info in laptop.assigned[0].tensors} == set(wanted)
+        hops = [c.next_hops[0] for c in (desk, laptop, mac)]
+        assert [hop and hop.node_id for hop in hops] == [laptop.node_id, mac.node_id, None]
+        assert hops[0] is not None
+        assert [a.port for a in hops[0].addresses] == [5000]
+        assert pipeline.stages == 3
+        assert [len(c.chains) for c in (desk, laptop, mac)] == [1, 0, 1]
+        assert desk.calls == ["assign", "load", "connect"]
+        await deployment.stop()
+
+    run(main())
+
+
+def test_two_stages_of_a_computer_talk_over_loopback(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, _ = three()
+        laptop.addresses = (Address(host="10.0.0.2", port=4002),)
+        laptop.devices = devices("cuda", "cpu")
+        deployment = await deployment_on(model, desk, laptop, layers=(1, 2, 1))
+        await deployment.start()
+
+        assert [a.device for a in laptop.assigned] == [d.id for d in laptop.devices]
+        assert [a.layers for a in laptop.assigned] == [(1, 3), (3, 4)]
+        hops = [hop and [a.host for a in hop.addresses] for hop in laptop.next_hops]
+        assert hops == [["127.0.0.1"], None]
+        assert desk.next_hops[0] is not None
+        assert [a.host for a in desk.next_hops[0].addresses] == ["10.0.0.2"]
+        assert laptop.previous == [desk.node_id, laptop.node_id]
+        names = ("Desk", "Laptop/cuda:0", "Laptop/cpu")
+        assert deployment.planned.stage_names == names
+        assert tuple(task.progress.name for task in deployment.tasks) == names
+        for task, sent in zip(deployment.tasks, (0, 10, 20), strict=True):
+            task.progress.sent = sent
+        assert deployment.streamed_bytes == {"Desk": 0, "Laptop": 30}
+        assert deployment.uses(laptop.node_id, laptop.devices[1].id)
+        assert not deployment.uses(desk.node_id, laptop.devices[0].id)
+        await deployment.stop()
+        assert laptop.calls.count("unload") == 1
+
+    run(main())
+
+
+def test_a_device_that_refuses_is_named(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, _ = three()
+        laptop.devices = devices("cuda", "cpu")
+        deployment = await deployment_on(model, desk, laptop, layers=(1, 2, 1))
+        laptop.errors["load"] = failing(EngineError("No memory."))
+        with pytest.raises(EngineError, match=r"^Laptop/cuda:0: No memory"):
+            await deployment.start()
+        await deployment.stop()
+
+    run(main())
+
+
+def test_one_computer_alone_has_one_connection(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, *_ = three()
+        deployment = await deployment_on(model, desk, layers=(4,))
+        await deployment.start()
+        assert len(desk.chains) == 1
+        await deployment.stop()
+        assert desk.chains[0].is_closed
+
+    run(main())
+
+
+def test_nothing_is_loaded_before_everything_is_sent(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        laptop.gates["send_weights"] = asyncio.Event()
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        starting = asyncio.create_task(deployment.start())
+        await until(lambda: mac.calls == ["assign", "send_weights"])
+
+        assert deployment.phase == "streaming"
+        assert "load" not in desk.calls
+        laptop.gates["send_weights"].set()
+        await starting
+        assert deployment.phase == "loading"
+        await deployment.stop()
+
+    run(main())
+
+
+def test_progress_goes_forward_from_nothing_to_all(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        seen: list[float] = []
+        deployment = await deployment_on(
+            model, desk, laptop, mac, layers=(1, 2, 1),
+            changed=lambda: seen.append(deployment.fraction),
+        )  # fmt: skip
+        await deployment.start()
+
+        assert seen == sorted(seen)
+        assert seen[-1] == pytest.approx(1.0)
+        sizes = {name: sum(t.nbytes for t in c.assigned[0].tensors)
+                 for name, c in (("Laptop", laptop), ("Mac", mac))}  # fmt: skip
+        assert deployment.streamed_bytes == {"Desk": 0, **sizes}
+        assert deployment.uses(laptop.node_id)
+        assert not deployment.uses(FakeComputer("Other", 9).node_id)
+        await deployment.stop()
+
+    run(main())
+
+
+def test_what_a_computer_has_is_not_sent(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        laptop.stores_weights = mac.stores_weights = True
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        await deployment.start()
+
+        assert "send_weights" not in laptop.calls + mac.calls
+        assert sum(deployment.streamed_bytes.values()) == 0
+        assert deployment.fraction == pytest.approx(1.0)
+        await deployment.stop()
+
+    run(main())
+
+
+def test_a_weights_link_that_breaks_is_made_again(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        laptop.errors["send_weights"] = failing(PeerLostError("broke"))
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        await deployment.start()
+
+        assert laptop.calls == ["assign", "send_weights"] * 2 + ["load"]
+        await deployment.stop()
+
+    run(main())
+
+
+def test_a_weights_link_that_always_breaks_is_an_error(
+    model: LocalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.cluster.master.stage_deployment.STREAM_PAUSE_S", 0.0)
+
+    async def main() -> None:
+        desk, laptop, mac = three()
+        laptop.errors["send_weights"] = failing(PeerLostError("broke"), STREAM_ATTEMPTS)
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+
+        with pytest.raises(PeerLostError, match="broke"):
+            await deployment.start()
+        assert "load" not in desk.calls + laptop.calls + mac.calls
+
+    run(main())
+
+
+def test_the_first_refusal_ends_the_others(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        laptop.gates["assign"] = asyncio.Event()  # never answers
+        mac.errors["assign"] = failing(BusyError("Mac is lent to Ana."))
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+
+        with pytest.raises(BusyError, match="Ana"):
+            await deployment.start()
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_remote", [True, False])
+def test_a_damaged_file_is_sent_again_and_loaded(model: LocalModel, is_remote: bool) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        remote = RemoteError("damaged")
+        remote.data = {"kind": "integrity"}
+        laptop.errors["load"] = failing(remote if is_remote else IntegrityError("damaged"))
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        await deployment.start()
+
+        assert laptop.calls == ["assign", "send_weights", "load", "assign", "load"]
+        await deployment.stop()
+
+    run(main())
+
+
+def test_any_other_refusal_to_load_is_an_error(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        refusal = RemoteError("no memory")
+        refusal.data = {"kind": "out_of_memory"}
+        laptop.errors["load"] = failing(refusal)
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+
+        with pytest.raises(RemoteError, match="no memory"):
+            await deployment.start()
+
+    run(main())
+
+
+def test_a_driver_that_reaches_one_end_only_lets_go_of_it(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        mac.errors["connect"] = failing(PeerLostError("gone"))
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+
+        with pytest.raises(PeerLostError):
+            await deployment.start()
+        assert desk.chains[0].is_closed
+
+    run(main())
+
+
+def test_a_computer_lost_on_the_way_fails_the_start_although_nobody_asks_it(
+    model: LocalModel,
+) -> None:
+    """The middle stage has no connection with the driver, so only its control link tells."""
+
+    async def main() -> None:
+        desk, laptop, mac = three()
+        mac.gates["load"] = asyncio.Event()
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        starting = asyncio.create_task(deployment.start())
+        await until(lambda: laptop.is_loaded and "load" in mac.calls)
+        deployment.fail(PeerLostError("Laptop stopped answering."))
+        mac.gates["load"].set()
+
+        with pytest.raises(PeerLostError, match="Laptop"):
+            await starting
+        assert all(chain.is_closed for chain in (*desk.chains, *mac.chains))
+
+    run(main())
+
+
+def test_stopping_frees_everyone_and_does_not_wait_for_the_lost(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        pipeline = await deployment.start()
+        laptop.errors["unload"] = failing(PeerLostError("gone"))
+        await deployment.stop()
+
+        assert not desk.is_loaded
+        assert not mac.is_loaded
+        assert pipeline.broken is not None
+        assert desk.chains[0].is_closed
+        assert mac.chains[0].is_closed
+
+    run(main())
+
+
+def test_stopping_before_the_start_is_done_is_fine(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        mac.gates["load"] = asyncio.Event()
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        starting = asyncio.create_task(deployment.start())
+        await until(lambda: "load" in mac.calls)
+        starting.cancel()
+        await asyncio.wait([starting])
+        await deployment.stop()
+
+        assert "unload" in mac.calls
+
+    run(main())

@@ -1,0 +1,115 @@
+"""Every pair of computers is measured, and known for as long as that holds."""
+
+from fake_cluster import FakeComputer, failing, run
+
+from potluck.cluster.master.measurements import FAILED_AGE_S, LINK_AGE_S, Measurements
+from potluck.errors import PeerLostError
+
+
+def test_every_pair_is_measured_and_again_when_it_is_old() -> None:
+    now = 0.0
+
+    async def main() -> None:
+        nonlocal now
+        measurements = Measurements(clock=lambda: now)
+        desk, laptop, mac = (FakeComputer(n, i) for i, n in enumerate(("Desk", "Laptop", "Mac")))
+
+        links = await measurements.links(desk, [laptop, mac])
+        assert set(links) == {
+            (desk.node_id, laptop.node_id),
+            (desk.node_id, mac.node_id),
+            (laptop.node_id, mac.node_id),
+        }
+        now += LINK_AGE_S / 2
+        await measurements.links(desk, [laptop, mac])
+        assert desk.calls == ["measure_link_to"] * 2
+        now += LINK_AGE_S
+        await measurements.links(desk, [laptop, mac])
+        assert desk.calls == ["measure_link_to"] * 4
+
+    run(main())
+
+
+def test_a_plan_measures_again_what_was_measured_while_a_computer_started() -> None:
+    async def main() -> None:
+        measurements, desk, laptop = (
+            Measurements(),
+            FakeComputer("Desk", 1),
+            FakeComputer("Laptop", 2),
+        )
+
+        assert await measurements.measure_in_passing(desk, laptop)
+        assert measurements.link(desk.node_id, laptop.node_id) is not None
+        assert await measurements.measure_in_passing(desk, laptop)
+        assert desk.calls.count("measure_link_to") == 1
+        for _ in range(2):
+            assert len(await measurements.links(desk, [laptop])) == 1
+            assert desk.calls.count("measure_link_to") == 2
+        assert await measurements.measure_in_passing(desk, laptop)
+        assert desk.calls.count("measure_link_to") == 2
+
+    run(main())
+
+
+def test_a_link_that_cannot_be_measured_in_passing_is_not_known() -> None:
+    async def main() -> None:
+        measurements, desk, laptop = (
+            Measurements(),
+            FakeComputer("Desk", 1),
+            FakeComputer("Laptop", 2),
+        )
+        desk.errors["measure_link_to"] = failing(PeerLostError("gone"))
+
+        assert not await measurements.measure_in_passing(desk, laptop)
+
+    run(main())
+
+
+def test_a_way_that_cannot_be_measured_is_left_out_and_tried_again() -> None:
+    async def main() -> None:
+        now = 1000.0
+        measurements = Measurements(clock=lambda: now)
+        desk, laptop = FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
+        desk.errors["measure_link_to"] = failing(PeerLostError("gone"))
+
+        assert await measurements.links(desk, [laptop]) == {}
+        assert await measurements.links(desk, [laptop]) == {}
+        assert desk.calls.count("measure_link_to") == 1  # it cost seconds, and would again
+        now += FAILED_AGE_S
+        assert len(await measurements.links(desk, [laptop])) == 1
+
+    run(main())
+
+
+def test_a_link_is_known_in_both_directions_until_an_end_leaves() -> None:
+    async def main() -> None:
+        measurements, desk, laptop = (
+            Measurements(),
+            FakeComputer("Desk", 1),
+            FakeComputer("Laptop", 2),
+        )
+        await measurements.links(desk, [laptop])
+
+        link = measurements.link(desk.node_id, laptop.node_id)
+        assert link is not None
+        assert measurements.link(laptop.node_id, desk.node_id) == link
+        measurements.forget(laptop.node_id)
+        assert measurements.link(desk.node_id, laptop.node_id) is None
+
+    run(main())
+
+
+def test_links_are_measured_anew_where_that_is_asked_for() -> None:
+    async def main() -> None:
+        measurements, desk, laptop = (
+            Measurements(),
+            FakeComputer("Desk", 1),
+            FakeComputer("Laptop", 2),
+        )
+
+        for anew in (False, False, True):
+            await measurements.links(desk, [laptop], anew=anew)
+
+        assert desk.calls == ["measure_link_to"] * 2
+
+    run(main())

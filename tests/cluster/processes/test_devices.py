@@ -1,0 +1,267 @@
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from fake_cluster import run, until
+
+from potluck.cluster.processes import devices as devices_module
+from potluck.cluster.processes import supervisor
+from potluck.cluster.processes.devices import StageProcesses
+from potluck.cluster.processes.messages import Start
+from potluck.cluster.processes.supervisor import RESTARTS
+from potluck.errors import EngineError, PotluckError, UsageError
+from potluck.wire.messages import DeviceId, DeviceInfo, NodeInfo
+
+ME = NodeInfo(node_id="ab" * 32, name="Desk", version="0", os="Linux", arch="x")
+GPU = DeviceInfo(kind="cuda", memory_total=24, memory_free=20)
+SECOND = DeviceInfo(kind="cuda", index=1, memory_total=24, memory_free=24)
+CPU = DeviceInfo(kind="cpu", memory_total=64, memory_free=50)
+ALL = (GPU, SECOND, CPU)
+
+
+class FakeHandle:
+    """A stage process that computes nothing; the best device's sees all of them."""
+
+    made: "list[FakeHandle]"
+    broken: DeviceId | None  # whose process does not start
+
+    def __init__(
+        self,
+        start: Start,
+        *,
+        log_path: Path,
+        on_devices: Callable[[], None],
+        on_exit: Callable[[PotluckError], None],
+        **_: object,
+    ) -> None:
+        self.devices: tuple[DeviceInfo, ...] = ()
+        self.begun = start
+        self.log_path = log_path
+        self.on_devices = on_devices
+        self.on_exit = on_exit
+        self.told: list[object] = []
+        self.threads: int | None = None
+        self.is_idle = False
+        self.is_stopped = False
+        FakeHandle.made.append(self)
+
+    async def start(self) -> None:
+        if FakeHandle.broken is not None and self.begun.device == FakeHandle.broken:
+            raise EngineError("no driver")
+        own = next((d for d in ALL if d.id == self.begun.device), None)
+        self.devices = ALL if own is None else (own,)
+
+    async def stop(self) -> None:
+        self.is_stopped = True
+
+    def lend(self, limit: int | None) -> None:
+        self.told.append(limit)
+
+    def compute_with(self, threads: int | None) -> None:
+        self.threads = threads
+
+    def trust_changed(self) -> None:
+        self.told.append("trust")
+
+
+class Desk:
+    """The processes of a computer with two GPUs, whose processes are fake."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *, broken: DeviceId | None = None) -> None:
+        FakeHandle.made, FakeHandle.broken = [], broken
+        patch.setattr(supervisor, "StageHandle", FakeHandle)
+        patch.setattr(supervisor, "PAUSE_S", 0.0)
+        self.died: list[DeviceId] = []
+        self.used: set[DeviceId] = set()
+        self.processes = StageProcesses(
+            identity_folder=Path("identity"),
+            me=lambda: ME,
+            log_folder=Path("logs"),
+            memory_limit=7,
+            cpus=(4,),
+            step_failed=lambda _: None,
+            died=lambda device, _: self.died.append(device),
+            changed=lambda: None,
+            is_used=lambda device: device in self.used,
+        )
+
+    async def __aenter__(self) -> StageProcesses:
+        self._running = asyncio.create_task(self.processes.run())
+        return self.processes
+
+    async def __aexit__(self, *_: object) -> None:
+        self._running.cancel()
+        await asyncio.wait([self._running])
+
+
+def test_only_the_best_devices_process_runs_until_another_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with Desk(monkeypatch) as processes:
+            best = await processes.handle()
+            assert await processes.handle(GPU.id) is best
+            assert processes.devices == ALL
+            assert len(FakeHandle.made) == 1
+
+            other = await processes.handle(CPU.id)
+            assert await processes.handle(CPU.id) is other
+            assert processes.running() == (best, other)
+        first, second = FakeHandle.made
+        assert (first.begun.device, first.begun.me.name) == (None, "Desk")
+        assert (second.begun.device, second.begun.me.name) == (CPU.id, "Desk/cpu")
+        assert (second.begun.memory_limit, second.begun.cpus) == (7, (4,))
+        assert first.log_path != second.log_path
+        assert first.is_stopped
+        assert second.is_stopped
+
+    run(main())
+
+
+def test_who_asks_for_a_device_before_anything_is_up_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with Desk(monkeypatch) as processes:
+            assert processes.devices == ()
+            handle = await processes.handle(SECOND.id)
+            assert handle.devices == (SECOND,)
+            assert await processes.handle(GPU.id) is FakeHandle.made[0]
+
+    run(main())
+
+
+def test_a_device_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with Desk(monkeypatch) as processes:
+            with pytest.raises(UsageError, match="no device cuda:2"):
+                await processes.handle(DeviceId(kind="cuda", index=2))
+
+    run(main())
+
+
+def test_what_a_device_lends_is_said_by_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with Desk(monkeypatch) as processes:
+            await processes.handle(SECOND.id)
+            less = msgspec.structs.replace(SECOND, memory_free=3)
+            FakeHandle.made[1].devices = (less,)
+            assert processes.devices == (GPU, less, CPU)
+
+    run(main())
+
+
+def test_a_process_that_dies_is_named_and_the_others_live_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        desk = Desk(monkeypatch)
+        async with desk as processes:
+            best = await processes.handle()
+            await processes.handle(CPU.id)
+            FakeHandle.made[1].on_exit(EngineError("died"))
+            assert desk.died == [CPU.id]
+            assert processes.devices == ALL
+            assert await processes.handle(CPU.id) is FakeHandle.made[2]
+
+            FakeHandle.made[0].on_exit(EngineError("died"))
+            assert desk.died == [CPU.id, GPU.id]
+            assert processes.devices == ALL  # it is being started again
+            assert await processes.handle() is not best
+
+    run(main())
+
+
+def test_a_device_whose_process_never_starts_is_no_device_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with Desk(monkeypatch, broken=SECOND.id) as processes:
+            with pytest.raises(EngineError, match="no driver"):
+                await processes.handle(SECOND.id)
+            assert len(FakeHandle.made) == RESTARTS + 2
+            assert processes.devices == (GPU, CPU)
+            assert await processes.handle(CPU.id)
+
+    run(main())
+
+
+def test_when_the_best_device_works_no_longer_the_next_one_is_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with Desk(monkeypatch) as processes:
+            for _ in range(RESTARTS + 1):
+                await processes.handle()
+                FakeHandle.made[-1].on_exit(EngineError("driver"))
+            await until(lambda: processes.devices == (SECOND, CPU))
+            with pytest.raises(EngineError, match="driver"):
+                await processes.handle(GPU.id)
+            assert (await processes.handle()).devices == (SECOND,)
+
+    run(main())
+
+
+def test_a_process_that_nobody_uses_ends_and_starts_again_on_demand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(devices_module, "CHECK_S", 0.0)
+    monkeypatch.setattr(devices_module, "UNUSED_S", 0.0)
+
+    async def main() -> None:
+        async with Desk(monkeypatch) as mine:
+            await mine.handle()
+            await mine.handle(CPU.id)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not FakeHandle.made[1].is_stopped
+            FakeHandle.made[1].is_idle = True
+            await until(lambda: FakeHandle.made[1].is_stopped)
+
+            assert not FakeHandle.made[0].is_stopped
+            assert mine.devices == ALL
+            assert await mine.handle(CPU.id) is FakeHandle.made[2]
+
+    run(main())
+
+
+def test_a_process_whose_stage_is_still_on_its_way_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its neighbour was told its port: another process would listen on another one."""
+    monkeypatch.setattr(devices_module, "CHECK_S", 0.0)
+    monkeypatch.setattr(devices_module, "UNUSED_S", 0.0)
+
+    async def main() -> None:
+        desk = Desk(monkeypatch)
+        async with desk as mine:
+            desk.used.add(CPU.id)
+            await mine.handle(CPU.id)
+            FakeHandle.made[1].is_idle = True
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not FakeHandle.made[1].is_stopped
+            desk.used.clear()
+            await until(lambda: FakeHandle.made[1].is_stopped)
+
+    run(main())
+
+
+def test_what_changes_is_told_to_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with Desk(monkeypatch) as processes:
+            await processes.handle(CPU.id)
+            processes.lend(99)
+            for handle in FakeHandle.made:
+                assert 99 in handle.told
+            processes.trust_changed()
+            for handle in FakeHandle.made:
+                assert handle.told[-1] == "trust"
+            processes.compute_with(3)
+            assert [handle.threads for handle in FakeHandle.made] == [3] * len(FakeHandle.made)
+            assert (await processes.handle(SECOND.id)).devices == (SECOND,)
+            assert FakeHandle.made[2].begun.memory_limit == 99
+
+    run(main())

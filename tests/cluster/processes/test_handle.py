@@ -1,0 +1,371 @@
+"""A stage process from its node's side. Those here are small programs that misbehave in one way each."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from fake_cluster import run, until
+
+from potluck.cluster.processes import handle
+from potluck.cluster.processes.handle import StageHandle
+from potluck.cluster.processes.messages import LoadStage, Start
+from potluck.errors import EngineError, IntegrityError, PotluckError
+from potluck.wire.messages import NodeInfo, StepFailed
+
+pytestmark = pytest.mark.slow
+
+ME = NodeInfo(node_id="ab" * 32, name="Desk", version="0", os="Linux", arch="x")
+LOAD = LoadStage(
+    request=0, home="", epoch=1, config={}, scheme="f32", layers=(0, 1), embedding=True,
+    head=True, context=8, tensors=(), next_hop=None,
+)  # fmt: skip
+
+# What every one of the programs begins with: the other end of the pipe, without torch.
+PRELUDE = """
+import sys, time
+from potluck.cluster.processes.messages import *
+from potluck.wire.messages import *
+DEVICE = DeviceInfo(kind="cpu", name="fake", memory_total=10, memory_free=5)
+def say(message):
+    sys.stdout.buffer.write(encode(message))
+    sys.stdout.buffer.flush()
+def hear():
+    frame = read_frame(sys.stdin.buffer)
+    if frame is None:
+        sys.exit(0)
+    return decode_to_stage(frame)
+hear()
+"""
+READY = "say(Ready(devices=(DEVICE,), activation_port=4711))\n"
+DEAF = "while True: hear()\n"
+
+
+class Process:
+    """A handle whose process runs this program."""
+
+    def __init__(self, folder: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.failures: list[StepFailed] = []
+        self.exits: list[PotluckError] = []
+        self.memory: list[int] = []
+        script = folder / "process.py"
+        script.write_text(PRELUDE + program)
+        start = asyncio.create_subprocess_exec
+
+        async def exec_script(
+            program: str, *_: str, **options: object
+        ) -> asyncio.subprocess.Process:
+            return await start(program, str(script), **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(handle.asyncio, "create_subprocess_exec", exec_script)
+        self.log = folder / "logs" / "engine.log"
+        self.previous_log = folder / "logs" / "engine.previous.log"
+        self.handle = StageHandle(
+            Start(identity_folder="", me=ME),
+            log_path=self.log,
+            on_step_failed=self.failures.append,
+            on_devices=lambda: self.memory.append(self.handle.devices[0].memory_free),
+            on_exit=self.exits.append,
+        )
+
+    async def __aenter__(self) -> "Process":
+        await self.handle.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.handle.stop()
+
+
+MakeProcess = Callable[[str], Process]
+
+
+@pytest.fixture
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeProcess:
+    return lambda program: Process(tmp_path, program, monkeypatch)
+
+
+def test_it_is_ready_when_it_has_said_so(process: MakeProcess) -> None:
+    async def main() -> None:
+        async with process(READY + DEAF) as running:
+            assert running.handle.activation_port == 4711
+            assert running.handle.devices[0].name == "fake"
+        assert running.exits == []  # it was asked to end
+
+    run(main())
+
+
+def test_one_that_dies_while_it_starts_is_an_error_that_names_the_log(
+    process: MakeProcess,
+) -> None:
+    async def main() -> None:
+        broken = process("sys.exit('no torch')")
+        with pytest.raises(EngineError, match=r"engine\.previous\.log"):
+            await broken.handle.start()
+        await broken.handle.stop()
+
+        assert broken.exits == []  # it was never up
+        assert "no torch" in broken.previous_log.read_text()
+
+    run(main())
+
+
+def test_the_log_of_one_that_died_outlives_the_start_of_the_next(process: MakeProcess) -> None:
+    async def main() -> None:
+        async with process(READY + "hear(); sys.exit('a bug')") as dying:
+            with pytest.raises(EngineError) as caught:
+                await dying.handle.profile({}, "f32", 8)
+        async with process("print('up', file=sys.stderr)\n" + READY + DEAF) as next_one:
+            assert str(next_one.previous_log) in caught.value.message
+            assert "a bug" in next_one.previous_log.read_text()
+            assert "up" in next_one.log.read_text()
+
+    run(main())
+
+
+def test_the_log_of_one_whose_node_was_lost_is_kept(process: MakeProcess) -> None:
+    async def main() -> None:
+        running = process(READY + DEAF)
+        running.log.parent.mkdir()
+        running.log.write_text("from before")
+        async with running:
+            assert running.previous_log.read_text() == "from before"
+
+    run(main())
+
+
+def test_one_that_never_gets_ready_is_given_up(
+    process: MakeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handle, "START_TIMEOUT_S", 0.01)
+
+    async def main() -> None:
+        slow = process(DEAF)
+        with pytest.raises(EngineError, match=r"did not start .*engine\.previous\.log"):
+            await slow.handle.start()
+        assert slow.handle._process is not None
+        assert slow.handle._process.returncode is not None
+
+    run(main())
+
+
+def test_a_program_that_is_not_there_is_an_error(
+    process: MakeProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
+
+    async def main() -> None:
+        missing = process(READY)
+        with pytest.raises(EngineError, match="cannot be started"):
+            await missing.handle.start()
+        await missing.handle.stop()
+
+    run(main())
+
+
+def test_one_that_does_not_end_when_asked_is_killed(
+    process: MakeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handle, "_STOP_TIMEOUT_S", 0.01)
+
+    async def main() -> None:
+        async with process(READY + "while True: time.sleep(60)") as stubborn:
+            pass
+        assert stubborn.handle._process is not None
+        assert stubborn.handle._process.returncode not in (None, 0)
+
+    run(main())
+
+
+def test_what_was_asked_of_one_that_dies_is_answered_with_an_error(process: MakeProcess) -> None:
+    async def main() -> None:
+        async with process(READY + "hear(); sys.exit(3)") as dying:
+            with pytest.raises(EngineError, match="status 3"):
+                await dying.handle.profile({}, "f32", 8)
+            await until(lambda: dying.exits)
+
+            assert len(dying.exits) == 1
+            with pytest.raises(EngineError, match="not running"):
+                await dying.handle.unload()
+
+    run(main())
+
+
+def test_a_load_of_one_that_dies_is_answered_with_an_error(process: MakeProcess) -> None:
+    program = "hear(); say(LoadProgress(epoch=1, done=1, total=2)); sys.exit(9)"
+
+    async def main() -> None:
+        async with process(READY + program) as dying:
+            seen: list[int] = []
+            with pytest.raises(EngineError, match="status 9"):
+                await dying.handle.load(LOAD, lambda progress: seen.append(progress.done))
+            assert seen == [1]
+
+    run(main())
+
+
+def test_one_that_speaks_nonsense_is_ended(process: MakeProcess) -> None:
+    async def main() -> None:
+        nonsense = r"""
+hear(); sys.stdout.buffer.write(b"\0\0\0\x04what"); sys.stdout.buffer.flush(); time.sleep(60)"""
+        async with process(READY + nonsense) as confused:
+            with pytest.raises(EngineError):
+                await confused.handle.profile({}, "f32", 8)
+            await until(lambda: confused.exits)
+
+    run(main())
+
+
+def test_one_that_announces_an_endless_message_is_ended(process: MakeProcess) -> None:
+    async def main() -> None:
+        endless = r"""
+hear(); sys.stdout.buffer.write(b"\xff" * 8); sys.stdout.buffer.flush(); time.sleep(60)"""
+        async with process(READY + endless) as confused:
+            with pytest.raises(EngineError):
+                await confused.handle.profile({}, "f32", 8)
+
+    run(main())
+
+
+def test_the_wrong_answer_is_an_error(process: MakeProcess) -> None:
+    async def main() -> None:
+        async with process(READY + "say(StageUnloaded(request=hear().request))\n" + DEAF) as odd:
+            with pytest.raises(EngineError, match="StageUnloaded"):
+                await odd.handle.profile({}, "f32", 8)
+
+    run(main())
+
+
+def test_a_refusal_is_the_error_that_it_was_there(process: MakeProcess) -> None:
+    refusal = """
+say(RequestFailed(request=hear().request, kind="integrity", message="Altered.",
+                  data={"digest": "abc"}))
+"""
+
+    async def main() -> None:
+        async with process(READY + refusal + DEAF) as refusing:
+            with pytest.raises(IntegrityError, match="Altered") as caught:
+                await refusing.handle.load(LOAD, lambda _: None)
+            assert caught.value.data == {"digest": "abc"}
+
+    run(main())
+
+
+def asking(call: str) -> Callable[[StageHandle], Awaitable[object]]:
+    calls: dict[str, Callable[[StageHandle], Awaitable[object]]] = {
+        "profile": lambda handle: handle.profile({}, "f32", 8),
+        "load": lambda handle: handle.load(LOAD, lambda _: None),
+        "unload": lambda handle: handle.unload(),
+    }
+    return calls[call]
+
+
+@pytest.mark.parametrize("call", ["profile", "load", "unload"])
+def test_silence_is_an_error_and_not_a_wait_for_ever(
+    process: MakeProcess, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    for name in ("PROFILE_TIMEOUT_S", "LOAD_SILENCE_S", "UNLOAD_TIMEOUT_S"):
+        monkeypatch.setattr(handle, name, 0.01)
+
+    async def main() -> None:
+        async with process(READY + DEAF) as silent:
+            with pytest.raises(EngineError, match="log is"):
+                await asking(call)(silent.handle)
+            assert not silent.handle._waiting.keys() - {0}
+
+    run(main())
+
+
+def test_a_late_word_after_a_load_was_given_up_does_no_harm(process: MakeProcess) -> None:
+    program = """
+say(LoadProgress(epoch=1, done=1, total=2))     # hear() below is the load
+hear()
+say(LoadProgress(epoch=1, done=1, total=2))
+assert isinstance(hear(), UnloadStage)
+say(LoadProgress(epoch=1, done=2, total=2))
+say(StageLoaded(request=1, seconds=0.1, memory_bytes=1, cache_tokens=64))
+say(StageUnloaded(request=hear().request))
+"""
+
+    async def main() -> None:
+        async with process(READY + program + DEAF) as running:
+            seen: list[int] = []
+            loading = asyncio.create_task(
+                running.handle.load(LOAD, lambda progress: seen.append(progress.done))
+            )
+            await until(lambda: seen)
+            loading.cancel()
+            await asyncio.wait([loading])
+            await running.handle.unload()
+
+            assert 2 not in seen
+            assert running.exits == []
+
+    run(main())
+
+
+def test_what_happens_by_itself_is_told(process: MakeProcess) -> None:
+    program = """
+less = DeviceInfo(kind="cpu", name="fake", memory_total=10, memory_free=1)
+say(Memory(devices=(less,)))
+say(StepFailed(epoch=1, session="s", step=2, kind="engine", message="No."))
+"""
+
+    async def main() -> None:
+        async with process(READY + program + DEAF) as running:
+            await until(lambda: running.failures)
+            assert running.memory == [1]
+            assert running.failures[0].message == "No."
+
+    run(main())
+
+
+def test_what_the_owner_says_reaches_it(process: MakeProcess) -> None:
+    program = """
+lend, trust = hear(), hear()
+assert lend == Lend(memory_limit=99) and trust == TrustChanged()
+say(StageUnloaded(request=hear().request))
+"""
+
+    async def main() -> None:
+        async with process(READY + program + DEAF) as running:
+            running.handle.lend(99)
+            running.handle.trust_changed()
+            await running.handle.unload()
+
+    run(main())
+
+
+def test_it_is_idle_when_it_holds_nothing_and_is_asked_nothing(process: MakeProcess) -> None:
+    program = """
+say(StageLoaded(request=hear().request, seconds=0.1, memory_bytes=1, cache_tokens=64))
+say(StageUnloaded(request=hear().request))
+"""
+
+    async def main() -> None:
+        async with process(READY + program + DEAF) as running:
+            assert running.handle.is_idle
+            loading = asyncio.create_task(running.handle.load(LOAD, lambda _: None))
+            await until(lambda: len(running.handle._waiting) > 1 or loading.done())
+            assert not running.handle.is_idle
+            await loading
+            assert not running.handle.is_idle
+            await running.handle.unload()
+            assert running.handle.is_idle
+
+    run(main())
+
+
+def test_one_of_several_devices_that_dies_is_named(process: MakeProcess) -> None:
+    two = """
+DEVICES = (DEVICE, DeviceInfo(kind="cpu", index=1, memory_total=10, memory_free=5))
+say(Ready(devices=DEVICES, activation_port=4711))
+hear()
+"""
+
+    async def main() -> None:
+        async with process(two) as dying:
+            with pytest.raises(EngineError, match="on Desk/cpu:0 stopped"):
+                await dying.handle.profile({}, "f32", 8)
+
+    run(main())

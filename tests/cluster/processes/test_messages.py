@@ -1,0 +1,122 @@
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from potluck.cluster.processes.messages import (
+    ComputeWith,
+    FromStage,
+    LayerProfiled,
+    Lend,
+    LoadProgress,
+    LoadStage,
+    Memory,
+    ProfileLayer,
+    Quantise,
+    Quantised,
+    Ready,
+    RequestFailed,
+    StageLoaded,
+    StageTimed,
+    StageUnloaded,
+    Start,
+    TensorFile,
+    TimeStage,
+    ToStage,
+    TrustChanged,
+    UnloadStage,
+    decode_from_stage,
+    decode_to_stage,
+    encode,
+    read_frame,
+)
+from potluck.wire.measuring_messages import StageTimes
+from potluck.wire.messages import (
+    Address,
+    DeviceInfo,
+    Hop,
+    NodeInfo,
+    StepFailed,
+    TensorInfo,
+)
+
+ME = NodeInfo(node_id="ab" * 32, name="Desk", version="0", os="Linux", arch="x")
+DEVICE = DeviceInfo(kind="cpu", memory_total=10, memory_free=5)
+TENSOR = TensorInfo(name="w", dtype="F32", shape=(2, 3), digest="cd" * 32, nbytes=24)
+TIMES = StageTimes(
+    weight_bytes=9,
+    read_bytes_per_s=1e9,
+    layers_ms=3.0,
+    products_ms=2.0,
+    attention_ms=0.5,
+    head_ms=0.0,
+)
+TO_STAGE: list[ToStage] = [
+    Start(identity_folder="/somewhere", me=ME, memory_limit=7),
+    Lend(memory_limit=None),
+    TrustChanged(),
+    ProfileLayer(request=1, config={"a": [1, {"b": None}]}, scheme="f32", tokens=128),
+    LoadStage(
+        request=2,
+        home="ef" * 32,
+        epoch=3,
+        config={},
+        scheme="bf16",
+        layers=(0, 4),
+        embedding=True,
+        head=False,
+        context=64,
+        tensors=(TensorFile(info=TENSOR, path="/model", offset=8),),
+        next_hop=Hop(node_id="ab" * 32, addresses=(Address(host="::1", port=1),)),
+    ),
+    UnloadStage(request=4),
+    ComputeWith(threads=2),
+    TimeStage(request=6, epoch=3, position=16),
+    Quantise(
+        request=5,
+        config={},
+        shape=(2, 3),
+        bits=4,
+        parts=(TensorFile(info=TENSOR, path="/model", offset=8),),
+        path="/packed",
+    ),
+]
+FROM_STAGE: list[FromStage] = [
+    Ready(devices=(DEVICE,), activation_port=5),
+    Memory(devices=(DEVICE,)),
+    LayerProfiled(request=1, device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0),
+    LoadProgress(epoch=1, done=2, total=3),
+    StageLoaded(request=2, seconds=0.5, memory_bytes=9, cache_tokens=64),
+    StageUnloaded(request=4),
+    StageTimed(request=6, times=TIMES),
+    Quantised(request=5, digest="ab" * 32, nbytes=7),
+    RequestFailed(request=2, kind="engine", message="No.", data={"digest": "x", "n": 1}),
+    StepFailed(epoch=1, session="s", step=2, kind="need_replay", message="No.", position=3),
+]
+
+
+@pytest.mark.parametrize("message", TO_STAGE, ids=lambda m: type(m).__name__)
+def test_what_the_node_says_arrives_as_it_was_said(message: ToStage) -> None:
+    frame = read_frame(io.BytesIO(encode(message)))
+    assert frame is not None
+    assert decode_to_stage(frame) == message
+
+
+@pytest.mark.parametrize("message", FROM_STAGE, ids=lambda m: type(m).__name__)
+def test_what_the_process_says_arrives_as_it_was_said(message: FromStage) -> None:
+    frame = read_frame(io.BytesIO(encode(message)))
+    assert frame is not None
+    assert decode_from_stage(frame) == message
+
+
+def test_frames_follow_one_another() -> None:
+    stream = io.BytesIO(b"".join(map(encode, TO_STAGE)))
+    read = [decode_to_stage(frame) for frame in iter(lambda: read_frame(stream), None)]
+    assert read == TO_STAGE
+
+
+@given(st.integers(min_value=0))
+def test_a_stream_that_ends_in_a_frame_is_the_end(cut: int) -> None:
+    whole = encode(TO_STAGE[0])
+    assert read_frame(io.BytesIO(whole[: cut % len(whole)])) is None

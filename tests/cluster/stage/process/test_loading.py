@@ -1,0 +1,228 @@
+"""What real stage processes load, refuse to load, and measure of what they loaded."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+import torch
+from fake_cluster import Run, until
+from model_folders import CONFIG, make_folder
+from stage_nodes import CHAT, Driver, StageNode, answer, reported, step
+
+from potluck.cluster.processes.messages import LoadStage, ProfileLayer, Start
+from potluck.cluster.stage import process
+from potluck.cluster.stage.process import StageServer
+from potluck.errors import (
+    EngineError,
+    IntegrityError,
+    InvalidStepError,
+    OutOfMemoryError,
+    PeerLostError,
+    PotluckError,
+    StaleEpochError,
+    UnreachableError,
+)
+from potluck.store.registry import LocalModel, open_model
+from potluck.wire.messages import Hop
+
+pytestmark = [pytest.mark.slow, pytest.mark.net]
+
+
+def test_a_load_says_how_far_it_is(desk: StageNode, model: LocalModel, run: Run) -> None:
+    async def main() -> None:
+        loaded, progress = await desk.load(desk.stage(model, range(4)))
+
+        assert loaded.memory_bytes >= model.manifest.nbytes
+        assert progress[-1].done == progress[-1].total == model.manifest.nbytes
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_a_file_that_was_altered_is_refused_by_its_digest(
+    desk: StageNode, tmp_path: Path, run: Run
+) -> None:
+    folder = make_folder(tmp_path / "model", config={**CONFIG, "num_hidden_layers": 1})
+    model = open_model(folder, cache_dir=tmp_path / "digests")
+    weights = folder / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+
+    async def main() -> None:
+        with pytest.raises(IntegrityError) as caught:
+            await desk.load(desk.stage(model, range(1)))
+        assert caught.value.data["digest"] in {entry.digest for entry in model.manifest.tensors}
+
+    run(main())
+
+
+def test_a_file_that_is_gone_is_an_error_and_the_process_lives_on(
+    desk: StageNode, model: LocalModel, tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        stage = desk.stage(model, range(4))
+        gone = tuple(
+            msgspec.structs.replace(file, path=str(tmp_path / "none")) for file in stage.tensors
+        )
+        with pytest.raises(PotluckError):
+            await desk.load(msgspec.structs.replace(stage, tensors=gone))
+        await desk.load(stage)
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_a_next_computer_that_cannot_be_reached_fails_the_load(
+    desk: StageNode, laptop: StageNode, model: LocalModel, run: Run
+) -> None:
+    async def main() -> None:
+        closed = Hop(
+            node_id=laptop.identity.node_id,
+            addresses=(msgspec.structs.replace(laptop.address, port=1),),
+        )
+        with pytest.raises(UnreachableError):
+            await desk.load(desk.stage(model, range(2), next_hop=closed))
+
+    run(main())
+
+
+def test_a_load_that_nobody_waits_for_any_more_is_undone(
+    desk: StageNode, model: LocalModel, run: Run
+) -> None:
+    async def main() -> None:
+        loading = asyncio.create_task(desk.load(desk.stage(model, range(4))))
+        await until(lambda: desk.handle._waiting)
+        loading.cancel()
+        await asyncio.wait([loading])
+        await desk.handle.unload()  # comes after it, since all come one after the other
+
+        async with Driver(desk, desk) as pipeline:
+            pipeline.open(CHAT)
+            waiting = asyncio.create_task(step(pipeline, 0, [1]))
+            await reported(desk, pipeline)
+            with pytest.raises(PeerLostError, match="gave its part back"):
+                await waiting
+
+    run(main())
+
+
+def test_of_two_loads_the_last_one_counts(desk: StageNode, model: LocalModel, run: Run) -> None:
+    async def main() -> None:
+        first = asyncio.create_task(desk.load(desk.stage(model, range(4), epoch=1)))
+        second = asyncio.create_task(desk.load(desk.stage(model, range(4), epoch=2)))
+        await asyncio.wait([first, second])
+
+        await second
+        async with Driver(desk, desk, epoch=2) as pipeline:
+            assert len(await answer(pipeline)) == 6
+        if error := first.exception():
+            assert isinstance(error, EngineError)
+        await desk.handle.unload()
+
+    run(main())
+
+
+def random_stage(node: StageNode, model: LocalModel, *, epoch: int = 1) -> LoadStage:
+    stage = node.stage(model, range(4), epoch=epoch)
+    return msgspec.structs.replace(stage, tensors=(), seed=7, scheme="int8")
+
+
+def test_random_weights_are_made_and_measured(desk: StageNode, model: LocalModel, run: Run) -> None:
+    async def main() -> None:
+        loaded, progress = await desk.load(random_stage(desk, model))
+        assert loaded.memory_bytes > 0
+        assert progress[-1].done == progress[-1].total > 0
+        async with Driver(desk, desk) as pipeline:
+            assert len(await answer(pipeline)) == 6
+            times = await desk.handle.measure(1, 16)
+            again = await desk.handle.measure(1, 16)
+            elsewhere = await desk.handle.measure(1, 8)
+            assert len(await answer(pipeline)) == 6  # its sessions are as they were
+
+        for each in (times, again, elsewhere):
+            assert each.weight_bytes == times.weight_bytes > 0
+            assert min(each.layers_ms, each.attention_ms, each.head_ms) > 0
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_random_weights_that_do_not_fit_are_refused_before_they_are_made(
+    desk: StageNode, model: LocalModel, run: Run
+) -> None:
+    async def main() -> None:
+        desk.handle.lend(1000)
+        with pytest.raises(OutOfMemoryError):
+            await desk.load(random_stage(desk, model))
+        desk.handle.lend(None)
+        await desk.load(random_stage(desk, model))
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_what_is_not_loaded_is_not_measured(desk: StageNode, model: LocalModel, run: Run) -> None:
+    async def main() -> None:
+        with pytest.raises(StaleEpochError):
+            await desk.handle.measure(1, 0)
+        await desk.load(random_stage(desk, model, epoch=2))
+        with pytest.raises(StaleEpochError):
+            await desk.handle.measure(1, 0)
+        with pytest.raises(InvalidStepError, match="64 tokens"):
+            await desk.handle.measure(2, 64)
+        assert (await desk.handle.measure(2, 63)).layers_ms > 0
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_a_load_begins_with_all_given_back_also_by_one_that_failed(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    """torch keeps a GPU's memory for itself, and what is free then is what the load may take."""
+
+    class SameThread:
+        async def call(self, function: Callable[[], object]) -> object:
+            return function()
+
+    released: list[torch.device] = []
+    monkeypatch.setattr(process, "release", released.append)
+    server = StageServer.__new__(StageServer)  # without a home, a node or links
+    server._chain = cast("Any", SimpleNamespace(loaded=None))
+    server._compute = cast("Any", SameThread())
+    server._device = torch.device("cuda", 0)
+
+    run(server._drop())
+
+    assert released == [torch.device("cuda", 0)]
+
+
+def test_a_profile_of_another_model_leaves_what_is_loaded_its_threads(
+    tmp_path: Path, run: Run
+) -> None:
+    """A plan of a small model, which one thread measures, must not slow down the large one in use."""
+
+    async def main() -> None:
+        node = StageNode("Desk", tmp_path)
+        server = StageServer(
+            Start(identity_folder=str(node.identity.folder), me=node.me, threads=2), lambda _: None
+        )
+        server._compute.start()
+        large = {**CONFIG, "hidden_size": 256, "intermediate_size": 2500}
+        stage = LoadStage(
+            request=0, home=node.home, epoch=1, config=large, scheme="int8", layers=(0, 1),
+            embedding=False, head=False, context=16, tensors=(), seed=0, next_hop=None,
+        )  # fmt: skip
+        await server._load(stage)
+        assert await server._compute.call(torch.get_num_threads) == 2
+
+        await server._profile(ProfileLayer(request=1, config=dict(CONFIG), scheme="int8", tokens=8))
+
+        assert await server._compute.call(torch.get_num_threads) == 2
+
+    run(main())

@@ -1,0 +1,282 @@
+"""Whose messages a stage takes, and where what follows goes. The rest is tested with real processes."""
+
+import asyncio
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+import torch
+from fake_cluster import run, until
+
+from potluck.cluster.stage import chain
+from potluck.cluster.stage.chain import LoadedStage, StageChain
+from potluck.cluster.stage.compute_thread import ComputeThread
+from potluck.engine.sampler import Choice
+from potluck.engine.stage import Output
+from potluck.errors import NeedReplayError, OutOfMemoryError, PeerLostError
+from potluck.ids import HomeId, NodeId
+from potluck.wire.messages import (
+    Attach,
+    Forward,
+    Message,
+    NodeInfo,
+    OpenSession,
+    Result,
+    StepFailed,
+    TensorHeader,
+)
+
+HOME = HomeId("home")
+STEP = Forward(
+    epoch=1, session="s", step=1, position=1, tensor=TensorHeader(dtype="I32", shape=(1,))
+)
+RESULT = Result(epoch=1, session="s", step=1, position=2, token_id=3)
+
+
+class FakeLink:
+    def __init__(
+        self,
+        *,
+        is_closed: bool = False,
+        is_revoked: bool = False,
+        home: HomeId = HOME,
+        role: str = "master",
+        node: str = "0",
+    ) -> None:
+        self.is_closed, self.is_revoked = is_closed, is_revoked
+        self.home, self.peer_role = home, role
+        self.peer = NodeInfo(node_id=node * 64, name="Desk", version="1", os="", arch="")
+        self.sent: list[Message] = []
+
+    def send_nowait(self, message: Message, payload: memoryview) -> None:
+        if self.is_closed:
+            raise PeerLostError("gone")
+        self.sent.append(message)
+
+
+class FakeStage:
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+        self.weights = SimpleNamespace(device=torch.device("cpu"))
+        self.error: Exception | None = None
+
+    def open(self, session: str, *, epoch: int) -> None:
+        if self.error is not None:
+            raise self.error
+        self.opened.append(session)
+
+    def forward(self, session: str, inputs: object, *, position: int, **_: object) -> Output:
+        if self.error is not None:
+            raise self.error
+        return Output(position=position + 1, choice=Choice(token_id=3))
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.deaths = 0
+        self.thread, self.failed = ComputeThread(self._die), list[StepFailed]()
+        self.stage = FakeStage()
+        self.chain = StageChain("Laptop", self.thread, self.failed.append)
+        self.loaded = LoadedStage(HOME, 1, None, cast("Any", self.stage), None)
+        self.chain.loaded = self.loaded
+
+    def _die(self) -> None:
+        self.deaths += 1
+
+    def receive(self, link: FakeLink, message: Message) -> None:
+        tokens = message.tensor.shape[0] if isinstance(message, Forward) else 1
+        self.chain._receive(cast("Any", link), message, memoryview(bytes(4 * tokens)))
+
+
+def test_results_that_are_held_go_to_the_driver_that_attaches() -> None:
+    async def main() -> None:
+        bench, link = Bench(), FakeLink()
+        bench.loaded.held.extend([RESULT, RESULT])
+        bench.receive(link, Attach(epoch=1))
+        assert link.sent == [RESULT, RESULT]
+        assert not bench.loaded.held
+        bench.thread.reactor.close()
+
+    run(main())
+
+
+def test_a_driver_that_is_gone_when_it_attaches_leaves_them_to_the_next() -> None:
+    async def main() -> None:
+        bench, link = Bench(), FakeLink()
+        bench.loaded.held.append(RESULT)
+        bench.receive(FakeLink(is_closed=True), Attach(epoch=1))
+        bench.receive(link, Attach(epoch=1))
+        assert link.sent == [RESULT]
+        bench.thread.reactor.close()
+
+    run(main())
+
+
+def test_what_a_removed_computer_had_sent_is_not_done() -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.receive(FakeLink(is_closed=True, is_revoked=True), OpenSession(epoch=1, session="a"))
+        bench.receive(FakeLink(), OpenSession(epoch=1, session="b"))
+        await asyncio.sleep(0)
+        assert bench.stage.opened == ["b"]
+        bench.thread.reactor.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("previous", "link", "opened"),
+    [
+        (None, FakeLink(), ["a"]),
+        (None, FakeLink(role="worker"), []),
+        (None, FakeLink(home=HomeId("another")), []),
+        ("1", FakeLink(role="worker", node="1"), ["a"]),
+        ("1", FakeLink(role="worker", node="2"), []),
+        ("1", FakeLink(home=HomeId("another"), node="1"), []),
+    ],
+    ids=["driver", "worker", "another home's driver", "neighbour", "worker apart", "of two homes"],
+)
+def test_steps_are_taken_of_the_one_before_and_of_nobody_else(
+    previous: str | None, link: FakeLink, opened: list[str]
+) -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.loaded.previous = None if previous is None else NodeId(previous * 64)
+        bench.receive(link, OpenSession(epoch=1, session="a"))
+        assert bench.stage.opened == opened
+        bench.thread.reactor.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("link", "epoch"),
+    [(FakeLink(role="worker"), 1), (FakeLink(home=HomeId("another")), 1), (FakeLink(), 2)],
+    ids=["a worker", "another home's master", "another plan's driver"],
+)
+def test_results_go_to_the_driver_of_this_plan_and_to_nobody_else(
+    link: FakeLink, epoch: int
+) -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.receive(link, Attach(epoch=epoch))
+        bench.receive(FakeLink(), STEP)
+        assert not link.sent
+        assert [result.step for result in bench.loaded.held] == [1]
+        bench.thread.reactor.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (OutOfMemoryError("No room."), "out_of_memory", "Laptop: No room."),
+        (RuntimeError("a bug"), "engine", "Laptop failed in a step: a bug"),
+        (NeedReplayError("Again.", position=0), "need_replay", "Again."),
+    ],
+)
+def test_a_step_that_fails_is_said_and_the_next_one_is_done(
+    error: Exception, kind: str, message: str
+) -> None:
+    async def main() -> None:
+        bench, link = Bench(), FakeLink()
+        bench.receive(link, Attach(epoch=1))
+        bench.stage.error = error
+        bench.receive(link, STEP)
+        await until(lambda: bench.failed)
+        bench.stage.error = None
+        bench.receive(link, STEP)
+
+        (failed,) = bench.failed
+        assert (failed.kind, failed.message) == (kind, message)
+        assert failed.position == (0 if kind == "need_replay" else None)
+        assert [type(sent) for sent in link.sent] == [Result]
+        bench.thread.reactor.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("chunks", "released"),
+    [
+        ([(2, 5), (2, 5), (1, None)], [False, False, True]),
+        ([(2, 4), (2, None)], [False, True]),
+        ([(2, None)], [True]),
+        ([(1, None)], [False]),
+    ],
+    ids=["a token is left", "two chunks", "one chunk", "nothing but a token"],
+)
+def test_what_a_prompt_was_computed_in_is_given_back_after_its_last_chunk(
+    monkeypatch: pytest.MonkeyPatch, chunks: list[tuple[int, int | None]], released: list[bool]
+) -> None:
+    given_back: list[torch.device] = []
+    monkeypatch.setattr(chain, "release_prompt", given_back.append)
+    seen: list[bool] = []
+
+    async def main() -> None:
+        bench, link = Bench(), FakeLink()
+        bench.loaded.driver = cast("Any", link)
+        bench.thread.start()
+
+        def take(tokens: int, prompt_end: int | None) -> None:
+            tensor, before = TensorHeader(dtype="I32", shape=(tokens,)), len(given_back)
+            message = msgspec.structs.replace(STEP, tensor=tensor, prompt_end=prompt_end)
+            bench.receive(link, message)
+            seen.append(len(given_back) > before)
+
+        for chunk in (*chunks, (1, None), (1, None)):  # and two tokens of the answer
+            bench.thread.reactor.put(partial(take, *chunk))
+        await until(lambda: len(seen) == len(chunks) + 2)
+        assert len(link.sent) == len(seen)
+
+    run(main())
+
+    assert seen == [*released, False, False]
+
+
+def test_a_next_computer_that_is_gone_is_named_for_the_step_that_it_lacks() -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.loaded.next_link = cast("Any", FakeLink(is_closed=True))
+        bench.receive(FakeLink(), STEP)
+        await until(lambda: bench.failed)
+        assert bench.failed[0].kind == "peer_lost"
+        assert bench.failed[0].message.startswith("Desk")
+        bench.thread.reactor.close()
+
+    run(main())
+
+
+def test_the_driver_is_sent_results_and_not_what_it_said_itself() -> None:
+    async def main() -> None:
+        bench, link = Bench(), FakeLink()
+        bench.receive(link, Attach(epoch=1))
+        bench.receive(link, OpenSession(epoch=1, session="a"))
+        assert not link.sent
+        bench.thread.reactor.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_process_whose_gpu_is_lost_ends_and_one_that_failed_in_a_step_does_not(
+    monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    def synchronize(_: torch.device) -> None:
+        if is_lost:
+            raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+
+    async def main() -> None:
+        bench = Bench()
+        bench.stage.weights.device = torch.device("cuda", 0)
+        bench.stage.error = RuntimeError("CUDA error: unspecified launch failure")
+        bench.receive(FakeLink(), OpenSession(session="s", epoch=1))
+        assert bench.deaths == int(is_lost)
+        bench.thread.reactor.close()
+
+    run(main())

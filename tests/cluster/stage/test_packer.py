@@ -1,0 +1,57 @@
+"""Several matrices at a time, each by a thread of its own."""
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from potluck.cluster.master.stage_tensors import tensor_info
+from potluck.cluster.processes.messages import Quantise, Quantised, TensorFile
+from potluck.cluster.stage.packer import Packer
+from potluck.errors import InvalidConfigError
+from potluck.store.registry import LocalModel
+
+
+def job(model: LocalModel, name: str, path: Path, bits: int = 4) -> Quantise:
+    (entry,) = model.manifest.stage([name])
+    source = model.sources[entry.digest]
+    file = TensorFile(info=tensor_info(entry), path=str(source.path), offset=source.offset)
+    return Quantise(
+        request=7,
+        config=dict(model.manifest.config),
+        shape=(entry.shape[0], entry.shape[1]),
+        bits=bits,
+        parts=(file,),
+        path=str(path),
+    )
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_answer_is_that_of_its_file(model: LocalModel, tmp_path: Path, threads: int) -> None:
+    names = [e.name for e in model.manifest.tensors if len(e.shape) == 2]
+    jobs = [
+        job(model, name, tmp_path / f"{name} {bits}", bits) for name in names for bits in (4, 5, 8)
+    ]
+
+    async def main() -> list[Quantised]:
+        quantiser = Packer(threads)
+        return await asyncio.gather(*map(quantiser.answer, jobs))
+
+    for asked, answer in zip(jobs, asyncio.run(main()), strict=True):
+        data = Path(asked.path).read_bytes()
+        assert answer.request == 7
+        assert answer.digest == hashlib.sha256(data).hexdigest()
+        assert answer.nbytes == len(data)
+
+
+def test_a_config_of_no_model_is_refused(model: LocalModel, tmp_path: Path) -> None:
+    good = job(model, "lm_head.weight", tmp_path / "packed")
+    bad = Quantise(
+        request=1, config={"model_type": "llama"}, shape=good.shape, bits=4, parts=good.parts,
+        path=good.path,
+    )  # fmt: skip
+
+    with pytest.raises(InvalidConfigError):
+        asyncio.run(Packer(1).answer(bad))
+    assert not (tmp_path / "packed").exists()

@@ -1,0 +1,157 @@
+"""Whom a worker serves: one home at a time, also while its master is away."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from fake_cluster import run, until
+from fake_engine import assign
+from worker_bench import ANAS_HOME, MY_HOME, Bench, FakeMaster
+
+from potluck.cluster.worker import worker as worker_module
+from potluck.errors import BusyError, NotAllowedError
+from potluck.store.chunks import ChunkStore
+from potluck.store.registry import LocalModel
+from potluck.wire.measuring_messages import Profile
+from potluck.wire.messages import Load, Unload
+
+
+def test_only_a_master_may_ask(bench: Bench, model: LocalModel) -> None:
+    async def main() -> None:
+        other = FakeMaster("Laptop", MY_HOME, role="worker")
+        for message in (
+            assign(model, 0, 2),
+            Unload(epoch=1),
+            Profile(config={}, scheme="f32", tokens=1),
+        ):
+            with pytest.raises(NotAllowedError):
+                await bench.worker.handle(other, message)
+
+    run(main())
+
+
+def test_one_that_does_not_lend_itself_says_so(bench: Bench, model: LocalModel) -> None:
+    async def main() -> None:
+        bench.worker.is_lending = False
+        with pytest.raises(BusyError, match="does not lend"):
+            await bench.need(assign(model, 0, 2))
+        bench.worker.is_lending, bench.worker.is_paused = True, True
+        with pytest.raises(BusyError, match="paused"):
+            await bench.worker.handle(bench.mine, Profile(config={}, scheme="f32", tokens=1))
+
+    run(main())
+
+
+def test_the_first_home_that_comes_is_served(bench: Bench, model: LocalModel) -> None:
+    async def main() -> None:
+        await bench.take(assign(model, 0, 2), model)
+        for message in (assign(model, 0, 2), Profile(config={}, scheme="f32", tokens=1)):
+            with pytest.raises(BusyError, match="lent to Desk"):
+                await bench.worker.handle(bench.ana, message)
+        with pytest.raises(BusyError, match="lent to Desk"):
+            await bench.worker.handle(bench.ana, Load(epoch=1, next_hop=None))
+        await bench.worker.handle(bench.ana, Unload(epoch=1))  # of what it does not have
+        assert bench.worker.lease is not None
+        await bench.worker.handle(bench.mine, Unload(epoch=1))
+        await bench.need(assign(model, 0, 2), bench.ana)
+        assert bench.worker.lease.master_name == "Ana's Mac"
+
+    run(main())
+
+
+def test_another_home_hears_at_once_that_the_first_one_loads(
+    bench: Bench, model: LocalModel
+) -> None:
+    async def main() -> None:
+        await bench.stream(await bench.need(assign(model, 0, 2)), model)
+        bench.stage.gate = asyncio.Event()
+        loading = asyncio.create_task(bench.load())
+        await until(lambda: bench.mine.sent)
+        with pytest.raises(BusyError, match="lent to Desk"):
+            await bench.need(assign(model, 0, 2), bench.ana)
+        bench.stage.gate.set()
+        await loading
+
+    run(main())
+
+
+def test_one_that_is_paused_in_the_middle_of_an_assignment_is_paused(
+    bench: Bench, model: LocalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        look = ChunkStore.missing
+
+        def pause(store: ChunkStore, tensors: Any) -> Any:
+            bench.worker.is_paused = True
+            return look(store, tensors)
+
+        monkeypatch.setattr(ChunkStore, "missing", pause)
+        with pytest.raises(BusyError, match="paused"):
+            await bench.need(assign(model, 0, 2))
+        assert bench.worker.lease is None
+        assert not bench.store._pins
+
+    run(main())
+
+
+def test_a_master_that_comes_back_finds_its_lease(bench: Bench, model: LocalModel) -> None:
+    async def main() -> None:
+        await bench.take(assign(model, 0, 2), model)
+        bench.worker.master_left(bench.mine)
+        assert bench.worker.lease is not None
+        assert bench.worker.lease.link is None
+        back = FakeMaster("Desk", MY_HOME)
+        bench.worker.master_came(back)
+
+        assert bench.worker.lease.link is back
+        assert bench.worker.lease.release is not None
+        assert bench.worker.lease.release.cancelled()
+        assert bench.stage.loaded is not None
+
+    run(main())
+
+
+def test_the_end_of_an_old_connection_does_not_take_the_new_ones_lease(
+    bench: Bench, model: LocalModel
+) -> None:
+    async def main() -> None:
+        await bench.take(assign(model, 0, 2), model)
+        again = FakeMaster("Desk", MY_HOME)
+        bench.worker.master_came(again)
+        bench.worker.master_left(bench.mine)
+
+        assert bench.worker.lease is not None
+        assert bench.worker.lease.link is again
+
+    run(main())
+
+
+def test_a_master_that_stays_away_loses_the_memory(
+    bench: Bench, model: LocalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "KEEP_LOADED_S", 0.0)
+
+    async def main() -> None:
+        await bench.take(assign(model, 0, 2), model)
+        bench.worker.master_left(bench.mine)
+        await until(lambda: bench.stage.unloads)
+
+        assert bench.worker.lease is None
+        assert not bench.store._pins
+
+    run(main())
+
+
+def test_another_home_gets_what_an_absent_master_left(bench: Bench, model: LocalModel) -> None:
+    async def main() -> None:
+        await bench.take(assign(model, 0, 2), model)
+        bench.worker.master_left(bench.mine)
+        await bench.need(assign(model, 0, 2), bench.ana)
+
+        assert bench.worker.lease is not None
+        assert bench.worker.lease.home == ANAS_HOME
+        assert bench.stage.loaded is None
+        bench.worker.master_came(FakeMaster("Desk", MY_HOME))
+        assert bench.worker.lease.link is bench.ana
+
+    run(main())

@@ -1,0 +1,162 @@
+from pathlib import Path
+
+import pytest
+from fake_cluster import run, until
+from fake_engine import DEVICE, assign
+from worker_rig import Party, Rig, join
+
+from potluck.cluster.worker import links
+from potluck.errors import PeerLostError, RemoteError
+from potluck.ids import NodeId
+from potluck.net.measure import measure
+from potluck.store.registry import LocalModel
+from potluck.wire.measuring_messages import Profile
+from potluck.wire.messages import Revoked, Status, StepFailed, Unload, Unloaded
+
+pytestmark = pytest.mark.net
+
+PROFILE = Profile(config={}, scheme="f32", tokens=8)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "STATUS_INTERVAL_S", 0.0)
+
+
+def test_a_master_hears_at_once_what_is_lent_and_then_what_changes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            control = await rig.control()
+            await until(lambda: control.statuses)
+            assert control.statuses == [Status(devices=(DEVICE,))]
+            assert rig.links.master_names() == ("Desk",)
+
+            rig.links.announce()  # nothing changed: nothing is said
+            rig.worker.is_paused = True
+            rig.links.announce()
+            await until(lambda: len(control.statuses) > 1)
+            assert control.statuses[1:] == [Status(devices=(DEVICE,), paused=True)]
+            rig.worker.is_paused, rig.devices = False, ()
+            rig.links.announce()
+            await until(lambda: len(control.statuses) > 2)
+            assert control.statuses[2:] == [Status(devices=())]
+            control.link.close()
+            await until(lambda: not rig.links.master_names())
+
+    run(main())
+
+
+def test_another_home_hears_to_whom_it_is_lent(tmp_path: Path, model: LocalModel) -> None:
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            control, ana = await rig.control(), await rig.another_home()
+            await until(lambda: ana.statuses)
+            await control.computer.assign(assign(model))
+            await until(lambda: ana.statuses[-1].lent_to == "Desk")
+            assert control.statuses[-1].lent_to is None
+            with pytest.raises(RemoteError, match="lent to Desk"):
+                await ana.link.request(PROFILE, timeout_s=10)
+
+    run(main())
+
+
+def test_a_request_is_answered_and_one_that_cannot_be_met_says_why(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            control = await rig.control()
+            assert await control.link.request(Unload(epoch=3), timeout_s=10) == Unloaded(
+                epoch=3, re=1
+            )
+            rig.worker.is_lending = False
+            with pytest.raises(RemoteError, match="does not lend"):
+                await control.link.request(PROFILE, timeout_s=10)
+            rig.worker.is_lending = True
+            await control.link.request(PROFILE, timeout_s=10)  # the connection lives on
+
+    run(main())
+
+
+def test_a_worker_of_the_home_controls_nobody(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            mac = Party("Mac", tmp_path)
+            join(rig.desk, mac)
+            link = await mac.dial(rig.laptop, rig.home)
+            with pytest.raises(PeerLostError):
+                await link.receive()
+            assert rig.links.master_names() == ()
+
+    run(main())
+
+
+def test_activations_do_not_go_to_the_nodes_port(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            link = await rig.desk.dial(rig.laptop, rig.home, "activations")
+            with pytest.raises(PeerLostError):
+                await link.receive()
+
+    run(main())
+
+
+def test_a_weights_link_with_nothing_to_send_measures(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            link = await rig.desk.dial(rig.laptop, rig.home, "weights")
+            quality = await measure(link)
+            assert quality.bytes_per_s > 0
+            link.close()
+
+    run(main())
+
+
+def test_a_weights_link_that_nobody_uses_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "IDLE_S", 0.05)
+
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            link = await rig.desk.dial(rig.laptop, rig.home, "weights")
+            with pytest.raises(PeerLostError):
+                await link.receive()
+
+    run(main())
+
+
+def test_one_that_was_removed_is_told_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            control = await rig.control()
+            await control.link.send(Revoked(node_ids=(rig.laptop.identity.node_id,)))
+            await until(lambda: rig.removed)
+            assert rig.removed == [rig.home]
+
+    run(main())
+
+
+def test_whoever_else_was_removed_is_trusted_no_more(tmp_path: Path) -> None:
+    other = NodeId("ab" * 32)
+
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            control = await rig.control()
+            await control.link.send(Revoked(node_ids=(other,)))
+            await until(lambda: rig.laptop.identity.revoked(rig.home))
+            assert other in rig.laptop.identity.revoked(rig.home)
+            assert rig.removed == []
+
+    run(main())
+
+
+def test_what_a_master_has_no_business_saying_harms_nobody(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            control = await rig.control()
+            await control.link.send(Status(devices=()))
+            await control.link.send(
+                StepFailed(epoch=1, session="s", step=1, kind="engine", message="No.")
+            )
+            assert await control.link.request(Unload(epoch=3), timeout_s=10)
+
+    run(main())
