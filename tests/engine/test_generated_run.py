@@ -11,7 +11,7 @@ from tiny_models import CPU, Reference, make_model
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.generated_run import run_shape
 from potluck.engine.kernels.generated import KINDS
-from potluck.engine.kernels.mixture_kernel import MixtureShape
+from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.engine.weights import load_weights
 from potluck.model.schemes import Scheme
 
@@ -86,7 +86,7 @@ def test_layers_with_experts_have_the_shape_of_these(tmp_path: Path) -> None:
     assert experts is not None
     assert shape is not None
     assert shape.intermediate == 32
-    assert shape.mixture == MixtureShape(
+    assert shape.moe == MoeShape(
         count=experts.count, per_token=experts.per_token, normalise=experts.normalise
     )
 

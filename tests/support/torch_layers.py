@@ -10,10 +10,10 @@ from torch import Tensor
 from potluck.engine.kernels import Kernels
 from potluck.engine.kernels.attention_kernel import Heads
 from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantise_heads
-from potluck.engine.kernels.decode import Expert, LayerWeights, Mixture
+from potluck.engine.kernels.decode import Expert, LayerWeights, Moe
 from potluck.engine.kernels.generated import KINDS
 from potluck.engine.kernels.layer_kernel import LayerShape
-from potluck.engine.kernels.mixture_kernel import MixtureShape
+from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.engine.kernels.tensors import FloatWeight, Weight
 from potluck.model.families import QkNorm
 
@@ -122,7 +122,7 @@ def random_layer(
     window: int | None = None,
     rope: int | None = 0,
     floats: torch.dtype = torch.bfloat16,
-    mixture: MixtureShape | None = None,
+    moe: MoeShape | None = None,
 ) -> LayerWeights:
     """Matrices of 16 bits are floats of that dtype."""
 
@@ -137,14 +137,14 @@ def random_layer(
         return matrix(2 * intermediate, hidden, bits[2]), matrix(hidden, intermediate, bits[3])
 
     experts = gate_up = down = None
-    if mixture is None:
+    if moe is None:
         gate_up, down = mlp()
     else:
-        experts = Mixture(
-            router=torch.randn(mixture.count, hidden) / math.sqrt(hidden),
-            experts=tuple(mlp() for _ in range(mixture.count)),
-            per_token=mixture.per_token,
-            normalise=mixture.normalise,
+        experts = Moe(
+            router=torch.randn(moe.count, hidden) / math.sqrt(hidden),
+            experts=tuple(mlp() for _ in range(moe.count)),
+            per_token=moe.per_token,
+            normalise=moe.normalise,
         )
     qkv_rows = (heads.heads + 2 * heads.kv_heads) * heads.head_dim
     return LayerWeights(
@@ -155,10 +155,10 @@ def random_layer(
         output=matrix(hidden, heads.heads * heads.head_dim, bits[1]),
         output_bias=bias(hidden),
         gate_up=gate_up,
-        gate_up_bias=bias(2 * intermediate) if mixture is None else None,
+        gate_up_bias=bias(2 * intermediate) if moe is None else None,
         down=down,
-        down_bias=bias(hidden) if mixture is None else None,
-        mixture=experts,
+        down_bias=bias(hidden) if moe is None else None,
+        moe=experts,
         window=window,
         rope=rope,
     )
@@ -200,11 +200,11 @@ def run_layer(
         gate = F.silu(gate) if shape.activation == "silu" else F.gelu(gate, approximate="tanh")
         return multiply(matrices[1], gate * up, layer.down_bias)
 
-    if (mixture := layer.mixture) is not None:
-        factors, chosen = F.linear(before, mixture.router).softmax(-1)[0].topk(mixture.per_token)
-        if mixture.normalise:
+    if (moe := layer.moe) is not None:
+        factors, chosen = F.linear(before, moe.router).softmax(-1)[0].topk(moe.per_token)
+        if moe.normalise:
             factors /= factors.sum()
         pairs = zip(factors, chosen.tolist(), strict=True)
-        return x + sum(factor * mlp(mixture.experts[expert]) for factor, expert in pairs)
+        return x + sum(factor * mlp(moe.experts[expert]) for factor, expert in pairs)
     added = mlp(layer.mlp)
     return x + shape.multiplier * (norm(added) if shape.has_norms_after else added)

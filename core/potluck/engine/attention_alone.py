@@ -1,6 +1,7 @@
 """The attention of one token alone, of layers whose decoding is generated, as calls to be measured."""
 
 from collections.abc import Callable, Sequence
+from ctypes import addressof
 from functools import partial
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.decoding import Run
 from potluck.engine.generated_run import GeneratedRun
-from potluck.engine.kernels.attention_kernel import ATTEND_FIELDS, LANES, SUMS
+from potluck.engine.kernels.attention_kernel import LANES, SUMS, Attend
 from potluck.engine.kvcache import LayerCache
 
 
@@ -42,21 +43,20 @@ def attention_call(
     stride = -(-length // LANES) * LANES
     scores = torch.empty((heads.heads, stride))
     sums, out = torch.empty((heads.heads, SUMS)), torch.empty_like(queries)
-    arguments = {
-        "queries": queries.data_ptr(),
-        "keys": memory[0].data_ptr() + start * heads.cached_bytes,
-        "values": memory[1].data_ptr() + start * heads.cached_bytes,
-        "head_stride": memory.shape[2] * heads.cached_bytes,
-        "length": length,
-        "scores": scores.data_ptr(),
-        "scores_stride": stride,
-        "sums": sums.data_ptr(),
-        "out": out.data_ptr(),
-    }
-    fields = torch.tensor([arguments[name] for name in ATTEND_FIELDS])
+    arguments = Attend.structure(
+        queries=queries.data_ptr(),
+        keys=memory[0].data_ptr() + start * heads.cached_bytes,
+        values=memory[1].data_ptr() + start * heads.cached_bytes,
+        head_stride=memory.shape[2] * heads.cached_bytes,
+        length=length,
+        scores=scores.data_ptr(),
+        scores_stride=stride,
+        sums=sums.data_ptr(),
+        out=out.data_ptr(),
+    )
 
     def attend(*_: Tensor) -> Tensor:
-        kernels.attend_one(heads, fields.data_ptr())
+        kernels.attend_one(heads, addressof(arguments))
         return out
 
     # With what the fields point to, which has to live as long as the call.

@@ -16,7 +16,7 @@ from potluck.engine.blocks import (
 from potluck.engine.decoding import Run
 from potluck.engine.generated_attention import GeneratedAttention
 from potluck.engine.kernels.attention_kernel import Heads
-from potluck.engine.kernels.decode import Decoder, Expert, LayerWeights, Mixture, layer_shape
+from potluck.engine.kernels.decode import Decoder, Expert, LayerWeights, Moe, layer_shape
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.tensors import FloatWeight, Weight
@@ -117,9 +117,9 @@ def _layer_weights(block: DecoderLayer) -> LayerWeights | None:
     if qkv is None or output is None:
         return None
     assert isinstance(norm, HeadNorm | ProjectionNorm | None)
-    gate_up = down = mixture = None
+    gate_up = down = moe = None
     if isinstance(mlp, Experts):
-        if (mixture := _mixture(mlp)) is None:
+        if (moe := _moe(mlp)) is None:
             return None
     else:
         assert isinstance(mlp, GatedMlp | PackedMlp)
@@ -137,13 +137,13 @@ def _layer_weights(block: DecoderLayer) -> LayerWeights | None:
         gate_up_bias=_bias(gate_up),
         down=_weight(down),
         down_bias=_bias(down),
-        mixture=mixture,
+        moe=moe,
         window=attention.window,
         rope=attention.rope,
     )
 
 
-def _mixture(experts: Experts) -> Mixture | None:
+def _moe(experts: Experts) -> Moe | None:
     """None where a matrix is not in one piece."""
     pairs: list[Expert] = []
     for mlp in experts.experts:
@@ -152,7 +152,7 @@ def _mixture(experts: Experts) -> Mixture | None:
         if gate_up is None or down is None:
             return None
         pairs.append((gate_up, down))
-    return Mixture(
+    return Moe(
         router=experts.router,
         experts=tuple(pairs),
         per_token=experts.per_token,

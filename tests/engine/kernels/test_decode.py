@@ -14,7 +14,7 @@ from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.engine.kernels.layer_kernel import LayerShape
-from potluck.engine.kernels.mixture_kernel import MixtureShape
+from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.engine.kernels.paths import Path
 
 BEST = host_paths()[0]
@@ -43,7 +43,7 @@ class Case:
     windows: Sequence[int | None] = (None, None, None)
     ropes: Sequence[int | None] = (0, 0, 0)
     intermediate: int = 112
-    mixture: MixtureShape | None = None
+    moe: MoeShape | None = None
 
     @property
     def tolerance(self) -> float:
@@ -59,14 +59,14 @@ class Case:
             random_layer(
                 kernels, heads, 80, self.intermediate, self.bits, norms=self.norms,
                 has_biases=self.has_biases, window=window, rope=rope, floats=self.floats,
-                mixture=self.mixture,
+                moe=self.moe,
             )
             for window, rope in zip(self.windows, self.ropes, strict=True)
         ]  # fmt: skip
         return layers, layer_shape(layers[0], heads, epsilon=EPSILON, **self.shape)
 
 
-EXPERTS = MixtureShape(count=21, per_token=5, normalise=True)
+EXPERTS = MoeShape(count=21, per_token=5, normalise=True)
 CASES = {
     "llama": Case(dtype=BF16),
     "llama with biases, int8": Case(bits=(8, 8, 8, 8), has_biases=True),
@@ -112,11 +112,11 @@ CASES = {
     "granite, some packed": Case(bits=(16, 4, 16, 8), shape={"multiplier": 0.37}, has_biases=True),
     "wide, 16 bits": Case(bits=(16, 16, 16, 16), intermediate=4128),
     "qwen 3 moe": Case(
-        dtype=F16, heads={"qk_norm": "head"}, bits=(8, 4, 5, 8), mixture=EXPERTS, intermediate=48
+        dtype=F16, heads={"qk_norm": "head"}, bits=(8, 4, 5, 8), moe=EXPERTS, intermediate=48
     ),
     "mixtral, 16 bits": Case(
         bits=(16, 16, 16, 16),
-        mixture=MixtureShape(count=4, per_token=1, normalise=False),
+        moe=MoeShape(count=4, per_token=1, normalise=False),
         windows=(None, 5, 5),
     ),
 }

@@ -13,7 +13,7 @@ from potluck.engine.kernels.head_kernel import HeadShape, emit_head
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_INT8
 from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
 from potluck.engine.kernels.library import KERNELS, emit_kernel, optimise, target_machine
-from potluck.engine.kernels.mixture_kernel import MixtureShape
+from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.engine.kernels.paths import PATHS, Path, usable_paths
 from potluck.engine.kernels.prefill_kernel import emit_attend_many
 from potluck.engine.kernels.rotate_kernel import emit_rotate
@@ -54,8 +54,8 @@ OTHER_LAYER = replace(
 FLOAT_LAYER = replace(
     OTHER_LAYER, intermediate=5000, qkv_bits=16, output_bits=16, gate_up_bits=16, down_bits=16
 )
-MIXTURE_LAYER = replace(
-    OTHER_LAYER, multiplier=1.0, mixture=MixtureShape(count=21, per_token=3, normalise=True)
+MOE_LAYER = replace(
+    OTHER_LAYER, multiplier=1.0, moe=MoeShape(count=21, per_token=3, normalise=True)
 )
 SHAPED = {
     "attend": partial(emit_attend, shape=HEADS),
@@ -70,7 +70,7 @@ SHAPED = {
     "decode": partial(emit_decode, shape=LAYER),
     "decode_other": partial(emit_decode, shape=OTHER_LAYER),
     "decode_floats": partial(emit_decode, shape=FLOAT_LAYER),
-    "decode_mixture": partial(emit_decode, shape=MIXTURE_LAYER),
+    "decode_moe": partial(emit_decode, shape=MOE_LAYER),
 }
 
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.engine.kernels.library import emit_kernel, optimise, target_machine
+from potluck.engine.kernels.paths import Path, host_triple
 
 PATHS = host_paths()
 BEST = PATHS[0]
@@ -77,3 +79,14 @@ def test_threads_end_when_closed_or_forgotten() -> None:
     gc.collect()
 
     wait_for_end_of(started)
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+def test_what_the_caller_may_be_writing_is_read_atomically(path: Path) -> None:
+    """A thread that waits looks at the job while the caller writes the next one."""
+    machine = target_machine(path, host_triple())
+    code = str(optimise(emit_kernel("serve", path), machine))
+    waiting = next(part for part in code.split("\n}\n") if "@serve(" in part)
+
+    assert "load atomic i64" in waiting
+    assert " load i64" not in waiting

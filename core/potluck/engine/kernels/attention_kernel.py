@@ -14,10 +14,11 @@ from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import emit_exp, emit_tanh
 from potluck.engine.kernels.ir_types import (
     F32,
+    I8,
     I64,
     KIND_BYTES,
+    KIND_F32,
     KIND_INT8,
-    POINTER,
     Value,
     constant,
     vector,
@@ -25,6 +26,7 @@ from potluck.engine.kernels.ir_types import (
 from potluck.engine.kernels.layout import CACHE_LINE, CACHE_SCALE_BYTES
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import PIECE
+from potluck.engine.kernels.records import Address, Number, Record
 from potluck.model.families import QkNorm
 
 LANES = 16  # of f32; also the cached tokens whose scores are found together
@@ -32,18 +34,19 @@ _WIDE = vector(F32, LANES)
 
 SUMS = LANES * LANES  # f32 for each head, that `attend` uses while it runs
 
-# The arguments of `attend`, 8 bytes each; the stride of key heads is in bytes.
-ATTEND_FIELDS = (
-    "queries",
-    "keys",
-    "values",
-    "head_stride",
-    "length",
-    "scores",
-    "scores_stride",
-    "sums",
-    "out",
-)
+
+class Attend(Record):
+    """The arguments of `attend`."""
+
+    queries = Address(KIND_F32)
+    keys = Address(I8)
+    values = Address(I8)
+    head_stride = Number()  # bytes
+    length = Number()
+    scores = Address(KIND_F32)
+    scores_stride = Number()
+    sums = Address(KIND_F32)
+    out = Address(KIND_F32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +86,9 @@ def emit_attend(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
     Scores are kept, `scores_stride` for each head, a multiple of 16 and not less than the length.
     """
     function = ir.Function(module, PIECE, name)
-    arguments, first, last = function.args
+    _, first, last = function.args
     e = Emitter(function, path)
-    pointers = {"queries", "keys", "values", "scores", "sums", "out"}
-    given = {
-        field: e.fetch(e.at(arguments, 8 * index), POINTER if field in pointers else I64)
-        for index, field in enumerate(ATTEND_FIELDS)
-    }
+    given = Attend.load(e.arguments[0])
     with e.loop(first, last) as kv_head:
         head = e.mul(kv_head, constant(I64, shape.group))
         cached = e.mul(kv_head, given["head_stride"])

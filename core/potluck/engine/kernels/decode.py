@@ -2,22 +2,20 @@
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from ctypes import addressof
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from potluck.engine.kernels import layer_kernel as records
 from potluck.engine.kernels.attention_kernel import LANES, SUMS, Heads
 from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels
-from potluck.engine.kernels.layer_kernel import (
-    EXPERT_FIELDS,
-    LAYER_FIELDS,
-    STEP_FIELDS,
-    LayerShape,
-)
+from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import input_bytes
-from potluck.engine.kernels.mixture_kernel import MixtureShape
+from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.engine.kernels.tensors import FloatWeight, Weight
 from potluck.model.config import Activation
 from potluck.model.families import NormPlacement
@@ -35,7 +33,7 @@ Expert = tuple[Weight, Weight]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixture:
+class Moe:
     """Experts of one shape, and what chooses among them."""
 
     router: Tensor  # (E, D), f32
@@ -44,16 +42,16 @@ class Mixture:
     normalise: bool  # whether the factors of the chosen ones are made to add up to one
 
     @property
-    def shape(self) -> MixtureShape:
+    def shape(self) -> MoeShape:
         count = len(self.experts)
-        return MixtureShape(count=count, per_token=self.per_token, normalise=self.normalise)
+        return MoeShape(count=count, per_token=self.per_token, normalise=self.normalise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
     """A decoder layer: matrices, packed or of 16-bit floats, and norms and biases in f32.
 
-    It has either one MLP or a mixture of experts.
+    It has either one MLP or a moe of experts.
     """
 
     norms: tuple[Tensor, ...]  # (D,) each, in the order in which a token passes them
@@ -66,15 +64,15 @@ class LayerWeights:
     gate_up_bias: Tensor | None = None
     down: Weight | None = None
     down_bias: Tensor | None = None
-    mixture: Mixture | None = None
+    moe: Moe | None = None
     window: int | None = None  # cached tokens that a query looks at, itself among them
     rope: int | None = 0  # which of the angles of a call turn its heads; None: none do
 
     @property
     def mlp(self) -> Expert:
         """Matrices of the MLP; of experts the first one's."""
-        if self.mixture is not None:
-            return self.mixture.experts[0]
+        if self.moe is not None:
+            return self.moe.experts[0]
         assert self.gate_up is not None
         assert self.down is not None
         return self.gate_up, self.down
@@ -120,7 +118,7 @@ def layer_shape(
         gate_up_bits=gate_up.bits,
         down_bits=down.bits,
         float_kind=weights.float_kind,
-        mixture=None if weights.mixture is None else weights.mixture.shape,
+        moe=None if weights.moe is None else weights.moe.shape,
     )
 
 
@@ -144,14 +142,14 @@ class Decoder:
         self._attended = torch.empty(shape.attended)
         self._scores, self._scored = torch.empty((heads, 0)), 0
         self._sums = torch.empty((heads, SUMS))
-        self._routing = None if shape.mixture is None else _Routing(shape, shape.mixture.count)
+        self._routing = {} if shape.moe is None else _routing(shape, shape.moe.count)
         self._ropes = sorted({layer.rope for layer in layers if layer.rope is not None})
-        self._angles = _Record(("cosines", "sines"), 2 + max(self._ropes, default=-1))
-        self._step = _Record(STEP_FIELDS, 1)
-        self._own = _Record(LAYER_FIELDS, len(layers))
-        self._experts = [_expert_record(layer.mixture) for layer in layers if layer.mixture]
+        self._angles = (records.Angles.structure * (2 + max(self._ropes, default=-1)))()
+        self._step = self._make_step()
+        self._experts = [_expert_records(layer.moe) for layer in layers if layer.moe]
+        own = (self._make_layer(index) for index in range(len(layers)))
+        self._own = (records.Layer.structure * len(layers))(*own)
         self._places, self._capacity = [(0, 0)] * len(layers), 0
-        self._describe()
 
     def __call__(
         self,
@@ -186,10 +184,15 @@ class Decoder:
 
         What `__call__` does, but given addresses: of D hidden states, f32, and of cosines and sines.
         """
-        self._turn(position, angles)
-        self._step.rows[0][0] = hidden
+        assert position < self._capacity, "no room in the cache"
+        for rope in self._ropes:
+            here = self._angles[1 + rope]
+            here.cosines, here.sines = angles[rope]
+        self._step.hidden, self._step.position = hidden, position
+        if position >= self._scored:
+            self._make_room(2 * position + 1)
         self._kernels.wake()
-        self._decode(self._step.address, self._own.address, len(self._layers))
+        self._decode(addressof(self._step), addressof(self._own), len(self._layers))
 
     def place(self, caches: Sequence[Tensor]) -> None:
         """Say where the caches are; they move when a session grows, or is another."""
@@ -201,101 +204,70 @@ class Decoder:
                 self._places[index] = place
         self._capacity = min(capacity for _, capacity in self._places)
 
-    def _turn(self, position: int, angles: Sequence[tuple[int, int]]) -> None:
-        """Write where the token is, and have room for its scores."""
-        assert position < self._capacity, "no room in the cache"
-        for rope in self._ropes:
-            self._angles.rows[1 + rope][:] = angles[rope]
-        self._step.rows[0][1] = position
-        if position >= self._scored:
-            self._scored = -(-(2 * position + 1) // LANES) * LANES
-            self._scores = torch.empty((self._shape.attention.heads, self._scored))
-            place = {"scores": self._scores.data_ptr(), "scores_stride": self._scored}
-            self._step.write(0, place)
+    def _make_room(self, length: int) -> None:
+        """Have room for the scores of so many cached tokens."""
+        self._scored = -(-length // LANES) * LANES
+        self._scores = torch.empty((self._shape.attention.heads, self._scored))
+        self._step.scores, self._step.scores_stride = self._scores.data_ptr(), self._scored
 
-    def _describe(self) -> None:
-        """Write what stays the same from token to token."""
-        step = {
-            "angles": self._angles.address,
-            "records": self._records.data_ptr(),
-            "wide": self._wide.data_ptr(),
-            "attended": self._attended.data_ptr(),
-            "sums": self._sums.data_ptr(),
-            "job": self._kernels.job,
-            "shares": self._kernels.shares,
+    def _make_step(self) -> ctypes.Structure:
+        """What stays the same from token to token."""
+        return records.Step.structure(
+            angles=addressof(self._angles),
+            records=self._records.data_ptr(),
+            wide=self._wide.data_ptr(),
+            attended=self._attended.data_ptr(),
+            sums=self._sums.data_ptr(),
+            job=self._kernels.job,
+            shares=self._kernels.shares,
+            **{name: memory.data_ptr() for name, memory in self._routing.items()},
+        )
+
+    def _make_layer(self, index: int) -> ctypes.Structure:
+        """What a layer has of its own, but for its cache."""
+        layer, heads = self._layers[index], self._shape.attention
+        tensors: dict[str, Tensor | None] = {
+            "qkv": layer.qkv.data,
+            "qkv_bias": layer.qkv_bias,
+            "output": layer.output.data,
+            "output_bias": layer.output_bias,
+            "gate_up": None if layer.gate_up is None else layer.gate_up.data,
+            "gate_up_bias": layer.gate_up_bias,
+            "down": None if layer.down is None else layer.down.data,
+            "down_bias": layer.down_bias,
+            "router": None if layer.moe is None else layer.moe.router,
+            **dict(zip(_NORMS[self._shape.norms], layer.norms, strict=True)),
         }
-        if self._routing is not None:
-            step |= self._routing.addresses
-        self._step.write(0, step)
-        heads = self._shape.attention
-        queries = heads.head_dim * (heads.heads if heads.qk_norm == "projection" else 1)
-        for index, layer in enumerate(self._layers):
-            tensors: dict[str, Tensor | None] = {
-                "qkv": layer.qkv.data,
-                "qkv_bias": layer.qkv_bias,
-                "output": layer.output.data,
-                "output_bias": layer.output_bias,
-                "gate_up": None if layer.gate_up is None else layer.gate_up.data,
-                "gate_up_bias": layer.gate_up_bias,
-                "down": None if layer.down is None else layer.down.data,
-                "down_bias": layer.down_bias,
-                **dict(zip(_NORMS[self._shape.norms], layer.norms, strict=True)),
-            }
-            if layer.qk_norm is not None:
-                norm = layer.qk_norm.flatten()
-                tensors |= {"query_norm": norm, "key_norm": norm[queries:]}
-            own = {name: 0 if one is None else one.data_ptr() for name, one in tensors.items()}
-            if layer.mixture is not None:
-                own["router"] = layer.mixture.router.data_ptr()
-                own["experts"] = self._experts[index].address
-            own["window"] = _NO_WINDOW if layer.window is None else layer.window
-            own["rope"] = 0 if layer.rope is None else 1 + layer.rope
-            self._own.write(index, own)
+        if layer.qk_norm is not None:
+            queries = heads.head_dim * (heads.heads if heads.qk_norm == "projection" else 1)
+            norm = layer.qk_norm.flatten()
+            tensors |= {"query_norm": norm, "key_norm": norm[queries:]}
+        return records.Layer.structure(
+            window=_NO_WINDOW if layer.window is None else layer.window,
+            rope=0 if layer.rope is None else 1 + layer.rope,
+            experts=addressof(self._experts[index]) if self._experts else 0,
+            **{name: one.data_ptr() for name, one in tensors.items() if one is not None},
+        )
 
     def _write_place(self, index: int, cache: Tensor) -> None:
-        heads = self._shape.attention
+        heads, own = self._shape.attention, self._own[index]
         width = cached_width(heads.head_dim, cache.dtype)
         assert KINDS[cache.dtype] == heads.cache_kind
         assert cache.is_contiguous()
         assert (cache.shape[0], cache.shape[1], cache.shape[3]) == (2, heads.kv_heads, width)
-        self._own.write(
-            index,
-            {
-                "keys": cache.data_ptr(),
-                "values": cache.data_ptr() + cache.nbytes // 2,
-                "head_stride": cache.shape[2] * heads.cached_bytes,
-            },
-        )
+        own.keys, own.values = cache.data_ptr(), cache.data_ptr() + cache.nbytes // 2
+        own.head_stride = cache.shape[2] * heads.cached_bytes
 
 
-class _Record:
-    """Rows of fields of 8 bytes, as a kernel reads them."""
-
-    def __init__(self, fields: Sequence[str], count: int) -> None:
-        self._fields = tuple(fields)
-        self.rows = ((ctypes.c_int64 * len(fields)) * count)()
-        self.address = ctypes.addressof(self.rows)
-
-    def write(self, row: int, values: Mapping[str, int]) -> None:
-        for name, value in values.items():
-            self.rows[row][self._fields.index(name)] = value
-
-
-class _Routing:
-    """The memory that a mixture needs besides."""
-
-    def __init__(self, shape: LayerShape, experts: int) -> None:
-        self._memory = {
-            "normed": torch.empty(shape.hidden),
-            "gated": _empty_input(shape.intermediate),
-            "added": torch.empty(shape.hidden),
-            "routed": torch.empty(experts),
-            "factors": torch.empty(experts),
-        }
-
-    @property
-    def addresses(self) -> dict[str, int]:
-        return {name: memory.data_ptr() for name, memory in self._memory.items()}
+def _routing(shape: LayerShape, experts: int) -> dict[str, Tensor]:
+    """The memory that a MoE needs besides."""
+    return {
+        "normed": torch.empty(shape.hidden),
+        "gated": _empty_input(shape.intermediate),
+        "added": torch.empty(shape.hidden),
+        "routed": torch.empty(experts),
+        "factors": torch.empty(experts),
+    }
 
 
 def _empty_input(width: int) -> Tensor:
@@ -303,20 +275,21 @@ def _empty_input(width: int) -> Tensor:
     return torch.empty(max(input_bytes(1, width), 4 * width), dtype=torch.uint8)
 
 
-def _expert_record(mixture: Mixture) -> _Record:
-    """Where the matrices of each expert stand."""
-    record = _Record(EXPERT_FIELDS, len(mixture.experts))
-    for row, (gate_up, down) in enumerate(mixture.experts):
-        record.write(row, {"gate_up": gate_up.data.data_ptr(), "down": down.data.data_ptr()})
-    return record
+def _expert_records(moe: Moe) -> ctypes.Array[Any]:
+    """Where the matrices of each expert are."""
+    made = (
+        records.Expert.structure(gate_up=gate_up.data.data_ptr(), down=down.data.data_ptr())
+        for gate_up, down in moe.experts
+    )
+    return (records.Expert.structure * len(moe.experts))(*made)
 
 
 def _check(layer: LayerWeights, shape: LayerShape) -> None:
     """What the kernel takes for granted."""
     heads, hidden, wide = shape.attention, shape.hidden, 2 * shape.intermediate
-    mixture = layer.mixture
-    assert shape.mixture == (None if mixture is None else mixture.shape)
-    mlps = [layer.mlp] if mixture is None else mixture.experts
+    moe = layer.moe
+    assert shape.moe == (None if moe is None else moe.shape)
+    mlps = [layer.mlp] if moe is None else moe.experts
     for matrix, rows, width, bits in (
         (layer.qkv, shape.qkv_rows, hidden, shape.qkv_bits),
         (layer.output, hidden, shape.attended, shape.output_bits),
@@ -335,7 +308,7 @@ def _check(layer: LayerWeights, shape: LayerShape) -> None:
         (layer.output_bias, hidden),
         (layer.gate_up_bias, wide),
         (layer.down_bias, hidden),
-        (None if mixture is None else mixture.router, len(mlps) * hidden),
+        (None if moe is None else moe.router, len(mlps) * hidden),
     ):
         if vector is not None:
             assert vector.dtype == torch.float32

@@ -1,4 +1,4 @@
-"""LLVM IR in the words of the kernels: vectors, loops, variables, numbers of 16 bits.
+"""What a kernel is written with: LLVM IR with vectors, loops, variables and numbers of 16 bits.
 
 Everything is written for vectors of 16 or 32 numbers; LLVM splits them into what the processor has.
 Variables are stack slots, which LLVM turns into registers. Arithmetic is that of IEEE 754, in the order
@@ -8,7 +8,7 @@ written and without contraction, so that every processor packs a weight into the
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llvmlite import ir
 
@@ -25,18 +25,14 @@ from potluck.engine.kernels.ir_types import (
     KIND_INT8,
     POINTER,
     VOID,
-    Value,
     constant,
     vector,
 )
 from potluck.engine.kernels.paths import Path
+from potluck.engine.kernels.values import Operand, Pointer, Span, Value
 
 # Added to and taken from a small f32, it leaves the nearest integer, ties to even.
 _ROUND = 1.5 * 2**23
-
-
-def _index(value: Value | int) -> Value:
-    return constant(I64, value) if isinstance(value, int) else value
 
 
 class Variable:
@@ -52,45 +48,61 @@ class Variable:
         return self._emitter.load(self._slot, typ=self.type)
 
     @value.setter
-    def value(self, value: Value) -> None:
+    def value(self, value: Operand) -> None:
         self._emitter.store(value, self._slot)
 
 
-if TYPE_CHECKING:
-
-    class _Builder:
-        """llvmlite has no types, and those inferred are wrong: any method, of any value."""
-
-        block: Any
-        module: ir.Module
-
-        def __init__(self, block: object) -> None: ...
-        def __getattr__(self, name: str) -> Callable[..., Any]: ...
-
-else:
-    _Builder = ir.IRBuilder
-
-
-class Emitter(_Builder):
-    """An IR builder that knows what the kernels are made of."""
+class Emitter:
+    """Writes a function: an IR builder whose methods return `Value`, and what kernels need besides."""
 
     def __init__(self, function: ir.Function, path: Path) -> None:
-        super().__init__(function.append_basic_block("entry"))
+        self.function = function
+        self._builder = ir.IRBuilder(function.append_basic_block("entry"))
         # The entry block keeps only stack slots, so that they can be added while the body is written.
         body = function.append_basic_block("body")
         self.branch(body)
         self.position_at_end(body)
         self.path = path
+        self.arguments: list[Any] = [self.value(argument) for argument in function.args]
 
-    def variable(self, start: Value) -> Variable:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A method of llvmlite's builder."""
+        method = getattr(self._builder, name)
+
+        def emit(*arguments: object, **options: object) -> object:
+            made = method(*arguments, **options)
+            return self.value(made) if isinstance(made, ir.Instruction) else made
+
+        return emit
+
+    @property
+    def block(self) -> Any:
+        """Where the next instruction goes."""
+        return self._builder.block
+
+    @property
+    def module(self) -> ir.Module:
+        return self._builder.module
+
+    def value(self, raw: Operand) -> Value:
+        """The value with operators; an address is one of bytes."""
+        if isinstance(raw, Value):
+            return raw
+        return Pointer(self, raw, I8) if raw.type == POINTER else Value(self, raw)
+
+    def index(self, number: Operand) -> Value:
+        """An i64: a Python integer becomes a constant."""
+        return self.value(constant(I64, number) if isinstance(number, int) else number)
+
+    def variable(self, start: Operand) -> Variable:
         variable = Variable(self, start.type)
         variable.value = start
         return variable
 
     @contextmanager
-    def loop(self, start: Value | int, stop: Value | int, step: Value | int = 1) -> Iterator[Value]:
+    def loop(self, start: Operand, stop: Operand, step: Operand = 1) -> Iterator[Value]:
         """Once for each of `range(start, stop, step)`, i64."""
-        start, stop, step = (_index(value) for value in (start, stop, step))
+        start, stop, step = (self.index(value) for value in (start, stop, step))
         before = self.block
         head, body, done = (self.append_basic_block(part) for part in ("head", "loop", "done"))
         self.branch(head)
@@ -105,13 +117,13 @@ class Emitter(_Builder):
         self.position_at_end(done)
 
     @contextmanager
-    def forever(self) -> Iterator[Callable[[Value], None]]:
+    def forever(self) -> Iterator[Callable[[Operand], None]]:
         """Again and again, until `leave(condition)`, which is what the loop is given, is true."""
         again, done = self.append_basic_block("again"), self.append_basic_block("done")
         self.branch(again)
         self.position_at_end(again)
 
-        def leave(condition: Value) -> None:
+        def leave(condition: Operand) -> None:
             stay = self.append_basic_block("stay")
             self.cbranch(condition, done, stay)
             self.position_at_end(stay)
@@ -120,7 +132,7 @@ class Emitter(_Builder):
         self.branch(again)
         self.position_at_end(done)
 
-    def intrinsic(self, name: str, result: ir.Type, arguments: Sequence[Value]) -> Value:
+    def intrinsic(self, name: str, result: ir.Type, arguments: Sequence[Operand]) -> Value:
         """Call an intrinsic by its full name."""
         declared = self.module.globals.get(name)
         if declared is None:
@@ -136,60 +148,62 @@ class Emitter(_Builder):
         table.global_constant, table.linkage = True, "internal"
         return table
 
-    def stack(self, typ: ir.Type, count: int) -> Value:
+    def stack(self, typ: ir.Type, count: int) -> Pointer:
         """Room for so many, until the kernel returns, at the start of a cache line."""
         with self.goto_entry_block():
             room = self.alloca(typ, size=constant(I64, count))
-        room.align = 64
-        room.type = POINTER  # llvmlite insists on the type that was asked for
-        return room
+        room.raw.align = 64
+        room.raw.type = POINTER  # llvmlite insists on the type that was asked for
+        return Pointer(self, room.raw, typ)
 
-    def at(self, pointer: Value, offset: Value | int, scale: Value | int = 1) -> Value:
+    def at(self, pointer: Operand, offset: Operand, scale: Operand = 1) -> Pointer:
         """The address `offset * scale` bytes further."""
-        offset = self.mul(_index(offset), _index(scale)) if scale != 1 else _index(offset)
+        offset = (
+            self.mul(self.index(offset), self.index(scale)) if scale != 1 else self.index(offset)
+        )
         return self.gep(pointer, [offset], source_etype=I8)
 
-    def fetch(self, pointer: Value, typ: ir.Type) -> Value:
+    def fetch(self, pointer: Operand, typ: ir.Type) -> Value:
         return self.load(pointer, typ=typ, align=1)
 
-    def put(self, value: Value, pointer: Value) -> None:
+    def put(self, value: Operand, pointer: Operand) -> None:
         self.store(value, pointer, align=1)
 
-    def fetch_some(self, pointer: Value, typ: ir.VectorType, mask: Value) -> Value:
+    def fetch_some(self, pointer: Operand, typ: ir.VectorType, mask: Operand) -> Value:
         """The lanes of the mask, the others zero and their memory not touched."""
         name = f"llvm.masked.load.v{typ.count}{typ.element.intrinsic_name}.p0"
         # The alignment became an attribute in LLVM 22, which still reads the older form.
         arguments = [pointer, constant(I32, 1), mask, constant(typ, 0)]
         return self.intrinsic(name, typ, arguments)
 
-    def put_some(self, value: Value, pointer: Value, mask: Value) -> None:
+    def put_some(self, value: Operand, pointer: Operand, mask: Operand) -> None:
         typ = value.type
         name = f"llvm.masked.store.v{typ.count}{typ.element.intrinsic_name}.p0"
         self.intrinsic(name, VOID, [value, pointer, constant(I32, 1), mask])
 
-    def prefetch(self, pointer: Value) -> None:
+    def prefetch(self, pointer: Operand) -> None:
         read, keep, data = (constant(I32, value) for value in (0, 3, 1))
         self.intrinsic("llvm.prefetch.p0", VOID, [pointer, read, keep, data])
 
-    def splat(self, scalar: Value, count: int) -> Value:
+    def splat(self, scalar: Operand, count: int) -> Value:
         """The scalar in every lane."""
         typ = vector(scalar.type, count)
         one = self.insert_element(constant(typ, 0), scalar, constant(I32, 0))
         return self.shuffle_vector(one, one, constant(vector(I32, count), 0))
 
-    def lanes(self, value: Value, first: int, count: int) -> Value:
+    def lanes(self, value: Operand, first: int, count: int) -> Value:
         """Some neighbouring lanes as a vector of their own."""
         if (first, count) == (0, value.type.count):
             return value
         chosen = constant(vector(I32, count), range(first, first + count))
         return self.shuffle_vector(value, value, chosen)
 
-    def parts(self, value: Value, count: int) -> list[Value]:
+    def parts(self, value: Operand, count: int) -> list[Value]:
         """The vector cut into so many of equal length."""
         size = value.type.count // count
         return [self.lanes(value, index * size, size) for index in range(count)]
 
-    def join(self, parts: Sequence[Value]) -> Value:
+    def join(self, parts: Sequence[Operand]) -> Value:
         """Two, four… vectors as one."""
         joined = list(parts)
         while len(joined) > 1:
@@ -198,22 +212,22 @@ class Emitter(_Builder):
             joined = [self.shuffle_vector(left, right, lanes) for left, right in pairs]
         return joined[0]
 
-    def first_lanes(self, wanted: Value, count: int) -> Value:
+    def first_lanes(self, wanted: Operand, count: int) -> Value:
         """A mask of the lanes below `wanted`, an i64."""
         numbers = constant(vector(I64, count), range(count))
         return self.icmp_signed("<", numbers, self.splat(wanted, count))
 
-    def reduce(self, operation: str, value: Value) -> Value:
+    def reduce(self, operation: str, value: Operand) -> Value:
         """One integer of all lanes: `add`, `umax`. Of floats see `total`."""
         typ = value.type
         name = f"llvm.vector.reduce.{operation}.v{typ.count}{typ.element.intrinsic_name}"
         return self.intrinsic(name, typ.element, [value])
 
-    def total(self, value: Value) -> Value:
+    def total(self, value: Operand) -> Value:
         """The sum of an f32 vector's lanes, halves added to halves: the same on every processor."""
         return self._halved(value, self.fadd)
 
-    def total_of_each(self, vectors: Sequence[Value]) -> Value:
+    def total_of_each(self, vectors: Sequence[Operand]) -> Value:
         """One vector with the sums of as many vectors as it has lanes."""
         vectors = list(vectors)
         while (half := len(vectors) // 2) > 0:
@@ -224,19 +238,19 @@ class Emitter(_Builder):
             ]
         return vectors[0]
 
-    def highest(self, value: Value) -> Value:
+    def highest(self, value: Operand) -> Value:
         """The largest of an f32 vector's lanes."""
         return self._halved(value, self._larger)
 
-    def _larger(self, one: Value, other: Value) -> Value:
+    def _larger(self, one: Operand, other: Operand) -> Value:
         return self.select(self.fcmp_ordered(">", one, other), one, other)
 
-    def _halved(self, value: Value, combine: Callable[[Value, Value], Value]) -> Value:
+    def _halved(self, value: Operand, combine: Callable[[Operand, Operand], Value]) -> Value:
         while value.type.count > 1:
             value = combine(*self.parts(value, 2))
         return self.extract_element(value, constant(I32, 0))
 
-    def transpose(self, rows: Sequence[Value]) -> list[Value]:
+    def transpose(self, rows: Sequence[Operand]) -> list[Value]:
         """Columns of a square of vectors, in log2(n) rounds of swapped quarters."""
         count = len(rows)
         rows, half = list(rows), count // 2
@@ -251,18 +265,22 @@ class Emitter(_Builder):
             half //= 2
         return rows
 
-    def vectors(
-        self, count: Value, lanes: int, body: Callable[[Value, Value | None], None]
-    ) -> None:
-        """`body(index, mask)` for each vector of `count` numbers, with a mask for what is left over."""
-        left = self.srem(count, constant(I64, lanes))
-        whole = self.sub(count, left)
+    def spans(self, count: Operand, lanes: int) -> Iterator[Span]:
+        """Write code for `count` numbers, so many at a time: once in a loop, once for what is left over."""
+        count = self.index(count)
+        left = count % lanes
+        whole = count - left
         with self.loop(0, whole, lanes) as index:
-            body(index, None)
-        with self.if_then(self.icmp_signed(">", left, constant(I64, 0))):
-            body(whole, self.first_lanes(left, lanes))
+            yield Span(index, lanes)
+        with self.if_then(left > 0):
+            yield Span(whole, lanes, self.first_lanes(left, lanes))
 
-    def _swap_masks(self, count: int, half: int) -> tuple[Value, Value]:
+    def vectors(self, count: Operand, lanes: int, body: Callable[[Operand, Operand], None]) -> None:
+        """`body(index, mask)` for each of these spans."""
+        for span in self.spans(count, lanes):
+            body(span.first, span.mask)
+
+    def _swap_masks(self, count: int, half: int) -> tuple[Operand, Operand]:
         """Of two vectors: what each has in the half it keeps, and what moves to it from the other."""
         stay, move = [], []
         for lane in range(count):
@@ -272,29 +290,29 @@ class Emitter(_Builder):
         typ = vector(I32, count)
         return constant(typ, stay), constant(typ, move)
 
-    def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
+    def multiply_add(self, a: Operand, b: Operand, c: Operand) -> Value:
         """A b + c, in one instruction where there is one."""
         lanes = f"v{a.type.count}" if isinstance(a.type, ir.VectorType) else ""
         return self.intrinsic(f"llvm.fmuladd.{lanes}f32", a.type, [a, b, c])
 
-    def limit(self, value: Value, least: float, most: float) -> Value:
+    def limit(self, value: Operand, least: float, most: float) -> Value:
         """The value, but within the limits; NaN becomes one of them."""
         typ = value.type
         least_, most_ = constant(typ, least), constant(typ, most)
         value = self._larger(value, least_)
         return self.select(self.fcmp_ordered("<", value, most_), value, most_)
 
-    def rounded(self, value: Value) -> Value:
+    def rounded(self, value: Operand) -> Value:
         """The nearest integer, ties to even, as f32; for values below 2**22."""
         magic = constant(value.type, _ROUND)
         return self.fsub(self.fadd(value, magic), magic)
 
-    def magnitude_bits(self, value: Value) -> Value:
+    def magnitude_bits(self, value: Operand) -> Value:
         """|value| as integers, which are in the order of the numbers; NaN and infinity are highest."""
         bits = vector(I32, value.type.count)
         return self.and_(self.bitcast(value, bits), constant(bits, 0x7FFFFFFF))
 
-    def from_half(self, value: Value) -> Value:
+    def from_half(self, value: Operand) -> Value:
         """A vector of f16 as f32."""
         count = value.type.count
         wide, bits = vector(F32, count), vector(I32, count)
@@ -310,7 +328,7 @@ class Emitter(_Builder):
         size = self.select(is_finite, size, self.or_(size, constant(bits, 0x7F800000)))
         return self.bitcast(self.or_(size, sign), wide)
 
-    def to_half(self, value: Value) -> Value:
+    def to_half(self, value: Operand) -> Value:
         """A vector of f32 below 65520 as f16, to the nearest, ties to even, as 16-bit integers."""
         count = value.type.count
         wide, bits, short = vector(F32, count), vector(I32, count), vector(I16, count)
@@ -322,13 +340,13 @@ class Emitter(_Builder):
         small = self.bitcast(self.fmul(size, constant(wide, 2.0**-112)), bits)
         return self.trunc(self.or_(self._cut(small, 13), sign), short)
 
-    def from_bfloat(self, value: Value) -> Value:
+    def from_bfloat(self, value: Operand) -> Value:
         """Vectors of 16-bit integers that are the upper halves of f32."""
         bits = vector(I32, value.type.count)
         raised = self.shl(self.zext(value, bits), constant(bits, 16))
         return self.bitcast(raised, vector(F32, value.type.count))
 
-    def to_bfloat(self, value: Value) -> Value:
+    def to_bfloat(self, value: Operand) -> Value:
         """To the nearest, ties to even; a NaN stays one."""
         count = value.type.count
         cut = self._cut(self.bitcast(value, vector(I32, count)), 16)
@@ -336,16 +354,14 @@ class Emitter(_Builder):
         is_nan = self.fcmp_unordered("uno", value, value)
         return self.select(is_nan, constant(short, 0x7FC0), self.trunc(cut, short))
 
-    def _cut(self, bits: Value, count: int) -> Value:
+    def _cut(self, bits: Operand, count: int) -> Value:
         """Without the lowest bits, rounded by them to nearest, ties to even."""
         typ = bits.type
         odd = self.and_(self.lshr(bits, constant(typ, count)), constant(typ, 1))
         nudge = self.add(odd, constant(typ, (1 << (count - 1)) - 1))
         return self.lshr(self.add(bits, nudge), constant(typ, count))
 
-    def fetch_numbers(
-        self, pointer: Value, kind: int, count: int, mask: Value | None = None
-    ) -> Value:
+    def fetch_numbers(self, pointer: Operand, kind: int, count: int, mask: Operand = None) -> Value:
         """Numbers of a kind as f32; those outside the mask are zero."""
         # Half is not a type that all can load.
         typ = vector((F32, I16, I16, I8)[kind], count)
@@ -359,7 +375,7 @@ class Emitter(_Builder):
         return self.from_half(self.bitcast(raw, vector(F16, count)))
 
     def put_numbers(
-        self, value: Value, pointer: Value, kind: int, mask: Value | None = None
+        self, value: Operand, pointer: Operand, kind: int, mask: Operand = None
     ) -> None:
         """Store f32 as floats of a kind; only those of the mask."""
         if kind == KIND_BF16:
@@ -372,7 +388,7 @@ class Emitter(_Builder):
             self.put_some(value, pointer, mask)
 
     @contextmanager
-    def each_kind(self, kind: Value, kinds: Sequence[int]) -> Iterator[Iterator[int]]:
+    def each_kind(self, kind: Operand, kinds: Sequence[int]) -> Iterator[Iterator[int]]:
         """Write code once for each kind; the one that `kind` says runs."""
         done = self.append_basic_block("done")
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.kernels.generated import GeneratedKernels
-from potluck.engine.kernels.head_kernel import HEAD_FIELDS, HeadShape
+from potluck.engine.kernels.head_kernel import HeadShape, HeadStep
 from potluck.engine.kernels.layout import GROUP, groups_of, input_bytes
 from potluck.engine.kernels.tensors import PackedWeight
 
@@ -46,25 +46,22 @@ class Head:
         self._kernels, self._run = kernels, kernels.head_kernel(shape)
         self._memory = norm, weight, torch.empty(input_bytes(1, weight.width), dtype=torch.uint8)
         _, _, records = self._memory
-        given = {
-            "norm": norm.data_ptr(),
-            "records": records.data_ptr(),
-            "matrix": weight.data.data_ptr(),
-            "logits": self.logits.data_ptr(),
-            "job": kernels.job,
-            "shares": kernels.shares,
-        }
-        self._fields = (ctypes.c_int64 * len(HEAD_FIELDS))(
-            *(given.get(field, 0) for field in HEAD_FIELDS)
+        self._step = HeadStep.structure(
+            norm=norm.data_ptr(),
+            records=records.data_ptr(),
+            matrix=weight.data.data_ptr(),
+            logits=self.logits.data_ptr(),
+            job=kernels.job,
+            shares=kernels.shares,
         )
-        self._address = ctypes.addressof(self._fields)
+        self._address = ctypes.addressof(self._step)
 
     def __call__(self, hidden: int) -> int | None:
         """Make logits of the hidden states, f32, at this address; which is the first of the largest.
 
         None where one of them is not finite.
         """
-        self._fields[0] = hidden
+        self._step.hidden = hidden
         self._kernels.wake()
         best = self._run(self._address)
         return None if best < 0 else best

@@ -8,7 +8,7 @@ from functools import partial
 from llvmlite import ir
 
 from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.functions import EMIT_ACTIVATION, emit_inverse_root
+from potluck.engine.kernels.functions import EMIT_ACTIVATION, emit_inverse_rms
 from potluck.engine.kernels.ir_types import (
     F32,
     I64,
@@ -47,7 +47,7 @@ def emit_normed(module: ir.Module, name: str, path: Path, kind: int) -> ir.Funct
     source, width, out, weight, epsilon = function.args
     e = Emitter(function, path)
     numbers, put = partial(_fetch, e, source), partial(_put, e, out, kind)
-    inverse = emit_inverse_root(e, numbers, width, _LANES, epsilon)
+    inverse = e.splat(emit_inverse_rms(e, e.value(source).of(0), width, _LANES, epsilon), _LANES)
 
     def norm(index: Value, mask: Value | None) -> None:
         normed = e.fmul(numbers(index, mask), inverse)

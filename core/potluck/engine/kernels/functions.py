@@ -4,12 +4,10 @@ import math
 from collections.abc import Callable, Mapping
 
 from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.ir_types import F32, I8, I32, Value, constant, vector
+from potluck.engine.kernels.ir_types import F32, I8, I32, constant, vector
 from potluck.engine.kernels.layout import LARGEST, NOTHING
+from potluck.engine.kernels.values import Operand, Pointer, Value
 from potluck.model.config import Activation
-
-Numbers = Callable[[Value, Value | None], Value]
-"""A vector of the numbers from this index on, f32; with a mask, those, and else zeros."""
 
 _LOG2_E = 1 / math.log(2)
 # ln 2 in two parts, the first with so few digits that a multiple of it is exact.
@@ -20,28 +18,26 @@ _LEAST, _MOST = -87.0, 88.0  # exp beyond these is taken for the least, and for 
 
 
 def emit_exp(e: Emitter, x: Value) -> Value:
-    """E to the x: 2 to the n times the Taylor series of the rest; of NaN, NaN."""
+    """E to the x, as 2 to the n times the Taylor series of the rest; NaN for NaN."""
     typ = x.type
     limited = e.limit(x, _LEAST, _MOST)
-    n = e.rounded(e.fmul(limited, constant(typ, _LOG2_E)))
+    n = e.rounded(limited * _LOG2_E)
     rest = e.multiply_add(n, constant(typ, -_LN2_HIGH), limited)
     rest = e.multiply_add(n, constant(typ, -_LN2_LOW), rest)
-    series = constant(typ, 1 / math.factorial(_DEGREE))
+    series = e.value(constant(typ, 1 / math.factorial(_DEGREE)))
     for power in reversed(range(_DEGREE)):
         series = e.multiply_add(series, rest, constant(typ, 1 / math.factorial(power)))
-    bits = vector(I32, typ.count)
-    exponent = e.add(e.fptosi(n, bits), constant(bits, 127))
-    power_of_two = e.bitcast(e.shl(exponent, constant(bits, 23)), vector(F32, typ.count))
+    exponent = e.fptosi(n, vector(I32, typ.count)) + 127
+    power_of_two = e.bitcast(exponent << 23, typ)
     is_nan = e.fcmp_unordered("uno", x, x)
-    is_huge = e.fcmp_ordered(">", x, constant(typ, _MOST))
-    result = e.select(is_nan, x, e.fmul(series, power_of_two))
+    is_huge = x > _MOST
+    result = e.select(is_nan, x, series * power_of_two)
     return e.select(is_huge, constant(typ, math.inf), result)
 
 
 def emit_silu(e: Emitter, x: Value) -> Value:
     """X / (1 + exp(-x))."""
-    negative = e.fsub(constant(x.type, -0.0), x)
-    return e.fdiv(x, e.fadd(constant(x.type, 1.0), emit_exp(e, negative)))
+    return x / (1.0 + emit_exp(e, -0.0 - x))
 
 
 def emit_gelu_tanh(e: Emitter, x: Value) -> Value:
@@ -49,17 +45,13 @@ def emit_gelu_tanh(e: Emitter, x: Value) -> Value:
 
     That is x / (1 + exp(-2 u)), which needs no tanh.
     """
-    typ, root = x.type, math.sqrt(2 / math.pi)
-    inner = e.multiply_add(e.fmul(x, x), constant(typ, 0.044715), constant(typ, 1.0))
-    power = emit_exp(e, e.fmul(e.fmul(x, constant(typ, -2 * root)), inner))
-    return e.fdiv(x, e.fadd(constant(typ, 1.0), power))
+    inner = e.multiply_add(x * x, constant(x.type, 0.044715), constant(x.type, 1.0))
+    return x / (1.0 + emit_exp(e, x * (-2 * math.sqrt(2 / math.pi)) * inner))
 
 
 def emit_tanh(e: Emitter, x: Value) -> Value:
-    """1 - 2 / (1 + exp(2 x)); near zero it is exact to 1e-7, not to so many digits."""
-    typ = x.type
-    power = emit_exp(e, e.fadd(x, x))
-    return e.fsub(constant(typ, 1.0), e.fdiv(constant(typ, 2.0), e.fadd(constant(typ, 1.0), power)))
+    """1 - 2 / (1 + exp(2 x)). Near zero the error is 1e-7, which is not relative to the result."""
+    return 1.0 - 2.0 / (1.0 + emit_exp(e, x + x))
 
 
 EMIT_ACTIVATION: Mapping[Activation, Callable[[Emitter, Value], Value]] = {
@@ -68,36 +60,29 @@ EMIT_ACTIVATION: Mapping[Activation, Callable[[Emitter, Value], Value]] = {
 }
 
 
-def emit_inverse_root(
-    e: Emitter, numbers: Numbers, width: Value, lanes: int, epsilon: Value
-) -> Value:
-    """1 / sqrt(mean(x x) + epsilon) of so many numbers, in as many lanes as they come in."""
+def emit_inverse_rms(e: Emitter, x: Pointer, width: Operand, lanes: int, epsilon: Operand) -> Value:
+    """1 / sqrt(mean(x x) + epsilon) of the first `width` numbers, summed in so many lanes."""
     squares = e.variable(constant(vector(F32, lanes), 0.0))
-
-    def add_square(index: Value, mask: Value | None) -> None:
-        some = numbers(index, mask)
+    for span in e.spans(width, lanes):
+        some = x[span]
         squares.value = e.multiply_add(some, some, squares.value)
-
-    e.vectors(width, lanes, add_square)
-    mean = e.fdiv(e.total(squares.value), e.sitofp(width, F32))
-    root = e.intrinsic("llvm.sqrt.f32", F32, [e.fadd(mean, epsilon)])
-    return e.splat(e.fdiv(constant(F32, 1.0), root), lanes)
+    mean = e.total(squares.value) / e.sitofp(e.index(width), F32)
+    return 1.0 / e.intrinsic("llvm.sqrt.f32", F32, [mean + epsilon])
 
 
 def emit_scale(e: Emitter, largest: Value) -> tuple[Value, Value]:
-    """What 127 steps to the largest magnitude are worth each, and one over it; of nothing, zeros."""
-    limit, zero = constant(F32, float(LARGEST)), constant(F32, 0.0)
-    is_nothing = e.fcmp_ordered("<", largest, constant(F32, NOTHING))
-    scale = e.select(is_nothing, zero, e.fdiv(largest, limit))
-    return scale, e.select(is_nothing, zero, e.fdiv(limit, largest))
+    """The scale that maps the largest magnitude to 127, and one over it; zeros where it is below 1e-30."""
+    zero = constant(F32, 0.0)
+    is_nothing = largest < NOTHING
+    scale = e.select(is_nothing, zero, largest / float(LARGEST))
+    return scale, e.select(is_nothing, zero, float(LARGEST) / largest)
 
 
 def emit_integers(e: Emitter, numbers: Value, inverse: Value) -> Value:
     """The nearest int8, as i32, of each number divided by the scale."""
-    count = numbers.type.count
-    # The limits change no finite number; a NaN would be an integer of the processor's liking.
-    scaled = e.limit(e.fmul(numbers, e.splat(inverse, count)), -LARGEST, LARGEST)
-    return e.fptosi(e.rounded(scaled), vector(I32, count))
+    # The limits change no finite number; a NaN would become an integer that depends on the processor.
+    scaled = e.limit(numbers * inverse, -LARGEST, LARGEST)
+    return e.fptosi(e.rounded(scaled), vector(I32, numbers.type.count))
 
 
 def emit_bytes(e: Emitter, integers: Value) -> Value:

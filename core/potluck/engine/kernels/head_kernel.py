@@ -6,14 +6,35 @@ from llvmlite import ir
 
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.forms import PackedForm
-from potluck.engine.kernels.ir_types import F32, I32, I64, POINTER, Value, constant, vector
+from potluck.engine.kernels.ir_types import (
+    F32,
+    I8,
+    I32,
+    I64,
+    KIND_F32,
+    POINTER,
+    constant,
+    vector,
+)
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import emit_run, emit_shared
+from potluck.engine.kernels.pool_kernel import Pooled, emit_run
+from potluck.engine.kernels.records import Address, Number, Record
+from potluck.engine.kernels.values import Pointer, Value
 
-# 8 bytes each
-HEAD_FIELDS = ("hidden", "norm", "records", "matrix", "logits", "job", "shares")
 
-# where `HEAD_FIELDS` stand → the first of the largest logits; -1: one of them is not finite
+class HeadStep(Record):
+    """What the head reads and writes."""
+
+    hidden = Address(KIND_F32)
+    norm = Address(KIND_F32)
+    records = Address(I8)  # the input of the product
+    matrix = Address(I8)
+    logits = Address(KIND_F32)
+    job = Address(I8)
+    shares = Number()
+
+
+# a `HeadStep` → the first of the largest logits; -1: one of them is not finite
 HEAD = ir.FunctionType(I64, [POINTER])
 
 _LANES = 16
@@ -33,45 +54,35 @@ class HeadShape:
 def emit_head(module: ir.Module, name: str, path: Path, shape: HeadShape) -> ir.Function:
     """Logits = norm(hidden) Wᵀ; hidden states, weights of the norm and logits are f32."""
     run = emit_run(module, f"{name}_run", path)
-    function = ir.Function(module, HEAD, name)
-    e = Emitter(function, path)
-    given = {
-        field: e.fetch(e.at(function.args[0], 8 * index), I64 if field == "shares" else POINTER)
-        for index, field in enumerate(HEAD_FIELDS)
-    }
-    form = PackedForm(e=e, name=name, memory=given["records"], bits=shape.bits)
-    inputs = form.normed(given["hidden"], shape.hidden, given["norm"], shape.epsilon)
+    e = Emitter(ir.Function(module, HEAD, name), path)
+    given = HeadStep.load(e.arguments[0])
+    form = PackedForm(e=e, name=name, memory=given.records, bits=shape.bits)
+    inputs = form.normed(given.hidden, shape.hidden, given.norm, shape.epsilon)
     nothing = ir.Constant(POINTER, None)
-    product = form.product(
-        given["matrix"], inputs, given["logits"], nothing, shape.rows, shape.hidden
-    )
-    pool = (run, given["job"], given["shares"])
-    emit_shared(e, pool, product.piece, product.arguments, product.blocks)
-    e.ret(_emit_best(e, given["logits"], shape.rows))
-    return function
+    product = form.product(given.matrix, inputs, given.logits, nothing, shape.rows, shape.hidden)
+    pool = Pooled(run, given.job, given.shares)
+    pool.share(product.piece, product.arguments, product.blocks)
+    e.ret(_emit_best(e, given.logits, shape.rows))
+    return e.function
 
 
-def _emit_best(e: Emitter, logits: Value, count: int) -> Value:
+def _emit_best(e: Emitter, logits: Pointer, count: int) -> Value:
     """The first of the largest; -1 where a number is not finite."""
     wide, bits = vector(F32, _LANES), vector(I32, _LANES)
-    best, size = e.variable(constant(wide, -float("inf"))), e.variable(constant(bits, 0))
+    lowest = constant(wide, -float("inf"))
+    best, size = e.variable(lowest), e.variable(constant(bits, 0))
     where = e.variable(constant(bits, 0))
-    lanes = constant(bits, range(_LANES))
-
-    def look(index: Value, mask: Value | None) -> None:
-        value = e.fetch_numbers(e.at(logits, index, 4), 0, _LANES, mask)
+    for span in e.spans(count, _LANES):
+        value = logits[span]
         magnitude = e.magnitude_bits(value)
         size.value = e.select(e.icmp_unsigned(">", magnitude, size.value), magnitude, size.value)
-        if mask is not None:
-            value = e.select(mask, value, constant(wide, -float("inf")))
-        is_better = e.fcmp_ordered(">", value, best.value)
-        here = e.add(e.splat(e.trunc(index, I32), _LANES), lanes)
+        if span.mask is not None:
+            value = e.select(span.mask, value, lowest)
+        is_better = value > best.value
+        here = e.trunc(span.first, I32) + constant(bits, range(_LANES))
         best.value = e.select(is_better, value, best.value)
         where.value = e.select(is_better, here, where.value)
-
-    e.vectors(constant(I64, count), _LANES, look)
-    highest = e.splat(e.highest(best.value), _LANES)
-    is_highest = e.fcmp_ordered("==", best.value, highest)
+    is_highest = best.value.equals(e.highest(best.value))
     first = e.reduce("umin", e.select(is_highest, where.value, constant(bits, -1)))
     is_finite = e.icmp_unsigned("<", e.reduce("umax", size.value), constant(I32, _INFINITY_BITS))
     return e.select(is_finite, e.zext(first, I64), constant(I64, -1))

@@ -14,10 +14,9 @@ from llvmlite import ir
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import (
     EMIT_ACTIVATION,
-    Numbers,
     emit_bytes,
     emit_integers,
-    emit_inverse_root,
+    emit_inverse_rms,
     emit_scale,
 )
 from potluck.engine.kernels.ir_types import (
@@ -52,6 +51,7 @@ QUANTISE = ir.FunctionType(VOID, [POINTER, I32, I64, I64, I64, POINTER])
 # the same, and f32 weights of the norm and its epsilon
 NORM_QUANTISE = ir.FunctionType(VOID, [*QUANTISE.args, POINTER, F32])
 
+Numbers = Callable[[Value, Value | None], Value]
 RowNumbers = Callable[[Emitter, Value, int], Numbers]
 """The numbers to quantise, of the row at this address, which are of this kind."""
 
@@ -92,7 +92,7 @@ def emit_norm_quantise(module: ir.Module, name: str, path: Path) -> ir.Function:
 
     def values_of(e: Emitter, row: Value, kind: int) -> Numbers:
         numbers = partial(_fetch, e, row, kind)
-        inverse = emit_inverse_root(e, numbers, width, GROUP, epsilon)
+        inverse = e.splat(emit_inverse_rms(e, e.value(row).of(kind), width, GROUP, epsilon), GROUP)
 
         def values(index: Value, mask: Value | None) -> Value:
             normed = e.fmul(numbers(index, mask), inverse)
@@ -142,8 +142,8 @@ def _emit_record(module: ir.Module, name: str, path: Path) -> ir.Function:
     """Quantise 32 numbers into a record."""
     kind = ir.FunctionType(VOID, [vector(F32, GROUP), POINTER])
     function = internal(ir.Function(module, kind, name))
-    numbers, record = function.args
     e = Emitter(function, path)
+    numbers, record = e.arguments
     largest = e.bitcast(e.reduce("umax", e.magnitude_bits(numbers)), F32)
     scale, inverse = emit_scale(e, largest)
     integers = emit_integers(e, numbers, inverse)

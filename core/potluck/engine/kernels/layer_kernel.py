@@ -4,58 +4,104 @@
     hidden += after(down(gated(gate_up(before(hidden)))))
 
 for each layer, hidden states f32 and updated in place. `before` and `after` are norms or nothing; what
-is added may be multiplied instead. In place of the second line there may be a mixture of experts,
+is added may be multiplied instead. In place of the second line there may be a MoE,
 
     hidden += Σ factor down(gated(gate_up(before(hidden))))
 
-of those that its router chooses, in their order. The kernel is written for a shape; what layers of one shape differ
-in is data. What all layers share in a step stands in one record, what a layer has of its own in
-another; both are 8 bytes a field, in the order below. With a pool, products and attention are shared
-among its threads.
+of those that its router chooses, in their order. The kernel is written for a shape; what layers of one
+shape differ in is data. What all layers share in a step is in one record, what a layer has of its own in
+another. With a pool, products and attention are shared among its threads.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from llvmlite import ir
 
-from potluck.engine.kernels.attention_kernel import ATTEND_FIELDS, Heads, emit_attend
+from potluck.engine.kernels.attention_kernel import Attend, Heads, emit_attend
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.forms import FloatForm, Form, PackedForm
 from potluck.engine.kernels.ir_types import (
     F32,
+    I8,
     I64,
     KIND_BF16,
     KIND_F32,
     POINTER,
     VOID,
-    Value,
     constant,
 )
 from potluck.engine.kernels.layout import FLOAT_BITS, ZERO_POINT
-from potluck.engine.kernels.mixture_kernel import MixtureShape, emit_choose, is_chosen
+from potluck.engine.kernels.moe_kernel import MoeShape, emit_choose, is_chosen
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import emit_run, emit_shared
+from potluck.engine.kernels.pool_kernel import Pooled, emit_run
+from potluck.engine.kernels.records import Address, Number, Record
 from potluck.engine.kernels.residual_kernel import emit_add, emit_add_normed
 from potluck.engine.kernels.rotate_kernel import emit_rotate
+from potluck.engine.kernels.values import Operand, Pointer
 from potluck.model.config import Activation
 from potluck.model.families import NormPlacement
 
-# `angles` are pairs of pointers, to cosines and to sines; those of the first pair are null.
-STEP_FIELDS = (
-    "hidden", "position", "angles", "records", "wide", "attended", "scores", "scores_stride", "sums",
-    "job", "shares", "normed", "gated", "added", "routed", "factors",
-)  # fmt: skip
-# Norms that the shape does not have are never read, biases that a layer does not have are null.
-# `head_stride` is in bytes, `rope` is the number of a pair of angles, `experts` are `EXPERT_FIELDS` of each.
-LAYER_FIELDS = (
-    "before_attention", "qkv", "qkv_bias", "query_norm", "key_norm", "output", "output_bias",
-    "after_attention", "before_mlp", "gate_up", "gate_up_bias", "down", "down_bias", "after_mlp",
-    "keys", "values", "head_stride", "window", "rope", "router", "experts",
-)  # fmt: skip
-EXPERT_FIELDS = ("gate_up", "down")
-_NUMBERS = {"position", "scores_stride", "shares", "head_stride", "window", "rope"}
-_ANGLES_BYTES = 16
+
+class Angles(Record):
+    """Cosines and signed sines of a position, for one kind of rope; null where a layer has no rope."""
+
+    cosines = Address(KIND_F32)
+    sines = Address(KIND_F32)
+
+
+class Expert(Record):
+    """The matrices of an expert."""
+
+    gate_up = Address(I8)
+    down = Address(I8)
+
+
+class Step(Record):
+    """What all layers share in a step: the token, and memory that they write to one after the other."""
+
+    hidden = Address(KIND_F32)
+    position = Number()
+    angles = Address(Angles)  # of no rope, then of each kind of rope
+    records = Address(I8)  # the input of a product
+    wide = Address(KIND_F32)  # the output of a product
+    attended = Address(KIND_F32)
+    scores = Address(KIND_F32)
+    scores_stride = Number()
+    sums = Address(KIND_F32)
+    job = Address(I8)
+    shares = Number()
+    normed = Address(KIND_F32)  # of a MoE: the input of the router and of the experts
+    gated = Address(I8)
+    added = Address(KIND_F32)
+    routed = Address(KIND_F32)
+    factors = Address(KIND_F32)
+
+
+class Layer(Record):
+    """What a layer has of its own. Norms that the shape lacks are never read, missing biases are null."""
+
+    before_attention = Address(KIND_F32)
+    qkv = Address(I8)
+    qkv_bias = Address(KIND_F32)
+    query_norm = Address(KIND_F32)
+    key_norm = Address(KIND_F32)
+    output = Address(I8)
+    output_bias = Address(KIND_F32)
+    after_attention = Address(KIND_F32)
+    before_mlp = Address(KIND_F32)
+    gate_up = Address(I8)
+    gate_up_bias = Address(KIND_F32)
+    down = Address(I8)
+    down_bias = Address(KIND_F32)
+    after_mlp = Address(KIND_F32)
+    keys = Address(I8)
+    values = Address(I8)
+    head_stride = Number()  # bytes from one head of the cache to the next
+    window = Number()  # cached tokens that a query sees, itself among them
+    rope = Number()  # which of the angles
+    router = Address(KIND_F32)
+    experts = Address(Expert)
+
 
 # step, the layers' records one after the other, their number
 DECODE = ir.FunctionType(VOID, [POINTER, POINTER, I64])
@@ -77,11 +123,11 @@ class LayerShape:
     gate_up_bits: int
     down_bits: int
     float_kind: int = KIND_BF16  # of matrices of 16 bits
-    mixture: MixtureShape | None = None
+    moe: MoeShape | None = None
 
     def __post_init__(self) -> None:
         assert self.multiplier == 1.0 or not self.has_norms_after
-        assert self.mixture is None or (self.has_norms_before and self.adds_as_is)
+        assert self.moe is None or (self.has_norms_before and self.adds_as_is)
 
     @property
     def has_norms_before(self) -> bool:
@@ -107,45 +153,39 @@ class LayerShape:
 
 def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> ir.Function:
     """One token through some layers."""
-    mixture = shape.mixture
     called = _Called(
         rotate=emit_rotate(module, f"{name}_rotate", path, shape.attention),
         attend=emit_attend(module, f"{name}_attend", path, shape.attention),
         add=emit_add(module, f"{name}_add", path),
         add_normed=emit_add_normed(module, f"{name}_add_normed", path),
         run=emit_run(module, f"{name}_run", path),
-        choose=None if mixture is None else emit_choose(module, f"{name}_choose", path, mixture),
+        choose=shape.moe and emit_choose(module, f"{name}_choose", path, shape.moe),
     )
-    function = ir.Function(module, DECODE, name)
-    step, layers, count = function.args
-    e = Emitter(function, path)
-    given = _fields(e, step, STEP_FIELDS)
+    e = Emitter(ir.Function(module, DECODE, name), path)
+    step, layers, count = e.arguments
+    given = Step.load(step)
     with e.loop(0, count) as index:
-        own = _fields(e, e.at(layers, index, 8 * len(LAYER_FIELDS)), LAYER_FIELDS)
-        forms = _forms(e, name, shape, given["records"])
-        router = FloatForm(e=e, name=name, memory=given["normed"], kind=KIND_F32)
         layer = _Layer(
-            e=e, shape=shape, called=called, forms=forms, router=router, step=given, layer=own
+            e=e,
+            shape=shape,
+            called=called,
+            forms=_forms(e, name, shape, given.records),
+            router=FloatForm(e=e, name=name, memory=given.normed, kind=KIND_F32),
+            step=given,
+            layer=layers.of(Layer)[index],
         )
         layer.emit()
     e.ret_void()
-    return function
+    return e.function
 
 
-def _forms(e: Emitter, name: str, shape: LayerShape, memory: Value) -> dict[int, Form]:
+def _forms(e: Emitter, name: str, shape: LayerShape, memory: Pointer) -> dict[int, Form]:
     """By bits, those that a layer can have."""
     forms: dict[int, Form] = {
         bits: PackedForm(e=e, name=name, memory=memory, bits=bits) for bits in ZERO_POINT
     }
     forms[FLOAT_BITS] = FloatForm(e=e, name=name, memory=memory, kind=shape.float_kind)
     return forms
-
-
-def _fields(e: Emitter, record: Value, names: Sequence[str]) -> dict[str, Value]:
-    return {
-        name: e.fetch(e.at(record, 8 * index), I64 if name in _NUMBERS else POINTER)
-        for index, name in enumerate(names)
-    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,71 +209,69 @@ class _Layer:
     called: _Called
     forms: dict[int, Form]
     router: FloatForm
-    step: dict[str, Value]
-    layer: dict[str, Value]
+    step: Step
+    layer: Layer
 
     def emit(self) -> None:
-        shape, attended = self.shape, self.step["attended"]
+        shape, attended = self.shape, self.step.attended
         form = self.forms[shape.qkv_bits]
         self._product(form, "qkv", self._read(form, "before_attention"), shape.qkv_rows)
         self._attention()
         form = self.forms[shape.output_bits]
         inputs = form.as_is(attended, shape.attended)
         self._add(form, "output", inputs, shape.attended, "after_attention")
-        if shape.mixture is None:
+        if shape.moe is None:
             self._mlp()
         else:
-            self._experts(shape.mixture)
+            self._experts(shape.moe)
 
     def _mlp(self) -> None:
         shape = self.shape
         form = self.forms[shape.gate_up_bits]
         self._product(form, "gate_up", self._read(form, "before_mlp"), 2 * shape.intermediate)
         form = self.forms[shape.down_bits]
-        inputs = form.gated(self.step["wide"], shape.intermediate, shape.activation)
+        inputs = form.gated(self.step.wide, shape.intermediate, shape.activation)
         self._add(form, "down", inputs, shape.intermediate, "after_mlp")
 
-    def _experts(self, mixture: MixtureShape) -> None:
-        e, shape, step = self.e, self.shape, self.step
-        hidden, factors, nothing = step["hidden"], step["factors"], ir.Constant(POINTER, None)
+    def _experts(self, moe: MoeShape) -> None:
+        e, shape, step, layer = self.e, self.shape, self.step, self.layer
+        nothing = ir.Constant(POINTER, None)
         width, size = shape.hidden, shape.intermediate
-        normed = self.router.normed(hidden, width, self.layer["before_mlp"], shape.epsilon)
-        router, routed = self.layer["router"], step["routed"]
-        self._multiply(self.router, router, normed, routed, nothing, mixture.count, width)
-        e.call(self.called.choose, [routed, factors])
+        normed = self.router.normed(step.hidden, width, layer.before_mlp, shape.epsilon)
+        self._multiply(self.router, layer.router, normed, step.routed, nothing, moe.count, width)
+        e.call(self.called.choose, [step.routed, step.factors])
         form, last = self.forms[shape.gate_up_bits], self.forms[shape.down_bits]
         inputs = form.as_is(normed, width)
-        last = replace(last, memory=step["gated"])  # every expert reads the same input
-        with e.loop(0, mixture.count) as expert:
-            factor = e.fetch(e.at(factors, expert, 4), F32)
+        last = replace(last, memory=step.gated)  # every expert reads the same input
+        with e.loop(0, moe.count) as index:
+            factor = step.factors[index]
             with e.if_then(is_chosen(e, factor)):
-                record = e.at(self.layer["experts"], expert, 8 * len(EXPERT_FIELDS))
-                gate_up, down = (e.fetch(e.at(record, 8 * field), POINTER) for field in range(2))
-                self._multiply(form, gate_up, inputs, step["wide"], nothing, 2 * size, width)
-                gated = last.gated(step["wide"], size, shape.activation)
-                self._multiply(last, down, gated, step["added"], nothing, width, size)
-                e.call(self.called.add, [hidden, step["added"], constant(I64, width), factor])
+                expert = layer.experts[index]
+                self._multiply(form, expert.gate_up, inputs, step.wide, nothing, 2 * size, width)
+                gated = last.gated(step.wide, size, shape.activation)
+                self._multiply(last, expert.down, gated, step.added, nothing, width, size)
+                e.call(self.called.add, [step.hidden, step.added, e.index(width), factor])
 
-    def _read(self, form: Form, norm: str) -> Value:
+    def _read(self, form: Form, norm: str) -> Pointer:
         """An input of the hidden states, normed if there are norms before."""
-        hidden, width = self.step["hidden"], self.shape.hidden
+        hidden, width = self.step.hidden, self.shape.hidden
         if self.shape.has_norms_before:
             return form.normed(hidden, width, self.layer[norm], self.shape.epsilon)
         return form.as_is(hidden, width)
 
-    def _product(self, form: Form, matrix: str, inputs: Value, rows: int) -> None:
+    def _product(self, form: Form, matrix: str, inputs: Pointer, rows: int) -> None:
         """Of the hidden states, into the wide memory, with the bias."""
-        wide, bias = self.step["wide"], self.layer[f"{matrix}_bias"]
+        wide, bias = self.step.wide, self.layer[f"{matrix}_bias"]
         self._multiply(form, self.layer[matrix], inputs, wide, bias, rows, self.shape.hidden)
 
-    def _add(self, form: Form, matrix: str, inputs: Value, width: int, norm: str) -> None:
-        """Add to the hidden states what the matrix makes of the input."""
+    def _add(self, form: Form, matrix: str, inputs: Pointer, width: int, norm: str) -> None:
+        """Add the product of the matrix and the input to the hidden states."""
         e, shape, called = self.e, self.shape, self.called
-        hidden, added = self.step["hidden"], self.step["wide"]
+        hidden, added = self.step.hidden, self.step.wide
         weights, bias = self.layer[matrix], self.layer[f"{matrix}_bias"]
-        size, one = constant(I64, shape.hidden), constant(F32, 1.0)
+        size, one = e.index(shape.hidden), constant(F32, 1.0)
         if shape.adds_as_is:
-            with e.if_then(e.icmp_unsigned("!=", e.ptrtoint(bias, I64), constant(I64, 0))):
+            with e.if_then(bias.is_set):
                 e.call(called.add, [hidden, bias, size, one])
             self._multiply(form, weights, inputs, hidden, hidden, shape.hidden, width)
             return
@@ -247,44 +285,41 @@ class _Layer:
     def _multiply(
         self,
         form: Form,
-        matrix: Value,
-        inputs: Value,
-        out: Value,
-        addend: Value,
+        matrix: Pointer,
+        inputs: Pointer,
+        out: Pointer,
+        addend: Operand,
         rows: int,
         width: int,
     ) -> None:
         product = form.product(matrix, inputs, out, addend, rows, width)
-        self._share(product.piece, product.arguments, product.blocks)
+        self._pool.share(product.piece, product.arguments, product.blocks)
 
     def _attention(self) -> None:
-        e, heads = self.e, self.shape.attention
-        step, layer = self.step, self.layer
-        position, stride, item = step["position"], layer["head_stride"], heads.cached_bytes
-        pair = e.at(step["angles"], layer["rope"], _ANGLES_BYTES)
-        angles = [e.fetch(e.at(pair, offset), POINTER) for offset in (0, _ANGLES_BYTES // 2)]
-        norms = [layer["query_norm"], layer["key_norm"]]
-        new = [e.at(layer[which], position, item) for which in ("keys", "values")]
-        one = constant(I64, 1)
-        e.call(self.called.rotate, [step["wide"], one, *angles, *norms, *new, stride])
-        # A window of w looks at w tokens, the new one among them.
-        end = e.add(position, one)
-        start = e.sub(end, layer["window"])
-        start = e.select(e.icmp_signed(">", start, constant(I64, 0)), start, constant(I64, 0))
-        given = {
-            "queries": step["wide"],
-            "keys": e.at(layer["keys"], start, item),
-            "values": e.at(layer["values"], start, item),
-            "head_stride": stride,
-            "length": e.sub(end, start),
-            "scores": step["scores"],
-            "scores_stride": step["scores_stride"],
-            "sums": step["sums"],
-            "out": step["attended"],
-        }
-        arguments = [given[field] for field in ATTEND_FIELDS]
-        self._share(self.called.attend, arguments, heads.kv_heads)
+        heads, step, layer = self.shape.attention, self.step, self.layer
+        angles = step.angles[layer.rope]
+        new = [
+            cached.skip(step.position, heads.cached_bytes) for cached in (layer.keys, layer.values)
+        ]
+        rope = [angles.cosines, angles.sines, layer.query_norm, layer.key_norm]
+        one = self.e.index(1)
+        self.e.call(self.called.rotate, [step.wide, one, *rope, *new, layer.head_stride])
+        # A window of w sees w tokens, the new one among them.
+        end = step.position + 1
+        start = (end - layer.window).at_least(0)
+        arguments = Attend.in_order(
+            queries=step.wide,
+            keys=layer.keys.skip(start, heads.cached_bytes),
+            values=layer.values.skip(start, heads.cached_bytes),
+            head_stride=layer.head_stride,
+            length=end - start,
+            scores=step.scores,
+            scores_stride=step.scores_stride,
+            sums=step.sums,
+            out=step.attended,
+        )
+        self._pool.share(self.called.attend, arguments, heads.kv_heads)
 
-    def _share(self, piece: ir.Function, arguments: Sequence[Value], blocks: int) -> None:
-        pool = (self.called.run, self.step["job"], self.step["shares"])
-        emit_shared(self.e, pool, piece, arguments, blocks)
+    @property
+    def _pool(self) -> Pooled:
+        return Pooled(self.called.run, self.step.job, self.step.shares)

@@ -10,19 +10,21 @@ the caller sees the thread, or the thread sees that the job is shut.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from llvmlite import ir
 
 from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.ir_types import I32, I64, POINTER, VOID, Value, constant, internal
+from potluck.engine.kernels.ir_types import I32, I64, POINTER, VOID, constant, internal
 from potluck.engine.kernels.paths import Path
+from potluck.engine.kernels.values import Operand, Pointer, Value
 
 # Offsets; what threads write stands in cache lines of its own.
 _FUNCTION, _ARGUMENTS, _BLOCKS, _STEP = 0, 8, 16, 24
 _NEXT, _OPEN, _ACTIVE, STOPPING = 128, 256, 384, 512
 JOB_BYTES = 640
 
-PIECE = ir.FunctionType(VOID, [POINTER, I64, I64])  # arguments, first and last block
+PIECE = ir.FunctionType(VOID, [POINTER, I64, I64])  # arguments, first block, the one after the last
 
 # job, how often to look before going to sleep → 1 if the pool is to stop
 SERVE = ir.FunctionType(I32, [POINTER, I64])
@@ -33,108 +35,107 @@ RUN = ir.FunctionType(VOID, [POINTER, POINTER, POINTER, I64, I64])
 def emit_serve(module: ir.Module, name: str, path: Path) -> ir.Function:
     """Spin for work and do it; return when there has been none for a while."""
     work = _emit_work(module, f"{name}_work", path)
-    function = ir.Function(module, SERVE, name)
-    job, patience = function.args
-    e = Emitter(function, path)
-    idle = e.variable(constant(I64, 0))
+    e = Emitter(ir.Function(module, SERVE, name), path)
+    job, patience = e.arguments
+    idle = e.variable(e.index(0))
     with e.forever() as leave:
-        leave(_is_set(e, job, STOPPING))
-        leave(e.icmp_signed(">=", idle.value, patience))
-        has_blocks = e.icmp_signed("<", _look(e, job, _NEXT), e.fetch(e.at(job, _BLOCKS), I64))
-        is_due = e.and_(_is_set(e, job, _OPEN), has_blocks)
-        with e.if_else(is_due) as (due, not_due):
+        leave(_is_set(job, STOPPING))
+        leave(idle.value >= patience)
+        # Another thread may be writing the number of blocks, so it is read as it is written: atomically.
+        has_blocks = _look(job, _NEXT) < _look(job, _BLOCKS)
+        with e.if_else(_is_set(job, _OPEN) & has_blocks) as (due, not_due):
             with due:
-                _add(e, job, _ACTIVE, 1)
-                with e.if_then(_is_set(e, job, _OPEN)):
+                _add(job, _ACTIVE, 1)
+                with e.if_then(_is_set(job, _OPEN)):
                     e.call(work, [job])
-                _add(e, job, _ACTIVE, -1)
-                idle.value = constant(I64, 0)
+                _add(job, _ACTIVE, -1)
+                idle.value = e.index(0)
             with not_due:
                 _pause(e)
-                idle.value = e.add(idle.value, constant(I64, 1))
-    e.ret(e.zext(_is_set(e, job, STOPPING), I32))
-    return function
+                idle.value = idle.value + 1
+    e.ret(e.zext(_is_set(job, STOPPING), I32))
+    return e.function
 
 
 def emit_run(module: ir.Module, name: str, path: Path) -> ir.Function:
     """Do a job with whoever is awake; return when all of it is done."""
     work = _emit_work(module, f"{name}_work", path)
-    function = ir.Function(module, RUN, name)
-    job, piece, arguments, blocks, step = function.args
-    e = Emitter(function, path)
-    for offset, value in ((_FUNCTION, piece), (_ARGUMENTS, arguments), (_BLOCKS, blocks)):
-        e.put(value, e.at(job, offset))
-    e.put(step, e.at(job, _STEP))
-    _set(e, job, _NEXT, 0)
-    _set(e, job, _OPEN, 1)
+    e = Emitter(ir.Function(module, RUN, name), path)
+    job, piece, arguments, blocks, step = e.arguments
+    for offset, value in ((_FUNCTION, piece), (_ARGUMENTS, arguments), (_STEP, step)):
+        e.put(value, job.skip(offset))
+    _set(job, _BLOCKS, blocks)
+    _set(job, _NEXT, 0)
+    _set(job, _OPEN, 1)
     e.call(work, [job])
-    _set(e, job, _OPEN, 0)
+    _set(job, _OPEN, 0)
     with e.forever() as leave:
-        leave(e.icmp_signed("==", _look(e, job, _ACTIVE), constant(I64, 0)))
+        leave(_look(job, _ACTIVE).equals(0))
         _pause(e)
     e.ret_void()
-    return function
+    return e.function
 
 
-def emit_shared(
-    e: Emitter,
-    pool: tuple[ir.Function, Value, Value],
-    piece: ir.Function,
-    arguments: Sequence[Value],
-    blocks: int,
-) -> None:
-    """Call a piece for all its blocks: alone, or together with the pool.
+@dataclass(frozen=True)
+class Pooled:
+    """How a kernel shares its work with the threads of the pool."""
 
-    The pool is what `emit_run` made, where the job stands (null: there is no pool), and into how many
-    parts to cut the blocks.
-    """
-    run, job, shares = pool
-    memory = e.stack(I64, len(arguments))
-    for index, argument in enumerate(arguments):
-        e.put(argument, e.at(memory, 8 * index))
-    count = constant(I64, blocks)
-    is_alone = e.icmp_unsigned("==", e.ptrtoint(job, I64), constant(I64, 0))
-    with e.if_else(is_alone) as (alone, together):
-        with alone:
-            e.call(piece, [memory, constant(I64, 0), count])
-        with together:
-            step = e.sdiv(count, shares)
-            step = e.add(step, e.zext(e.icmp_signed("==", step, constant(I64, 0)), I64))
-            e.call(run, [job, piece, memory, count, step])
+    run: ir.Function  # made by `emit_run`
+    job: Pointer  # null: there is no pool
+    shares: Value  # parts to cut the blocks into
+
+    def share(self, piece: ir.Function, arguments: Sequence[Operand], blocks: Operand) -> None:
+        """Call a piece for all its blocks: alone, or together with the pool.
+
+        Args:
+            piece: of the type `PIECE`.
+            arguments: what it finds in memory, 8 bytes each.
+            blocks: their number, from zero on.
+        """
+        e = self.job.e
+        memory = e.stack(I64, len(arguments))
+        for index, argument in enumerate(arguments):
+            memory[index] = argument
+        count = e.index(blocks)
+        with e.if_else(self.job.is_null) as (alone, together):
+            with alone:
+                e.call(piece, [memory, e.index(0), count])
+            with together:
+                step = count // self.shares
+                step = step + e.zext(step.equals(0), I64)
+                e.call(self.run, [self.job, piece, memory, count, step])
 
 
 def _emit_work(module: ir.Module, name: str, path: Path) -> ir.Function:
     """Take blocks until none are left."""
-    function = internal(ir.Function(module, ir.FunctionType(VOID, [POINTER]), name))
-    job = function.args[0]
-    e = Emitter(function, path)
-    piece = e.fetch(e.at(job, _FUNCTION), PIECE.as_pointer())
-    arguments = e.fetch(e.at(job, _ARGUMENTS), POINTER)
-    blocks, step = (e.fetch(e.at(job, at), I64) for at in (_BLOCKS, _STEP))
+    kind = ir.FunctionType(VOID, [POINTER])
+    e = Emitter(internal(ir.Function(module, kind, name)), path)
+    (job,) = e.arguments
+    piece = e.fetch(job.skip(_FUNCTION), PIECE.as_pointer())
+    arguments = e.fetch(job.skip(_ARGUMENTS), POINTER)
+    blocks, step = (e.fetch(job.skip(offset), I64) for offset in (_BLOCKS, _STEP))
     with e.forever() as leave:
-        first = e.atomic_rmw("add", e.at(job, _NEXT), step, "seq_cst")
-        leave(e.icmp_signed(">=", first, blocks))
-        end = e.add(first, step)
-        last = e.select(e.icmp_signed("<", end, blocks), end, blocks)
-        e.call(piece, [arguments, first, last])
+        first = e.atomic_rmw("add", job.skip(_NEXT), step, "seq_cst")
+        leave(first >= blocks)
+        e.call(piece, [arguments, first, (first + step).at_most(blocks)])
     e.ret_void()
-    return function
+    return e.function
 
 
-def _look(e: Emitter, job: Value, offset: int) -> Value:
-    return e.load_atomic(e.at(job, offset), "seq_cst", 8, typ=I64)
+def _look(job: Pointer, offset: int) -> Value:
+    return job.e.load_atomic(job.skip(offset), "seq_cst", 8, typ=I64)
 
 
-def _is_set(e: Emitter, job: Value, offset: int) -> Value:
-    return e.icmp_signed("!=", _look(e, job, offset), constant(I64, 0))
+def _is_set(job: Pointer, offset: int) -> Value:
+    return _look(job, offset).differs(0)
 
 
-def _set(e: Emitter, job: Value, offset: int, value: int) -> None:
-    e.atomic_rmw("xchg", e.at(job, offset), constant(I64, value), "seq_cst")
+def _set(job: Pointer, offset: int, value: Operand) -> None:
+    job.e.atomic_rmw("xchg", job.skip(offset), job.e.index(value), "seq_cst")
 
 
-def _add(e: Emitter, job: Value, offset: int, value: int) -> None:
-    e.atomic_rmw("add", e.at(job, offset), constant(I64, value), "seq_cst")
+def _add(job: Pointer, offset: int, value: int) -> None:
+    job.e.atomic_rmw("add", job.skip(offset), job.e.index(value), "seq_cst")
 
 
 def _pause(e: Emitter) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from llvmlite import ir
 
 from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.functions import emit_inverse_root
+from potluck.engine.kernels.functions import emit_inverse_rms
 from potluck.engine.kernels.ir_types import F32, I64, KIND_F32, POINTER, VOID, Value, internal
 from potluck.engine.kernels.paths import Path
 
@@ -42,7 +42,7 @@ def emit_add_normed(module: ir.Module, name: str, path: Path) -> ir.Function:
     hidden, added, width, weight, epsilon = function.args
     e = Emitter(function, path)
     numbers = partial(_fetch, e, added)
-    inverse = emit_inverse_root(e, numbers, width, _LANES, epsilon)
+    inverse = e.splat(emit_inverse_rms(e, e.value(added).of(0), width, _LANES, epsilon), _LANES)
 
     def add(index: Value, mask: Value | None) -> None:
         normed = e.fmul(numbers(index, mask), inverse)

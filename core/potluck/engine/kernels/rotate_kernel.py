@@ -14,7 +14,7 @@ from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import (
     emit_bytes,
     emit_integers,
-    emit_inverse_root,
+    emit_inverse_rms,
     emit_scale,
 )
 from potluck.engine.kernels.ir_types import (
@@ -85,7 +85,7 @@ def _emit_norms(
 
 def _norm(e: Emitter, numbers: Value, weight: Value, width: int, epsilon: float) -> None:
     fetch = partial(_fetch, e, numbers)
-    inverse = emit_inverse_root(e, fetch, constant(I64, width), LANES, constant(F32, epsilon))
+    inverse = e.splat(emit_inverse_rms(e, e.value(numbers).of(0), width, LANES, epsilon), LANES)
 
     def scale(index: Value, mask: Value | None) -> None:
         normed = e.fmul(fetch(index, mask), inverse)

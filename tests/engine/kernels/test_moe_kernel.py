@@ -11,7 +11,7 @@ from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.engine.kernels.layer_kernel import LayerShape
-from potluck.engine.kernels.mixture_kernel import MixtureShape
+from potluck.engine.kernels.moe_kernel import MoeShape
 
 HIDDEN, INTERMEDIATE = 32, 16
 KERNELS = GeneratedKernels(host_paths()[0])
@@ -19,14 +19,14 @@ HEADS = make_heads(2, 1, 16, 16, torch.float32)
 
 
 def make_layer(count: int, per_token: int, *, normalise: bool) -> tuple[LayerWeights, LayerShape]:
-    mixture = MixtureShape(count=count, per_token=per_token, normalise=normalise)
-    layer = random_layer(KERNELS, HEADS, HIDDEN, INTERMEDIATE, (8, 8, 8, 8), mixture=mixture)
+    moe = MoeShape(count=count, per_token=per_token, normalise=normalise)
+    layer = random_layer(KERNELS, HEADS, HIDDEN, INTERMEDIATE, (8, 8, 8, 8), moe=moe)
     return layer, layer_shape(layer, HEADS, epsilon=EPSILON)
 
 
 def with_router(layer: LayerWeights, router: Tensor) -> LayerWeights:
-    assert layer.mixture is not None
-    return replace(layer, mixture=replace(layer.mixture, router=router))
+    assert layer.moe is not None
+    return replace(layer, moe=replace(layer.moe, router=router))
 
 
 def run(layer: LayerWeights, shape: LayerShape, token: Tensor) -> Tensor:
@@ -56,18 +56,16 @@ def test_of_equal_experts_the_first_is_chosen() -> None:
     token = torch.randn(1, HIDDEN)
     alike = with_router(layer, scores.repeat(5, 1).contiguous())
 
-    assert layer.mixture is not None
-    first = replace(layer.mixture, router=scores, experts=layer.mixture.experts[:1])
-    alone = replace(layer, mixture=first)
-    assert torch.equal(
-        run(alike, shape, token), run(alone, replace(shape, mixture=first.shape), token)
-    )
+    assert layer.moe is not None
+    first = replace(layer.moe, router=scores, experts=layer.moe.experts[:1])
+    alone = replace(layer, moe=first)
+    assert torch.equal(run(alike, shape, token), run(alone, replace(shape, moe=first.shape), token))
 
 
 def test_scores_however_large_choose_one_expert() -> None:
     layer, shape = make_layer(4, 2, normalise=True)
-    assert layer.mixture is not None
-    large = with_router(layer, layer.mixture.router * 1e6)
+    assert layer.moe is not None
+    large = with_router(layer, layer.moe.router * 1e6)
 
     for token in torch.randn(4, 1, HIDDEN):
         y, wanted = run(large, shape, token), expected(large, shape, token)

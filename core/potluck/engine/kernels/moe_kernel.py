@@ -1,0 +1,85 @@
+"""The kernel that chooses a token's experts, between the router's product and theirs."""
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.functions import emit_exp
+from potluck.engine.kernels.ir_types import F32, KIND_F32, POINTER, VOID, constant, internal, vector
+from potluck.engine.kernels.paths import Path
+from potluck.engine.kernels.values import Pointer, Span, Value
+
+_LANES = 16
+_WIDE = vector(F32, _LANES)
+_LOWEST = -float("inf")
+_NOT_CHOSEN = -1.0  # below any factor
+
+# scores of the router, which are written over; factors of the experts
+CHOOSE = ir.FunctionType(VOID, [POINTER, POINTER])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeShape:
+    """What a kernel is written for where a layer has experts, beside the shape of an expert."""
+
+    count: int
+    per_token: int
+    normalise: bool  # whether the factors of the chosen ones are made to add up to one
+
+
+def emit_choose(module: ir.Module, name: str, path: Path, shape: MoeShape) -> ir.Function:
+    """Factors = softmax(scores) of the highest scores; negative where an expert is not chosen.
+
+    Of equal scores the first is chosen. If a score is NaN, all factors are.
+    """
+    e = Emitter(internal(ir.Function(module, CHOOSE, name)), path)
+    scores, factors = (argument.of(KIND_F32) for argument in e.arguments)
+    total = _emit_powers(e, scores, factors, shape.count)
+    chosen = _emit_best(e, scores, factors, shape)
+    divisor = e.splat(chosen if shape.normalise else total, _LANES)
+    for span in e.spans(shape.count, _LANES):
+        factors[span] = factors[span] / divisor
+    e.ret_void()
+    return e.function
+
+
+def is_chosen(e: Emitter, factor: Value) -> Value:
+    """Whether an expert with this factor is computed; one whose factor is NaN is."""
+    return e.fcmp_unordered(">=", factor, constant(F32, 0.0))
+
+
+def _emit_powers(e: Emitter, scores: Pointer, factors: Pointer, count: int) -> Value:
+    """Scores become exp(score - highest), no expert is chosen yet; returns the sum of the powers."""
+
+    def masked(span: Span, value: Value, outside: float) -> Value:
+        if span.mask is None:
+            return value
+        return e.select(span.mask, value, constant(_WIDE, outside))
+
+    highest, sums = e.variable(constant(_WIDE, _LOWEST)), e.variable(constant(_WIDE, 0.0))
+    for span in e.spans(count, _LANES):
+        highest.value = masked(span, scores[span], _LOWEST).at_least(highest.value)
+    most = e.splat(e.highest(highest.value), _LANES)
+    for span in e.spans(count, _LANES):
+        power = masked(span, emit_exp(e, masked(span, scores[span], 0.0) - most), 0.0)
+        sums.value = sums.value + power
+        scores[span] = power
+        factors[span] = e.value(constant(_WIDE, _NOT_CHOSEN))
+    return e.total(sums.value)
+
+
+def _emit_best(e: Emitter, scores: Pointer, factors: Pointer, shape: MoeShape) -> Value:
+    """Factors of the highest become their powers; returns the sum of these."""
+    chosen = e.variable(constant(F32, 0.0))
+    with e.loop(0, shape.per_token):
+        best, place = e.variable(constant(F32, _NOT_CHOSEN)), e.variable(e.index(0))
+        with e.loop(0, shape.count) as expert:
+            score, is_free = scores[expert], factors[expert] < 0.0
+            # Unordered: an expert has to be chosen even where every score is NaN.
+            is_best = is_free & e.fcmp_unordered(">", score, best.value)
+            best.value = e.select(is_best, score, best.value)
+            place.value = e.select(is_best, expert, place.value)
+        factors[place.value] = best.value
+        chosen.value = chosen.value + best.value
+    return chosen.value
