@@ -55,7 +55,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from potluck.engine.kernels.attention_kernel import Heads
+from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths

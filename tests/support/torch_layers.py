@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.kernels import Kernels
-from potluck.engine.kernels.attention_kernel import Heads
+from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantise_heads
 from potluck.engine.kernels.decode import Expert, LayerWeights, Moe
 from potluck.engine.kernels.generated import KINDS

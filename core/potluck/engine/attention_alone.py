@@ -10,7 +10,7 @@ from torch import Tensor
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.decoding import Run
 from potluck.engine.generated_run import GeneratedRun
-from potluck.engine.kernels.attention_kernel import LANES, SUMS, Attend
+from potluck.engine.kernels.attention_kernel import Attend, parts_floats
 from potluck.engine.kvcache import LayerCache
 
 
@@ -38,21 +38,18 @@ def attention_call(
     """
     heads, kernels = run.heads, run.kernels
     window, memory = block.attention.window, cache.both
-    start = 0 if window is None else max(0, position + 1 - window)
-    length = position + 1 - start
-    stride = -(-length // LANES) * LANES
-    scores = torch.empty((heads.heads, stride))
-    sums, out = torch.empty((heads.heads, SUMS)), torch.empty_like(queries)
+    parts, out = torch.empty(parts_floats(heads, position + 1)), torch.empty_like(queries)
     arguments = Attend.structure(
         queries=queries.data_ptr(),
-        keys=memory[0].data_ptr() + start * heads.cached_bytes,
-        values=memory[1].data_ptr() + start * heads.cached_bytes,
+        keys=memory[0].data_ptr(),
+        values=memory[1].data_ptr(),
         head_stride=memory.shape[2] * heads.cached_bytes,
-        length=length,
-        scores=scores.data_ptr(),
-        scores_stride=stride,
-        sums=sums.data_ptr(),
+        position=position,
+        window=position + 1 if window is None else window,
+        parts=parts.data_ptr(),
         out=out.data_ptr(),
+        job=kernels.job,
+        shares=kernels.shares,
     )
 
     def attend(*_: Tensor) -> Tensor:
@@ -60,4 +57,4 @@ def attention_call(
         return out
 
     # With what the fields point to, which has to live as long as the call.
-    return partial(attend, queries, memory, scores, sums)
+    return partial(attend, queries, memory, parts)

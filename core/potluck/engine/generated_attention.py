@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from potluck.engine.attention import Attention, Heads, Step
-from potluck.engine.kernels.attention_kernel import Heads as HeadsShape
+from potluck.engine.kernels.attention import Heads as HeadsShape
 from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear

@@ -15,7 +15,7 @@ from potluck.engine.blocks import (
 )
 from potluck.engine.decoding import Run
 from potluck.engine.generated_attention import GeneratedAttention
-from potluck.engine.kernels.attention_kernel import Heads
+from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.decode import Decoder, Expert, LayerWeights, Moe, layer_shape
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels
 from potluck.engine.kernels.layer_kernel import LayerShape

@@ -1,21 +1,44 @@
 """Attention of one token is that of float64."""
 
+import ctypes
 import math
 
 import pytest
 import torch
+from torch import Tensor
 from torch_layers import attend, make_cache, make_heads
 
-from potluck.engine.kernels.attention_kernel import SUMS, Heads
+from potluck.engine.kernels.attention import Heads
+from potluck.engine.kernels.attention_kernel import Attend, parts_floats
 from potluck.engine.kernels.cache import quantise_heads
-from potluck.engine.kernels.generated import KINDS, host_paths
-from potluck.engine.kernels.library import library
+from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
+from potluck.engine.kernels.paths import Path
 
 DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
 
 
-@pytest.mark.parametrize("path", [path.name for path in host_paths()])
+def attended(
+    kernels: GeneratedKernels,
+    heads: Heads,
+    q: Tensor,
+    cache: Tensor,
+    position: int,
+    window: int,
+) -> Tensor:
+    """(H, K): attention of the token at this position, which is cached."""
+    out, parts = torch.empty_like(q), torch.empty(parts_floats(heads, position + 1))
+    keys, values = cache
+    arguments = Attend.structure(
+        queries=q.data_ptr(), keys=keys.data_ptr(), values=values.data_ptr(),
+        head_stride=cache.stride(1) * cache.itemsize, position=position, window=window,
+        parts=parts.data_ptr(), out=out.data_ptr(), job=kernels.job, shares=kernels.shares,
+    )  # fmt: skip
+    kernels.attend_one(heads, ctypes.addressof(arguments))
+    return out
+
+
+@pytest.mark.parametrize("path", host_paths(), ids=lambda path: path.name)
 @pytest.mark.parametrize(
     "heads",
     [
@@ -29,22 +52,37 @@ F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
     ],
     ids=lambda heads: f"{heads.heads}-{heads.kv_heads}-{heads.head_dim}-{heads.cache_kind}",
 )
-@pytest.mark.parametrize(("start", "length"), [(0, 1), (0, 16), (3, 17), (0, 100)])
-def test_attention_is_that_of_float64(path: str, heads: Heads, start: int, length: int) -> None:
+@pytest.mark.parametrize(
+    ("start", "length"), [(0, 1), (0, 16), (3, 17), (0, 100), (0, 700), (200, 400)]
+)
+def test_attention_is_that_of_float64(path: Path, heads: Heads, start: int, length: int) -> None:
     dtype, head_dim = DTYPES[heads.cache_kind], heads.head_dim
     q = 3 * torch.randn(heads.heads, head_dim)
-    nothing = torch.full((2, heads.kv_heads, start + length + 2, head_dim), math.nan)
-    nothing[:, :, start : start + length] = torch.randn(2, heads.kv_heads, length, head_dim)
-    cache = make_cache(heads, start + length + 2, dtype)
+    end = start + length
+    nothing = torch.full((2, heads.kv_heads, end + 2, head_dim), math.nan)
+    nothing[:, :, start:end] = torch.randn(2, heads.kv_heads, length, head_dim)
+    cache = make_cache(heads, end + 2, dtype)
     cache.copy_(quantise_heads(nothing) if dtype == INT8 else nothing)
-    out, scores = torch.empty(heads.heads, head_dim), torch.empty(heads.heads, 112)
-    sums = torch.empty(heads.heads, SUMS)
-    keys, values = (cache[part, :, start:].data_ptr() for part in range(2))
-    stride = cache.stride(1) * cache.itemsize
-    places = (keys, values, stride, length, scores.data_ptr(), 112, sums.data_ptr())
-    arguments = torch.tensor((q.data_ptr(), *places, out.data_ptr()))
 
-    library(path).attend(heads)(arguments.data_ptr(), 0, heads.kv_heads)
+    out = attended(GeneratedKernels(path), heads, q, cache, end - 1, length)
 
-    expected = attend(q, heads, cache, start, start + length)
+    expected = attend(q, heads, cache, start, end)
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("heads", [make_heads(4, 1, 40, 0, F32), make_heads(6, 2, 16, 0, INT8)])
+def test_any_number_of_threads_gives_the_same_bits(heads: Heads) -> None:
+    dtype = DTYPES[heads.cache_kind]
+    q, kv = (
+        torch.randn(heads.heads, heads.head_dim),
+        torch.randn(2, heads.kv_heads, 2000, heads.head_dim),
+    )
+    cache = quantise_heads(kv) if dtype == INT8 else kv
+    outputs: list[Tensor] = []
+
+    for threads in (1, 2, 5):
+        kernels = GeneratedKernels(host_paths()[0], threads)
+        outputs += [attended(kernels, heads, q, cache, 1999, 1900) for _ in range(20)]
+        kernels.close()
+
+    assert all(torch.equal(outputs[0], other) for other in outputs)

@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 from llvmlite import binding
 
-from potluck.engine.kernels.attention_kernel import Heads, emit_attend
+from potluck.engine.kernels.attention import Heads
+from potluck.engine.kernels.attention_kernel import emit_attend
 from potluck.engine.kernels.float_kernel import emit_float_product
 from potluck.engine.kernels.head_kernel import HeadShape, emit_head
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_INT8

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch_layers import attend, make_cache, make_heads
 
-from potluck.engine.kernels.attention_kernel import Heads
+from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.cache import quantise_heads
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
 from potluck.engine.kernels.paths import Path

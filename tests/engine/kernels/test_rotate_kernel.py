@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch_layers import make_angles, make_cache, make_heads, make_qk_norm, rotate
 
-from potluck.engine.kernels.attention_kernel import Heads
+from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.cache import dequantise_heads, quantise_heads
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
 from potluck.engine.kernels.paths import Path

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from potluck.engine.kernels import layer_kernel as records
-from potluck.engine.kernels.attention_kernel import LANES, SUMS, Heads
+from potluck.engine.kernels.attention import Heads
+from potluck.engine.kernels.attention_kernel import parts_floats
 from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels
 from potluck.engine.kernels.layer_kernel import LayerShape
@@ -136,12 +137,10 @@ class Decoder:
         self._kernels, self._layers, self._shape = kernels, tuple(layers), shape
         self._decode = kernels.decode_kernel(shape)
         widest = max(shape.hidden, shape.attended, shape.intermediate)
-        heads = shape.attention.heads
         self._records = _empty_input(widest)
         self._wide = torch.empty(max(shape.qkv_rows, 2 * shape.intermediate, shape.hidden))
         self._attended = torch.empty(shape.attended)
-        self._scores, self._scored = torch.empty((heads, 0)), 0
-        self._sums = torch.empty((heads, SUMS))
+        self._parts, self._room = torch.empty(0), 0
         self._routing = {} if shape.moe is None else _routing(shape, shape.moe.count)
         self._ropes = sorted({layer.rope for layer in layers if layer.rope is not None})
         self._angles = (records.Angles.structure * (2 + max(self._ropes, default=-1)))()
@@ -189,7 +188,7 @@ class Decoder:
             here = self._angles[1 + rope]
             here.cosines, here.sines = angles[rope]
         self._step.hidden, self._step.position = hidden, position
-        if position >= self._scored:
+        if position >= self._room:
             self._make_room(2 * position + 1)
         self._kernels.wake()
         self._decode(addressof(self._step), addressof(self._own), len(self._layers))
@@ -205,10 +204,9 @@ class Decoder:
         self._capacity = min(capacity for _, capacity in self._places)
 
     def _make_room(self, length: int) -> None:
-        """Have room for the scores of so many cached tokens."""
-        self._scored = -(-length // LANES) * LANES
-        self._scores = torch.empty((self._shape.attention.heads, self._scored))
-        self._step.scores, self._step.scores_stride = self._scores.data_ptr(), self._scored
+        """Have room for attention to so many cached tokens."""
+        self._parts, self._room = torch.empty(parts_floats(self._shape.attention, length)), length
+        self._step.parts = self._parts.data_ptr()
 
     def _make_step(self) -> ctypes.Structure:
         """What stays the same from token to token."""
@@ -217,7 +215,6 @@ class Decoder:
             records=self._records.data_ptr(),
             wide=self._wide.data_ptr(),
             attended=self._attended.data_ptr(),
-            sums=self._sums.data_ptr(),
             job=self._kernels.job,
             shares=self._kernels.shares,
             **{name: memory.data_ptr() for name, memory in self._routing.items()},

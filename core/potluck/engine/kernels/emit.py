@@ -156,6 +156,13 @@ class Emitter:
         room.raw.type = POINTER  # llvmlite insists on the type that was asked for
         return Pointer(self, room.raw, typ)
 
+    def in_memory(self, values: Sequence[Operand]) -> Pointer:
+        """The values on the stack, 8 bytes from one to the next, as a kernel takes its arguments."""
+        memory = self.stack(I64, len(values))
+        for index, value in enumerate(values):
+            memory[index] = value
+        return memory
+
     def at(self, pointer: Operand, offset: Operand, scale: Operand = 1) -> Pointer:
         """The address `offset * scale` bytes further."""
         offset = (

@@ -2,13 +2,12 @@
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.engine.kernels.attention_kernel import Heads
+from potluck.engine.kernels.attention import Heads, rows_at_once
 from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.float_kernel import MOST_TOKENS, input_kind
@@ -19,7 +18,7 @@ from potluck.engine.kernels.layout import GROUP, ROWS, blocks_of, group_bytes, g
 from potluck.engine.kernels.library import Kernel, Library, address_of, library
 from potluck.engine.kernels.paths import Path, host_architecture, host_features, usable_paths
 from potluck.engine.kernels.pool import Pool
-from potluck.engine.kernels.prefill_kernel import PREFILL_FIELDS, scratch_floats
+from potluck.engine.kernels.prefill_kernel import Prefill, scratch_floats
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 from potluck.model.config import Activation
 
@@ -60,15 +59,10 @@ class GeneratedKernels(Kernels):
 
         Args:
             heads: its shape.
-            arguments: where `ATTEND_FIELDS` stand.
+            arguments: where an `Attend` is.
         """
-        kernel = self._library.attend(heads)
-        if self._pool is None:
-            kernel(arguments, 0, heads.kv_heads)
-        else:
-            piece = ctypes.cast(cast("Any", kernel), ctypes.c_void_p).value
-            assert piece is not None
-            self._pool.run(piece, arguments, heads.kv_heads, 1)
+        self.wake()
+        self._library.attend(heads)(arguments)
 
     def head_kernel(self, shape: HeadShape) -> Kernel:
         """See `ends.Head`, which checks what this does not."""
@@ -188,40 +182,47 @@ class GeneratedKernels(Kernels):
             qkv: as `rotate` leaves it.
             cache: likewise.
             position: of the first token.
-            window: cached tokens that a query looks at, itself among them; None: all.
+            window: cached tokens that a token sees, itself among them; None: all.
 
         Returns:
             (T, H·K), f32.
         """
-        tokens, capacity = len(qkv), cache.shape[2]
+        tokens, capacity, path = len(qkv), cache.shape[2], self._library.path
         _check(shape, qkv, cache, position)
+        # As many blocks as are shared out, of a multiple of the rows that are computed together.
+        wanted, rows = -(-self.shares // shape.kv_heads), rows_at_once(path)
+        share = max(rows, -(-tokens // wanted // rows) * rows)
+        blocks = shape.kv_heads * -(-tokens // share)
         out = torch.zeros((tokens, shape.heads * shape.head_dim))
         stats = torch.empty((shape.heads, tokens, 2))
-        scratch = torch.empty((shape.kv_heads, scratch_floats(shape, self._library.path)))
-        given = {
-            "queries": qkv.data_ptr(),
-            "tokens": tokens,
-            "position": position,
-            "window": capacity if window is None else window,
-            "keys": cache.data_ptr(),
-            "values": cache.data_ptr() + cache.nbytes // 2,
-            "head_stride": capacity * shape.cached_bytes,
-            "scratch": scratch.data_ptr(),
-            "stats": stats.data_ptr(),
-            "out": out.data_ptr(),
-        }
-        arguments = [given[field] for field in PREFILL_FIELDS]
-        self._share(self._library.attend_many(shape), arguments, shape.kv_heads, 1)
+        scratch = torch.empty((blocks, scratch_floats(shape, path)))
+        arguments = Prefill.structure(
+            queries=qkv.data_ptr(),
+            tokens=tokens,
+            position=position,
+            window=capacity if window is None else window,
+            keys=cache.data_ptr(),
+            values=cache.data_ptr() + cache.nbytes // 2,
+            head_stride=capacity * shape.cached_bytes,
+            share=share,
+            scratch=scratch.data_ptr(),
+            stats=stats.data_ptr(),
+            out=out.data_ptr(),
+        )
+        self._run(self._library.attend_many(shape), ctypes.addressof(arguments), blocks, 1)
         return out
 
     def _share(self, piece: Kernel, arguments: Sequence[int], blocks: int, step: int) -> None:
         """Call a piece for all blocks: alone, or so many at a time together with the pool."""
         # Small: the job has them in memory for as long as the call lasts.
         memory = (ctypes.c_int64 * len(arguments))(*arguments)
+        self._run(piece, ctypes.addressof(memory), blocks, step)
+
+    def _run(self, piece: Kernel, arguments: int, blocks: int, step: int) -> None:
         if self._pool is None:
-            piece(ctypes.addressof(memory), 0, blocks)
+            piece(arguments, 0, blocks)
         else:
-            self._pool.run(address_of(piece), ctypes.addressof(memory), blocks, step)
+            self._pool.run(address_of(piece), arguments, blocks, step)
 
     def _quantise(self, kernel: str, x: Tensor, width: int, *more: float) -> QuantisedInput:
         if x.stride(1) != 1:

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 
 from llvmlite import ir
 
-from potluck.engine.kernels.attention_kernel import Attend, Heads, emit_attend
+from potluck.engine.kernels.attention import Heads
+from potluck.engine.kernels.attention_kernel import Attend, emit_attend
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.forms import FloatForm, Form, PackedForm
 from potluck.engine.kernels.ir_types import (
@@ -65,9 +66,7 @@ class Step(Record):
     records = Address(I8)  # the input of a product
     wide = Address(KIND_F32)  # the output of a product
     attended = Address(KIND_F32)
-    scores = Address(KIND_F32)
-    scores_stride = Number()
-    sums = Address(KIND_F32)
+    parts = Address(KIND_F32)  # of attention: see `parts_floats`
     job = Address(I8)
     shares = Number()
     normed = Address(KIND_F32)  # of a MoE: the input of the router and of the experts
@@ -304,21 +303,19 @@ class _Layer:
         rope = [angles.cosines, angles.sines, layer.query_norm, layer.key_norm]
         one = self.e.index(1)
         self.e.call(self.called.rotate, [step.wide, one, *rope, *new, layer.head_stride])
-        # A window of w sees w tokens, the new one among them.
-        end = step.position + 1
-        start = (end - layer.window).at_least(0)
         arguments = Attend.in_order(
             queries=step.wide,
-            keys=layer.keys.skip(start, heads.cached_bytes),
-            values=layer.values.skip(start, heads.cached_bytes),
+            keys=layer.keys,
+            values=layer.values,
             head_stride=layer.head_stride,
-            length=end - start,
-            scores=step.scores,
-            scores_stride=step.scores_stride,
-            sums=step.sums,
+            position=step.position,
+            window=layer.window,
+            parts=step.parts,
             out=step.attended,
+            job=step.job,
+            shares=step.shares,
         )
-        self._pool.share(self.called.attend, arguments, heads.kv_heads)
+        self.e.call(self.called.attend, [self.e.in_memory(arguments)])
 
     @property
     def _pool(self) -> Pooled:

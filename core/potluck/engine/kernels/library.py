@@ -16,7 +16,8 @@ from typing import TypeAlias, cast
 
 from llvmlite import binding, ir
 
-from potluck.engine.kernels.attention_kernel import Heads, emit_attend
+from potluck.engine.kernels.attention import Heads
+from potluck.engine.kernels.attention_kernel import emit_attend
 from potluck.engine.kernels.float_kernel import emit_float_product
 from potluck.engine.kernels.head_kernel import HeadShape, emit_head
 from potluck.engine.kernels.input_kernel import (

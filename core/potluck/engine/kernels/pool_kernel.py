@@ -85,17 +85,18 @@ class Pooled:
     shares: Value  # parts to cut the blocks into
 
     def share(self, piece: ir.Function, arguments: Sequence[Operand], blocks: Operand) -> None:
+        """`call` with arguments that the piece finds in memory, 8 bytes each."""
+        self.call(piece, self.job.e.in_memory(arguments), blocks)
+
+    def call(self, piece: ir.Function, memory: Pointer, blocks: Operand) -> None:
         """Call a piece for all its blocks: alone, or together with the pool.
 
         Args:
             piece: of the type `PIECE`.
-            arguments: what it finds in memory, 8 bytes each.
+            memory: where its arguments are.
             blocks: their number, from zero on.
         """
         e = self.job.e
-        memory = e.stack(I64, len(arguments))
-        for index, argument in enumerate(arguments):
-            memory[index] = argument
         count = e.index(blocks)
         with e.if_else(self.job.is_null) as (alone, together):
             with alone:

@@ -1,169 +1,264 @@
 """The kernel of attention for many tokens, each of which sees what was cached before it and itself.
 
-A panel of cached tokens at a time: its keys are turned into columns once for all heads that share them,
-then a few rows of queries at a time find their scores, their softmax so far, and add their values to the
-output; what earlier panels gave is scaled down when a higher score appears (https://arxiv.org/abs/2205.14135).
-No score is computed for a panel that lies behind a row's window or ahead of all its tokens.
+A panel at a time: its keys are made columns once for all queries that see them, then a few rows of
+queries at a time, neighbouring tokens of a head, are a tile over it. No score is computed for a panel
+that lies behind a row's window or ahead of all its tokens.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llvmlite import ir
 
-from potluck.engine.kernels.attention_kernel import LANES, Heads
+from potluck.engine.kernels.attention import (
+    LANES,
+    LOWEST,
+    PANEL,
+    WIDE,
+    Cached,
+    Heads,
+    Tile,
+    columns_at_once,
+    rows_at_once,
+)
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.ir_types import (
     F32,
+    I8,
     I64,
     KIND_F32,
     POINTER,
     VOID,
-    Value,
     constant,
     internal,
 )
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import PIECE
-from potluck.engine.kernels.prefill_rows import (
-    PANEL,
-    Layout,
-    at_least_zero,
-    emit_rows,
-    fetch_part,
-    least,
-    out_bytes,
-    row_bytes,
-    scale_of,
-)
+from potluck.engine.kernels.records import Address, Number, Record
+from potluck.engine.kernels.values import Operand, Pointer, Span, Value
 
-_LOWEST = -1e30  # below any score; not infinite, so that differences are numbers
 
-# 8 bytes each. Queries are the first of each token's heads of queries, keys and values; keys and values
-# those of position 0, bytes from head to head beside them. Scratch is `scratch_floats` for each key head,
-# stats are two numbers for each head and token. The output has to be zero: here, LLVM would call a
-# library for that.
-PREFILL_FIELDS = (
-    "queries", "tokens", "position", "window", "keys", "values", "head_stride", "scratch", "stats",
-    "out",
-)  # fmt: skip
-_POINTERS = {"queries", "keys", "values", "scratch", "stats", "out"}
+class Prefill(Record):
+    """The arguments of attention of many tokens. A block of the job is a head's share of the tokens."""
+
+    queries = Address(KIND_F32)  # of the first token; (T, H + 2 Hkv, K)
+    tokens = Number()
+    position = Number()  # of the first token
+    window = Number()  # cached tokens that a token sees, itself among them
+    keys = Address(I8)  # of the first head and position 0
+    values = Address(I8)
+    head_stride = Number()  # bytes from one head of the cache to the next
+    share = Number()  # tokens of a block
+    scratch = Address(KIND_F32)  # `scratch_floats` for each block
+    stats = Address(KIND_F32)  # (H, T, 2)
+    out = Address(KIND_F32)  # (T, H, K), zeros: here, LLVM would call a library to clear it
+
 
 # keys, values, cached tokens, scratch
 _PREPARE = ir.FunctionType(VOID, [POINTER, POINTER, I64, POINTER])
+# queries, values, scratch, stats, out, cached tokens in the panel, how many of them the first row sees
+# if no window ends before, window
+_ROWS = ir.FunctionType(VOID, [POINTER] * 5 + [I64] * 3)
 
 
 def scratch_floats(shape: Heads, path: Path) -> int:
-    """What the kernel writes to while it runs, for each key head."""
-    return Layout(shape, path).size
+    """What the kernel writes to while it runs, for each block, in f32."""
+    return _Scratch(shape, path).size
+
+
+@dataclass(frozen=True)
+class _Scratch:
+    """Where things are in the scratch memory, in f32: first the keys of a panel as columns."""
+
+    shape: Heads
+    path: Path
+
+    @property
+    def rows(self) -> int:
+        return rows_at_once(self.path)
+
+    @property
+    def columns(self) -> int:
+        """Cached tokens whose numbers are side by side."""
+        return columns_at_once(self.path) * LANES
+
+    @property
+    def scores(self) -> int:
+        return PANEL * self.shape.padded
+
+    @property
+    def scales(self) -> int:
+        return self.scores + self.rows * PANEL
+
+    @property
+    def queries(self) -> int:
+        return self.scales + PANEL
+
+    @property
+    def size(self) -> int:
+        return self.queries + self.rows * self.shape.padded
 
 
 def emit_attend_many(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
-    """Attention of the key heads from first to last: a job of the pool."""
-    layout = Layout(shape, path)
+    """Attention of some blocks: a job of the pool."""
+    layout = _Scratch(shape, path)
     prepare = _emit_prepare(module, f"{name}_prepare", layout)
-    some_rows = emit_rows(module, f"{name}_rows", layout, layout.rows)
-    one_row = emit_rows(module, f"{name}_row", layout, 1)
-    function = ir.Function(module, PIECE, name)
-    arguments, first, last = function.args
-    e = Emitter(function, path)
-    given = {
-        field: e.fetch(e.at(arguments, 8 * index), POINTER if field in _POINTERS else I64)
-        for index, field in enumerate(PREFILL_FIELDS)
-    }
-    tokens, position, window = given["tokens"], given["position"], given["window"]
-    end = e.add(position, tokens)
-    start = at_least_zero(e, e.sub(e.add(position, constant(I64, 1)), window))
-    whole = e.sub(tokens, e.srem(tokens, constant(I64, layout.rows)))
-    with e.loop(first, last) as kv_head:
+    some_rows = _emit_rows(module, f"{name}_rows", layout, layout.rows)
+    one_row = _emit_rows(module, f"{name}_row", layout, 1)
+    e = Emitter(ir.Function(module, PIECE, name), path)
+    arguments, first, last = e.arguments
+    given = Prefill.load(arguments)
+    shares = (given.tokens + given.share - 1) // given.share
+    with e.loop(first, last) as block:
+        kv_head, begin = block // shares, block % shares * given.share
+        stop = (begin + given.share).at_most(given.tokens)
+        whole = stop - (stop - begin) % layout.rows
         keys, values = (
-            e.at(given[which], kv_head, given["head_stride"]) for which in ("keys", "values")
+            Cached.of(shape, which.skip(kv_head, given.head_stride))
+            for which in (given.keys, given.values)
         )
-        scratch = e.at(given["scratch"], kv_head, 4 * layout.size)
-        head = e.mul(kv_head, constant(I64, shape.group))
-        heads = _Heads(e=e, layout=layout, given=given, first=head)
-        heads.begin()
-        with e.loop(start, end, PANEL) as panel:
-            count = least(e, e.sub(end, panel), constant(I64, PANEL))
-            here = [e.at(cached, panel, shape.cached_bytes) for cached in (keys, values)]
-            e.call(prepare, [*here, count, scratch])
-            sees = e.sub(e.add(position, constant(I64, 1)), panel)
+        scratch = given.scratch + block * layout.size
+        queries = _Queries(shape, given, kv_head, begin, stop)
+        queries.begin()
+        end = given.position + stop
+        start = (given.position + begin + 1 - given.window).at_least(0)
+        with e.loop(start - start % PANEL, end, PANEL) as panel:
+            count = (end - panel).at_most(PANEL)
+            e.call(prepare, [keys.at(panel), values.at(panel), count, scratch])
+            sees = given.position + 1 - panel
             with e.loop(0, shape.group) as member:
                 for rows, low, high, step in (
-                    (some_rows, constant(I64, 0), whole, layout.rows),
-                    (one_row, whole, tokens, 1),
+                    (some_rows, begin, whole, layout.rows),
+                    (one_row, whole, stop, 1),
                 ):
                     with e.loop(low, high, step) as token:
-                        queries, stats, out = heads.at(member, token)
-                        numbers = [count, e.add(sees, token), window]
-                        e.call(rows, [queries, here[1], scratch, stats, out, *numbers])
-        heads.divide()
+                        query, stats, out = queries.at(member, token)
+                        numbers = [count, sees + token, given.window]
+                        e.call(rows, [query, values.at(panel), scratch, stats, out, *numbers])
+        queries.divide()
     e.ret_void()
-    return function
+    return e.function
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Heads:
-    """The heads that share a key head."""
+@dataclass(frozen=True)
+class _Queries:
+    """Some tokens of the heads that share a key head."""
 
-    e: Emitter
-    layout: Layout
-    given: dict[str, Value]
+    shape: Heads
+    given: Prefill
+    kv_head: Value
     first: Value
+    last: Value
 
-    def at(self, member: Value, token: Value) -> tuple[Value, Value, Value]:
-        """Where queries, stats and output of a head's token stand."""
-        e, given, shape = self.e, self.given, self.layout.shape
-        head = e.add(self.first, member)
-        queries = e.at(given["queries"], token, row_bytes(shape))
-        row = e.add(e.mul(head, given["tokens"]), token)
-        out = e.at(given["out"], token, out_bytes(shape))
-        size = 4 * shape.head_dim
-        return e.at(queries, head, size), e.at(given["stats"], row, 8), e.at(out, head, size)
+    def at(self, member: Value, token: Value) -> tuple[Pointer, Pointer, Pointer]:
+        """Where queries, stats and output of a head's token are."""
+        given, shape = self.given, self.shape
+        head = self.kv_head * shape.group + member
+        queries = given.queries + token * _row_numbers(shape) + head * shape.head_dim
+        out = given.out + token * (shape.heads * shape.head_dim) + head * shape.head_dim
+        return queries, given.stats + (head * given.tokens + token) * 2, out
 
     def begin(self) -> None:
-        e = self.e
-        with e.loop(0, self.layout.shape.group) as member, e.loop(0, self.given["tokens"]) as token:
-            _, stats, _ = self.at(member, token)
-            e.put(constant(F32, _LOWEST), stats)
-            e.put(constant(F32, 0.0), e.at(stats, 4))
+        """Nothing has been seen. Attention sinks would be counted here."""
+        for _, stats, _ in self._each():
+            stats[0] = constant(F32, LOWEST)
+            stats[1] = constant(F32, 0.0)
 
     def divide(self) -> None:
-        """By the sum of the powers."""
-        e = self.e
-        with e.loop(0, self.layout.shape.group) as member, e.loop(0, self.given["tokens"]) as token:
+        """Divide the output by the sum of the powers."""
+        for e, stats, out in self._each():
+            inverse = e.splat(1.0 / stats[1], LANES)
+            for (span,) in self.shape.each_span(e, 1):
+                out[span] = out[span] * inverse
+
+    def _each(self) -> Iterator[tuple[Emitter, Pointer, Pointer]]:
+        e = self.first.e
+        with e.loop(0, self.shape.group) as member, e.loop(self.first, self.last) as token:
             _, stats, out = self.at(member, token)
-            inverse = e.fdiv(constant(F32, 1.0), e.fetch(e.at(stats, 4), F32))
-            factor = e.splat(inverse, LANES)
-            for ((part, mask),) in self.layout.parts(e, 1):
-                here = e.at(out, part, 4 * LANES)
-                value = e.fmul(e.fetch_numbers(here, KIND_F32, LANES, mask), factor)
-                e.put_numbers(value, here, KIND_F32, mask)
+            yield e, stats, out
 
 
-def _emit_prepare(module: ir.Module, name: str, layout: Layout) -> ir.Function:
+def _emit_prepare(module: ir.Module, name: str, layout: _Scratch) -> ir.Function:
     """Keys as columns, the numbers of a block of tokens side by side; and the scales of the values."""
-    function = internal(ir.Function(module, _PREPARE, name))
-    keys, values, count, scratch = function.args
-    e, shape = Emitter(function, layout.path), layout.shape
-    final = e.sub(count, constant(I64, 1))
+    e = Emitter(internal(ir.Function(module, _PREPARE, name)), layout.path)
+    shape, columns = layout.shape, layout.columns
+    keys, values = (Cached.of(shape, which) for which in e.arguments[:2])
+    count, scratch = e.arguments[2], e.arguments[3].of(KIND_F32)
     with e.loop(0, count, LANES) as first:
-        tokens = [least(e, e.add(first, constant(I64, lane)), final) for lane in range(LANES)]
-        rows = [e.at(keys, token, shape.cached_bytes) for token in tokens]
-        inside = e.srem(first, constant(I64, layout.block))
-        block = e.at(scratch, e.sub(first, inside), 4 * layout.padded)
-        target = e.at(block, inside, 4)
-        for (part,) in layout.parts(e, 1):
-            numbers = [fetch_part(e, layout, row, part) for row in rows]
-            if layout.has_scales:
-                scales = [scale_of(e, shape, row) for row in rows]
-                pairs = zip(numbers, scales, strict=True)
-                numbers = [e.fmul(some, e.splat(scale, LANES)) for some, scale in pairs]
-            columns = e.at(target, part[0], 4 * layout.block * LANES)
+        tokens = [(first + lane).at_most(count - 1) for lane in range(LANES)]
+        inside = first % columns
+        target = scratch + (first - inside) * shape.padded + inside
+        for (span,) in shape.each_span(e, 1):
+            numbers = [keys.at(token)[span] for token in tokens]
+            if shape.has_scales:
+                pairs = zip(numbers, tokens, strict=True)
+                numbers = [some * keys.scale(token) for some, token in pairs]
+            here = target + span.first * columns
             for index, column in enumerate(e.transpose(numbers)):
-                e.put(column, e.at(columns, 4 * layout.block * index))
-        if layout.has_scales:
+                (here + index * columns).of(WIDE)[0] = column
+        if shape.has_scales:
             for lane, token in enumerate(tokens):
-                scale = scale_of(e, shape, e.at(values, token, shape.cached_bytes))
-                e.put(scale, e.at(e.at(scratch, 4 * (layout.scales + lane)), first, 4))
+                (scratch + layout.scales + first)[lane] = values.scale(token)
     e.ret_void()
-    return function
+    return e.function
+
+
+def _emit_rows(module: ir.Module, name: str, layout: _Scratch, rows: int) -> ir.Function:
+    """Some neighbouring tokens of a head over a panel."""
+    e = Emitter(internal(ir.Function(module, _ROWS, name)), layout.path)
+    shape = layout.shape
+    queries, values, scratch, stats, out, count, sees, window = e.arguments
+    scratch = scratch.of(KIND_F32)
+
+    def seen_by(row: Operand) -> tuple[Value, Value]:
+        return (sees + row - window).at_least(0), (sees + row).at_most(count)
+
+    tile = Tile(
+        shape=shape,
+        rows=rows,
+        values=Cached.of(shape, values),
+        scores=scratch + layout.scores,
+        scales=scratch + layout.scales,
+        stats=stats.of(KIND_F32),
+        out=out.of(KIND_F32),
+        out_stride=shape.heads * shape.head_dim,
+        seen_by=seen_by,
+        is_first=False,
+    )
+    low, high = seen_by(0)[0], seen_by(rows - 1)[1]
+    with e.if_then(low < high):
+        scaled = scratch + layout.queries
+        for row in range(rows):
+            source = queries.of(KIND_F32) + row * _row_numbers(shape)
+            for (span,) in shape.each_span(e, 1):
+                (scaled + row * shape.padded)[Span(span.first, LANES)] = source[span] * shape.scale
+        _score(tile, layout, scaled, scratch, (low, high))
+        tile.attend(low, high)
+    e.ret_void()
+    return e.function
+
+
+def _score(
+    tile: Tile, layout: _Scratch, queries: Pointer, keys: Pointer, bounds: tuple[Value, Value]
+) -> None:
+    """Scores of the tokens from low to high, as many side by side as a row of columns has."""
+    e, shape, (low, high) = queries.e, tile.shape, bounds
+    vectors = layout.columns // LANES
+    pairs = [(row, part) for row in range(tile.rows) for part in range(vectors)]
+    with e.loop(low - low % layout.columns, high, layout.columns) as token:
+        totals = {pair: e.variable(constant(WIDE, 0.0)) for pair in pairs}
+        with e.loop(0, shape.head_dim) as index:
+            column = (keys + token * shape.padded + index * layout.columns).of(WIDE)
+            parts = [column[part] for part in range(vectors)]
+            for row in range(tile.rows):
+                query = e.splat((queries + row * shape.padded)[index], LANES)
+                for part, numbers in enumerate(parts):
+                    total = totals[row, part]
+                    total.value = e.multiply_add(query, numbers, total.value)
+        for (row, part), total in totals.items():
+            (tile.scores + row * PANEL + part * LANES + token).of(WIDE)[0] = total.value
+
+
+def _row_numbers(shape: Heads) -> int:
+    """From one token's queries, keys and values to the next's."""
+    return shape.head_dim * (shape.heads + 2 * shape.kv_heads)

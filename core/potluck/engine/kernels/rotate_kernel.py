@@ -9,7 +9,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from potluck.engine.kernels.attention_kernel import LANES, Heads
+from potluck.engine.kernels.attention import LANES, Heads
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import (
     emit_bytes,

@@ -1,0 +1,258 @@
+"""Attention of a tile: some rows of queries over a panel of cached tokens, by an online softmax.
+
+    scores = softcap(scale q Kᵀ)     by whoever has the keys: see `attention_kernel`, `prefill_kernel`
+    softmax                          scores become powers; the highest score and the sum so far follow
+    accumulate                       the output so far is scaled down, values are weighted and added
+
+The output is divided by the sum of the powers at the end (https://arxiv.org/abs/2205.14135). Panels begin
+at multiples of `PANEL` in the cache, whoever computes them, and each row is computed by itself: a result
+depends neither on the number of threads, nor on the tokens that are computed together.
+
+A layer's cache is (2, Hkv, capacity, K): keys, then values, of f32, bf16 or f16, or of int8 with a
+scale after each (see `layout`). The heads of a group share a key head, whose keys and values are read
+once for all of them and never expanded.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.functions import emit_exp, emit_tanh
+from potluck.engine.kernels.ir_types import (
+    F32,
+    I32,
+    I64,
+    KIND_BYTES,
+    KIND_F32,
+    KIND_INT8,
+    constant,
+    vector,
+)
+from potluck.engine.kernels.layout import CACHE_LINE, CACHE_SCALE_BYTES
+from potluck.engine.kernels.paths import Path
+from potluck.engine.kernels.values import Operand, Pointer, Span, Value
+from potluck.model.families import QkNorm
+
+LANES = 16  # of f32; also the cached tokens whose scores are found together
+WIDE = vector(F32, LANES)
+# Cached tokens: keys of 64 numbers take 64 kB as columns, which stay in the second cache.
+PANEL = 256
+LOWEST = -1e30  # below any score; not infinite, so that differences are numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """What the kernels of attention are written for."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotary_dim: int  # of the head_dim numbers of a head, how many rope turns where a layer has rope
+    qk_norm: QkNorm | None
+    epsilon: float  # of the norms of queries and keys
+    scale: float  # of queries times keys
+    softcap: float | None  # scores become cap tanh(score / cap)
+    cache_kind: int
+
+    def __post_init__(self) -> None:
+        assert self.heads % self.kv_heads == 0
+        assert self.rotary_dim % 2 == 0
+        assert 0 <= self.rotary_dim <= self.head_dim
+
+    @property
+    def group(self) -> int:
+        """Heads that share a key head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of a head, the last one perhaps not full."""
+        return -(-self.head_dim // LANES)
+
+    @property
+    def padded(self) -> int:
+        """Numbers of these vectors."""
+        return self.vectors * LANES
+
+    @property
+    def has_scales(self) -> bool:
+        return self.cache_kind == KIND_INT8
+
+    @property
+    def cached_bytes(self) -> int:
+        """Of a key, or a value, in the cache."""
+        scale_bytes = CACHE_SCALE_BYTES if self.has_scales else 0
+        return self.head_dim * KIND_BYTES[self.cache_kind] + scale_bytes
+
+    def spans(self, e: Emitter, parts: range) -> list[Span]:
+        """Some vectors of a head, as indices."""
+        return [self._span(e, part) for part in parts]
+
+    def each_span(self, e: Emitter, count: int) -> Iterator[list[Span]]:
+        """Write code for so many vectors of a head at a time: once for those that are whole, in a loop."""
+        whole = self.head_dim // (LANES * count) * count
+        with e.loop(0, whole, count) as first:
+            yield [Span((first + index) * LANES, LANES) for index in range(count)]
+        for start in range(whole, self.vectors, count):
+            yield self.spans(e, range(start, min(start + count, self.vectors)))
+
+    def _span(self, e: Emitter, part: int) -> Span:
+        left = self.head_dim - part * LANES
+        mask = None if left >= LANES else e.first_lanes(e.index(left), LANES)
+        return Span(e.index(part * LANES), LANES, mask)
+
+
+def rows_at_once(path: Path) -> int:
+    """Queries whose scores are found together; with `columns_at_once`, half of the registers."""
+    return {32: 8, 8: 6}.get(path.registers, 2)
+
+
+def columns_at_once(path: Path) -> int:
+    """Vectors that each row is multiplied with at a time."""
+    return 2 if path.registers >= 32 else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cached:
+    """Keys or values of a head, from some token on."""
+
+    e: Emitter
+    shape: Heads
+    base: Pointer
+
+    @classmethod
+    def of(cls, shape: Heads, base: Pointer) -> "Cached":
+        return cls(e=base.e, shape=shape, base=base.of(shape.cache_kind))
+
+    def at(self, token: Operand) -> Pointer:
+        """The numbers of a token; integers where there is a scale."""
+        return self.base.skip(token, self.shape.cached_bytes)
+
+    def past(self, token: Operand) -> "Cached":
+        """The same from a later token on."""
+        return Cached(e=self.e, shape=self.shape, base=self.at(token))
+
+    def scale(self, token: Operand) -> Value:
+        """What the integers of a token are multiplied with."""
+        return self.at(token).skip(self.shape.head_dim).of(KIND_F32)[0]
+
+    def prefetch(self, token: Operand) -> None:
+        """Have a token in the processor's caches soon: the first of a head would all be waited for."""
+        for offset in range(0, self.shape.cached_bytes, CACHE_LINE):
+            self.e.prefetch(self.at(token).skip(offset))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """Some rows of queries over a panel. Tokens are numbered from the panel's first one on."""
+
+    shape: Heads
+    rows: int
+    values: Cached
+    scores: Pointer  # (rows, PANEL), f32
+    scales: Pointer  # (PANEL,), f32: of the values, where they are int8
+    stats: Pointer  # (rows, 2), f32: highest score, sum of powers
+    out: Pointer  # (rows, …), f32
+    out_stride: int  # numbers from one row to the next
+    seen_by: Callable[
+        [Operand], tuple[Value, Value]
+    ]  # a row's first token, and the one after its last
+    is_first: bool  # nothing came before: stats and output are only written
+    next_keys: Cached | None = None  # prefetched meanwhile
+
+    def attend(self, low: Value, high: Value) -> None:
+        """From the scores of the tokens from low to high, which all rows together see."""
+        alphas = self.values.e.stack(F32, self.rows)
+        self._softmax(low, high, alphas)
+        self._accumulate(low, high, alphas)
+
+    def _softmax(self, low: Value, high: Value, alphas: Pointer) -> None:
+        """Scores become powers, zero where a row does not see; alphas scale down what came before."""
+        e = self.values.e
+        first = low - low % LANES
+        with e.loop(0, self.rows) as row:
+            scores, stats = self.scores + row * PANEL, self.stats + row * 2
+            before = e.value(constant(F32, LOWEST)) if self.is_first else stats[0]
+            most = self._highest(scores, row, (first, high), before)
+            sums = e.variable(constant(WIDE, 0.0))
+            with e.loop(first, high, LANES) as token:
+                here = Span(token, LANES)
+                score = scores[here]
+                power = emit_exp(e, score - most)
+                # A score that is NaN counts as seen, so that the result is NaN too.
+                is_seen = e.fcmp_unordered(">", score, constant(WIDE, -math.inf))
+                power = e.select(is_seen, power, constant(WIDE, 0.0))
+                sums.value = sums.value + power
+                scores[here] = power * self.scales[here] if self.shape.has_scales else power
+            total = e.total(sums.value)
+            if not self.is_first:
+                alpha = emit_exp(e, e.splat(before - most, LANES))
+                alphas[row] = alpha = e.extract_element(alpha, constant(I32, 0))
+                total = stats[1] * alpha + total
+            stats[0], stats[1] = most, total
+
+    def _highest(
+        self, scores: Pointer, row: Value, bounds: tuple[Value, Value], before: Value
+    ) -> Value:
+        """The highest score so far; those that are not seen become minus infinity."""
+        e, (low, high) = row.e, self.seen_by(row)
+        highest = e.variable(e.splat(before, LANES))
+        with e.loop(*bounds, LANES) as token:
+            here = Span(token, LANES)
+            index = token + constant(vector(I64, LANES), range(LANES))
+            is_seen = (index >= low) & (index < high)
+            score = e.select(is_seen, self._softcap(scores[here]), constant(WIDE, -math.inf))
+            scores[here] = score
+            highest.value = score.at_least(highest.value)
+        return e.highest(highest.value)
+
+    def _softcap(self, score: Value) -> Value:
+        cap = self.shape.softcap
+        return score if cap is None else emit_tanh(score.e, score * (1 / cap)) * cap
+
+    def _accumulate(self, low: Value, high: Value, alphas: Pointer) -> None:
+        """As many numbers of as many rows at a time as there are registers for."""
+        path = self.values.e.path
+        room = rows_at_once(path) * columns_at_once(path)
+        count = min(self.rows, room)
+        for first in range(0, self.rows, count):
+            rows = range(first, min(first + count, self.rows))
+            prefetched = self.next_keys if first == 0 else None
+            self._accumulate_rows(rows, max(1, room // count), (low, high), alphas, prefetched)
+
+    def _accumulate_rows(
+        self,
+        rows: range,
+        vectors: int,
+        bounds: tuple[Value, Value],
+        alphas: Pointer,
+        prefetched: Cached | None,
+    ) -> None:
+        e = self.values.e
+        for spans in self.shape.each_span(e, min(vectors, self.shape.vectors)):
+            totals = {
+                (row, number): e.variable(self._before(row, span, alphas))
+                for row in rows
+                for number, span in enumerate(spans)
+            }
+            with e.loop(*bounds) as token:
+                here = self.values.at(token)
+                values = [here[span] for span in spans]
+                if prefetched is not None:
+                    prefetched.prefetch(token)
+                for row in rows:
+                    power = e.splat(self.scores[token + row * PANEL], LANES)
+                    for number, value in enumerate(values):
+                        total = totals[row, number]
+                        total.value = e.multiply_add(power, value, total.value)
+            for (row, number), total in totals.items():
+                self._out(row)[spans[number]] = total.value
+            prefetched = None
+
+    def _before(self, row: int, span: Span, alphas: Pointer) -> Operand:
+        """The output so far, scaled down."""
+        return constant(WIDE, 0.0) if self.is_first else self._out(row)[span] * alphas[row]
+
+    def _out(self, row: int) -> Pointer:
+        return self.out + row * self.out_stride
