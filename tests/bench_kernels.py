@@ -18,7 +18,7 @@ One core of an AMD EPYC of family 26 (Zen 5, 2 cores, shared with other work: th
     1 token, GB/s; reading gets 39      37-40           36-40
     many tokens, tokens/s               350             280
 
-    one token, µs a layer             reading  at 100  at 900 | quantise  rotate  attention at 900
+    one token, µs a layer             reading  at 100  at 900 | quantise    rope  attention at 900
     Llama int4, cache of f16              829     879     946 |      8.3     0.3                58
                 cache of int8             828     883     946 |      8.8     0.4                52
     Llama int8, cache of f16             1531    1624    1690 |      8.4     0.3                76
@@ -32,7 +32,7 @@ noise of 5 %. The keys and values of 900 tokens are 1.8 MB of f16 in a Llama lay
 products and attention prefetch what they read next; in a slower hour, Llama int4: 911, 948, 987, int8: 1613, 1690,
 1719, Qwen int4: 218, 230, 252.
 
-    many tokens, int4, ms a layer     products  attention  gate  norms, quantise, residuals  rotate
+    many tokens, int4, ms a layer     products  attention  gate  norms, quantise, residuals    rope
     Llama, 128                            22.1       0.94  0.88                        0.65    0.18
            128 after 512                  22.5       4.10  0.88                        0.66    0.18
            256 after 512                  44.9       8.75  1.78                        1.26    0.30
@@ -59,7 +59,6 @@ from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
-from potluck.engine.kernels.library import library
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 
 
@@ -184,7 +183,6 @@ class LayerParts:
         self.hidden, self.attended = torch.randn(1, model.hidden), torch.randn(1, model.attended)
         self.gate_up = torch.randn(1, 2 * model.intermediate)
         self.qkv = torch.randn(1, model.matrices["qkv"][0])
-        self._rotate = library(kernels.name).rotate(self.heads)
         self.nothing = torch.zeros(1, 1)
         self.no_weight = kernels.pack(self.nothing, bits)
         self.no_input = kernels.quantise(self.nothing)
@@ -212,11 +210,10 @@ class LayerParts:
             self.kernels.multiply(matrix, self.inputs[matrix.width], out=self.outputs[matrix.rows])
 
     def quantise(self) -> None:
-        """What a layer quantises, once."""
-        norm = self.layers[0].norms[0]
-        self.kernels.quantise_normed(self.hidden, norm, 1e-5)
+        """What a layer quantises, once, but for its norms."""
+        self.kernels.quantise(self.hidden)
         self.kernels.quantise(self.attended)
-        self.kernels.quantise_normed(self.hidden, norm, 1e-5)
+        self.kernels.quantise(self.hidden)
         self.kernels.quantise_gated(self.gate_up)
 
     def quantise_nothing(self) -> None:
@@ -226,12 +223,8 @@ class LayerParts:
     def multiply_nothing(self) -> None:
         self.kernels.multiply(self.no_weight, self.no_input, out=self.nothing)
 
-    def rotate(self, tokens: int) -> None:
-        """Of no tokens: what the call takes."""
-        cosines, sines = self.angles[0]
-        keys, values = self.caches[0]
-        addresses = [one.data_ptr() for one in (cosines, sines, keys, keys, keys, values)]
-        self._rotate(self.qkv.data_ptr(), tokens, *addresses, keys.stride(0) * keys.itemsize)
+    def rope(self) -> None:
+        self.kernels.rope_and_cache(self.heads, self.qkv, self.caches[0], 0, self.angles[0], None)
 
 
 def decode_layers(
@@ -245,21 +238,20 @@ def decode_layers(
         parts.quantise,
         parts.quantise_nothing,
         parts.multiply_nothing,
-        partial(parts.rotate, 1),
-        partial(parts.rotate, 0),
+        parts.rope,
     )
     actions = [*steps, parts.read, parts.products, *(partial(repeat, action) for action in small)]
     rows = [[seconds(action) for action in actions] for _ in range(rounds)]
     best = [min(column) * 1e6 for column in zip(*rows, strict=True)]
     empty, near, far, reading, products = (one / len(parts.layers) for one in best[:5])
-    quantise, no_quantise, no_multiply, rotate, no_rotate = (one / REPEATED for one in best[5:])
+    quantise, no_quantise, no_multiply, rope = (one / REPEATED for one in best[5:])
     products -= 4 * no_multiply
-    quantise, rotate = quantise - 4 * no_quantise, rotate - no_rotate
-    rest = empty - products - quantise - rotate
+    quantise, rope = quantise - 4 * no_quantise, rope - no_quantise
+    rest = empty - products - quantise - rope
     print(
         f"  {model.name} {str(dtype)[6:]}: {near:.0f} µs a layer at 100 ({reading / near:.0%}),"
         f" {far:.0f} at 900 ({reading / far:.0%}); reading {reading:.0f}, products {products:.0f},"
-        f" quantise {quantise:.1f}, rotate {rotate:.1f}, attention {near - empty:.1f} and"
+        f" quantise {quantise:.1f}, rope {rope:.1f}, attention {near - empty:.1f} and"
         f" {far - empty:.1f}, rest {rest:.1f}; measured in {time.perf_counter() - start:.0f} s"
     )
 
@@ -298,7 +290,7 @@ def prefill_layer(kernels: GeneratedKernels, model: Model, bits: int, rounds: in
             "attention": partial(kernels.attend, heads, qkv, cache, position, None),
             "gate": partial(kernels.quantise_gated, gate_up),
             "norms, quantise, residuals": others,
-            "rotate": partial(kernels.rotate, heads, qkv, cache, position, angles, None),
+            "rope": partial(kernels.rope_and_cache, heads, qkv, cache, position, angles, None),
         }
         rows = [[seconds(action) for action in parts.values()] for _ in range(rounds)]
         best = [min(column) * 1e3 for column in zip(*rows, strict=True)]

@@ -45,6 +45,6 @@ class GeneratedAttention(Attention):
     def __call__(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
         qkv, memory = self.qkv(x), cache.both
         angles = None if self.rope is None else step.angles[self.rope]
-        self._kernels.rotate(self.shape, qkv, memory, step.position, angles, self._norm)
+        self._kernels.rope_and_cache(self.shape, qkv, memory, step.position, angles, self._norm)
         attended = self._kernels.attend(self.shape, qkv, memory, step.position, self.window)
         return self.output(attended)

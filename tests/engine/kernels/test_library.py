@@ -17,7 +17,7 @@ from potluck.engine.kernels.library import KERNELS, emit_kernel, optimise, targe
 from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.engine.kernels.paths import PATHS, Path, usable_paths
 from potluck.engine.kernels.prefill_kernel import emit_attend_many
-from potluck.engine.kernels.rotate_kernel import emit_rotate
+from potluck.engine.kernels.rope_kernel import emit_rope_and_cache
 
 # Windows wants a call to a library where a stack frame is larger than a page: none may be.
 TRIPLES = ["x86_64-pc-windows-msvc-elf", "aarch64-pc-windows-msvc-elf"]
@@ -63,8 +63,8 @@ SHAPED = {
     "attend_odd": partial(emit_attend, shape=ODD_HEADS),
     "attend_many": partial(emit_attend_many, shape=HEADS),
     "attend_many_odd": partial(emit_attend_many, shape=ODD_HEADS),
-    "rotate": partial(emit_rotate, shape=HEADS),
-    "rotate_odd": partial(emit_rotate, shape=ODD_HEADS),
+    "rope": partial(emit_rope_and_cache, shape=HEADS),
+    "rope_odd": partial(emit_rope_and_cache, shape=ODD_HEADS),
     "float_bf16": partial(emit_float_product, kind=KIND_BF16),
     "float_f16": partial(emit_float_product, kind=KIND_F16, inputs=KIND_F16, tokens=8),
     "head": partial(emit_head, shape=HeadShape(hidden=80, rows=131, bits=4, epsilon=1e-5)),

@@ -54,15 +54,19 @@ def test_attention_is_that_of_float64(
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-5)
 
 
-def test_threads_compute_what_one_does() -> None:
-    heads, _ = CASES["plain"]
-    cache, qkv = fill(heads, 40, 64), torch.randn(40, 8 * 64)
-    alone, together = (GeneratedKernels(host_paths()[0], threads) for threads in (1, 2))
+@pytest.mark.parametrize("name", ["plain", "int8, window"])
+def test_any_number_of_threads_gives_the_same_bits(name: str) -> None:
+    heads, window = CASES[name]
+    rows = heads.heads + 2 * heads.kv_heads
+    cache, qkv = fill(heads, 390, 400), torch.randn(90, rows * heads.head_dim)
+    outputs: list[torch.Tensor] = []
 
-    outputs = [kernels.attend(heads, qkv, cache, 0, None) for kernels in (alone, together)]
+    for threads in (1, 2, 5):
+        kernels = GeneratedKernels(host_paths()[0], threads)
+        outputs.append(kernels.attend(heads, qkv, cache, 300, window))
+        kernels.close()
 
-    assert torch.equal(*outputs)
-    together.close()
+    assert all(torch.equal(outputs[0], other) for other in outputs)
 
 
 @every_path

@@ -79,10 +79,12 @@ class _Part:
         return self.products + self.shape.group * LANES * LANES
 
 
-def emit_attend(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
-    """Attention of all heads, shared with the pool."""
+def emit_attend(
+    module: ir.Module, name: str, path: Path, shape: Heads, run: ir.Function | None = None
+) -> ir.Function:
+    """Attention of all heads, shared with the pool by `run`: what `emit_run` made, if it was called."""
     piece = _emit_piece(module, f"{name}_piece", path, shape)
-    run = emit_run(module, f"{name}_run", path)
+    run = run or emit_run(module, f"{name}_run", path)
     e = Emitter(ir.Function(module, ATTEND, name), path)
     given = Attend.load(e.arguments[0])
     _, panels = _panels(given)

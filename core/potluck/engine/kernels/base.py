@@ -1,4 +1,4 @@
-"""What every set of kernels can do, and what all check before they do it."""
+"""The interface of a set of kernels, with the checks that all sets have in common."""
 
 from abc import ABC, abstractmethod
 
@@ -51,10 +51,6 @@ class Kernels(ABC):
     @abstractmethod
     def quantise(self, x: Tensor) -> QuantisedInput:
         """Quantise (tokens, width) of f32, bf16 or f16."""
-
-    @abstractmethod
-    def quantise_normed(self, x: Tensor, weight: Tensor, epsilon: float) -> QuantisedInput:
-        """Quantise the root mean square norm of each token, times an f32 weight."""
 
     @abstractmethod
     def quantise_gated(self, gate_up: Tensor, activation: Activation = "silu") -> QuantisedInput:

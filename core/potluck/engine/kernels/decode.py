@@ -30,12 +30,12 @@ _NORMS: Mapping[NormPlacement, tuple[str, ...]] = {
 
 
 Expert = tuple[Weight, Weight]
-"""Gates before ups, in one matrix; and the last matrix."""
+"""One matrix with the rows of the gates, then those of the ups; and the down matrix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moe:
-    """Experts of one shape, and what chooses among them."""
+    """Experts of one shape, and their router."""
 
     router: Tensor  # (E, D), f32
     experts: tuple[Expert, ...]
@@ -52,7 +52,7 @@ class Moe:
 class LayerWeights:
     """A decoder layer: matrices, packed or of 16-bit floats, and norms and biases in f32.
 
-    It has either one MLP or a moe of experts.
+    It has either one MLP or experts.
     """
 
     norms: tuple[Tensor, ...]  # (D,) each, in the order in which a token passes them
@@ -67,11 +67,11 @@ class LayerWeights:
     down_bias: Tensor | None = None
     moe: Moe | None = None
     window: int | None = None  # cached tokens that a query looks at, itself among them
-    rope: int | None = 0  # which of the angles of a call turn its heads; None: none do
+    rope: int | None = 0  # which of the angles of a call are its; None: no rope
 
     @property
     def mlp(self) -> Expert:
-        """Matrices of the MLP; of experts the first one's."""
+        """The matrices of the MLP, or of the first expert."""
         if self.moe is not None:
             return self.moe.experts[0]
         assert self.gate_up is not None
@@ -80,7 +80,7 @@ class LayerWeights:
 
     @property
     def float_kind(self) -> int:
-        """Of its matrices that are not packed; where there are none, whatever."""
+        """The kind of its matrices that are not packed; bf16 if all are packed."""
         matrices = (self.qkv, self.output, *self.mlp)
         floats = (one.data.dtype for one in matrices if isinstance(one, FloatWeight))
         return KINDS[next(floats, torch.bfloat16)]
@@ -95,7 +95,7 @@ def layer_shape(
     multiplier: float = 1.0,
     activation: Activation = "silu",
 ) -> LayerShape:
-    """The shape of a layer: those of one shape can be in one `Decoder`.
+    """The shape of a layer; layers of one shape can be in one `Decoder`.
 
     Args:
         weights: of the layer.
@@ -194,7 +194,7 @@ class Decoder:
         self._decode(addressof(self._step), addressof(self._own), len(self._layers))
 
     def place(self, caches: Sequence[Tensor]) -> None:
-        """Say where the caches are; they move when a session grows, or is another."""
+        """Set the caches of the next steps; they move when a session grows or another session is stepped."""
         assert len(caches) == len(self._layers)
         for index, cache in enumerate(caches):
             place = cache.data_ptr(), cache.shape[2]
@@ -209,7 +209,7 @@ class Decoder:
         self._step.parts = self._parts.data_ptr()
 
     def _make_step(self) -> ctypes.Structure:
-        """What stays the same from token to token."""
+        """The record of a step, with all that stays the same from token to token."""
         return records.Step.structure(
             angles=addressof(self._angles),
             records=self._records.data_ptr(),
@@ -221,7 +221,7 @@ class Decoder:
         )
 
     def _make_layer(self, index: int) -> ctypes.Structure:
-        """What a layer has of its own, but for its cache."""
+        """The record of a layer, all but its cache."""
         layer, heads = self._layers[index], self._shape.attention
         tensors: dict[str, Tensor | None] = {
             "qkv": layer.qkv.data,
@@ -257,7 +257,7 @@ class Decoder:
 
 
 def _routing(shape: LayerShape, experts: int) -> dict[str, Tensor]:
-    """The memory that a MoE needs besides."""
+    """Memory that only a layer with experts needs, by the name of its field in a step."""
     return {
         "normed": torch.empty(shape.hidden),
         "gated": _empty_input(shape.intermediate),
@@ -268,7 +268,7 @@ def _routing(shape: LayerShape, experts: int) -> dict[str, Tensor]:
 
 
 def _empty_input(width: int) -> Tensor:
-    """Memory for a product's input, in whatever it reads."""
+    """Memory for the input of a product, large enough for records and for f32."""
     return torch.empty(max(input_bytes(1, width), 4 * width), dtype=torch.uint8)
 
 
@@ -282,7 +282,7 @@ def _expert_records(moe: Moe) -> ctypes.Array[Any]:
 
 
 def _check(layer: LayerWeights, shape: LayerShape) -> None:
-    """What the kernel takes for granted."""
+    """The kernel checks nothing: this does."""
     heads, hidden, wide = shape.attention, shape.hidden, 2 * shape.intermediate
     moe = layer.moe
     assert shape.moe == (None if moe is None else moe.shape)

@@ -36,7 +36,7 @@ _ROUND = 1.5 * 2**23
 
 
 class Variable:
-    """A number that changes while the kernel runs."""
+    """A variable of the kernel: a stack slot, which LLVM turns into a register."""
 
     def __init__(self, emitter: "Emitter", typ: ir.Type) -> None:
         self._emitter, self.type = emitter, typ
@@ -53,7 +53,7 @@ class Variable:
 
 
 class Emitter:
-    """Writes a function: an IR builder whose methods return `Value`, and what kernels need besides."""
+    """Writes one function. It has the methods of llvmlite's IR builder, which here return `Value`."""
 
     def __init__(self, function: ir.Function, path: Path) -> None:
         self.function = function
@@ -85,13 +85,13 @@ class Emitter:
         return self._builder.module
 
     def value(self, raw: Operand) -> Value:
-        """The value with operators; an address is one of bytes."""
+        """The value with operators; an address becomes a pointer to bytes."""
         if isinstance(raw, Value):
             return raw
         return Pointer(self, raw, I8) if raw.type == POINTER else Value(self, raw)
 
     def index(self, number: Operand) -> Value:
-        """An i64: a Python integer becomes a constant."""
+        """The number as an i64; a Python integer becomes a constant."""
         return self.value(constant(I64, number) if isinstance(number, int) else number)
 
     def variable(self, start: Operand) -> Variable:
@@ -101,7 +101,7 @@ class Emitter:
 
     @contextmanager
     def loop(self, start: Operand, stop: Operand, step: Operand = 1) -> Iterator[Value]:
-        """Once for each of `range(start, stop, step)`, i64."""
+        """The body runs for each number of `range(start, stop, step)`, an i64."""
         start, stop, step = (self.index(value) for value in (start, stop, step))
         before = self.block
         head, body, done = (self.append_basic_block(part) for part in ("head", "loop", "done"))
@@ -118,7 +118,7 @@ class Emitter:
 
     @contextmanager
     def forever(self) -> Iterator[Callable[[Operand], None]]:
-        """Again and again, until `leave(condition)`, which is what the loop is given, is true."""
+        """The body runs until the condition of a `leave(condition)` is true; `leave` is what the loop yields."""
         again, done = self.append_basic_block("again"), self.append_basic_block("done")
         self.branch(again)
         self.position_at_end(again)
@@ -141,7 +141,7 @@ class Emitter:
         return self.call(declared, list(arguments))
 
     def table(self, name: str, numbers: Sequence[float]) -> Value:
-        """The address of constant f32."""
+        """The address of a constant array of f32."""
         typ = ir.ArrayType(F32, len(numbers))
         table: Any = ir.GlobalVariable(self.module, typ, self.module.get_unique_name(name))
         table.initializer = ir.Constant(typ, list(numbers))
@@ -149,7 +149,7 @@ class Emitter:
         return table
 
     def stack(self, typ: ir.Type, count: int) -> Pointer:
-        """Room for so many, until the kernel returns, at the start of a cache line."""
+        """Stack memory for `count` items, aligned to a cache line."""
         with self.goto_entry_block():
             room = self.alloca(typ, size=constant(I64, count))
         room.raw.align = 64
@@ -157,7 +157,7 @@ class Emitter:
         return Pointer(self, room.raw, typ)
 
     def in_memory(self, values: Sequence[Operand]) -> Pointer:
-        """The values on the stack, 8 bytes from one to the next, as a kernel takes its arguments."""
+        """Store the values on the stack, 8 bytes each: the memory of a record with these fields."""
         memory = self.stack(I64, len(values))
         for index, value in enumerate(values):
             memory[index] = value
@@ -177,7 +177,7 @@ class Emitter:
         self.store(value, pointer, align=1)
 
     def fetch_some(self, pointer: Operand, typ: ir.VectorType, mask: Operand) -> Value:
-        """The lanes of the mask, the others zero and their memory not touched."""
+        """Load the lanes of the mask. The others are zero, and their memory is not touched."""
         name = f"llvm.masked.load.v{typ.count}{typ.element.intrinsic_name}.p0"
         # The alignment became an attribute in LLVM 22, which still reads the older form.
         arguments = [pointer, constant(I32, 1), mask, constant(typ, 0)]
@@ -193,25 +193,25 @@ class Emitter:
         self.intrinsic("llvm.prefetch.p0", VOID, [pointer, read, keep, data])
 
     def splat(self, scalar: Operand, count: int) -> Value:
-        """The scalar in every lane."""
+        """A vector with the scalar in every lane."""
         typ = vector(scalar.type, count)
         one = self.insert_element(constant(typ, 0), scalar, constant(I32, 0))
         return self.shuffle_vector(one, one, constant(vector(I32, count), 0))
 
     def lanes(self, value: Operand, first: int, count: int) -> Value:
-        """Some neighbouring lanes as a vector of their own."""
+        """A vector of `count` lanes from lane `first` on."""
         if (first, count) == (0, value.type.count):
             return value
         chosen = constant(vector(I32, count), range(first, first + count))
         return self.shuffle_vector(value, value, chosen)
 
     def parts(self, value: Operand, count: int) -> list[Value]:
-        """The vector cut into so many of equal length."""
+        """The vector cut into `count` vectors of equal length."""
         size = value.type.count // count
         return [self.lanes(value, index * size, size) for index in range(count)]
 
     def join(self, parts: Sequence[Operand]) -> Value:
-        """Two, four… vectors as one."""
+        """Two, four, eight… vectors as one vector."""
         joined = list(parts)
         while len(joined) > 1:
             lanes = constant(vector(I32, 2 * joined[0].type.count), range(2 * joined[0].type.count))
@@ -225,17 +225,17 @@ class Emitter:
         return self.icmp_signed("<", numbers, self.splat(wanted, count))
 
     def reduce(self, operation: str, value: Operand) -> Value:
-        """One integer of all lanes: `add`, `umax`. Of floats see `total`."""
+        """Reduce the lanes of an integer vector by `add`, `umax`…; for floats see `total`."""
         typ = value.type
         name = f"llvm.vector.reduce.{operation}.v{typ.count}{typ.element.intrinsic_name}"
         return self.intrinsic(name, typ.element, [value])
 
     def total(self, value: Operand) -> Value:
-        """The sum of an f32 vector's lanes, halves added to halves: the same on every processor."""
+        """The sum of an f32 vector's lanes, half added to half, so that every processor rounds alike."""
         return self._halved(value, self.fadd)
 
     def total_of_each(self, vectors: Sequence[Operand]) -> Value:
-        """One vector with the sums of as many vectors as it has lanes."""
+        """Of n vectors with n lanes, a vector whose lane i is the sum of vector i."""
         vectors = list(vectors)
         while (half := len(vectors) // 2) > 0:
             masks = self._swap_masks(vectors[0].type.count, half)
@@ -246,7 +246,7 @@ class Emitter:
         return vectors[0]
 
     def highest(self, value: Operand) -> Value:
-        """The largest of an f32 vector's lanes."""
+        """The largest lane of an f32 vector."""
         return self._halved(value, self._larger)
 
     def _larger(self, one: Operand, other: Operand) -> Value:
@@ -258,7 +258,7 @@ class Emitter:
         return self.extract_element(value, constant(I32, 0))
 
     def transpose(self, rows: Sequence[Operand]) -> list[Value]:
-        """Columns of a square of vectors, in log2(n) rounds of swapped quarters."""
+        """Transpose n vectors of n lanes, in log2(n) rounds that swap quarters."""
         count = len(rows)
         rows, half = list(rows), count // 2
         while half:
@@ -273,7 +273,7 @@ class Emitter:
         return rows
 
     def spans(self, count: Operand, lanes: int) -> Iterator[Span]:
-        """Write code for `count` numbers, so many at a time: once in a loop, once for what is left over."""
+        """Write the body twice: in a loop over whole vectors, and masked for the rest of `count` numbers."""
         count = self.index(count)
         left = count % lanes
         whole = count - left
@@ -283,12 +283,12 @@ class Emitter:
             yield Span(whole, lanes, self.first_lanes(left, lanes))
 
     def vectors(self, count: Operand, lanes: int, body: Callable[[Operand, Operand], None]) -> None:
-        """`body(index, mask)` for each of these spans."""
+        """`spans` as a callback: `body(index, mask)`."""
         for span in self.spans(count, lanes):
             body(span.first, span.mask)
 
     def _swap_masks(self, count: int, half: int) -> tuple[Operand, Operand]:
-        """Of two vectors: what each has in the half it keeps, and what moves to it from the other."""
+        """Shuffle masks for two vectors that swap halves: for the first vector, and for the second."""
         stay, move = [], []
         for lane in range(count):
             upper = bool(lane & half)
@@ -298,12 +298,12 @@ class Emitter:
         return constant(typ, stay), constant(typ, move)
 
     def multiply_add(self, a: Operand, b: Operand, c: Operand) -> Value:
-        """A b + c, in one instruction where there is one."""
+        """Return a · b + c, in one instruction where the processor has one."""
         lanes = f"v{a.type.count}" if isinstance(a.type, ir.VectorType) else ""
         return self.intrinsic(f"llvm.fmuladd.{lanes}f32", a.type, [a, b, c])
 
     def limit(self, value: Operand, least: float, most: float) -> Value:
-        """The value, but within the limits; NaN becomes one of them."""
+        """The value clamped to the limits; NaN becomes one of them."""
         typ = value.type
         least_, most_ = constant(typ, least), constant(typ, most)
         value = self._larger(value, least_)
@@ -315,12 +315,12 @@ class Emitter:
         return self.fsub(self.fadd(value, magic), magic)
 
     def magnitude_bits(self, value: Operand) -> Value:
-        """|value| as integers, which are in the order of the numbers; NaN and infinity are highest."""
+        """The bits of |value|: integers that are ordered as the numbers, with infinity and NaN highest."""
         bits = vector(I32, value.type.count)
         return self.and_(self.bitcast(value, bits), constant(bits, 0x7FFFFFFF))
 
     def from_half(self, value: Operand) -> Value:
-        """A vector of f16 as f32."""
+        """Convert a vector of f16 to f32."""
         count = value.type.count
         wide, bits = vector(F32, count), vector(I32, count)
         if self.path.half_in_hardware:
@@ -336,7 +336,7 @@ class Emitter:
         return self.bitcast(self.or_(size, sign), wide)
 
     def to_half(self, value: Operand) -> Value:
-        """A vector of f32 below 65520 as f16, to the nearest, ties to even, as 16-bit integers."""
+        """Convert f32 below 65520 to the bits of f16, rounded to nearest, ties to even."""
         count = value.type.count
         wide, bits, short = vector(F32, count), vector(I32, count), vector(I16, count)
         if self.path.half_in_hardware:
@@ -348,13 +348,13 @@ class Emitter:
         return self.trunc(self.or_(self._cut(small, 13), sign), short)
 
     def from_bfloat(self, value: Operand) -> Value:
-        """Vectors of 16-bit integers that are the upper halves of f32."""
+        """Convert the bits of bf16, which are the upper halves of f32, to f32."""
         bits = vector(I32, value.type.count)
         raised = self.shl(self.zext(value, bits), constant(bits, 16))
         return self.bitcast(raised, vector(F32, value.type.count))
 
     def to_bfloat(self, value: Operand) -> Value:
-        """To the nearest, ties to even; a NaN stays one."""
+        """Convert f32 to the bits of bf16, rounded to nearest, ties to even; NaN stays NaN."""
         count = value.type.count
         cut = self._cut(self.bitcast(value, vector(I32, count)), 16)
         short = vector(I16, count)
@@ -362,14 +362,14 @@ class Emitter:
         return self.select(is_nan, constant(short, 0x7FC0), self.trunc(cut, short))
 
     def _cut(self, bits: Operand, count: int) -> Value:
-        """Without the lowest bits, rounded by them to nearest, ties to even."""
+        """Shift the lowest `count` bits out, rounding to nearest, ties to even."""
         typ = bits.type
         odd = self.and_(self.lshr(bits, constant(typ, count)), constant(typ, 1))
         nudge = self.add(odd, constant(typ, (1 << (count - 1)) - 1))
         return self.lshr(self.add(bits, nudge), constant(typ, count))
 
     def fetch_numbers(self, pointer: Operand, kind: int, count: int, mask: Operand = None) -> Value:
-        """Numbers of a kind as f32; those outside the mask are zero."""
+        """Load numbers of a kind (`KIND_…`) as f32; those outside the mask are zero."""
         # Half is not a type that all can load.
         typ = vector((F32, I16, I16, I8)[kind], count)
         raw = self.fetch(pointer, typ) if mask is None else self.fetch_some(pointer, typ, mask)
@@ -384,7 +384,7 @@ class Emitter:
     def put_numbers(
         self, value: Operand, pointer: Operand, kind: int, mask: Operand = None
     ) -> None:
-        """Store f32 as floats of a kind; only those of the mask."""
+        """Store f32 as floats of a kind (`KIND_…`); only those of the mask."""
         if kind == KIND_BF16:
             value = self.to_bfloat(value)
         elif kind == KIND_F16:
@@ -396,7 +396,7 @@ class Emitter:
 
     @contextmanager
     def each_kind(self, kind: Operand, kinds: Sequence[int]) -> Iterator[Iterator[int]]:
-        """Write code once for each kind; the one that `kind` says runs."""
+        """Write the body once for each of `kinds`; the kernel runs the one for `kind`."""
         done = self.append_basic_block("done")
 
         def cases() -> Iterator[int]:

@@ -23,7 +23,7 @@ class RowTaker:
 
     @property
     def numbers(self) -> int:
-        """How many f32 a row is written as: the width, up to the end of its last group."""
+        """How many f32 a row is written as: its width, rounded up to whole groups."""
         return self._groups * GROUP
 
     def __call__(self, row: int, out: int) -> None:

@@ -1,8 +1,8 @@
-"""The forms that the matrices of a decoding kernel are held in, and what one token costs with each.
+"""The two forms of a decoding kernel's matrices, packed and floats: how one token is multiplied with each.
 
-A product reads what its form makes of f32: packed matrices read records, made by quantising, and
-matrices of floats numbers, as they are or in the kind that `input_kind` wants. What is called
-for that is generated once for a kernel, with whatever matrix needs it first.
+The product with a packed matrix reads records of the quantised input; the product with a matrix of floats
+reads numbers, in the kind that `input_kind` says. The functions that write these inputs are generated
+when the first matrix of a kernel needs them.
 """
 
 from abc import ABC, abstractmethod
@@ -13,16 +13,12 @@ from functools import partial
 from llvmlite import ir
 
 from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.float_input_kernel import emit_converted, emit_gated, emit_normed
 from potluck.engine.kernels.float_kernel import emit_float_product, float_arguments, input_kind
-from potluck.engine.kernels.input_kernel import (
-    emit_gated_quantise,
-    emit_norm_quantise,
-    emit_quantise,
-)
-from potluck.engine.kernels.ir_types import F32, I32, I64, KIND_F32, Value, constant
+from potluck.engine.kernels.ir_types import F32, KIND_F32, NULL, constant
 from potluck.engine.kernels.layout import blocks_of
 from potluck.engine.kernels.product_kernel import emit_product_piece, product_arguments
+from potluck.engine.kernels.rows import Reading, Writing, emit_row
+from potluck.engine.kernels.values import Operand, Pointer
 from potluck.model.config import Activation
 
 Emit = Callable[[ir.Module, str], ir.Function]
@@ -30,38 +26,62 @@ Emit = Callable[[ir.Module, str], ir.Function]
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """A piece of the pool, its arguments, and how many blocks it has."""
+    """A product as a job of the pool: its function, arguments and number of blocks."""
 
     piece: ir.Function
-    arguments: list[Value]
+    arguments: list[Operand]
     blocks: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Form(ABC):
-    """Calls, written with `e`, that make the input of a product; the input is what they return."""
+    """Emits the calls that write the input of a product; each returns where the input is."""
 
     e: Emitter
     name: str  # what the names of functions begin with
-    memory: Value  # for an input
+    memory: Pointer  # for an input
 
-    @abstractmethod
-    def normed(self, source: Value, width: int, weight: Value, epsilon: float) -> Value:
-        """Of the root mean square norm of so many numbers."""
+    def normed(self, source: Pointer, width: int, weight: Pointer, epsilon: float) -> Pointer:
+        """The input of the root mean square norm of `width` numbers."""
+        return self._make("normed", source, width, weight, epsilon)
 
-    @abstractmethod
-    def as_is(self, source: Value, width: int) -> Value:
-        """Of the numbers themselves."""
+    def as_is(self, source: Pointer, width: int) -> Pointer:
+        """The input of the numbers as they are."""
+        return self._make("plain", source, width)
 
-    @abstractmethod
-    def gated(self, source: Value, width: int, activation: Activation) -> Value:
-        """Of activation(gate) x up, so many gates before as many ups."""
+    def gated(self, source: Pointer, width: int, activation: Activation) -> Pointer:
+        """The input of activation(gate) x up; the source is `width` gates, then as many ups."""
+        return self._make(activation, source, width)
 
     @abstractmethod
     def product(
-        self, matrix: Value, inputs: Value, out: Value, addend: Value, rows: int, width: int
+        self,
+        matrix: Pointer,
+        inputs: Pointer,
+        out: Pointer,
+        addend: Operand,
+        rows: int,
+        width: int,
     ) -> Product:
         """The product in f32 plus the addend, if it is not null."""
+
+    @abstractmethod
+    def _written(self, width: int) -> Writing:
+        """How the product reads an input of this width."""
+
+    def _make(
+        self,
+        reading: Reading,
+        source: Pointer,
+        width: int,
+        weight: Operand = NULL,
+        number: float = 0.0,
+    ) -> Pointer:
+        e, writing = self.e, self._written(width)
+        emit = partial(emit_row, path=e.path, reading=reading, writing=writing)
+        function = self._function(f"{reading}_{writing}", emit)
+        e.call(function, [source, e.index(width), self.memory, weight, constant(F32, number)])
+        return self.memory
 
     def _function(self, name: str, emit: Emit) -> ir.Function:
         name = f"{self.name}_{name}"
@@ -70,23 +90,18 @@ class Form(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class PackedForm(Form):
-    """4 or 8 bits."""
+    """A matrix in 4 or 8 bits."""
 
     bits: int
 
-    def normed(self, source: Value, width: int, weight: Value, epsilon: float) -> Value:
-        emit = partial(emit_norm_quantise, path=self.e.path)
-        return self._quantise("norm", emit, source, width, weight, constant(F32, epsilon))
-
-    def as_is(self, source: Value, width: int) -> Value:
-        return self._quantise("quantise", partial(emit_quantise, path=self.e.path), source, width)
-
-    def gated(self, source: Value, width: int, activation: Activation) -> Value:
-        emit = partial(emit_gated_quantise, path=self.e.path, activation=activation)
-        return self._quantise("gated", emit, source, width)
-
     def product(
-        self, matrix: Value, inputs: Value, out: Value, addend: Value, rows: int, width: int
+        self,
+        matrix: Pointer,
+        inputs: Pointer,
+        out: Pointer,
+        addend: Operand,
+        rows: int,
+        width: int,
     ) -> Product:
         emit = partial(emit_product_piece, path=self.e.path, bits=self.bits, tiles=(1,))
         return Product(
@@ -95,39 +110,29 @@ class PackedForm(Form):
             blocks=blocks_of(rows),
         )
 
-    def _quantise(self, name: str, emit: Emit, source: Value, width: int, *more: Value) -> Value:
-        kind, stride, one = constant(I32, KIND_F32), constant(I64, 0), constant(I64, 1)
-        given = [source, kind, stride, constant(I64, width), one, self.memory, *more]
-        self.e.call(self._function(name, emit), given)
-        return self.memory
+    def _written(self, width: int) -> Writing:
+        return "records"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FloatForm(Form):
-    """Floats, row after row: of 16 bits, or the f32 of a router."""
+    """A matrix of floats, row after row: of 16 bits, or the f32 of a router."""
 
     kind: int
 
-    def normed(self, source: Value, width: int, weight: Value, epsilon: float) -> Value:
-        emit = partial(emit_normed, path=self.e.path, kind=self._kind_of(width))
-        return self._make("normed", emit, source, width, weight, constant(F32, epsilon))
-
-    def as_is(self, source: Value, width: int) -> Value:
-        if (kind := self._kind_of(width)) == KIND_F32:
-            return source
-        return self._make(
-            "converted", partial(emit_converted, path=self.e.path, kind=kind), source, width
-        )
-
-    def gated(self, source: Value, width: int, activation: Activation) -> Value:
-        kind = self._kind_of(width)
-        emit = partial(emit_gated, path=self.e.path, activation=activation, kind=kind)
-        return self._make("gated", emit, source, width)
+    def as_is(self, source: Pointer, width: int) -> Pointer:
+        return source if self._written(width) == KIND_F32 else super().as_is(source, width)
 
     def product(
-        self, matrix: Value, inputs: Value, out: Value, addend: Value, rows: int, width: int
+        self,
+        matrix: Pointer,
+        inputs: Pointer,
+        out: Pointer,
+        addend: Operand,
+        rows: int,
+        width: int,
     ) -> Product:
-        kind = self._kind_of(width)
+        kind = self._written(width)
         emit = partial(emit_float_product, path=self.e.path, kind=self.kind, inputs=kind)
         return Product(
             piece=self._function(f"product_{self.kind}_{kind}", emit),
@@ -135,10 +140,5 @@ class FloatForm(Form):
             blocks=rows,
         )
 
-    def _kind_of(self, width: int) -> int:
+    def _written(self, width: int) -> int:
         return input_kind(self.e.path, self.kind, width)
-
-    def _make(self, name: str, emit: Emit, source: Value, width: int, *more: Value) -> Value:
-        function = self._function(f"{name}_{self._kind_of(width)}", emit)
-        self.e.call(function, [source, constant(I64, width), self.memory, *more])
-        return self.memory

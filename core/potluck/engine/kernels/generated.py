@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from ctypes import addressof
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -14,11 +15,13 @@ from potluck.engine.kernels.float_kernel import MOST_TOKENS, input_kind
 from potluck.engine.kernels.head_kernel import HeadShape
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
 from potluck.engine.kernels.layer_kernel import LayerShape
-from potluck.engine.kernels.layout import GROUP, ROWS, blocks_of, group_bytes, groups_of
+from potluck.engine.kernels.layout import GROUP, ROWS, TILE, blocks_of, group_bytes, groups_of
 from potluck.engine.kernels.library import Kernel, Library, address_of, library
 from potluck.engine.kernels.paths import Path, host_architecture, host_features, usable_paths
 from potluck.engine.kernels.pool import Pool
 from potluck.engine.kernels.prefill_kernel import Prefill, scratch_floats
+from potluck.engine.kernels.quantise_kernel import Quantise
+from potluck.engine.kernels.rope_kernel import RopeAndCache
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 from potluck.model.config import Activation
 
@@ -26,7 +29,7 @@ KINDS = {
     torch.float32: KIND_F32,
     torch.bfloat16: KIND_BF16,
     torch.float16: KIND_F16,
-    torch.int8: KIND_INT8,  # of caches alone
+    torch.int8: KIND_INT8,  # only in a KV cache
 }
 _DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 _ROWS_PADDED = 512  # of a matrix of odd size, copied at a time
@@ -39,7 +42,7 @@ def host_paths() -> list[Path]:
 
 
 class GeneratedKernels(Kernels):
-    """Kernels compiled for a path. Of several threads, products are what they share."""
+    """Kernels compiled for a path. With several threads, all but packing is shared among them."""
 
     def __init__(self, path: Path, threads: int = 1) -> None:
         self.name = path.name
@@ -47,44 +50,44 @@ class GeneratedKernels(Kernels):
         self._pool = Pool(self._library, threads) if threads > 1 else None
 
     def read(self, memory: Tensor) -> int:
-        """Read these bytes and do nothing with them: what a product could take at best."""
+        """Read these bytes and do nothing else: no product that reads them can be faster."""
         return self._library["read"](memory.data_ptr(), memory.nbytes)
 
     def decode_kernel(self, shape: LayerShape) -> Kernel:
-        """See `Decoder`, which checks what this does not."""
+        """The kernel behind `Decoder`, which checks the arguments."""
         return self._library.decode(shape)
 
     def attend_one(self, heads: Heads, arguments: int) -> None:
-        """Attention of one token alone, as it is a part of decoding, to be measured.
+        """Run the attention of one token as decoding does it, but by itself, so that it can be measured.
 
         Args:
             heads: its shape.
-            arguments: where an `Attend` is.
+            arguments: the address of an `Attend`.
         """
         self.wake()
         self._library.attend(heads)(arguments)
 
     def head_kernel(self, shape: HeadShape) -> Kernel:
-        """See `ends.Head`, which checks what this does not."""
+        """The kernel behind `ends.Head`, which checks the arguments."""
         return self._library.head(shape)
 
     def take_kernel(self, bits: int) -> Kernel:
-        """See `ends.RowTaker`, which checks what this does not."""
+        """The kernel behind `ends.RowTaker`, which checks the arguments."""
         return self._library[f"take{bits}"]
 
     @property
     def job(self) -> int:
-        """Where the pool's job stands, for kernels that share out their work; 0: there is no pool."""
+        """The address of the pool's job, for kernels that share their work; 0: there is no pool."""
         return 0 if self._pool is None else self._pool.job
 
     def wake(self) -> None:
-        """Have the pool's threads ready, before such a kernel is called."""
+        """Wake the pool's threads before such a kernel is called."""
         if self._pool is not None:
             self._pool.wake()
 
     @property
     def shares(self) -> int:
-        """Into how many parts to cut what the pool's threads share."""
+        """How many parts to cut shared work into."""
         return 1 if self._pool is None else self._pool.threads * _SHARES
 
     def close(self) -> None:
@@ -94,12 +97,6 @@ class GeneratedKernels(Kernels):
 
     def quantise(self, x: Tensor) -> QuantisedInput:
         return self._quantise("quantise", x, x.shape[1])
-
-    def quantise_normed(self, x: Tensor, weight: Tensor, epsilon: float) -> QuantisedInput:
-        assert weight.dtype == torch.float32
-        assert weight.is_contiguous()
-        assert weight.shape == x.shape[1:]
-        return self._quantise("norm_quantise", x, x.shape[1], weight.data_ptr(), epsilon)
 
     def quantise_gated(self, gate_up: Tensor, activation: Activation = "silu") -> QuantisedInput:
         assert gate_up.shape[1] % 2 == 0
@@ -130,11 +127,11 @@ class GeneratedKernels(Kernels):
         return out.to(x.dtype)
 
     def prepare(self, shape: Heads) -> None:
-        """Compile `rotate` and `attend` now, half a second that the first prompt does not wait."""
-        self._library.rotate(shape)
+        """Compile `rope_and_cache` and `attend` now: half a second that the first prompt does not wait."""
+        self._library.rope_and_cache(shape)
         self._library.attend_many(shape)
 
-    def rotate(
+    def rope_and_cache(
         self,
         shape: Heads,
         qkv: Tensor,
@@ -143,7 +140,7 @@ class GeneratedKernels(Kernels):
         angles: tuple[Tensor, Tensor] | None,
         norm: Tensor | None,
     ) -> None:
-        """Norm and turn the queries and keys of some tokens in place; cache keys and values.
+        """Norm and rope of the queries and keys of some tokens, in place; cache keys and values.
 
         Args:
             shape: of the heads.
@@ -151,7 +148,7 @@ class GeneratedKernels(Kernels):
             cache: (2, Hkv, capacity, K), or K + 4 if int8.
             position: of the first token.
             angles: cosines and signed sines, `rotary_dim` for each token, f32, as `rotary.rotate`
-                takes them; None: nothing turns.
+                takes them; None: no rope.
             norm: f32 weights of the norm, those of queries first; None where the shape has no norm.
         """
         tokens = len(qkv)
@@ -161,7 +158,6 @@ class GeneratedKernels(Kernels):
             assert part.dtype == torch.float32
             assert part.is_contiguous()
             assert part.numel() == tokens * shape.rotary_dim
-        start = [part[:, :, position:].data_ptr() for part in cache.split(1)]
         cosines, sines = (0, 0) if angles is None else (part.data_ptr() for part in angles)
         query_norm = key_norm = 0
         if norm is not None:
@@ -169,17 +165,28 @@ class GeneratedKernels(Kernels):
             assert norm.is_contiguous()
             query_norm = norm.data_ptr()
             key_norm = query_norm + 4 * normed * shape.head_dim
-        places = (qkv.data_ptr(), tokens, cosines, sines, query_norm, key_norm, *start)
-        self._library.rotate(shape)(*places, cache.shape[2] * shape.cached_bytes)
+        arguments = RopeAndCache.structure(
+            qkv=qkv.data_ptr(),
+            cosines=cosines,
+            sines=sines,
+            query_norm=query_norm,
+            key_norm=key_norm,
+            keys=cache.data_ptr(),
+            values=cache.data_ptr() + cache.nbytes // 2,
+            head_stride=cache.shape[2] * shape.cached_bytes,
+            position=position,
+        )
+        step = max(1, tokens // self.shares)
+        self._run(self._library.rope_and_cache(shape), addressof(arguments), tokens, step)
 
     def attend(
         self, shape: Heads, qkv: Tensor, cache: Tensor, position: int, window: int | None
     ) -> Tensor:
-        """Attention of some tokens, turned and cached already.
+        """Attention of some tokens, after `rope_and_cache`.
 
         Args:
             shape: of the heads.
-            qkv: as `rotate` leaves it.
+            qkv: as `rope_and_cache` leaves it.
             cache: likewise.
             position: of the first token.
             window: cached tokens that a token sees, itself among them; None: all.
@@ -209,28 +216,36 @@ class GeneratedKernels(Kernels):
             stats=stats.data_ptr(),
             out=out.data_ptr(),
         )
-        self._run(self._library.attend_many(shape), ctypes.addressof(arguments), blocks, 1)
+        self._run(self._library.attend_many(shape), addressof(arguments), blocks, 1)
         return out
 
     def _share(self, piece: Kernel, arguments: Sequence[int], blocks: int, step: int) -> None:
-        """Call a piece for all blocks: alone, or so many at a time together with the pool."""
+        """Call a piece for all blocks, `step` of them at a time, with arguments of 8 bytes each."""
         # Small: the job has them in memory for as long as the call lasts.
         memory = (ctypes.c_int64 * len(arguments))(*arguments)
-        self._run(piece, ctypes.addressof(memory), blocks, step)
+        self._run(piece, addressof(memory), blocks, step)
 
     def _run(self, piece: Kernel, arguments: int, blocks: int, step: int) -> None:
-        if self._pool is None:
+        if self._pool is None or blocks <= step:
             piece(arguments, 0, blocks)
         else:
             self._pool.run(address_of(piece), arguments, blocks, step)
 
-    def _quantise(self, kernel: str, x: Tensor, width: int, *more: float) -> QuantisedInput:
+    def _quantise(self, kernel: str, x: Tensor, width: int) -> QuantisedInput:
         if x.stride(1) != 1:
             x = x.contiguous()
-        tokens, stride, kind = len(x), x.stride(0), KINDS[x.dtype]
-        made = QuantisedInput.empty(tokens, width, x.dtype)
-        records = made.records.data_ptr()
-        self._library[kernel](x.data_ptr(), kind, stride, width, tokens, records, *more)
+        made = QuantisedInput.empty(len(x), width, x.dtype)
+        arguments = Quantise.structure(
+            source=x.data_ptr(),
+            kind=KINDS[x.dtype],
+            stride=x.stride(0),
+            width=width,
+            tokens=len(x),
+            records=made.records.data_ptr(),
+        )
+        blocks = -(-len(x) // TILE)
+        step = max(1, blocks // self.shares)
+        self._run(self._library[kernel], addressof(arguments), blocks, step)
         return made
 
     def _pack(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
@@ -278,7 +293,7 @@ class GeneratedKernels(Kernels):
 
 
 def _check(shape: Heads, qkv: Tensor, cache: Tensor, position: int) -> None:
-    """What the kernels of attention take for granted."""
+    """The kernels of attention check nothing: this does."""
     assert qkv.dtype == torch.float32
     assert qkv.is_contiguous()
     assert qkv.shape[1] == (shape.heads + 2 * shape.kv_heads) * shape.head_dim

@@ -12,6 +12,7 @@ from potluck.engine.kernels.ir_types import (
     I32,
     I64,
     KIND_F32,
+    NULL,
     POINTER,
     constant,
     vector,
@@ -58,8 +59,7 @@ def emit_head(module: ir.Module, name: str, path: Path, shape: HeadShape) -> ir.
     given = HeadStep.load(e.arguments[0])
     form = PackedForm(e=e, name=name, memory=given.records, bits=shape.bits)
     inputs = form.normed(given.hidden, shape.hidden, given.norm, shape.epsilon)
-    nothing = ir.Constant(POINTER, None)
-    product = form.product(given.matrix, inputs, given.logits, nothing, shape.rows, shape.hidden)
+    product = form.product(given.matrix, inputs, given.logits, NULL, shape.rows, shape.hidden)
     pool = Pooled(run, given.job, given.shares)
     pool.share(product.piece, product.arguments, product.blocks)
     e.ret(_emit_best(e, given.logits, shape.rows))

@@ -10,6 +10,7 @@ I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F16, F32 = ir.HalfType(), ir.FloatType()
 POINTER = ir.PointerType()
 VOID = ir.VoidType()
+NULL = ir.Constant(POINTER, None)
 
 # Of numbers in memory, as the kernels' callers name them; int8 only in a KV cache.
 KIND_F32, KIND_BF16, KIND_F16, KIND_INT8 = range(4)
@@ -17,14 +18,14 @@ KIND_BYTES = (4, 2, 2, 1)
 
 
 def internal(function: ir.Function) -> ir.Function:
-    """A function that only kernels of its module call, and that stays a function."""
+    """Make a function visible in its module only, and never inlined."""
     function.linkage = "internal"
     function.attributes.add("noinline")
     return function
 
 
 def vector(element: ir.Type, count: int) -> ir.VectorType:
-    """So many in a vector."""
+    """The type of a vector of `count` elements."""
     return ir.VectorType(element, count)
 
 

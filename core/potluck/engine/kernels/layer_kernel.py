@@ -1,6 +1,6 @@
 """The kernel of decoding: one token through decoder layers, in one call.
 
-    hidden += after(output(attend(rotate(qkv(before(hidden))))))
+    hidden += after(output(attend(rope(qkv(before(hidden))))))
     hidden += after(down(gated(gate_up(before(hidden)))))
 
 for each layer, hidden states f32 and updated in place. `before` and `after` are norms or nothing; what
@@ -27,6 +27,7 @@ from potluck.engine.kernels.ir_types import (
     I64,
     KIND_BF16,
     KIND_F32,
+    NULL,
     POINTER,
     VOID,
     constant,
@@ -36,8 +37,8 @@ from potluck.engine.kernels.moe_kernel import MoeShape, emit_choose, is_chosen
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, emit_run
 from potluck.engine.kernels.records import Address, Number, Record
-from potluck.engine.kernels.residual_kernel import emit_add, emit_add_normed
-from potluck.engine.kernels.rotate_kernel import emit_rotate
+from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
+from potluck.engine.kernels.rows import emit_row
 from potluck.engine.kernels.values import Operand, Pointer
 from potluck.model.config import Activation
 from potluck.model.families import NormPlacement
@@ -138,7 +139,7 @@ class LayerShape:
 
     @property
     def adds_as_is(self) -> bool:
-        """What attention and MLP give is added as it is: by the product itself."""
+        """Whether the output of attention and MLP is neither normed nor multiplied: the product adds it."""
         return not self.has_norms_after and self.multiplier == 1.0
 
     @property
@@ -152,12 +153,13 @@ class LayerShape:
 
 def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> ir.Function:
     """One token through some layers."""
+    run = emit_run(module, f"{name}_run", path)
     called = _Called(
-        rotate=emit_rotate(module, f"{name}_rotate", path, shape.attention),
-        attend=emit_attend(module, f"{name}_attend", path, shape.attention),
-        add=emit_add(module, f"{name}_add", path),
-        add_normed=emit_add_normed(module, f"{name}_add_normed", path),
-        run=emit_run(module, f"{name}_run", path),
+        rope_and_cache=emit_rope_and_cache(module, f"{name}_rope", path, shape.attention),
+        attend=emit_attend(module, f"{name}_attend", path, shape.attention, run),
+        add=emit_row(module, f"{name}_add", path, "scaled", "sum"),
+        add_normed=emit_row(module, f"{name}_add_normed", path, "normed", "sum"),
+        run=run,
         choose=shape.moe and emit_choose(module, f"{name}_choose", path, shape.moe),
     )
     e = Emitter(ir.Function(module, DECODE, name), path)
@@ -179,7 +181,7 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
 
 
 def _forms(e: Emitter, name: str, shape: LayerShape, memory: Pointer) -> dict[int, Form]:
-    """By bits, those that a layer can have."""
+    """The forms that a matrix can have, by its bits."""
     forms: dict[int, Form] = {
         bits: PackedForm(e=e, name=name, memory=memory, bits=bits) for bits in ZERO_POINT
     }
@@ -191,7 +193,7 @@ def _forms(e: Emitter, name: str, shape: LayerShape, memory: Pointer) -> dict[in
 class _Called:
     """The functions that a layer is made of."""
 
-    rotate: ir.Function
+    rope_and_cache: ir.Function
     attend: ir.Function
     add: ir.Function
     add_normed: ir.Function
@@ -201,7 +203,7 @@ class _Called:
 
 @dataclass(frozen=True, kw_only=True)
 class _Layer:
-    """One layer, being written."""
+    """Emits one layer."""
 
     e: Emitter
     shape: LayerShape
@@ -234,10 +236,9 @@ class _Layer:
 
     def _experts(self, moe: MoeShape) -> None:
         e, shape, step, layer = self.e, self.shape, self.step, self.layer
-        nothing = ir.Constant(POINTER, None)
         width, size = shape.hidden, shape.intermediate
         normed = self.router.normed(step.hidden, width, layer.before_mlp, shape.epsilon)
-        self._multiply(self.router, layer.router, normed, step.routed, nothing, moe.count, width)
+        self._multiply(self.router, layer.router, normed, step.routed, NULL, moe.count, width)
         e.call(self.called.choose, [step.routed, step.factors])
         form, last = self.forms[shape.gate_up_bits], self.forms[shape.down_bits]
         inputs = form.as_is(normed, width)
@@ -246,20 +247,20 @@ class _Layer:
             factor = step.factors[index]
             with e.if_then(is_chosen(e, factor)):
                 expert = layer.experts[index]
-                self._multiply(form, expert.gate_up, inputs, step.wide, nothing, 2 * size, width)
+                self._multiply(form, expert.gate_up, inputs, step.wide, NULL, 2 * size, width)
                 gated = last.gated(step.wide, size, shape.activation)
-                self._multiply(last, expert.down, gated, step.added, nothing, width, size)
-                e.call(self.called.add, [step.hidden, step.added, e.index(width), factor])
+                self._multiply(last, expert.down, gated, step.added, NULL, width, size)
+                e.call(self.called.add, [step.added, e.index(width), step.hidden, NULL, factor])
 
     def _read(self, form: Form, norm: str) -> Pointer:
-        """An input of the hidden states, normed if there are norms before."""
+        """The input of a product made of the hidden states, normed if there are norms before."""
         hidden, width = self.step.hidden, self.shape.hidden
         if self.shape.has_norms_before:
             return form.normed(hidden, width, self.layer[norm], self.shape.epsilon)
         return form.as_is(hidden, width)
 
     def _product(self, form: Form, matrix: str, inputs: Pointer, rows: int) -> None:
-        """Of the hidden states, into the wide memory, with the bias."""
+        """A product with the hidden states and its bias, written to `wide`."""
         wide, bias = self.step.wide, self.layer[f"{matrix}_bias"]
         self._multiply(form, self.layer[matrix], inputs, wide, bias, rows, self.shape.hidden)
 
@@ -271,15 +272,15 @@ class _Layer:
         size, one = e.index(shape.hidden), constant(F32, 1.0)
         if shape.adds_as_is:
             with e.if_then(bias.is_set):
-                e.call(called.add, [hidden, bias, size, one])
+                e.call(called.add, [bias, size, hidden, NULL, one])
             self._multiply(form, weights, inputs, hidden, hidden, shape.hidden, width)
             return
         self._multiply(form, weights, inputs, added, bias, shape.hidden, width)
         if shape.has_norms_after:
-            more = [self.layer[norm], constant(F32, shape.epsilon)]
-            e.call(called.add_normed, [hidden, added, size, *more])
+            epsilon = constant(F32, shape.epsilon)
+            e.call(called.add_normed, [added, size, hidden, self.layer[norm], epsilon])
         else:
-            e.call(called.add, [hidden, added, size, constant(F32, shape.multiplier)])
+            e.call(called.add, [added, size, hidden, NULL, constant(F32, shape.multiplier)])
 
     def _multiply(
         self,
@@ -295,14 +296,20 @@ class _Layer:
         self._pool.share(product.piece, product.arguments, product.blocks)
 
     def _attention(self) -> None:
-        heads, step, layer = self.shape.attention, self.step, self.layer
+        e, step, layer = self.e, self.step, self.layer
         angles = step.angles[layer.rope]
-        new = [
-            cached.skip(step.position, heads.cached_bytes) for cached in (layer.keys, layer.values)
-        ]
-        rope = [angles.cosines, angles.sines, layer.query_norm, layer.key_norm]
-        one = self.e.index(1)
-        self.e.call(self.called.rotate, [step.wide, one, *rope, *new, layer.head_stride])
+        rope = RopeAndCache.in_order(
+            qkv=step.wide,
+            cosines=angles.cosines,
+            sines=angles.sines,
+            query_norm=layer.query_norm,
+            key_norm=layer.key_norm,
+            keys=layer.keys,
+            values=layer.values,
+            head_stride=layer.head_stride,
+            position=step.position,
+        )
+        e.call(self.called.rope_and_cache, [e.in_memory(rope), e.index(0), e.index(1)])
         arguments = Attend.in_order(
             queries=step.wide,
             keys=layer.keys,
@@ -315,7 +322,7 @@ class _Layer:
             job=step.job,
             shares=step.shares,
         )
-        self.e.call(self.called.attend, [self.e.in_memory(arguments)])
+        e.call(self.called.attend, [e.in_memory(arguments)])
 
     @property
     def _pool(self) -> Pooled:

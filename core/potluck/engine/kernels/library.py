@@ -20,11 +20,6 @@ from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.attention_kernel import emit_attend
 from potluck.engine.kernels.float_kernel import emit_float_product
 from potluck.engine.kernels.head_kernel import HeadShape, emit_head
-from potluck.engine.kernels.input_kernel import (
-    emit_gated_quantise,
-    emit_norm_quantise,
-    emit_quantise,
-)
 from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
 from potluck.engine.kernels.layout import ZERO_POINT
 from potluck.engine.kernels.packing_kernel import emit_pack
@@ -32,7 +27,8 @@ from potluck.engine.kernels.paths import PATHS, Path, host_triple
 from potluck.engine.kernels.pool_kernel import emit_run, emit_serve
 from potluck.engine.kernels.prefill_kernel import emit_attend_many
 from potluck.engine.kernels.product_kernel import emit_product, emit_product_piece
-from potluck.engine.kernels.rotate_kernel import emit_rotate
+from potluck.engine.kernels.quantise_kernel import emit_quantise
+from potluck.engine.kernels.rope_kernel import emit_rope_and_cache
 from potluck.engine.kernels.stream_kernel import emit_read
 from potluck.engine.kernels.take_kernel import emit_take
 
@@ -52,9 +48,8 @@ _C_TYPES = {
 
 _EMITTERS: Mapping[str, Emit] = {
     "quantise": emit_quantise,
-    "silu_quantise": partial(emit_gated_quantise, activation="silu"),
-    "gelu_pytorch_tanh_quantise": partial(emit_gated_quantise, activation="gelu_pytorch_tanh"),
-    "norm_quantise": emit_norm_quantise,
+    "silu_quantise": partial(emit_quantise, reading="silu"),
+    "gelu_pytorch_tanh_quantise": partial(emit_quantise, reading="gelu_pytorch_tanh"),
     **{f"product{bits}": partial(emit_product, bits=bits) for bits in ZERO_POINT},
     **{f"pack{bits}": partial(emit_pack, bits=bits) for bits in ZERO_POINT},
     **{f"piece{bits}": partial(emit_product_piece, bits=bits) for bits in ZERO_POINT},
@@ -107,7 +102,7 @@ class Library:
         return self._get(name, _EMITTERS[name])
 
     def float_product(self, kind: int, inputs: int, tokens: int) -> Kernel:
-        """Products of so many tokens with 16-bit floats, as a piece; of what kinds both are."""
+        """Products of `tokens` inputs of a kind with 16-bit floats of a kind, as a piece of the pool."""
         emit = partial(emit_float_product, kind=kind, inputs=inputs, tokens=tokens)
         return self._get(f"float{kind}_{inputs}_{tokens}", emit)
 
@@ -120,9 +115,9 @@ class Library:
         name = f"attend_many_{_digest(shape)}"
         return self._get(name, partial(emit_attend_many, shape=shape))
 
-    def rotate(self, shape: Heads) -> Kernel:
-        """Turning and caching of some tokens, for heads of this shape."""
-        return self._get(f"rotate_{_digest(shape)}", partial(emit_rotate, shape=shape))
+    def rope_and_cache(self, shape: Heads) -> Kernel:
+        """Norm, rope and caching of some tokens, for heads of this shape."""
+        return self._get(f"rope_{_digest(shape)}", partial(emit_rope_and_cache, shape=shape))
 
     def decode(self, shape: LayerShape) -> Kernel:
         """One token through layers of this shape."""
@@ -141,7 +136,7 @@ class Library:
 
     @cached_property
     def _engine(self) -> binding.ExecutionEngine:
-        """Links machine code, and keeps it. With a module of its own for each kernel it would keep all IR."""
+        """Links and keeps machine code. It gets object files: given modules, it would keep their IR too."""
         machine = target_machine(self.path, host_triple())
         empty = ir.Module("potluck")
         empty.triple = machine.triple
@@ -163,7 +158,7 @@ class Library:
 
 
 def address_of(kernel: Kernel) -> int:
-    """Where a kernel begins."""
+    """The address of a kernel."""
     address = ctypes.cast(cast("ctypes._FuncPointer", kernel), ctypes.c_void_p).value
     assert address is not None
     return address

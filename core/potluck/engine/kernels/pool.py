@@ -1,4 +1,4 @@
-"""A thread pool for the kernels: threads that spin for a moment after each job, then sleep.
+"""A thread pool for the kernels: its threads spin for a moment after each job, then sleep.
 
 Within a token one product follows another in microseconds, which is faster than a sleeping thread is
 woken; between tokens other stages compute, and may want the core. torch has a pool of its own, and both
@@ -38,11 +38,11 @@ class Pool:
 
     @property
     def job(self) -> int:
-        """Where the job stands, for a kernel that runs jobs itself."""
+        """The address of the job, for a kernel that runs jobs itself."""
         return self._job.address
 
     def wake(self) -> None:
-        """Have the threads ready for a kernel that runs jobs itself."""
+        """Wake the threads for a kernel that runs jobs itself."""
         self._job.wake()
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class Pool:
 
 
 class _Job:
-    """What caller and threads share."""
+    """The memory that the caller and the threads share, and the lock of the sleeping ones."""
 
     def __init__(self, library: Library) -> None:
         self._memory = ctypes.create_string_buffer(JOB_BYTES + _LINE)
@@ -61,7 +61,7 @@ class _Job:
         self._asleep = 0
 
     def wake(self) -> None:
-        # Whoever falls asleep just now is not missed: the caller does the work.
+        # A thread that falls asleep at this moment stays asleep: the caller does its work.
         if self._asleep:
             with self._turn:
                 self._turn.notify_all()

@@ -1,8 +1,8 @@
-"""The kernels of a thread pool: blocks of a product shared out among threads that spin for work.
+"""The kernels of a thread pool: blocks of a job are shared among threads that spin for work.
 
 A job is a function of (arguments, first, last) and a number of blocks. Threads take a few blocks at a
-time from a counter, so that one that is held up leaves more to the others. The caller works too, and
-waits only for threads that have begun: a pool of which all sleep is as good as none.
+time from a counter, so that a slow thread leaves more to the others. The caller works too, and waits only
+for threads that have begun: if all others sleep, it does the whole job.
 
 One caller at a time. It writes a job only while the job is shut and nobody is active; a thread makes
 itself active, and then looks again whether the job is open. Both are sequentially consistent, so either
@@ -78,7 +78,7 @@ def emit_run(module: ir.Module, name: str, path: Path) -> ir.Function:
 
 @dataclass(frozen=True)
 class Pooled:
-    """How a kernel shares its work with the threads of the pool."""
+    """Emits calls that share work with the threads of the pool."""
 
     run: ir.Function  # made by `emit_run`
     job: Pointer  # null: there is no pool
@@ -140,7 +140,7 @@ def _add(job: Pointer, offset: int, value: int) -> None:
 
 
 def _pause(e: Emitter) -> None:
-    """Leave the core to its other thread, and memory to the others, for a moment."""
+    """Tell the processor that this thread spins, which leaves more to the core's other thread."""
     if e.path.architecture == "x86_64":
         e.intrinsic("llvm.x86.sse2.pause", VOID, [])
     elif e.path.architecture == "aarch64":

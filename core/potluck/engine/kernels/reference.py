@@ -66,10 +66,6 @@ class ReferenceKernels(Kernels):
             records[..., RECORD_VALUES:] = integers[which].view(torch.uint8)
         return made
 
-    def quantise_normed(self, x: Tensor, weight: Tensor, epsilon: float) -> QuantisedInput:
-        normed = self.quantise(F.rms_norm(x.float(), weight.shape, weight, epsilon))
-        return replace(normed, dtype=x.dtype)
-
     def quantise_gated(self, gate_up: Tensor, activation: Activation = "silu") -> QuantisedInput:
         gate, up = gate_up.float().chunk(2, -1)
         activate = F.silu if activation == "silu" else partial(F.gelu, approximate="tanh")

@@ -1,4 +1,4 @@
-"""Queries and keys are normed, turned and cached as torch does it, one token or many."""
+"""Queries and keys are normed, turned by rope and cached as torch does it, one token or many."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def test_queries_and_keys_turn_and_are_cached(
     expected = rotate(qkv, heads, angles, norm)
     cache = make_cache(heads, 3 + tokens + 1, dtype).fill_(9)
 
-    GeneratedKernels(path).rotate(heads, qkv.view(tokens, -1), cache, 3, angles, norm)
+    GeneratedKernels(path).rope_and_cache(heads, qkv.view(tokens, -1), cache, 3, angles, norm)
 
     torch.testing.assert_close(qkv, expected, rtol=1e-5, atol=1e-5)
     cached = cache[:, :, 3 : 3 + tokens]
@@ -66,7 +66,7 @@ def test_int8_is_cached_in_the_bytes_of_torch(path: Path, head_dim: int) -> None
     qkv = torch.cat((torch.zeros(6, 2, head_dim), kv), 1)
     cache = make_cache(heads, 6, INT8)
 
-    GeneratedKernels(path).rotate(heads, qkv.view(6, -1), cache, 0, None, None)
+    GeneratedKernels(path).rope_and_cache(heads, qkv.view(6, -1), cache, 0, None, None)
 
     expected = quantise_heads(kv.view(6, 2, 2, head_dim).permute(1, 2, 0, 3))
     assert torch.equal(cache, expected)
@@ -79,7 +79,25 @@ def test_what_is_not_finite_shows_in_the_cache(path: Path) -> None:
     qkv[1, 1, 7], qkv[2, 2, 5] = float("nan"), float("-inf")
     cache = make_cache(heads, 3, INT8)
 
-    GeneratedKernels(path).rotate(heads, qkv.view(3, -1), cache, 0, None, None)
+    GeneratedKernels(path).rope_and_cache(heads, qkv.view(3, -1), cache, 0, None, None)
 
     finite = dequantise_heads(cache)[:, 0].isfinite().all(-1)
     assert finite.tolist() == [[True, False, True], [True, True, False]]
+
+
+def test_any_number_of_threads_caches_the_same_bytes() -> None:
+    heads = make_heads(4, 1, 64, 64, INT8, qk_norm="head")
+    norm, angles = make_qk_norm(heads), make_angles(heads, 3, 37)
+    qkv = torch.randn(37, 6 * 64)
+    results: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    for threads in (1, 2, 5):
+        kernels = GeneratedKernels(host_paths()[0], threads)
+        cache, turned = make_cache(heads, 40, INT8), qkv.clone()
+        kernels.rope_and_cache(heads, turned, cache, 3, angles, norm)
+        results.append((turned, cache))
+        kernels.close()
+
+    for turned, cache in results[1:]:
+        assert torch.equal(turned, results[0][0])
+        assert torch.equal(cache, results[0][1])

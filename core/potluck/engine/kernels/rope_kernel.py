@@ -1,0 +1,109 @@
+"""The kernel between the first product of a layer and its attention: norm, rope and KV cache.
+
+Queries, keys and values are f32, a token's heads one after the other. Rope is that of `transformers`:
+(a, b) → (a cos - b sin, b cos + a sin) of the halves of what turns in a head. Queries and keys are normed
+and turned in place; keys and values are also written to the cache, in its kind.
+"""
+
+from llvmlite import ir
+
+from potluck.engine.kernels.attention import LANES, Heads
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.functions import emit_bytes, emit_integers, emit_scale
+from potluck.engine.kernels.ir_types import F32, I8, I32, KIND_F32, KIND_INT8, constant, vector
+from potluck.engine.kernels.paths import Path
+from potluck.engine.kernels.pool_kernel import PIECE
+from potluck.engine.kernels.records import Address, Number, Record
+from potluck.engine.kernels.rows import read_row
+from potluck.engine.kernels.values import Pointer
+
+
+class RopeAndCache(Record):
+    """The arguments of norm, rope and caching. A block of the job is a token.
+
+    Cosines and signed sines are `rotary_dim` numbers of a token, as `rotary.rotate` takes them: the
+    halves of the cosines are equal, those of the sines opposite.
+    """
+
+    qkv = Address(KIND_F32)  # (T, H + 2 Hkv, K)
+    cosines = Address(KIND_F32)  # null: no rope
+    sines = Address(KIND_F32)
+    query_norm = Address(KIND_F32)  # never read where the shape has no norm
+    key_norm = Address(KIND_F32)
+    keys = Address(I8)  # of the first head and position 0
+    values = Address(I8)
+    head_stride = Number()  # bytes from one head of the cache to the next
+    position = Number()  # of the first token
+
+
+def emit_rope_and_cache(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
+    """Norm, rope and caching of some tokens: a job of the pool."""
+    e = Emitter(ir.Function(module, PIECE, name), path)
+    arguments, first, last = e.arguments
+    given = RopeAndCache.load(arguments)
+    half = shape.rotary_dim // 2
+    with e.loop(first, last) as token:
+        queries = given.qkv + token * (shape.head_dim * (shape.heads + 2 * shape.kv_heads))
+        keys = queries + shape.head_dim * shape.heads
+        values = keys + shape.head_dim * shape.kv_heads
+        _norm(shape, queries, given.query_norm, shape.heads)
+        _norm(shape, keys, given.key_norm, shape.kv_heads)
+        with e.if_then(given.cosines.is_set):
+            cosines, sines = given.cosines + token * (2 * half), given.sines + token * (2 * half)
+            with e.loop(0, shape.heads + shape.kv_heads) as head:
+                _rope(queries + head * shape.head_dim, cosines, sines + half, half)
+        with e.loop(0, shape.kv_heads) as head:
+            for source, cache in ((keys, given.keys), (values, given.values)):
+                target = cache.skip(head, given.head_stride)
+                target = target.skip(given.position + token, shape.cached_bytes)
+                _cache(shape, source + head * shape.head_dim, target)
+    e.ret_void()
+    return e.function
+
+
+def _norm(shape: Heads, heads: Pointer, weight: Pointer, count: int) -> None:
+    """Of each head by itself, or of all together, where the shape has a norm."""
+    match shape.qk_norm:
+        case None:
+            return
+        case "head":
+            with heads.e.loop(0, count) as head:
+                _norm_row(heads + head * shape.head_dim, weight, shape.head_dim, shape.epsilon)
+        case "projection":
+            _norm_row(heads, weight, count * shape.head_dim, shape.epsilon)
+
+
+def _norm_row(numbers: Pointer, weight: Pointer, width: int, epsilon: float) -> None:
+    row = read_row("normed", numbers, width, LANES, weight, constant(F32, epsilon))
+    for span in numbers.e.spans(width, LANES):
+        numbers[span] = row(span)
+
+
+def _rope(head: Pointer, cosines: Pointer, sines: Pointer, half: int) -> None:
+    second = head + half
+    for span in head.e.spans(half, LANES):
+        a, b, cos, sin = (numbers[span] for numbers in (head, second, cosines, sines))
+        head[span] = a * cos - b * sin
+        second[span] = b * cos + a * sin
+
+
+def _cache(shape: Heads, source: Pointer, target: Pointer) -> None:
+    """Write a head's key or value into the cache."""
+    if shape.cache_kind == KIND_INT8:
+        _quantise(source, target, shape.head_dim)
+        return
+    for span in source.e.spans(shape.head_dim, LANES):
+        target.of(shape.cache_kind)[span] = source[span]
+
+
+def _quantise(source: Pointer, target: Pointer, head_dim: int) -> None:
+    """A head's numbers as int8, and after them their scale."""
+    e = source.e
+    largest = e.variable(constant(vector(I32, LANES), 0))
+    for span in e.spans(head_dim, LANES):
+        size = e.magnitude_bits(source[span])
+        largest.value = e.select(e.icmp_unsigned(">", size, largest.value), size, largest.value)
+    scale, inverse = emit_scale(e, e.bitcast(e.reduce("umax", largest.value), F32))
+    for span in e.spans(head_dim, LANES):
+        target[span] = emit_bytes(e, emit_integers(e, source[span], inverse))
+    e.put(scale, target.skip(head_dim))

@@ -1,0 +1,109 @@
+"""Functions that take a row of numbers to where the next product reads it, or to the hidden states.
+
+A row is read as it is, scaled, normed or gated, without a detour through memory, and written as numbers,
+as the records of a quantised input, or added to hidden states. Each such pair is a function of its own.
+"""
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from llvmlite import ir
+
+from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.functions import (
+    EMIT_ACTIVATION,
+    emit_bytes,
+    emit_integers,
+    emit_inverse_rms,
+    emit_scale,
+)
+from potluck.engine.kernels.ir_types import (
+    F32,
+    I64,
+    KIND_F32,
+    POINTER,
+    VOID,
+    internal,
+    vector,
+)
+from potluck.engine.kernels.layout import (
+    GROUP,
+    RECORD_BYTES,
+    RECORD_SUM,
+    RECORD_VALUES,
+    RECORD_WORTH,
+)
+from potluck.engine.kernels.paths import Path
+from potluck.engine.kernels.values import Operand, Pointer, Span, Value
+from potluck.model.config import Activation
+
+_LANES = 16
+
+Reading: TypeAlias = Literal["plain", "scaled", "normed"] | Activation
+"""scaled: x · number. normed: x / sqrt(mean(x x) + number) · weight, a root mean square norm.
+An activation: activation(gate) · up; the row is all gates, then as many ups."""
+
+Writing: TypeAlias = int | Literal["records", "sum"]
+"""A kind of numbers; the records of a quantised input; or "sum": what is there is added to, f32."""
+
+# row of f32, numbers to write, where, weights of the norm or null, number: see `Reading`
+ROW = ir.FunctionType(VOID, [POINTER, I64, POINTER, POINTER, F32])
+
+
+def emit_row(
+    module: ir.Module, name: str, path: Path, reading: Reading, writing: Writing
+) -> ir.Function:
+    """A function of the type `ROW`, for kernels of this module."""
+    record = emit_record(module, f"{name}_record", path) if writing == "records" else None
+    e = Emitter(internal(ir.Function(module, ROW, name)), path)
+    source, width, out, weight, number = e.arguments
+    lanes = _LANES if record is None else GROUP
+    row = read_row(reading, source.of(KIND_F32), width, lanes, weight.of(KIND_F32), number)
+    out = out.of(writing if isinstance(writing, int) else KIND_F32)
+    for span in e.spans(width, lanes):
+        value = row(span)
+        if record is not None:
+            e.call(record, [value, out.skip(span.first // GROUP, RECORD_BYTES)])
+        else:
+            out[span] = out[span] + value if writing == "sum" else value
+    e.ret_void()
+    return e.function
+
+
+def read_row(
+    reading: Reading, x: Pointer, width: Operand, lanes: int, weight: Operand, number: Operand
+) -> Callable[[Span], Value]:
+    """The numbers at any span of a row of whatever kind."""
+    e = x.e
+    match reading:
+        case "plain":
+            return x.__getitem__
+        case "scaled":
+            return lambda span: x[span] * number
+        case "normed":
+            inverse = emit_inverse_rms(e, x, width, lanes, number)
+            return lambda span: x[span] * inverse * weight[span]
+        case "silu" | "gelu_pytorch_tanh":
+            activate, ups = EMIT_ACTIVATION[reading], x + width
+            return lambda span: activate(e, x[span]) * ups[span]
+
+
+def emit_record(module: ir.Module, name: str, path: Path) -> ir.Function:
+    """A function that quantises 32 numbers into a record: int8, their scale and sum (see `layout`).
+
+    The scale is the largest magnitude / 127; a group without a number above 1e-30 is zero. A NaN or an
+    infinity becomes the scale, so that all results of this token are not finite either.
+    """
+    kind = ir.FunctionType(VOID, [vector(F32, GROUP), POINTER])
+    e = Emitter(internal(ir.Function(module, kind, name)), path)
+    numbers, record = e.arguments
+    largest = e.bitcast(e.reduce("umax", e.magnitude_bits(numbers)), F32)
+    scale, inverse = emit_scale(e, largest)
+    integers = emit_integers(e, numbers, inverse)
+    negative = 0 - e.reduce("add", integers)
+    e.put(scale, record)
+    e.put(negative, record.skip(RECORD_SUM))
+    e.put(e.sitofp(negative, F32) * scale, record.skip(RECORD_WORTH))
+    e.put(emit_bytes(e, integers), record.skip(RECORD_VALUES))
+    e.ret_void()
+    return e.function
