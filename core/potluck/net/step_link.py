@@ -18,8 +18,7 @@ from potluck.errors import (
     RemoteProtocolError,
     UntrustedPeerError,
 )
-from potluck.ids import HomeId, short
-from potluck.net.certificates import Role
+from potluck.ids import HomeId, Role, short
 from potluck.net.identity import Identity, PeerIdentity
 from potluck.net.link import MAX_UNREAD_ANSWERS, fresh
 from potluck.net.reactor import Delivery, Reactor, Receiver

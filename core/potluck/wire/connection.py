@@ -25,7 +25,7 @@ from potluck.errors import (
     RemoteProtocolError,
     VersionMismatchError,
 )
-from potluck.ids import short
+from potluck.ids import Role, short
 from potluck.wire.codec import UnknownOp
 from potluck.wire.events import Answered, Closed, Event, Lost, Opened, Received
 from potluck.wire.frame import (
@@ -50,7 +50,7 @@ from potluck.wire.messages import (
     Purpose,
     Welcome,
 )
-from potluck.wire.operations import ANSWERS, BY_PURPOSE, HANDSHAKE, Role, known_from, op_of
+from potluck.wire.operations import ANSWERS, BY_PURPOSE, HANDSHAKE, known_from, op_of
 from potluck.wire.versions import PROTOCOL_VERSIONS, common_version
 
 HEARTBEAT_INTERVAL_S: Final = 0.9  # three, and time to act, within the three seconds promised

@@ -1,10 +1,11 @@
 """Which messages a connection knows, what answers what, and what may carry a payload."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
 
+from potluck.ids import Role
 from potluck.wire.measuring_messages import (
     Blob,
     BlobReceived,
@@ -50,7 +51,6 @@ from potluck.wire.messages import (
     Welcome,
 )
 
-Role: TypeAlias = Literal["master", "worker"]
 Table: TypeAlias = Mapping[str, type[Message]]
 
 

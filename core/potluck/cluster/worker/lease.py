@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Protocol
 
-from potluck.ids import Digest, HomeId, NodeId
+from potluck.ids import Digest, HomeId, NodeId, Role
 from potluck.store.chunks import Missing
 from potluck.store.progress import TransferProgress
 from potluck.wire.messages import Assign, DeviceId, Message, NodeInfo, TensorInfo
-from potluck.wire.operations import Role
 
 
 class MasterLink(Protocol):
