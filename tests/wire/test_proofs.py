@@ -83,11 +83,12 @@ def test_a_signature_holds_for_its_key_role_and_transcript_alone(computer: Compu
 
     proofs.check_signature(computer.certificate, "master", WHOLE, signature)
     other = Computer("Laptop")
-    for certificate, role, transcript in (
+    wrong: tuple[tuple[bytes, Role, bytes], ...] = (
         (other.certificate, "master", WHOLE),
         (computer.certificate, "worker", WHOLE),
         (computer.certificate, "master", WHOLE[::-1]),
-    ):
+    )
+    for certificate, role, transcript in wrong:
         with pytest.raises(ProofError, match="signature"):
             proofs.check_signature(certificate, role, transcript, signature)
 
@@ -96,11 +97,12 @@ def test_a_secret_is_proved_for_one_role_and_transcript() -> None:
     proof = proofs.secret_proof(b"secret", "worker", WHOLE)
 
     proofs.check_secret(b"secret", "worker", WHOLE, proof)
-    for secret, role, transcript in (
+    wrong: tuple[tuple[bytes, Role, bytes], ...] = (
         (b"Secret", "worker", WHOLE),
         (b"secret", "master", WHOLE),
         (b"secret", "worker", WHOLE[::-1]),
-    ):
+    )
+    for secret, role, transcript in wrong:
         with pytest.raises(ProofError, match="secret"):
             proofs.check_secret(secret, role, transcript, proof)
 
