@@ -20,6 +20,7 @@ from potluck.engine.linear import Linear
 from potluck.engine.norms import QkNorm
 from potluck.engine.rotary import Rotary, rotate
 from potluck.model.footprint import CAPPED_QUERIES
+from potluck.model.layers import AttentionSpec
 
 _QUERIES = CAPPED_QUERIES  # whose scores are held at a time
 
@@ -78,45 +79,35 @@ class Step:
         return mask
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
-    """The shape of one layer's attention, and how it looks at what it sees."""
-
-    queries: int
-    keys: int
-    size: int
-    window: int | None  # tokens that it looks back on; None: all
-    scale: float  # of queries times keys
-    rope: int | None  # which of a step's angles turn its heads; None: none do
-    rotary_dim: int  # the first values of a head, which are turned
-
-
 class Attention:
     """From hidden states to what attention adds to them."""
 
     __slots__ = (
-        "_partial", "head_dim", "num_heads", "num_kv_heads", "output", "qk_norm", "qkv", "rope",
-        "rotary_dim", "scale", "window",
+        "_partial", "_rope", "_scale", "head_dim", "num_heads", "num_kv_heads", "output", "qk_norm",
+        "qkv", "spec", "window",
     )  # fmt: skip
 
-    def __init__(self, heads: Heads, qkv: Linear, qk_norm: QkNorm | None, output: Linear) -> None:
-        self.num_heads, self.num_kv_heads = heads.queries, heads.keys
-        self.head_dim, self.window = heads.size, heads.window
-        # None is torch's own, and saves it a conversion for each token.
-        self.scale = None if heads.scale == heads.size**-0.5 else heads.scale
-        self.rope, self.rotary_dim = heads.rope, heads.rotary_dim
-        self._partial = heads.rotary_dim if heads.rotary_dim < heads.size else None
+    def __init__(
+        self, spec: AttentionSpec, qkv: Linear, qk_norm: QkNorm | None, output: Linear
+    ) -> None:
+        self.spec = spec
+        self.num_heads, self.num_kv_heads, self.head_dim = spec.heads, spec.kv_heads, spec.head_dim
+        self.window = spec.window
+        # Torch's default is None; giving the same number costs a conversion for each token.
+        self._scale = None if spec.scale == spec.head_dim**-0.5 else spec.scale
+        self._rope = spec.rope
+        self._partial = spec.rotary_dim if spec.rotary_dim < spec.head_dim else None
         self.qkv, self.qk_norm, self.output = qkv, qk_norm, output
 
     def __call__(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
         """Attend with (T, D); the cache gets its keys and values from `step.position` on."""
         T, H = step.tokens, self.num_heads
         qkv = self.qkv(x).view(T, H + 2 * self.num_kv_heads, self.head_dim)
-        qk = qkv[:, : H + self.num_kv_heads]  # queries and keys turn together
+        qk = qkv[:, : H + self.num_kv_heads]  # queries and keys are rotated together
         if self.qk_norm is not None:
             qk.copy_(self.qk_norm(qk))
-        if self.rope is not None:
-            cos, sin = step.angles[self.rope]
+        if self._rope is not None:
+            cos, sin = step.angles[self._rope]
             rotate(qk if self._partial is None else qk[..., : self._partial], cos, sin)
         cache.write(step.position, qkv[:, H:])
         return self.output(self.attend(qkv[:, :H], cache, step))
@@ -143,7 +134,7 @@ class Attention:
         q = q.view(1, self.num_kv_heads, G, self.head_dim)
         keys, values = cache.read(span.start, span.length, q.dtype)
         out = F.scaled_dot_product_attention(  # (1, Hkv, G, K)
-            q, keys, values, attn_mask=span.mask, scale=self.scale
+            q, keys, values, attn_mask=span.mask, scale=self._scale
         )
         return out.view(1, self.num_heads * self.head_dim)
 
@@ -161,20 +152,40 @@ class Attention:
             values,
             attn_mask=mask,
             is_causal=mask is None,
-            scale=self.scale,
+            scale=self._scale,
             enable_gqa=self.num_heads != self.num_kv_heads,
         )
         return out.transpose(1, 2).reshape(-1, self.num_heads * self.head_dim)
 
 
-class SpeltAttention(Attention):
-    """With products and a softmax: scores are held as numbers, those of some queries at a time."""
+class ExpandedAttention(Attention):
+    """Keys and values are repeated for every head of queries, where there are many tokens."""
 
-    __slots__ = ("_scale",)
+    __slots__ = ()
 
-    def __init__(self, heads: Heads, qkv: Linear, qk_norm: QkNorm | None, output: Linear) -> None:
-        super().__init__(heads, qkv, qk_norm, output)
-        self._scale = heads.scale
+    def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
+        keys, values = cache.read(span.start, span.length, q.dtype)
+        if (group := self.num_heads // self.num_kv_heads) > 1:
+            keys, values = (each.repeat_interleave(group, 1) for each in (keys, values))
+        out = F.scaled_dot_product_attention(
+            q.transpose(0, 1)[None],  # (1, H, T, K)
+            keys,
+            values,
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=self._scale,
+        )
+        return out.transpose(1, 2).reshape(-1, self.num_heads * self.head_dim)
+
+
+class EagerAttention(Attention):
+    """Attention as products and a softmax, which every device has, and the one with a softcap.
+
+    Scores of some queries at a time are held in memory. With a softcap they become
+    softcap · tanh(score / softcap) (Gemma 2).
+    """
+
+    __slots__ = ()
 
     def _attend_one(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
         keys, values = cache.read(span.start, span.length, q.dtype)
@@ -193,29 +204,16 @@ class SpeltAttention(Attention):
         T, H, K = q.shape
         Hkv = self.num_kv_heads
         rows = q.view(T, Hkv, H // Hkv, K).permute(1, 2, 0, 3).reshape(Hkv, -1, K)  # (Hkv, G·T, K)
-        scores = (rows @ keys.transpose(1, 2)).float()  # (Hkv, G·T, length)
-        scores = self._bend(scores)
+        scores = self._scores((rows @ keys.transpose(1, 2)).float())  # (Hkv, G·T, length)
         if mask is not None:
             seen = scores.view(Hkv, -1, T, keys.shape[1])
             seen.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else seen.add_(mask)
         out = scores.softmax(-1).to(values.dtype) @ values  # (Hkv, G·T, K)
         return out.view(H, T, K).transpose(0, 1).reshape(T, H * K)
 
-    def _bend(self, scores: Tensor) -> Tensor:
-        """From products to scores, in place."""
-        return scores.mul_(self._scale)
-
-
-class SoftCappedAttention(SpeltAttention):
-    """Scores are bent to stay below a cap: cap · tanh(score / cap) (Gemma 2)."""
-
-    __slots__ = ("_scale_to_cap", "cap")
-
-    def __init__(
-        self, heads: Heads, qkv: Linear, qk_norm: QkNorm | None, output: Linear, *, cap: float
-    ) -> None:
-        super().__init__(heads, qkv, qk_norm, output)
-        self.cap, self._scale_to_cap = cap, heads.scale / cap
-
-    def _bend(self, scores: Tensor) -> Tensor:
-        return scores.mul_(self._scale_to_cap).tanh_().mul_(self.cap)
+    def _scores(self, products: Tensor) -> Tensor:
+        """Scale and softcap the products of queries and keys, in place."""
+        scale, softcap = self.spec.scale, self.spec.softcap
+        if softcap is None:
+            return products.mul_(scale)
+        return products.mul_(scale / softcap).tanh_().mul_(softcap)

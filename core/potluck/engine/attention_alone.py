@@ -6,8 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from potluck.engine.blocks import DecoderLayer
-from potluck.engine.decoding import Run
+from potluck.engine.blocks import DecoderLayer, Run
 from potluck.engine.generated_run import GeneratedRun
 from potluck.engine.kernels.attention_kernel import ATTEND_FIELDS, LANES, SUMS
 from potluck.engine.kvcache import LayerCache

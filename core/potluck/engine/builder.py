@@ -10,22 +10,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from math import prod
 from threading import Lock
 
 import torch
 from torch import Tensor
 
-from potluck.engine.accelerator import MakeLinear, Pieces, choose_linear, choose_pieces
-from potluck.engine.attention import Attention, Heads, SoftCappedAttention
-from potluck.engine.blocks import (
-    DecoderLayer,
-    PostNormLayer,
-    PreNormLayer,
-    SandwichLayer,
-    ScaledLayer,
+from potluck.engine.accelerator import (
+    Graphs,
+    LayerOps,
+    MakeLinear,
+    choose_linear,
+    choose_ops,
+    find_graphs,
+    graph_runs,
 )
-from potluck.engine.decoding import Run, decode_runs
+from potluck.engine.attention import Attention, EagerAttention
+from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.device import cache_dtype, compute_dtype
 from potluck.engine.kernels import Arena, Kernels, PackedWeight, ReferenceKernels, best_kernels
 from potluck.engine.linear import (
@@ -37,14 +39,13 @@ from potluck.engine.linear import (
     PackedEmbedding,
     PackedLinear,
 )
-from potluck.engine.mlp import Experts, GatedMlp, Mlp, PackedMlp
-from potluck.engine.norms import HeadNorm, ProjectionNorm, RmsNorm
+from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp
+from potluck.engine.norms import QkNorm, RmsNorm
 from potluck.engine.pages import Scratch
 from potluck.engine.products import Products, fastest_products
 from potluck.engine.targets import PackedTarget, Target, TensorTarget, is_whole_blocks
-from potluck.model.config import ModelConfig, Shape
-from potluck.model.families import NormPlacement
-from potluck.model.layers import Experts as ExpertsConfig
+from potluck.model.config import ModelConfig
+from potluck.model.layers import AttentionSpec, DenseSpec, MoeSpec, Projection
 from potluck.model.schemes import PACKINGS, Cache, Scheme, tensor_bits, weight_bytes
 
 Fill = Callable[[list[tuple[str, Target]]], Callable[[], None]]
@@ -53,12 +54,6 @@ Fill = Callable[[list[tuple[str, Target]]], Callable[[], None]]
 # Layers being filled while others are made or placed: threads find work while one reads a large matrix.
 # Metal ends a process in which two threads use it at once (pytorch issue 197805): there, all wait.
 _AHEAD = {"cpu": 4, "cuda": 1, "mps": 0}
-
-_LAYERS: dict[NormPlacement, type[PreNormLayer | PostNormLayer | SandwichLayer]] = {
-    "before": PreNormLayer,
-    "after": PostNormLayer,
-    "around": SandwichLayer,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +71,7 @@ class StageWeights:
     dtype: torch.dtype  # that is computed in
     cache_dtype: torch.dtype  # of keys and values
     device: torch.device
+    graphs: Graphs | None = None  # of a GPU that has them: one memory pool for layers and head
     is_generated: bool = False  # computed by functions that were generated for this computer's CPU
 
     @property
@@ -109,7 +105,7 @@ def build_weights(
     norm = lm_head = None
     if head:  # the largest first, so that nobody waits for it alone in the end
         with builder.filling():
-            norm = builder.norm(config.final_norm_name)
+            norm = builder.norm(config.final_norm_name, config.rms_norm_eps)
             matrix = table if is_tied and table is not None else builder.matrix(config.head_name)
             lm_head = builder.lm_head(matrix)
     blocks: list[DecoderLayer] = []
@@ -117,11 +113,16 @@ def build_weights(
         with builder.filling():
             blocks.append(builder.layer(layer))
     builder.finish()
+    graphs = find_graphs(device)
+    if graphs is not None:
+        runs = graph_runs(blocks, graphs)
+    else:
+        runs = _kernel_runs(blocks, builder.run_kernels, keys)
     return StageWeights(
         config=config,
         layers=layers,
         blocks=tuple(blocks),
-        runs=decode_runs(blocks, device, builder.run_kernels, keys),
+        runs=runs,
         embedding=builder.embedding(table) if table is not None else None,
         norm=norm,
         lm_head=lm_head,
@@ -129,6 +130,7 @@ def build_weights(
         dtype=compute_dtype(scheme, device),
         cache_dtype=keys,
         device=device,
+        graphs=graphs,
         is_generated=builder.is_generated,
     )
 
@@ -151,7 +153,6 @@ class _Builder:
         self._cache_dtype = cache_dtype
         self._token_bytes = token_bytes  # of all the weights that one token reads
         self._fill = fill
-        self._shapes: dict[str, Shape] = {}  # of the layer that is being built
         self._targets: list[tuple[str, Target]] = []
         self._finishing: list[Callable[[], object]] = []
         self._being_filled: deque[tuple[Callable[[], None], list[Callable[[], object]]]] = deque()
@@ -187,8 +188,8 @@ class _Builder:
         return choose_linear(self._device, self._dtype)
 
     @cached_property
-    def _pieces(self) -> Pieces:
-        return choose_pieces(self._device, self._dtype)
+    def _ops(self) -> LayerOps:
+        return choose_ops(self._device, self._dtype)
 
     @contextmanager
     def filling(self) -> Iterator[None]:
@@ -207,17 +208,15 @@ class _Builder:
                 finish()
 
     def layer(self, index: int) -> DecoderLayer:
-        config, prefix = self._config, self._config.layer_prefix(index)
-        self._shapes = config.layer_tensors(index)
-        attention = self._attention(index)
-        if config.experts is not None and config.expert_layers[index]:
-            mlp = self._experts(prefix, config.experts)
-        else:
-            mlp = self._mlp(prefix)
-        norms = [self.norm(f"{prefix}{name}.weight") for name in config.norm_names]
-        if config.residual_multiplier != 1.0:
-            return ScaledLayer(attention, mlp, norms, multiplier=config.residual_multiplier)
-        return _LAYERS[config.norms](attention, mlp, norms)
+        spec, prefix = self._config.layers[index], self._config.layer_prefix(index)
+        attention = self._attention(prefix, spec.mixer)
+        match spec.feed_forward:
+            case DenseSpec() as dense:
+                mlp = self._mlp(prefix, dense)
+            case MoeSpec() as moe:
+                mlp = self._moe(prefix, moe)
+        norms = spec.norms.map(lambda name: self.norm(f"{prefix}{name}.weight", spec.norm_eps))
+        return DecoderLayer(spec, attention, mlp, norms)
 
     def matrix(self, name: str) -> Tensor | PackedWeight:
         """A matrix of the whole vocabulary: the embedding's or the head's."""
@@ -239,119 +238,75 @@ class _Builder:
             return self._packed_linear(matrix, None)
         return FloatLinear(matrix, None, self._products)
 
-    def norm(self, name: str) -> RmsNorm:
+    def norm(self, name: str, eps: float) -> RmsNorm:
         weight = self._norm_weight(self._config.hidden_size)
-        return self._pieces.rms_norm(self._filled(name, weight), self._config.rms_norm_eps)
+        return self._ops.rms_norm(self._filled(name, weight), eps)
 
-    def _attention(self, index: int) -> Attention:
-        config = self._config
-        prefix = config.layer_prefix(index) + "self_attn."
-        rope = config.ropes.layers[index]
-        heads = Heads(
-            queries=config.num_heads,
-            keys=config.num_kv_heads,
-            size=config.head_dim,
-            window=config.sliding_windows[index],
-            scale=config.attention_scale,
-            rope=rope,
-            rotary_dim=config.head_dim if rope is None else config.ropes.distinct[rope].dim,
-        )
-        parts = ("qkv_proj",) if config.fused else ("q_proj", "k_proj", "v_proj")
-        qkv = self._linear(prefix, parts, bias=config.qkv_bias)
-        qk_norm = self._qk_norm(prefix)
-        output = self._linear(prefix, ("o_proj",), bias=config.output_bias)
+    def _attention(self, prefix: str, spec: AttentionSpec) -> Attention:
+        qkv, qk_norm = self._linear(prefix, spec.qkv), self._qk_norm(prefix, spec)
+        output = self._linear(prefix, spec.output)
         if self.is_generated:
-            return self._generated_attention(heads, qkv, qk_norm, output)
-        if config.attention_softcap is None:
-            return self._pieces.attention(heads, qkv, qk_norm, output)
-        return SoftCappedAttention(heads, qkv, qk_norm, output, cap=config.attention_softcap)
+            # Not before it is needed, nor where it does not load: it brings llvmlite.
+            from potluck.engine.generated_attention import GeneratedAttention
+            from potluck.engine.kernels.generated import GeneratedKernels
 
-    def _generated_attention(
-        self, heads: Heads, qkv: Linear, qk_norm: HeadNorm | ProjectionNorm | None, output: Linear
-    ) -> Attention:
-        # Not before it is needed, nor where it does not load: it brings llvmlite.
-        from potluck.engine.generated_attention import GeneratedAttention
-        from potluck.engine.kernels.generated import KINDS, GeneratedKernels
-
-        assert isinstance(self._kernels, GeneratedKernels)
-        return GeneratedAttention(
-            heads,
-            qkv,
-            qk_norm,
-            output,
-            kernels=self._kernels,
-            softcap=self._config.attention_softcap,
-            cache_kind=KINDS[self._cache_dtype],
-        )
-
-    def _qk_norm(self, prefix: str) -> HeadNorm | ProjectionNorm | None:
-        config = self._config
-        names = (f"{prefix}q_norm.weight", f"{prefix}k_norm.weight")
-        match config.qk_norm:
-            case None:
-                return None
-            case "head":
-                weight = self._norm_weight(2, config.head_dim)
-                for name, part in zip(names, weight, strict=True):
-                    self._filled(name, part)
-                heads = (config.num_heads, config.num_kv_heads)
-                norm = self._pieces.head_norm(weight, heads, config.rms_norm_eps)
-                self._finishing.append(norm.spread)
-                return norm
-            case "projection":
-                sizes = (config.q_size, config.kv_size)
-                weight = self._norm_weight(sum(sizes))
-                for name, part in zip(names, weight.split(sizes), strict=True):
-                    self._filled(name, part)
-                return self._pieces.projection_norm(weight, sizes, config.rms_norm_eps)
-
-    def _mlp(self, prefix: str) -> Mlp:
-        config = self._config
-        parts = ("gate_up_proj",) if config.fused else ("gate_proj", "up_proj")
-        gate_up = self._linear(f"{prefix}mlp.", parts, bias=config.mlp_bias)
-        down = self._linear(f"{prefix}mlp.", ("down_proj",), bias=config.mlp_bias)
-        return self._gated(gate_up, down)
-
-    def _gated(self, gate_up: Linear, down: Linear) -> Mlp:
-        if isinstance(down, PackedLinear):
-            return PackedMlp(gate_up, down, self._config.activation, self._scratch)
-        return GatedMlp(gate_up, down, self._config.activation)
-
-    def _experts(self, prefix: str, experts: ExpertsConfig) -> Experts:
-        config, facts = self._config, experts.facts
-        block = f"{prefix}{facts.block}."
-        router = torch.empty((experts.count, config.hidden_size), device=self._device)
-        self._filled(f"{block}gate.weight", router)
-        mlps = [
-            self._gated(
-                self._linear(f"{block}experts.{expert}.", (facts.gate, facts.up), bias=False),
-                self._linear(f"{block}experts.{expert}.", (facts.down,), bias=False),
+            assert isinstance(self._kernels, GeneratedKernels)
+            return GeneratedAttention(
+                spec, qkv, qk_norm, output, kernels=self._kernels, cache=self._cache_dtype
             )
-            for expert in range(experts.count)
-        ]
-        return Experts(router, mlps, per_token=experts.per_token, normalise=experts.normalise)
+        kind = self._ops.attention if spec.softcap is None else EagerAttention
+        return kind(spec, qkv, qk_norm, output)
 
-    def _linear(self, prefix: str, parts: tuple[str, ...], *, bias: bool) -> Linear:
+    def _qk_norm(self, prefix: str, spec: AttentionSpec) -> QkNorm | None:
+        if spec.qk_norm is None:
+            return None
+        sizes = [size for (size,) in spec.norm_tensors.values()]
+        weight = self._norm_weight(sum(sizes))
+        for name, part in zip(spec.norm_tensors, weight.split(sizes), strict=True):
+            self._filled(prefix + name, part)
+        if spec.qk_norm == "projection":
+            return self._ops.projection_norm(weight, sizes, spec.qk_norm_eps)
+        heads = spec.heads, spec.kv_heads
+        norm = self._ops.head_norm(weight.view(2, spec.head_dim), heads, spec.qk_norm_eps)
+        self._finishing.append(norm.spread)
+        return norm
+
+    def _mlp(self, prefix: str, spec: DenseSpec) -> Mlp:
+        gate_up, down = self._linear(prefix, spec.gate_up), self._linear(prefix, spec.down)
+        if isinstance(down, PackedLinear):
+            return PackedMlp(gate_up, down, spec.activation, self._scratch)
+        return GatedMlp(gate_up, down, spec.activation)
+
+    def _moe(self, prefix: str, spec: MoeSpec) -> MoE:
+        ((name, shape),) = spec.router.tensors()
+        router = self._filled(prefix + name, torch.empty(shape, device=self._device))
+        experts = spec.experts
+        mlps = [self._mlp(prefix, spec.expert(index)) for index in range(experts.count)]
+        return MoE(router, mlps, per_token=experts.per_token, normalise=experts.normalise)
+
+    def _linear(self, prefix: str, projection: Projection) -> Linear:
         """One matrix whose rows are those of the parts, one after the other."""
-        names = [f"{prefix}{part}.weight" for part in parts]
-        shapes = [self._shapes[name] for name in names]
         is_packed = self._scheme in PACKINGS
-        if is_packed and not all(is_whole_blocks(rows) for rows, _ in shapes[:-1]):
-            return JoinedLinear([self._linear(prefix, (part,), bias=bias) for part in parts])
-        rows, width = [shape[0] for shape in shapes], shapes[0][1]
-        offsets = self._bias(prefix, parts, rows) if bias else None
+        if is_packed and not all(map(is_whole_blocks, projection.rows[:-1])):
+            return JoinedLinear([self._linear(prefix, part) for part in projection.split()])
+        rows, width = projection.rows, projection.width
+        bias = self._empty(sum(rows)) if projection.has_bias else None
+        if bias is not None:
+            for part, target in zip(projection.parts, bias.split(rows), strict=True):
+                self._filled(f"{prefix}{part}.bias", target)
+        names = [f"{prefix}{part}.weight" for part in projection.parts]
         if not is_packed:
             weight = self._empty(sum(rows), width)
             for name, target in zip(names, weight.split(rows), strict=True):
                 self._filled(name, target)
-            return FloatLinear(weight, offsets, self._products)
-        bits = tensor_bits(self._config, names[0], shapes[0], self._scheme)
+            return FloatLinear(weight, bias, self._products)
+        bits = tensor_bits(self._config, names[0], (rows[0], width), self._scheme)
         assert bits is not None
         packed, first = PackedWeight.empty(sum(rows), width, bits, self._arena), 0
         for name, some in zip(names, rows, strict=True):
             self._targets.append((name, PackedTarget(packed, first, some, self._kernels)))
             first += some
-        return self._packed_linear(packed, offsets)
+        return self._packed_linear(packed, bias)
 
     def _packed_linear(self, weight: PackedWeight, bias: Tensor | None) -> Linear:
         if self._device.type == "cpu":
@@ -359,12 +314,6 @@ class _Builder:
         linear = self._make_placed(weight, bias)
         self._finishing.append(linear.place)  # the packed bytes leave the RAM layer by layer
         return linear
-
-    def _bias(self, prefix: str, parts: tuple[str, ...], rows: Sequence[int]) -> Tensor:
-        offsets = self._empty(sum(rows))
-        for part, target in zip(parts, offsets.split(list(rows)), strict=True):
-            self._filled(f"{prefix}{part}.bias", target)
-        return offsets
 
     def _norm_weight(self, *shape: int) -> Tensor:
         """In f32, whatever is computed in; of some families one less than what they multiply by."""
@@ -382,3 +331,34 @@ class _Builder:
             return torch.empty(shape, dtype=self._dtype, device=self._device)
         memory = self._arena.allocate(prod(shape) * self._dtype.itemsize)
         return memory.view(self._dtype).view(shape)
+
+
+def _kernel_runs(
+    blocks: Sequence[DecoderLayer], kernels: Kernels | None, cache: torch.dtype
+) -> tuple[Run, ...]:
+    """Cut a stage's layers into the longest runs that one call can compute for one token.
+
+    Args:
+        blocks: all layers of the stage.
+        kernels: that can generate functions; None: the layers stay as they are.
+        cache: the dtype of keys and values.
+    """
+    if kernels is None or isinstance(kernels, ReferenceKernels):
+        return (LayerRun(0, blocks),)
+    # Not before it is needed, nor where it does not load: it brings llvmlite.
+    from potluck.engine.generated_run import GeneratedRun, generated_layer
+    from potluck.engine.kernels.generated import GeneratedKernels
+
+    assert isinstance(kernels, GeneratedKernels)
+    layers = [generated_layer(block, cache) for block in blocks]
+    runs: list[Run] = []
+    first = 0
+    for _, group in groupby(layers, lambda layer: None if layer is None else layer.shape):
+        some = list(group)
+        generated = [layer for layer in some if layer is not None]
+        if generated:
+            runs.append(GeneratedRun(first, generated, kernels))
+        else:
+            runs.append(LayerRun(first, blocks[first : first + len(some)]))
+        first += len(some)
+    return tuple(runs)

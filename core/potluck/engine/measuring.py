@@ -23,7 +23,7 @@ from potluck.engine.kernels.layout import GROUP, ROWS
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.memory import out_of_memory
-from potluck.engine.mlp import Experts, GatedMlp, PackedMlp
+from potluck.engine.mlp import GatedMlp, MoE, PackedMlp
 from potluck.engine.rotary import Rotary
 from potluck.engine.sampler import choose
 from potluck.engine.stage import Stage
@@ -151,7 +151,7 @@ class StageMeter:
         ]
         width: int = config.intermediate_size
         mlps: Sequence[object] = (mlp,)
-        if isinstance(mlp, Experts):
+        if isinstance(mlp, MoE):
             assert config.experts is not None
             width, mlps = config.experts.intermediate_size, mlp.experts[: mlp.per_token]
             x, router = self._random(config.hidden_size).float(), mlp.router
@@ -199,8 +199,8 @@ def _linears(block: DecoderLayer) -> Iterator[tuple[Linear, float]]:
     yield block.attention.qkv, 1.0
     yield block.attention.output, 1.0
     mlp = block.mlp
-    experts = mlp.experts if isinstance(mlp, Experts) else (mlp,)
-    share = mlp.per_token / len(experts) if isinstance(mlp, Experts) else 1.0
+    experts = mlp.experts if isinstance(mlp, MoE) else (mlp,)
+    share = mlp.per_token / len(experts) if isinstance(mlp, MoE) else 1.0
     for one in experts:
         gate_up, down = _matrices(one)
         yield gate_up, share
@@ -217,7 +217,7 @@ def _calls_saved(blocks: Sequence[DecoderLayer]) -> list[Call]:
     calls: list[Call] = []
     for block in blocks:
         product = _smallest_product(block.attention.qkv)
-        mlps = block.mlp.per_token if isinstance(block.mlp, Experts) else 1
+        mlps = block.mlp.per_token if isinstance(block.mlp, MoE) else 1
         calls += [product] * (2 + 2 * mlps)
     return calls
 

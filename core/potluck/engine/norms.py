@@ -4,7 +4,8 @@ Their weights are f32 too: 16 bits of a norm save nothing and cost a conversion.
 the weights (adding one) is done once they are loaded.
 """
 
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -37,19 +38,20 @@ class QkNorm(Protocol):
 
     def __call__(self, x: Tensor) -> Tensor: ...
     @property
+    def weight(self) -> Tensor: ...
+    @property
     def nbytes(self) -> int: ...
 
 
 class HeadNorm:
     """Over each head by itself."""
 
-    kind: Final = "head"
-    __slots__ = ("_heads", "_per_head", "_shape", "eps", "weight")
+    __slots__ = ("_eps", "_heads", "_per_head", "_shape", "weight")
 
     def __init__(self, weight: Tensor, heads: tuple[int, int], eps: float) -> None:
         self.weight = weight  # (2, K): of the queries, of the keys
         self._shape = tuple(weight.shape[-1:])
-        self._heads, self.eps = heads, eps
+        self._heads, self._eps = heads, eps
         self._per_head = weight.new_empty((sum(heads), weight.shape[-1]))
 
     def spread(self) -> None:
@@ -58,7 +60,7 @@ class HeadNorm:
         self._per_head = torch.cat([row.expand(heads, -1) for row, heads in rows])  # (H + Hkv, K)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.float(), self._shape, None, self.eps).mul_(self._per_head)
+        return F.rms_norm(x.float(), self._shape, None, self._eps).mul_(self._per_head)
 
     @property
     def nbytes(self) -> int:
@@ -68,18 +70,17 @@ class HeadNorm:
 class ProjectionNorm:
     """Over all heads together, those of queries and those of keys."""
 
-    kind: Final = "projection"
-    __slots__ = ("_sizes", "eps", "weight")
+    __slots__ = ("_eps", "_sizes", "weight")
 
-    def __init__(self, weight: Tensor, sizes: tuple[int, int], eps: float) -> None:
+    def __init__(self, weight: Tensor, sizes: Sequence[int], eps: float) -> None:
         self.weight = weight  # (H·K + Hkv·K,)
-        self._sizes, self.eps = list(sizes), eps
+        self._sizes, self._eps = list(sizes), eps
 
     def __call__(self, x: Tensor) -> Tensor:
         parts = x.float().flatten(1).split(self._sizes, -1)
         weights = self.weight.split(self._sizes)
         normed = [
-            F.rms_norm(part, tuple(weight.shape), weight, self.eps)
+            F.rms_norm(part, tuple(weight.shape), weight, self._eps)
             for part, weight in zip(parts, weights, strict=True)
         ]
         return torch.cat(normed, -1).view(x.shape)

@@ -140,7 +140,7 @@ def sample_layers(
         )
     cached = cached_tokens(config)[-1] * cache_bytes(config, scheme, cache)
     whole = sum(nbytes(layer) + cached for layer in range(config.num_layers))
-    wanted = SCATTERED_SET if kind.experts else WORKING_SET
+    wanted = SCATTERED_SET if kind.has_experts else WORKING_SET
     count = -(-min(wanted, memory // 2, whole) // (one + cached))
     return list(islice(cycle(like), max(1, count)))
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from potluck.engine.blocks import Run
 from potluck.engine.builder import StageWeights
-from potluck.engine.decoding import Run
 from potluck.engine.generated_run import GeneratedRun
 from potluck.engine.kernels.ends import Head, RowTaker
 from potluck.engine.kernels.generated import GeneratedKernels

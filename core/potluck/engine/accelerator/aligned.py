@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn.attention.bias import CausalBias, causal_lower_right
 
-from potluck.engine.accelerator.pieces import ExpandedAttention
-from potluck.engine.attention import Attention, Span, Step
+from potluck.engine.attention import Attention, ExpandedAttention, Span, Step
 from potluck.engine.kvcache import LayerCache
 
 

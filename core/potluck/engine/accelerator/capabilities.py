@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 
 from potluck.engine.accelerator.graphs import find_graphs
-from potluck.engine.accelerator.pieces import ExpandedAttention, choose_pieces
+from potluck.engine.accelerator.ops import choose_ops
 from potluck.engine.accelerator.probe import find_int4_product
-from potluck.engine.attention import SpeltAttention
+from potluck.engine.attention import EagerAttention, ExpandedAttention
 from potluck.engine.device import compute_capability, compute_dtype
 from potluck.engine.norms import RmsNorm
 
@@ -53,12 +53,12 @@ def capabilities(device: torch.device) -> Capabilities:
             decoding = "layers"
             if device.type == "cuda":
                 notes.append("graphs do not work, so that a token takes longer")
-        pieces = choose_pieces(device, dtype)
-        if pieces.attention is ExpandedAttention:
+        ops = choose_ops(device, dtype)
+        if ops.attention is ExpandedAttention:
             notes.append("keys are expanded for attention, so that prompts take longer")
-        if pieces.attention is SpeltAttention:
+        if ops.attention is EagerAttention:
             notes.append("attention is computed in steps, so that prompts take much longer")
-        if pieces.rms_norm is not RmsNorm:
+        if ops.rms_norm is not RmsNorm:
             notes.append("norms are computed in steps, which takes longer")
     found = Capabilities(
         device=str(device),

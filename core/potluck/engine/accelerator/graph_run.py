@@ -24,10 +24,9 @@ from potluck.engine.accelerator.static_step import (
     static_forward,
 )
 from potluck.engine.attention import Step
-from potluck.engine.blocks import DecoderLayer
-from potluck.engine.decoding import LayerRun, Run
+from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.kvcache import LayerCache
-from potluck.engine.mlp import Experts
+from potluck.engine.mlp import MoE
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +167,7 @@ def graph_runs(blocks: Sequence[DecoderLayer], graphs: Graphs) -> tuple[Run, ...
     """Cut the layers into runs: graphs, and as they are those that cannot be captured."""
     runs: list[Run] = []
     first = 0
-    for has_experts, group in groupby(blocks, lambda block: isinstance(block.mlp, Experts)):
+    for has_experts, group in groupby(blocks, lambda block: isinstance(block.mlp, MoE)):
         some = list(group)
         runs.append(LayerRun(first, some) if has_experts else GraphRun(first, some, graphs))
         first += len(some)

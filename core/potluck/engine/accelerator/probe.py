@@ -20,13 +20,14 @@ from torch import Tensor
 
 from potluck.engine.accelerator.int4pack import Int4Form, int4_form
 from potluck.engine.accelerator.linears import BlockLinear, Int4Linear, MakeLinear, PlacedLinear
-from potluck.engine.attention import Attention, Heads, SpeltAttention, Step
+from potluck.engine.attention import Attention, EagerAttention, Step
 from potluck.engine.device import compute_capability
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
 from potluck.engine.kernels.layout import ZERO_POINT, packed_bytes
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear
 from potluck.engine.products import Products
+from potluck.model.layers import AttentionSpec
 
 logger = logging.getLogger(__name__)
 
@@ -133,33 +134,39 @@ def attends(kind: type[Attention], device: torch.device, dtype: torch.dtype) -> 
     163597, 181133).
     """
     for size, window in product(_HEADS, (None, _WINDOW)):
-        heads = Heads(
-            queries=6, keys=2, size=size, window=window, scale=0.1, rope=None, rotary_dim=size
+        spec = AttentionSpec(
+            hidden_size=0,
+            heads=6,
+            kv_heads=2,
+            head_dim=size,
+            rotary_dim=size,
+            window=window,
+            scale=0.1,
         )
-        expected = _attended(SpeltAttention, heads, torch.device("cpu"), torch.float32)
-        attended = partial(_attended, kind, heads, device, dtype)
+        expected = _attended(EagerAttention, spec, torch.device("cpu"), torch.float32)
+        attended = partial(_attended, kind, spec, device, dtype)
         if not _gives(attended, expected, f"{kind.__name__} of {size}", device):
             return False
     return True
 
 
 def _attended(
-    kind: type[Attention], heads: Heads, device: torch.device, dtype: torch.dtype
+    kind: type[Attention], spec: AttentionSpec, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
     """What tokens attend to, in chunks and one by one, with what is cached of those before them."""
     generator = torch.Generator().manual_seed(0)
     nothing = FloatLinear(torch.empty(0), None, Products())
-    attention = kind(heads, nothing, None, nothing)
-    cache = LayerCache(heads.keys, heads.size, dtype, device)
+    attention = kind(spec, nothing, None, nothing)
+    cache = LayerCache(spec.kv_heads, spec.head_dim, dtype, device)
     cache.resize(_CAPACITY, 0)
     outputs: list[Tensor] = []
     position = 0
     for tokens in _CHUNKS:
-        shape = (tokens, heads.queries + 2 * heads.keys, heads.size)
+        shape = (tokens, spec.heads + 2 * spec.kv_heads, spec.head_dim)
         qkv = torch.randn(shape, generator=generator).to(device, dtype)
-        cache.write(position, qkv[:, heads.queries :])
+        cache.write(position, qkv[:, spec.heads :])
         step = Step(position, tokens, (), device)
-        outputs.append(attention.attend(qkv[:, : heads.queries], cache, step))
+        outputs.append(attention.attend(qkv[:, : spec.heads], cache, step))
         position += tokens
     return torch.cat(outputs)
 

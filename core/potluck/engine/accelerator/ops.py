@@ -6,44 +6,21 @@ What takes their place is slower, and made of operators so simple that every dev
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.accelerator.probe import attends, norms_work
-from potluck.engine.attention import Attention, Span, SpeltAttention
-from potluck.engine.kvcache import LayerCache
+from potluck.engine.attention import Attention, EagerAttention, ExpandedAttention
 from potluck.engine.norms import HeadNorm, ProjectionNorm, RmsNorm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pieces:
+class LayerOps:
     """The classes that layers are built of."""
 
     attention: type[Attention] = Attention
     rms_norm: type[RmsNorm] = RmsNorm
     head_norm: type[HeadNorm] = HeadNorm
     projection_norm: type[ProjectionNorm] = ProjectionNorm
-
-
-class ExpandedAttention(Attention):
-    """Many tokens with keys and values for every head of queries; one token as ever."""
-
-    __slots__ = ()
-
-    def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
-        shared = self.num_heads // self.num_kv_heads
-        keys, values = cache.read(span.start, span.length, q.dtype)
-        if shared > 1:
-            keys, values = (each.repeat_interleave(shared, 1) for each in (keys, values))
-        out = F.scaled_dot_product_attention(
-            q.transpose(0, 1)[None],  # (1, H, T, K)
-            keys,
-            values,
-            attn_mask=mask,
-            is_causal=mask is None,
-            scale=self.scale,
-        )
-        return out.transpose(1, 2).reshape(-1, self.num_heads * self.head_dim)
 
 
 class PlainRmsNorm(RmsNorm):
@@ -61,7 +38,7 @@ class PlainHeadNorm(HeadNorm):
     __slots__ = ()
 
     def __call__(self, x: Tensor) -> Tensor:
-        return _normed(x, self.eps).mul_(self._per_head)
+        return _normed(x, self._eps).mul_(self._per_head)
 
 
 class PlainProjectionNorm(ProjectionNorm):
@@ -71,18 +48,18 @@ class PlainProjectionNorm(ProjectionNorm):
 
     def __call__(self, x: Tensor) -> Tensor:
         parts = x.float().flatten(1).split(self._sizes, -1)
-        normed = torch.cat([_normed(part, self.eps) for part in parts], -1)
+        normed = torch.cat([_normed(part, self._eps) for part in parts], -1)
         return normed.mul_(self.weight).view(x.shape)
 
 
-def choose_pieces(device: torch.device, dtype: torch.dtype) -> Pieces:
+def choose_ops(device: torch.device, dtype: torch.dtype) -> LayerOps:
     """What was tried on this device, and is right there. Has not run on a real GPU."""
     if device.type == "cpu":
-        return Pieces()
+        return LayerOps()
     attention = _choose_attention(device, dtype)
     if norms_work(device):
-        return Pieces(attention=attention)
-    return Pieces(
+        return LayerOps(attention=attention)
+    return LayerOps(
         attention=attention,
         rms_norm=PlainRmsNorm,
         head_norm=PlainHeadNorm,
@@ -95,13 +72,14 @@ def _choose_attention(device: torch.device, dtype: torch.dtype) -> type[Attentio
     for kind in _kinds(device, dtype):
         if attends(kind, device, dtype):
             return kind
-    return SpeltAttention
+    return EagerAttention
 
 
 def _kinds(device: torch.device, dtype: torch.dtype) -> tuple[type[Attention], ...]:
     """The fastest first."""
     if device.type != "cuda":
         return Attention, ExpandedAttention
+    # Not before it is needed: it imports torch's compiler, which takes a second.
     from potluck.engine.accelerator.aligned import AlignedAttention, has_flash
 
     # Without flash attention, heads that share keys have all scores in memory at once: at 8192 cached
