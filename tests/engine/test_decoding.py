@@ -208,7 +208,7 @@ def test_a_token_of_16_bits_is_as_exact_through_runs_as_through_layers(
 def test_caches_of_int8_compute_what_torch_does_with_them(
     make: Load, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:
-    monkeypatch.setattr("potluck.engine.builder.cache_dtype", lambda *_: torch.int8)
+    monkeypatch.setattr("potluck.engine.builder.cache_dtype", lambda *_, **__: torch.int8)
     weights, plain = load(make(variant)), load_for_torch(make(variant), monkeypatch)
     tokens = random_tokens(weights)
 

@@ -1,8 +1,8 @@
-"""Choose a stage's pieces by its config and scheme, and allocate their weights.
+"""Make the layers of a stage from their specifications, allocate their weights, and have them filled.
 
-The matrices have the form that is computed with: queries, keys and values in one, gate and up in one,
-of the compute dtype or packed. Whoever builds fills them, layer by layer; what a family does to the
-loaded weights comes after that.
+Matrices are allocated as they are computed with: queries, keys and values in one, gates and ups in one,
+of the compute dtype or packed. The caller's `fill` writes them, layer by layer; what changes loaded
+weights (a norm's 1 + weight, the way to a GPU) is done after that.
 """
 
 from collections import deque
@@ -49,35 +49,35 @@ from potluck.model.layers import AttentionSpec, DenseSpec, MoeSpec, Projection
 from potluck.model.schemes import PACKINGS, Cache, Scheme, tensor_bits, weight_bytes
 
 Fill = Callable[[list[tuple[str, Target]]], Callable[[], None]]
-"""Begin to put the tensors of these names into this memory, which they fit; what it returns waits."""
+"""Begins to write tensors, by name, into the targets, which have their shapes; the result waits for it."""
 
-# Layers being filled while others are made or placed: threads find work while one reads a large matrix.
-# Metal ends a process in which two threads use it at once (pytorch issue 197805): there, all wait.
+# So many layers are filled while another is made or placed: threads have work while one reads a large
+# matrix. Metal ends a process in which two threads use it at once (pytorch issue 197805): none there.
 _AHEAD = {"cpu": 4, "cuda": 1, "mps": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageWeights:
-    """What a stage computes with, all on one device."""
+    """The weights and layers of a stage, all on one device."""
 
     config: ModelConfig
     layers: Sequence[int]
     blocks: tuple[DecoderLayer, ...]
-    runs: tuple[Run, ...]  # the same layers, as one token goes through them
+    runs: tuple[Run, ...]  # the same layers, as a single token goes through them
     embedding: Embedding | None
     norm: RmsNorm | None
     lm_head: Linear | None
     is_tied: bool  # embedding and head are one matrix, in the same memory
-    dtype: torch.dtype  # that is computed in
+    dtype: torch.dtype  # of hidden states
     cache_dtype: torch.dtype  # of keys and values
     device: torch.device
     graphs: Graphs | None = None  # of a GPU that has them: one memory pool for layers and head
-    is_generated: bool = False  # computed by functions that were generated for this computer's CPU
+    is_generated: bool = False  # packed weights, computed by functions generated for this CPU
 
     @property
     def nbytes(self) -> int:
-        pieces = [*self.blocks, self.norm, self.lm_head, None if self.is_tied else self.embedding]
-        return sum(piece.nbytes for piece in pieces if piece is not None)
+        parts = [*self.blocks, self.norm, self.lm_head, None if self.is_tied else self.embedding]
+        return sum(part.nbytes for part in parts if part is not None)
 
 
 @torch.inference_mode()
@@ -93,8 +93,8 @@ def build_weights(
     cache: Cache = "full",
 ) -> StageWeights:
     """Allocate a stage's matrices and have them filled, layer by layer."""
-    keys = cache_dtype(scheme, device, cache)
-    # Layer by layer: a profile has the same one more than once.
+    keys = cache_dtype(scheme, device, cache, exceeds_f16=config.exceeds_f16)
+    # A list, since a profile may have the same layer more than once.
     token_tensors = [config.layer_tensors(layer) for layer in layers]
     token_tensors += [config.head_tensors()] if head else []
     token_bytes = sum(weight_bytes(config, tensors, scheme) for tensors in token_tensors)
@@ -103,7 +103,7 @@ def build_weights(
     with builder.filling():
         table = builder.matrix(config.embedding_name) if embedding else None
     norm = lm_head = None
-    if head:  # the largest first, so that nobody waits for it alone in the end
+    if head:  # the largest matrix first, so that it is not the one that all wait for in the end
         with builder.filling():
             norm = builder.norm(config.final_norm_name, config.rms_norm_eps)
             matrix = table if is_tied and table is not None else builder.matrix(config.head_name)
@@ -127,7 +127,7 @@ def build_weights(
         norm=norm,
         lm_head=lm_head,
         is_tied=is_tied,
-        dtype=compute_dtype(scheme, device),
+        dtype=builder.dtype,
         cache_dtype=keys,
         device=device,
         graphs=graphs,
@@ -136,7 +136,7 @@ def build_weights(
 
 
 class _Builder:
-    """Makes pieces; notes what they have to be filled with, and what is to be done then."""
+    """Makes layers; collects what has to be filled, and what has to be done after that."""
 
     def __init__(
         self,
@@ -149,23 +149,23 @@ class _Builder:
     ) -> None:
         self._config, self._device = config, device
         self._scheme: Scheme = scheme
-        self._dtype = compute_dtype(scheme, device)
+        self.dtype = compute_dtype(scheme, device, exceeds_f16=config.exceeds_f16)
         self._cache_dtype = cache_dtype
         self._token_bytes = token_bytes  # of all the weights that one token reads
         self._fill = fill
         self._targets: list[tuple[str, Target]] = []
         self._finishing: list[Callable[[], object]] = []
         self._being_filled: deque[tuple[Callable[[], None], list[Callable[[], object]]]] = deque()
-        # Those who fill take turns at Metal too.
+        # Threads that fill memory of Metal do so one at a time.
         self._turns = Lock() if device.type == "mps" else nullcontext()
-        # What is placed elsewhere leaves the RAM matrix by matrix.
+        # Matrices for a GPU leave the RAM one by one, so that an arena would keep memory for nothing.
         self._arena = Arena() if device.type == "cpu" else None
         self._scratch = Scratch()
 
     @cached_property
     def _products(self) -> Products:
         generated = () if self.run_kernels is None else (self._kernels.multiply_plain,)
-        return fastest_products(self._dtype, self._device, self._token_bytes, *generated)
+        return fastest_products(self.dtype, self._device, self._token_bytes, *generated)
 
     @cached_property
     def _kernels(self) -> Kernels:
@@ -173,34 +173,34 @@ class _Builder:
 
     @property
     def run_kernels(self) -> Kernels | None:
-        """For what one token goes through: weights that are packed or of 16 bits, on a CPU."""
-        is_narrow = self._scheme in PACKINGS or self._dtype.itemsize == 2
+        """The kernels for single tokens: of a CPU, with weights that are packed or have 16 bits."""
+        is_narrow = self._scheme in PACKINGS or self.dtype.itemsize == 2
         return self._kernels if is_narrow and self._device.type == "cpu" else None
 
     @cached_property
     def is_generated(self) -> bool:
-        """Whether packed weights are computed with by functions generated for this computer's CPU."""
+        """Whether functions generated for this CPU compute with packed weights."""
         is_packed = self._scheme in PACKINGS and self._device.type == "cpu"
         return is_packed and not isinstance(self._kernels, ReferenceKernels)
 
     @cached_property
     def _make_placed(self) -> MakeLinear:
-        return choose_linear(self._device, self._dtype)
+        return choose_linear(self._device, self.dtype)
 
     @cached_property
     def _ops(self) -> LayerOps:
-        return choose_ops(self._device, self._dtype)
+        return choose_ops(self._device, self.dtype)
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Fill what is made inside, and do what comes after that; the end of it `finish` waits for."""
+        """Begin to fill what is made inside the block. `finish` waits for the end."""
         yield
         self._being_filled.append((self._fill(self._targets), self._finishing))
         self._targets, self._finishing = [], []
         self.finish(_AHEAD.get(self._device.type, 1))
 
     def finish(self, ahead: int = 0) -> None:
-        """Wait until at most so many fillings are under way, and do what comes after the others."""
+        """Wait until at most `ahead` fillings are under way, and finish the others."""
         while len(self._being_filled) > ahead:
             wait, finishing = self._being_filled.popleft()
             wait()
@@ -219,7 +219,7 @@ class _Builder:
         return DecoderLayer(spec, attention, mlp, norms)
 
     def matrix(self, name: str) -> Tensor | PackedWeight:
-        """A matrix of the whole vocabulary: the embedding's or the head's."""
+        """The embedding's or the head's matrix, with a row for each token of the vocabulary."""
         shape = (self._config.vocab_size, self._config.hidden_size)
         bits = tensor_bits(self._config, name, shape, self._scheme)
         if bits is None:
@@ -230,7 +230,7 @@ class _Builder:
 
     def embedding(self, matrix: Tensor | PackedWeight) -> Embedding:
         if isinstance(matrix, PackedWeight):
-            return PackedEmbedding(matrix, self._dtype, self._device)
+            return PackedEmbedding(matrix, self.dtype, self._device)
         return FloatEmbedding(matrix)
 
     def lm_head(self, matrix: Tensor | PackedWeight) -> Linear:
@@ -312,11 +312,11 @@ class _Builder:
         if self._device.type == "cpu":
             return PackedLinear(weight, bias, self._kernels)
         linear = self._make_placed(weight, bias)
-        self._finishing.append(linear.place)  # the packed bytes leave the RAM layer by layer
+        self._finishing.append(linear.place)  # frees the packed bytes in RAM, layer by layer
         return linear
 
     def _norm_weight(self, *shape: int) -> Tensor:
-        """In f32, whatever is computed in; of some families one less than what they multiply by."""
+        """Memory for a norm's weight, f32. Where a family multiplies by 1 + weight, the 1 is added later."""
         weight = torch.empty(shape, device=self._device)
         if self._config.unit_offset:
             self._finishing.append(lambda: weight.add_(1))
@@ -328,9 +328,9 @@ class _Builder:
 
     def _empty(self, *shape: int) -> Tensor:
         if self._arena is None:
-            return torch.empty(shape, dtype=self._dtype, device=self._device)
-        memory = self._arena.allocate(prod(shape) * self._dtype.itemsize)
-        return memory.view(self._dtype).view(shape)
+            return torch.empty(shape, dtype=self.dtype, device=self._device)
+        memory = self._arena.allocate(prod(shape) * self.dtype.itemsize)
+        return memory.view(self.dtype).view(shape)
 
 
 def _kernel_runs(

@@ -1,4 +1,4 @@
-"""What a device computes with: tried there, for the log and for people."""
+"""What a device can compute with, found by trying, for the log and for people."""
 
 import logging
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Capabilities:
 
 
 def capabilities(device: torch.device) -> Capabilities:
-    """Try what this device can do. A second or less; never fails. Has not run on a real GPU."""
+    """Try what this device can do. Takes a second or less; never fails. Has not run on a real GPU."""
     dtype = compute_dtype("int4", device)
     products: Products = "kernels"
     decoding: Decoding = "generated"
@@ -45,7 +45,7 @@ def capabilities(device: torch.device) -> Capabilities:
     if device.type != "cpu":
         products, decoding = "int4", "graphs"
         if dtype != torch.bfloat16:
-            notes.append("it has no fast bf16 and computes in f16")
+            notes.append("it has no fast bf16 and computes in f16 where a model allows it")
         if find_int4_product(device, dtype) is None:
             products = "blocks"
             notes.append("packed weights are unpacked for each product: 16 bits are faster here")
