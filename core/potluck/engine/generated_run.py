@@ -34,7 +34,6 @@ class GeneratedRun(Run):
         self, first: int, layers: Sequence[GeneratedLayer], kernels: GeneratedKernels
     ) -> None:
         self.layers, self.kernels = slice(first, first + len(layers)), kernels
-        self.heads = layers[0].shape.attention
         self._decoder = Decoder(kernels, [layer.weights for layer in layers], layers[0].shape)
         self._placed: object = None  # the `place` of the cache whose addresses the decoder has
 
