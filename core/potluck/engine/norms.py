@@ -1,7 +1,7 @@
 """Root mean square norms (https://arxiv.org/abs/1910.07467), computed in f32.
 
-Their weights are f32 too: 16 bits of a norm save nothing and cost a conversion. What a family does to
-the weights (adding one) is done once they are loaded.
+Their weights are f32 too: 16 bits would save no memory worth having and cost a conversion. Where a family
+multiplies by 1 + weight, the one is added when the weights are loaded.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class RmsNorm:
-    """Of hidden states, (T, D)."""
+    """The norm of hidden states, (T, D)."""
 
     __slots__ = ("eps", "shape", "weight")
 
@@ -23,7 +23,7 @@ class RmsNorm:
         self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        # Not `F.rms_norm`, which asks first whether anybody overrides it.
+        # `F.rms_norm` does the same after a check for overrides, which takes time.
         if x.dtype == torch.float32:
             return torch.rms_norm(x, self.shape, self.weight, self.eps)
         return torch.rms_norm(x.float(), self.shape, self.weight, self.eps).to(x.dtype)
@@ -34,7 +34,7 @@ class RmsNorm:
 
 
 class QkNorm(Protocol):
-    """A norm of queries and keys, (T, H + Hkv, K), both in one call; gives f32."""
+    """The norm of queries and keys, (T, H + Hkv, K), both in one call; gives f32."""
 
     def __call__(self, x: Tensor) -> Tensor: ...
     @property
@@ -44,7 +44,7 @@ class QkNorm(Protocol):
 
 
 class HeadNorm:
-    """Over each head by itself."""
+    """A norm over each head."""
 
     __slots__ = ("_eps", "_heads", "_per_head", "_shape", "weight")
 
@@ -55,7 +55,7 @@ class HeadNorm:
         self._per_head = weight.new_empty((sum(heads), weight.shape[-1]))
 
     def spread(self) -> None:
-        """Give each head its weights; to be called once they are loaded."""
+        """Copy the weights to each head; call it once they are loaded."""
         rows = zip(self.weight, self._heads, strict=True)
         self._per_head = torch.cat([row.expand(heads, -1) for row, heads in rows])  # (H + Hkv, K)
 
@@ -68,7 +68,7 @@ class HeadNorm:
 
 
 class ProjectionNorm:
-    """Over all heads together, those of queries and those of keys."""
+    """One norm over all heads of queries together, and one over all heads of keys."""
 
     __slots__ = ("_eps", "_sizes", "weight")
 

@@ -8,8 +8,8 @@
     runs = graph_runs(blocks, graphs)         # one token through the layers
     capabilities(device)                      # all of it in words
 
-Rules. What is missing or wrong on a device is found when it is tried, noted, and done without. Whatever
-runs there is ordinary torch code that runs on the CPU too, and is tested there.
+Rules. An operator that is missing or wrong on a device is found by trying it, written to the log, and not
+used. All that runs on a GPU is ordinary torch code that runs on the CPU too, where it is tested.
 """
 
 from potluck.engine.accelerator.capabilities import Capabilities, capabilities

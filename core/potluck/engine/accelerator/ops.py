@@ -1,6 +1,6 @@
-"""Which pieces of a layer a device computes with: torch's own operators where they are right there.
+"""Which operators a layer computes with on a device: torch's own where they give right numbers there.
 
-What takes their place is slower, and made of operators so simple that every device has them.
+What replaces the others is slower, and made of operators so simple that every device has them.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class LayerOps:
 
 
 class PlainRmsNorm(RmsNorm):
-    """Squares, their mean, and a quotient, one after the other."""
+    """The norm as squares, their mean and a quotient, in place of torch's own operator."""
 
     __slots__ = ()
 
@@ -33,7 +33,7 @@ class PlainRmsNorm(RmsNorm):
 
 
 class PlainHeadNorm(HeadNorm):
-    """Likewise."""
+    """The same for this norm."""
 
     __slots__ = ()
 
@@ -42,7 +42,7 @@ class PlainHeadNorm(HeadNorm):
 
 
 class PlainProjectionNorm(ProjectionNorm):
-    """Likewise."""
+    """The same for this norm."""
 
     __slots__ = ()
 
@@ -53,7 +53,7 @@ class PlainProjectionNorm(ProjectionNorm):
 
 
 def choose_ops(device: torch.device, dtype: torch.dtype) -> LayerOps:
-    """What was tried on this device, and is right there. Has not run on a real GPU."""
+    """Try torch's operators on this device, and take those that are right. Has not run on a real GPU."""
     if device.type == "cpu":
         return LayerOps()
     attention = _choose_attention(device, dtype)
@@ -68,7 +68,7 @@ def choose_ops(device: torch.device, dtype: torch.dtype) -> LayerOps:
 
 
 def _choose_attention(device: torch.device, dtype: torch.dtype) -> type[Attention]:
-    """The first that is right; the last is made of what every device has."""
+    """The first kind of attention that is right; `EagerAttention` is so everywhere."""
     for kind in _kinds(device, dtype):
         if attends(kind, device, dtype):
             return kind
@@ -76,20 +76,20 @@ def _choose_attention(device: torch.device, dtype: torch.dtype) -> type[Attentio
 
 
 def _kinds(device: torch.device, dtype: torch.dtype) -> tuple[type[Attention], ...]:
-    """The fastest first."""
+    """The kinds to try, the fastest first."""
     if device.type != "cuda":
         return Attention, ExpandedAttention
     # Not before it is needed: it imports torch's compiler, which takes a second.
     from potluck.engine.accelerator.aligned import AlignedAttention, has_flash
 
-    # Without flash attention, heads that share keys have all scores in memory at once: at 8192 cached
-    # tokens half a gigabyte and more. Of expanded keys torch's other kernel needs none.
+    # Without flash attention, heads that share keys hold all scores in memory at once: at 8192 cached
+    # tokens half a gigabyte and more. With expanded keys, torch has a kernel that holds no scores.
     if has_flash(device, dtype):
         return AlignedAttention, ExpandedAttention
     return (ExpandedAttention,)
 
 
 def _normed(x: Tensor, eps: float) -> Tensor:
-    """New memory, f32."""
+    """The norm of x without its weight, in new memory, f32."""
     wide = x.float()
     return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)

@@ -1,8 +1,8 @@
-"""Try on the device at hand what there may be, compare with what is known, and take what is right.
+"""Try operators on the device at hand, and take those whose numbers are right.
 
 Which operators a device has depends on its maker, its age and the version of torch, and one that exists
-may be wrong. So each is given a small problem first. What fails is noted in the log and done without.
-Only an operator that would crash a device of this kind for good is ruled out beforehand.
+may be wrong. So each is given a small problem first, whose result is known. What fails is written to the
+log and not used. An operator that could crash such a device for good is not even tried.
 
 On CUDA and MPS this has not run on real hardware.
 """
@@ -128,7 +128,7 @@ def int4_obstacle(
 
 @torch.inference_mode()
 def attends(kind: type[Attention], device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether it finds in a cache what is there, in the order in which layers have it in memory.
+    """Whether this attention matches the reference on a KV cache with the strides that layers have.
 
     MPS has had kernels for some sizes of heads that took any memory for contiguous (pytorch issues
     163597, 181133).
@@ -153,7 +153,7 @@ def attends(kind: type[Attention], device: torch.device, dtype: torch.dtype) -> 
 def _attended(
     kind: type[Attention], spec: AttentionSpec, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
-    """What tokens attend to, in chunks and one by one, with what is cached of those before them."""
+    """The attention of some chunks and single tokens, with the tokens before them in the cache."""
     generator = torch.Generator().manual_seed(0)
     nothing = FloatLinear(torch.empty(0), None, Products())
     attention = kind(spec, nothing, None, nothing)
@@ -173,9 +173,9 @@ def _attended(
 
 @torch.inference_mode()
 def norms_work(device: torch.device) -> bool:
-    """Whether the norm of numbers is right that stand among others in memory.
+    """Whether torch's norm is right for a slice of a tensor.
 
-    MPS has normalised the first rows of a tensor where it was given others (pytorch issue 131750).
+    MPS has normalised the first rows of a tensor where it was given other rows (pytorch issue 131750).
     """
     numbers = torch.randn((3, 6, 32), generator=torch.Generator().manual_seed(0))
     weight = torch.linspace(0.5, 1.5, 32)
