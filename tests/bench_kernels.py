@@ -61,6 +61,7 @@ from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
 from potluck.engine.kernels.library import library
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
+from potluck.model.families import PRE_NORMS
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def random_layers(kernels: GeneratedKernels, model: Model, bits: int) -> list[La
         for matrix, one in zip(matrices, packed, strict=True):
             matrix.data.copy_(one.data)
         qkv, output, gate_up, down = matrices
-        norms = (torch.ones(model.hidden), torch.ones(model.hidden))
+        norms = PRE_NORMS.map(lambda _: torch.ones(model.hidden))
         layers.append(LayerWeights(norms=norms, qkv=qkv, output=output, gate_up=gate_up, down=down))
     return layers
 
@@ -213,7 +214,7 @@ class LayerParts:
 
     def quantise(self) -> None:
         """What a layer quantises, once."""
-        norm = self.layers[0].norms[0]
+        norm = self.layers[0].norms.before_mixer
         self.kernels.quantise_normed(self.hidden, norm, 1e-5)
         self.kernels.quantise(self.attended)
         self.kernels.quantise_normed(self.hidden, norm, 1e-5)

@@ -11,6 +11,8 @@ from tiny_models import Reference
 from potluck.engine.builder import _Builder
 from potluck.engine.targets import Target, TensorTarget
 
+MakeReference = Callable[..., Reference]
+
 
 class Filling:
     """Fills nothing; notes what is waited for."""
@@ -71,3 +73,13 @@ def test_a_tensor_is_written_in_turns() -> None:
     TensorTarget(tensor, turn()).fill(0, torch.ones(6))
 
     assert log == ["before 0", "after 6"]
+
+
+def test_a_family_beyond_f16_is_computed_and_cached_in_f32_where_there_is_no_bf16(
+    make_reference: MakeReference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.engine.device._computes", lambda *_, **__: False)
+
+    for variant, dtype in (("llama", torch.float16), ("gemma 2", torch.float32)):
+        weights = make_reference(variant).stage(0, 1, scheme="bf16").weights
+        assert (weights.dtype, weights.cache_dtype) == (dtype, dtype)

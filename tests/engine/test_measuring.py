@@ -40,8 +40,6 @@ def test_every_part_of_a_token_is_timed(
     times = StageMeter(stage, 40).round()
 
     assert times.layers_ms > 0
-    assert times.products_ms >= 0
-    assert times.attention_ms > 0
     assert times.head_ms > 0
     assert times.read_bytes_per_s > 0
 
@@ -119,7 +117,7 @@ def test_a_computer_without_generated_kernels_is_measured_too(
 
     times = StageMeter(make_stage(llama.config, scheme), 12).round()
 
-    assert min(times.layers_ms, times.products_ms, times.attention_ms) > 0
+    assert times.layers_ms > 0
     assert times.read_bytes_per_s > 0
 
 

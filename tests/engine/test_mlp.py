@@ -10,7 +10,7 @@ from torch import Tensor
 
 from potluck.engine.kernels import best_kernels
 from potluck.engine.linear import FloatLinear, PackedLinear
-from potluck.engine.mlp import Experts, GatedMlp, PackedMlp
+from potluck.engine.mlp import GatedMlp, MoE, PackedMlp
 from potluck.engine.products import Products
 from potluck.model.config import Activation
 
@@ -35,14 +35,14 @@ class CountingMlp(GatedMlp):
         return super().__call__(x)
 
 
-def mixture(*, per_token: int = 2, normalise: bool = True) -> tuple[Experts, list[CountingMlp]]:
+def mixture(*, per_token: int = 2, normalise: bool = True) -> tuple[MoE, list[CountingMlp]]:
     generator = torch.Generator().manual_seed(1)
     experts = [CountingMlp(generator) for _ in range(COUNT)]
     router = torch.randn(COUNT, D, generator=generator)
-    return Experts(router, experts, per_token=per_token, normalise=normalise), experts
+    return MoE(router, experts, per_token=per_token, normalise=normalise), experts
 
 
-def by_definition(mix: Experts, x: Tensor, per_token: int, normalise: bool) -> Tensor:
+def by_definition(mix: MoE, x: Tensor, per_token: int, normalise: bool) -> Tensor:
     """All experts, of which those that were not chosen weigh nothing."""
     probabilities = (x @ mix.router.T).softmax(-1)
     threshold = probabilities.sort(-1, descending=True).values[:, per_token - 1 : per_token]

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import CPU, Pipeline, Reference, off, stored_tensors
 
+from potluck.engine.blocks import LayerRun
 from potluck.engine.builder import StageWeights
-from potluck.engine.decoding import LayerRun
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.linear import JoinedLinear, PackedLinear
 from potluck.engine.weights import load_weights

@@ -13,15 +13,14 @@ from potluck.engine.products import (
     Product,
     Products,
     fastest_products,
-    linear_by_loop,
     linear_in_parts,
     linear_widened,
 )
 
 CPU = torch.device("cpu")
 GENERATED = best_kernels().multiply_plain
-ONE_ROW = [linear_by_loop, linear_in_parts]
-MANY_ROWS = [linear_by_loop, linear_widened]
+ONE_ROW = [F.linear, linear_in_parts]
+MANY_ROWS = [F.linear, linear_widened]
 
 
 def tolerance(dtype: torch.dtype) -> float:
@@ -31,7 +30,7 @@ def tolerance(dtype: torch.dtype) -> float:
 @pytest.fixture
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> object:
     """Two threads, for which no product is too small."""
-    monkeypatch.setattr(products_module, "_WORTH_PARTS", 0)
+    monkeypatch.setattr(products_module, "_LARGE", 0)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -90,14 +89,14 @@ def test_what_is_chosen_multiplies(dtype: torch.dtype, nbytes: int) -> None:
         assert products(x, weight, None).tolist() == [[8.0] * 24] * rows
 
 
-@pytest.mark.parametrize("quick", range(3))
+@pytest.mark.parametrize("quick", range(2))
 def test_the_way_whose_parts_are_the_quickest_is_chosen(
     monkeypatch: pytest.MonkeyPatch, quick: int
 ) -> None:
     parts = 3
     monkeypatch.setattr(products_module, "_TRIAL_ROWS", 2)
     runs: list[Product] = []
-    order = [F.linear, linear_by_loop, GENERATED]
+    order = [F.linear, GENERATED]
 
     def seconds(way: Product, _x: Tensor, weight: Tensor) -> float:
         if way is linear_widened:
@@ -115,10 +114,3 @@ def test_the_way_whose_parts_are_the_quickest_is_chosen(
 
     chosen: list[Product] = [products._one]  # pyright: ignore[reportPrivateUsage]
     assert chosen == [order[quick]]
-
-
-def test_the_switch_of_onednn_is_left_as_it_was() -> None:
-    with pytest.raises(RuntimeError):
-        linear_by_loop(torch.ones(1, 3), torch.ones(4, 5), None)
-
-    assert torch.backends.mkldnn.enabled

@@ -114,7 +114,7 @@ class FakeGraphs:
 def fake_device(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All that is made inside is fake, and this device has every operator."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 6))
-    monkeypatch.setattr(device_module, "_works", lambda *_: True)
+    monkeypatch.setattr(device_module, "_computes", lambda *_, **__: True)
     monkeypatch.setattr(FakeTensor, "data_ptr", lambda _: 0)
     monkeypatch.setattr(probe, "_gives", _gives)
     monkeypatch.setattr(probe, "_is_faster", lambda *_: False)

@@ -51,8 +51,6 @@ class FakeEngine:
             weight_bytes=epoch,
             read_bytes_per_s=1e9,
             layers_ms=position,
-            products_ms=1.0,
-            attention_ms=0.5,
             head_ms=0.0,
         )
 

@@ -113,10 +113,19 @@ def use(device: torch.device) -> None:
         torch.cuda.set_device(device)
 
 
-def compute_dtype(scheme: Scheme, device: torch.device) -> torch.dtype:
-    """What a scheme is computed in: 16 bits are bf16 where the device has it, else f16.
+def compute_dtype(
+    scheme: Scheme, device: torch.device, *, exceeds_f16: bool = False
+) -> torch.dtype:
+    """The dtype of hidden states, and of weights that are not packed.
 
-    Packed weights are multiplied with sums in f32 on a CPU, where nothing is gained by less.
+    16 bits are bf16 where the device is fast with it, else f16. Packed weights on a CPU are multiplied
+    with sums in f32, where 16 bits would gain nothing.
+
+    Args:
+        scheme: what the weights are held in.
+        device: that computes.
+        exceeds_f16: whether the model's hidden states are beyond the numbers of f16. Then bf16 is taken
+            also where the device only emulates it, and f32 where it has none at all.
     """
     match scheme:
         case "f32":
@@ -125,12 +134,16 @@ def compute_dtype(scheme: Scheme, device: torch.device) -> torch.dtype:
             return torch.float16
         case _ if scheme in PACKINGS and device.type == "cpu":
             return torch.float32
+        case _ if _computes(device, torch.bfloat16, emulated=exceeds_f16):
+            return torch.bfloat16
         case _:
-            return torch.bfloat16 if _works(device, torch.bfloat16) else torch.float16
+            return torch.float32 if exceeds_f16 else torch.float16
 
 
-def cache_dtype(scheme: Scheme, device: torch.device, cache: Cache = "full") -> torch.dtype:
-    """What keys and values are kept in: beside packed weights never more than 16 bits.
+def cache_dtype(
+    scheme: Scheme, device: torch.device, cache: Cache = "full", *, exceeds_f16: bool = False
+) -> torch.dtype:
+    """The dtype of keys and values: beside packed weights never more than 16 bits on a CPU.
 
     int8 is for CPUs: a GPU would have to unpack the whole cache for each token.
     """
@@ -138,7 +151,7 @@ def cache_dtype(scheme: Scheme, device: torch.device, cache: Cache = "full") -> 
         return torch.int8
     if scheme in PACKINGS and device.type == "cpu":
         return torch.float16
-    return compute_dtype(scheme, device)
+    return compute_dtype(scheme, device, exceeds_f16=exceeds_f16)
 
 
 def compute_capability(device: torch.device) -> tuple[int, int] | None:
@@ -199,10 +212,13 @@ def is_lost(device: torch.device) -> bool:
     return False
 
 
-def _works(device: torch.device, dtype: torch.dtype) -> bool:
-    """Try it: what a driver promises and what it does are two things."""
-    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        return False  # emulated bf16 computes, but slower than f16
+def _computes(device: torch.device, dtype: torch.dtype, *, emulated: bool) -> bool:
+    """Whether the device multiplies numbers of this dtype, tried there: a driver may promise too much.
+
+    A GPU that only emulates bf16 is slower with it than with f16; it counts if `emulated` says so.
+    """
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=emulated):
+        return False
     try:
         x = torch.ones((2, 16), dtype=dtype, device=device)
         return torch.nn.functional.linear(x, x).sum().item() == 64.0

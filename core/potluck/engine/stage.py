@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from potluck.engine.accelerator import GraphedHead, find_graphs
+from potluck.engine.accelerator import GraphedHead
 from potluck.engine.attention import Step
 from potluck.engine.builder import StageWeights
 from potluck.engine.kvcache import CachePool, SessionCache
@@ -99,7 +99,7 @@ class Stage:
             budget_now=budget_now,
         )
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()  # latest used last
-        graphs = None if weights.lm_head is None else find_graphs(weights.device)
+        graphs = None if weights.lm_head is None else weights.graphs
         self._graphed_head = None if graphs is None else GraphedHead(graphs)
         self._token_step = _find_token_step(weights, self._rotaries)
 

@@ -8,16 +8,19 @@ Names of tensors are those of Hugging Face. `families.py` says what differs betw
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from potluck.errors import UnknownArchitectureError
-from potluck.model.families import FAMILIES, Family, NormPlacement, QkNorm
+from potluck.model.families import FAMILIES, Activation, Family, LayerNorms, QkNorm
 from potluck.model.fields import Fields, invalid
 from potluck.model.layers import (
     Experts,
     LayerKind,
+    LayerSpec,
+    Shape,
+    layer_kind,
+    layer_specs,
     read_expert_layers,
     read_experts,
     read_windows,
@@ -39,21 +42,6 @@ from potluck.model.rope import Ropes, read_ropes
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 LM_HEAD = "lm_head.weight"
-
-Activation = Literal["silu", "gelu_pytorch_tanh"]
-
-_NORMS: Mapping[NormPlacement, tuple[str, ...]] = {
-    "before": ("input_layernorm", "post_attention_layernorm"),
-    "after": ("post_attention_layernorm", "post_feedforward_layernorm"),
-    "around": (
-        "input_layernorm",
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "post_feedforward_layernorm",
-    ),
-}
-
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +69,7 @@ class ModelConfig:
     output_bias: bool
     mlp_bias: bool
     fused: bool  # whether files have queries, keys and values in one matrix, and gate and up
-    norms: NormPlacement
+    norms: LayerNorms[str]  # where a layer has norms, and what files call them
     unit_offset: bool  # norms multiply by 1 + weight
     qk_norm: QkNorm | None
     attention_scale: float  # of queries times keys
@@ -93,6 +81,10 @@ class ModelConfig:
     exceeds_f16: bool  # hidden states do, which bf16 holds
     eos_token_ids: tuple[int, ...]
     quantization: Quantization | None  # how files hold the matrices; None: as plain numbers
+    layers: tuple[LayerSpec, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", layer_specs(self))
 
     @classmethod
     def from_dict(cls, config: Mapping[str, object]) -> "ModelConfig":
@@ -128,21 +120,12 @@ class ModelConfig:
         return self.prefix + (EMBEDDING if self.tie_word_embeddings else LM_HEAD)
 
     @property
-    def norm_names(self) -> tuple[str, ...]:
-        """A layer's norms in the order in which a token passes them."""
-        return _NORMS[self.norms]
-
-    @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """Of each layer, what its cost depends on."""
         stored = self.quantization
         return tuple(
-            LayerKind(
-                window=self.sliding_windows[layer],
-                experts=self.expert_layers[layer],
-                finer=frozenset() if stored is None else stored.finer_roles(layer),
-            )
-            for layer in range(self.num_layers)
+            layer_kind(spec, frozenset() if stored is None else stored.finer_roles(layer))
+            for layer, spec in enumerate(self.layers)
         )
 
     def layer_prefix(self, layer: int) -> str:
@@ -151,17 +134,7 @@ class ModelConfig:
     def layer_tensors(self, layer: int) -> dict[str, Shape]:
         """The tensors of one decoder layer: Hugging Face name and shape."""
         prefix = self.layer_prefix(layer)
-        tensors: dict[str, Shape] = {}
-        for name, shape, bias in self._matrices(layer):
-            tensors[f"{prefix}{name}.weight"] = shape
-            if bias:
-                tensors[f"{prefix}{name}.bias"] = shape[:1]
-        norms = dict.fromkeys(self.norm_names, self.hidden_size)
-        if self.qk_norm == "head":
-            norms |= dict.fromkeys(("self_attn.q_norm", "self_attn.k_norm"), self.head_dim)
-        elif self.qk_norm == "projection":
-            norms |= {"self_attn.q_norm": self.q_size, "self_attn.k_norm": self.kv_size}
-        return tensors | {f"{prefix}{name}.weight": (size,) for name, size in norms.items()}
+        return {prefix + name: shape for name, shape in self.layers[layer].tensors().items()}
 
     def is_router(self, name: str) -> bool:
         """Whether a tensor is the matrix that chooses the experts of a layer."""
@@ -195,37 +168,6 @@ class ModelConfig:
     def kv_bytes_per_token(self, itemsize: int) -> int:
         """Keys and values of one token in one layer."""
         return 2 * self.kv_size * itemsize
-
-    def _matrices(self, layer: int) -> Iterator[tuple[str, Shape, bool]]:
-        """Name, shape, and whether it has a bias."""
-        D = self.hidden_size  # noqa: N806
-        if self.fused:
-            yield "self_attn.qkv_proj", (self.q_size + 2 * self.kv_size, D), self.qkv_bias
-        else:
-            yield "self_attn.q_proj", (self.q_size, D), self.qkv_bias
-            yield "self_attn.k_proj", (self.kv_size, D), self.qkv_bias
-            yield "self_attn.v_proj", (self.kv_size, D), self.qkv_bias
-        yield "self_attn.o_proj", (D, self.q_size), self.output_bias
-        if self.experts is not None and self.expert_layers[layer]:
-            yield from _expert_matrices(self.experts, D)
-            return
-        F = self.intermediate_size  # noqa: N806
-        if self.fused:
-            yield "mlp.gate_up_proj", (2 * F, D), self.mlp_bias
-        else:
-            yield "mlp.gate_proj", (F, D), self.mlp_bias
-            yield "mlp.up_proj", (F, D), self.mlp_bias
-        yield "mlp.down_proj", (D, F), self.mlp_bias
-
-
-def _expert_matrices(experts: Experts, hidden: int) -> Iterator[tuple[str, Shape, bool]]:
-    facts, size = experts.facts, experts.intermediate_size
-    yield f"{facts.block}.gate", (experts.count, hidden), False
-    for expert in range(experts.count):
-        name = f"{facts.block}.experts.{expert}."
-        yield name + facts.gate, (size, hidden), False
-        yield name + facts.up, (size, hidden), False
-        yield name + facts.down, (hidden, size), False
 
 
 def _architecture(fields: Fields) -> str:

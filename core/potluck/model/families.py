@@ -7,12 +7,60 @@ what all take: that is what the weights were made with. A field that is `null` h
 nor here. Names of tensors are those that the files on the Hub have.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
-NormPlacement = Literal["before", "after", "around"]
-"""Where a layer's norms stand: before attention and MLP, after them, or both."""
+T = TypeVar("T")
+U = TypeVar("U")
+
+Activation = Literal["silu", "gelu_pytorch_tanh"]
+"""What a feed-forward applies to its gates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerNorms(Generic[T]):
+    """One value for each place of a layer where a norm can stand; None: there is no norm.
+
+    A family has the norms' names in files here, a layer the norms themselves, a kernel their weights.
+    The order of the fields is the order in which a token passes them.
+    """
+
+    before_mixer: T | None = None
+    after_mixer: T | None = None
+    before_mlp: T | None = None
+    after_mlp: T | None = None
+
+    @property
+    def present(self) -> tuple[T, ...]:
+        places = (self.before_mixer, self.after_mixer, self.before_mlp, self.after_mlp)
+        return tuple(one for one in places if one is not None)
+
+    def map(self, make: Callable[[T], U]) -> "LayerNorms[U]":
+        """The same places, each with what `make` gives for it."""
+
+        def one(value: T | None) -> U | None:
+            return None if value is None else make(value)
+
+        return LayerNorms(
+            before_mixer=one(self.before_mixer),
+            after_mixer=one(self.after_mixer),
+            before_mlp=one(self.before_mlp),
+            after_mlp=one(self.after_mlp),
+        )
+
+
+# Files call the norm before the MLP after what stands before it: `post_attention_layernorm`.
+PRE_NORMS = LayerNorms(before_mixer="input_layernorm", before_mlp="post_attention_layernorm")
+POST_NORMS = LayerNorms(
+    after_mixer="post_attention_layernorm", after_mlp="post_feedforward_layernorm"
+)
+SANDWICH_NORMS = LayerNorms(
+    before_mixer="input_layernorm",
+    after_mixer="post_attention_layernorm",
+    before_mlp="pre_feedforward_layernorm",
+    after_mlp="post_feedforward_layernorm",
+)
 
 QkNorm = Literal["head", "projection"]
 """RMSNorm of queries and keys before rotary: over each head, or over all heads together."""
@@ -49,7 +97,7 @@ class Family:
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
     text_config: bool = False  # the decoder is a part: of the config, and of the names of tensors
 
-    norms: NormPlacement = "before"
+    norms: LayerNorms[str] = PRE_NORMS
     unit_offset: bool = False  # norms multiply by 1 + weight
     qk_norm: QkNorm | None = None
 
@@ -121,7 +169,7 @@ _GEMMA_3 = Family(
         "rope_theta": 1e6,
         "rope_local_base_freq": 1e4,
     },
-    norms="around",
+    norms=SANDWICH_NORMS,
     unit_offset=True,
     qk_norm="head",
     qkv_bias="attention_bias",
@@ -215,7 +263,7 @@ FAMILIES: Mapping[str, Family] = {
             "attn_logit_softcapping": 50.0,
             "final_logit_softcapping": 30.0,
         },
-        norms="around",
+        norms=SANDWICH_NORMS,
         unit_offset=True,
         qkv_bias="attention_bias",
         output_bias="attention_bias",
@@ -232,7 +280,7 @@ FAMILIES: Mapping[str, Family] = {
     "Gemma3ForConditionalGeneration": replace(_GEMMA_3, text_config=True),  # its text part
     "Olmo2ForCausalLM": Family(
         defaults={"max_position_embeddings": 2048, "rms_norm_eps": 1e-5},
-        norms="after",
+        norms=POST_NORMS,
         qk_norm="projection",
         qkv_bias="attention_bias",
         output_bias="attention_bias",
@@ -270,7 +318,7 @@ FAMILIES: Mapping[str, Family] = {
             "sliding_window": 4096,
             "sliding_window_pattern": 4,
         },
-        norms="after",
+        norms=POST_NORMS,
         qk_norm="head",
         windows="pattern",
         layer_types=True,

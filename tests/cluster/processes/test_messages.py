@@ -48,8 +48,6 @@ TIMES = StageTimes(
     weight_bytes=9,
     read_bytes_per_s=1e9,
     layers_ms=3.0,
-    products_ms=2.0,
-    attention_ms=0.5,
     head_ms=0.0,
 )
 TO_STAGE: list[ToStage] = [

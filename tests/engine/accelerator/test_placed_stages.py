@@ -12,8 +12,8 @@ from torch import Tensor
 
 from potluck.engine.accelerator import GraphedHead, MakeLinear, choose_linear, graph_runs
 from potluck.engine.accelerator.linears import BlockLinear
+from potluck.engine.blocks import LayerRun
 from potluck.engine.builder import StageWeights
-from potluck.engine.decoding import LayerRun
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.linear import FloatLinear, Linear
 from potluck.engine.mlp import GatedMlp

@@ -10,7 +10,6 @@ from potluck.engine.accelerator import probe
 from potluck.engine.accelerator.aligned import AlignedAttention
 from potluck.engine.accelerator.int4pack import CpuForm, CudaForm
 from potluck.engine.accelerator.linears import BlockLinear, Int4Linear
-from potluck.engine.accelerator.pieces import ExpandedAttention
 from potluck.engine.accelerator.probe import (
     attends,
     choose_linear,
@@ -18,7 +17,7 @@ from potluck.engine.accelerator.probe import (
     int4_obstacle,
     norms_work,
 )
-from potluck.engine.attention import Attention, Span, SpeltAttention
+from potluck.engine.attention import Attention, EagerAttention, ExpandedAttention, Span
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.kvcache import LayerCache
 
@@ -128,7 +127,7 @@ def test_a_device_that_gives_no_numbers_is_found_out() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", [Attention, ExpandedAttention, SpeltAttention, AlignedAttention])
+@pytest.mark.parametrize("kind", [Attention, ExpandedAttention, EagerAttention, AlignedAttention])
 def test_attention_that_is_right_is_found(kind: type[Attention], dtype: torch.dtype) -> None:
     assert attends(kind, CPU, dtype)
 
@@ -140,7 +139,7 @@ class ContiguousAttention(Attention):
         read = cache.read(span.start, span.length, q.dtype)
         keys, values = (each.as_strided(each.shape, _contiguous(each.shape)) for each in read)
         q = q.view(1, self.num_kv_heads, -1, self.head_dim)
-        out = F.scaled_dot_product_attention(q, keys, values, scale=self.scale)
+        out = F.scaled_dot_product_attention(q, keys, values, scale=self._scale)
         return out.view(1, -1)
 
 

@@ -16,6 +16,7 @@ from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.mixture_kernel import MixtureShape
 from potluck.engine.kernels.paths import Path
+from potluck.model.families import POST_NORMS, PRE_NORMS, SANDWICH_NORMS, LayerNorms
 
 BEST = host_paths()[0]
 F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
@@ -38,7 +39,7 @@ class Case:
     floats: torch.dtype = BF16
     heads: Mapping[str, Any] = field(default_factory=dict[str, Any])
     shape: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    norms: int = 2
+    norms: LayerNorms[str] = PRE_NORMS
     has_biases: bool = False
     windows: Sequence[int | None] = (None, None, None)
     ropes: Sequence[int | None] = (0, 0, 0)
@@ -78,22 +79,22 @@ CASES = {
     "gemma 2": Case(
         dtype=F16,
         heads={"softcap": 2.0, "scale": 0.3},
-        shape={"norms": "around", "activation": "gelu_pytorch_tanh"},
-        norms=4,
+        shape={"activation": "gelu_pytorch_tanh"},
+        norms=SANDWICH_NORMS,
         windows=(5, None, 5),
     ),
     "gemma 3": Case(
         heads={"qk_norm": "head"},
-        shape={"norms": "around", "activation": "gelu_pytorch_tanh"},
-        norms=4,
+        shape={"activation": "gelu_pytorch_tanh"},
+        norms=SANDWICH_NORMS,
         windows=(5, 5, None),
         ropes=(1, 1, 0),
     ),
-    "olmo 2": Case(dtype=INT8, heads={"qk_norm": "projection"}, shape={"norms": "after"}),
+    "olmo 2": Case(dtype=INT8, heads={"qk_norm": "projection"}, norms=POST_NORMS),
     "smollm 3": Case(ropes=(0, None, 0), has_biases=True),
     "exaone 4": Case(
         heads={"qk_norm": "head"},
-        shape={"norms": "after"},
+        norms=POST_NORMS,
         windows=(7, None, 7),
         ropes=(0, None, 0),
         has_biases=True,
@@ -107,7 +108,8 @@ CASES = {
         dtype=F16,
         floats=F16,
         heads={"qk_norm": "projection"},
-        shape={"norms": "after", "activation": "gelu_pytorch_tanh"},
+        norms=POST_NORMS,
+        shape={"activation": "gelu_pytorch_tanh"},
     ),
     "granite, some packed": Case(bits=(16, 4, 16, 8), shape={"multiplier": 0.37}, has_biases=True),
     "wide, 16 bits": Case(bits=(16, 16, 16, 16), intermediate=4128),

@@ -45,11 +45,17 @@ ODD_HEADS = Heads(
     softcap=None, cache_kind=KIND_F16,
 )  # fmt: skip
 LAYER = LayerShape(
-    hidden=80, intermediate=112, attention=HEADS, norms="around", epsilon=1e-5, multiplier=1.0,
+    hidden=80, intermediate=112, attention=HEADS, has_norms_before=True,
+    has_norms_after=True, epsilon=1e-5, multiplier=1.0,
     activation="gelu_pytorch_tanh", qkv_bits=8, output_bits=4, gate_up_bits=5, down_bits=8,
 )  # fmt: skip
 OTHER_LAYER = replace(
-    LAYER, attention=ODD_HEADS, norms="before", multiplier=0.3, activation="silu", down_bits=4
+    LAYER,
+    attention=ODD_HEADS,
+    has_norms_after=False,
+    multiplier=0.3,
+    activation="silu",
+    down_bits=4,
 )
 FLOAT_LAYER = replace(
     OTHER_LAYER, intermediate=5000, qkv_bits=16, output_bits=16, gate_up_bits=16, down_bits=16

@@ -295,17 +295,8 @@ def _pairs(master: Computer, workers: Sequence[Computer]) -> Iterable[tuple[Comp
 
 def _shape_key(config: ModelConfig) -> _ShapeKey:
     """Equal for models whose layers, kind by kind, cost the same."""
-    return (
-        config.hidden_size,
-        config.intermediate_size,
-        config.num_heads,
-        config.num_kv_heads,
-        config.head_dim,
-        config.vocab_size,
-        config.experts,
-        _kinds(config),
-        config.quantization is not None and config.quantization.has_coarse_head,
-    )
+    has_coarse_head = config.quantization is not None and config.quantization.has_coarse_head
+    return config.vocab_size, _kinds(config), has_coarse_head
 
 
 def unmeasured_seats(

@@ -1,4 +1,4 @@
-"""What a device computes with: tried there, for the log and for people."""
+"""What a device can compute with, found by trying, for the log and for people."""
 
 import logging
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 
 from potluck.engine.accelerator.graphs import find_graphs
-from potluck.engine.accelerator.pieces import ExpandedAttention, choose_pieces
+from potluck.engine.accelerator.ops import choose_ops
 from potluck.engine.accelerator.probe import find_int4_product
-from potluck.engine.attention import SpeltAttention
+from potluck.engine.attention import EagerAttention, ExpandedAttention
 from potluck.engine.device import compute_capability, compute_dtype
 from potluck.engine.norms import RmsNorm
 
@@ -37,7 +37,7 @@ class Capabilities:
 
 
 def capabilities(device: torch.device) -> Capabilities:
-    """Try what this device can do. A second or less; never fails. Has not run on a real GPU."""
+    """Try what this device can do. Takes a second or less; never fails. Has not run on a real GPU."""
     dtype = compute_dtype("int4", device)
     products: Products = "kernels"
     decoding: Decoding = "generated"
@@ -45,7 +45,7 @@ def capabilities(device: torch.device) -> Capabilities:
     if device.type != "cpu":
         products, decoding = "int4", "graphs"
         if dtype != torch.bfloat16:
-            notes.append("it has no fast bf16 and computes in f16")
+            notes.append("it has no fast bf16 and computes in f16 where a model allows it")
         if find_int4_product(device, dtype) is None:
             products = "blocks"
             notes.append("packed weights are unpacked for each product: 16 bits are faster here")
@@ -53,12 +53,12 @@ def capabilities(device: torch.device) -> Capabilities:
             decoding = "layers"
             if device.type == "cuda":
                 notes.append("graphs do not work, so that a token takes longer")
-        pieces = choose_pieces(device, dtype)
-        if pieces.attention is ExpandedAttention:
+        ops = choose_ops(device, dtype)
+        if ops.attention is ExpandedAttention:
             notes.append("keys are expanded for attention, so that prompts take longer")
-        if pieces.attention is SpeltAttention:
+        if ops.attention is EagerAttention:
             notes.append("attention is computed in steps, so that prompts take much longer")
-        if pieces.rms_norm is not RmsNorm:
+        if ops.rms_norm is not RmsNorm:
             notes.append("norms are computed in steps, which takes longer")
     found = Capabilities(
         device=str(device),

@@ -1,9 +1,9 @@
 """A run of layers, or a head, as a CUDA graph: one call for a token instead of ten a layer.
 
-A graph belongs to one session's caches and to one length of their prefix. When they move or grow, or the
-prefix does, it is captured anew, which takes as long as some tokens do. So a few graphs are kept, one
-that was just in use is not given up for another, and a token without a graph goes through the layers.
-What fails to be captured once is not tried again; what had no memory is, after a while.
+A graph belongs to one session's caches and to one length of their prefix. When the caches move or grow,
+or the prefix grows, it is captured again, which takes as long as some tokens do. So a few graphs are
+kept, a graph that was just in use is not dropped for another, and a token without a graph goes through
+the layers one by one. A capture that fails is not tried again; one that had no memory is, after a while.
 """
 
 import logging
@@ -24,16 +24,15 @@ from potluck.engine.accelerator.static_step import (
     static_forward,
 )
 from potluck.engine.attention import Step
-from potluck.engine.blocks import DecoderLayer
-from potluck.engine.decoding import LayerRun, Run
+from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.kvcache import LayerCache
-from potluck.engine.mlp import Experts
+from potluck.engine.mlp import MoE
 
 logger = logging.getLogger(__name__)
 
 _KEPT = 8  # graphs of a run: sessions in turns
-_IN_USE = 64  # tokens, within which a graph that was replayed is not given up
-_PAUSE = 64  # tokens without another try after memory ran out: a try takes as long as some of them
+_IN_USE = 64  # tokens, within which a graph that was replayed is not dropped
+_PAUSE = 64  # tokens until another try after memory ran out: a try takes as long as some tokens
 
 
 @dataclass(slots=True)
@@ -46,7 +45,7 @@ class _Captured:
 
 
 class _Capturing:
-    """Tries to capture, and knows when not to try again."""
+    """Captures, and knows after a failure when to try again."""
 
     def __init__(self, graphs: Graphs, what: str) -> None:
         self._graphs, self._what = graphs, what
@@ -68,7 +67,7 @@ class _Capturing:
 
 
 class GraphRun(Run):
-    """Consecutive layers; none of them may wait for the device, as a mixture of experts does.
+    """Consecutive layers; none of them may wait for the device, as a MoE does.
 
     Has not run on real hardware.
     """
@@ -96,7 +95,7 @@ class GraphRun(Run):
         return self._output.clone()
 
     def _find(self, caches: Sequence[LayerCache], x: Tensor, step: Step) -> _Captured | None:
-        """The graph of these caches at this position, captured if need be."""
+        """The graph of these caches at this position, captured if there is none yet."""
         memory = caches[0].both
         # Where a cache could not grow for lack of memory, its last layers are the shorter ones.
         length = prefix_length(step.position, caches[-1].both.shape[2])
@@ -119,7 +118,7 @@ class GraphRun(Run):
         return captured
 
     def _make_room(self) -> bool:
-        """Let go of graphs whose caches are gone, then of the one not used for longest."""
+        """Drop graphs whose caches are gone, then the one that was not used for longest."""
         self._captured = [one for one in self._captured if one.memory() is not None]
         if len(self._captured) < _KEPT:
             return True
@@ -165,10 +164,10 @@ class GraphedHead:
 
 
 def graph_runs(blocks: Sequence[DecoderLayer], graphs: Graphs) -> tuple[Run, ...]:
-    """Cut the layers into runs: graphs, and as they are those that cannot be captured."""
+    """Cut the layers into runs: graphs, and layers one by one where they cannot be captured."""
     runs: list[Run] = []
     first = 0
-    for has_experts, group in groupby(blocks, lambda block: isinstance(block.mlp, Experts)):
+    for has_experts, group in groupby(blocks, lambda block: isinstance(block.mlp, MoE)):
         some = list(group)
         runs.append(LayerRun(first, some) if has_experts else GraphRun(first, some, graphs))
         first += len(some)

@@ -1,9 +1,9 @@
-"""Packed matrices on a device that is no CPU.
+"""Packed matrices on a GPU.
 
-A matrix is filled as packed bytes on the CPU, and then placed: taken to the device in the form that is
-multiplied with there, some rows at a time, and the packed bytes let go. So there are never two copies of
-more than what is being loaded. `Int4Linear` has torch's int4 product; `BlockLinear` is plain torch, and
-runs wherever there is `F.linear`.
+A matrix is first filled as packed bytes in RAM. Then it is placed: some rows at a time are copied to the
+device in the order that its product reads, and the packed bytes are freed. So only the matrix that is
+being placed exists twice. `Int4Linear` multiplies with torch's int4 product; `BlockLinear` uses plain
+operators that every device has.
 
 Nothing here has run on a real GPU; the tests run both on the CPU.
 """
@@ -22,15 +22,15 @@ from potluck.engine.kernels.layout import GROUP, ROWS, ZERO_POINT, blocks_of, gr
 from potluck.engine.linear import Linear
 from potluck.model.schemes import INTEGER_BITS
 
-_BLOCK = 1 << 22  # weights unpacked at a time: 8 MB in 16 bits, which the cache of a GPU holds
-_MANY = 32  # rows of inputs, from which unpacking the weights once for all of them pays
+_BLOCK = 1 << 22  # weights unpacked at a time: 8 MB in 16 bits, which fit into the cache of a GPU
+_MANY = 32  # rows of input, from which unpacking the weights once for all rows pays
 
 MakeLinear = Callable[[PackedWeight, Tensor | None], "PlacedLinear"]
-"""Of packed bytes on the CPU, which may still have to be filled, and a bias on the device."""
+"""Makes a matrix from packed bytes in RAM, which may be filled later, and a bias on the device."""
 
 
 class PlacedLinear(Linear):
-    """To be called after `place`, which in turn is called once the packed bytes are there."""
+    """A packed matrix on a device. Call `place` when the packed bytes are filled, then multiply."""
 
     def __init__(
         self,
@@ -62,22 +62,22 @@ class PlacedLinear(Linear):
 
     @property
     def nbytes(self) -> int:
-        """What it holds on the device, or will."""
+        """Bytes on the device, once it is placed."""
         bias = 0 if self.bias is None else self.bias.nbytes
         return bias + sum(part.nbytes for part in self.memory)
 
     def _multiply_by_blocks(self, x: Tensor) -> Tensor:
-        """Some rows of weights at a time, in the dtype of x: never a second copy of the matrix."""
+        """Dequantise and multiply some rows of weights at a time, in the dtype of x."""
         y = x.new_empty((len(x), self.rows))
         at_once = max(ROWS, _BLOCK // x.shape[1] // ROWS * ROWS)
         for first in range(0, self.rows, at_once):
             last = min(first + at_once, self.rows)
-            y[:, first:last] = F.linear(x, self.worth(first, last))
+            y[:, first:last] = F.linear(x, self.dequantise(first, last))
         return y
 
     @abstractmethod
-    def worth(self, first: int, last: int) -> Tensor:
-        """What the rows from first, a multiple of 16, to last are worth, (n, padded width)."""
+    def dequantise(self, first: int, last: int) -> Tensor:
+        """The numbers of the rows from `first`, a multiple of 16, to `last`: (n, padded width)."""
 
     @abstractmethod
     def _place(self, weight: PackedWeight) -> None: ...
@@ -88,9 +88,9 @@ class PlacedLinear(Linear):
 
 
 class BlockLinear(PlacedLinear):
-    """Weights as the bytes they are, unpacked block by block for each product.
+    """Weights stay packed, and each product unpacks them block by block.
 
-    Takes about nine bytes of memory traffic a weight; a 16-bit matrix takes two.
+    A product moves about nine bytes of memory for each weight; with 16-bit weights it moves two.
     """
 
     def __init__(
@@ -109,14 +109,14 @@ class BlockLinear(PlacedLinear):
         self._scales = torch.empty((rows, groups), dtype=dtype, device=device)
         self._offsets = torch.empty_like(self._scales) if has_offsets(weight.bits) else None
 
-    def worth(self, first: int, last: int) -> Tensor:
+    def dequantise(self, first: int, last: int) -> Tensor:
         integers = self._integers[first:last]
         if INTEGER_BITS[self.bits] == 4:
             integers = torch.cat((integers & 15, integers >> 4), -1)
         scales = self._scales[first:last, :, None]
         if self._offsets is not None:
             return (integers * scales).sub_(self._offsets[first:last, :, None]).flatten(1)
-        # Signed before they are wide: a byte is the least that can be read and written in between.
+        # Made signed while they are bytes, since that moves the least memory.
         signed = integers.sub_(8).view(torch.int8) if self.bits == 4 else _signed(integers)
         return (signed * scales).flatten(1)
 
@@ -142,7 +142,7 @@ class BlockLinear(PlacedLinear):
 
 
 class Int4Linear(PlacedLinear):
-    """Weights as torch's int4 product takes them, 8 bits as two matrices of 4."""
+    """Weights in the order of torch's int4 product; 8 bits are two matrices of 4 bits."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Int4Linear(PlacedLinear):
         self._packed = form.empty(rows, groups * GROUP, device)
         self._scales = torch.empty((groups, rows, 2), dtype=dtype, device=device)
 
-    def worth(self, first: int, last: int) -> Tensor:
+    def dequantise(self, first: int, last: int) -> Tensor:
         end = blocks_of(last) * ROWS
         integers = self._form.unpack(self._form.rows_of(self._packed, first, end))
         scales, zeros = self._scales[:, first:end].permute(2, 1, 0)[..., None].contiguous()
@@ -197,5 +197,5 @@ class Int4Linear(PlacedLinear):
 
 
 def _signed(integers: Tensor) -> Tensor:
-    """Unsigned bytes with a zero point of 128 → signed ones: the highest bit turned."""
+    """Unsigned bytes with a zero point of 128 → signed bytes: the highest bit is flipped."""
     return (integers ^ ZERO_POINT[8]).view(torch.int8)

@@ -1,9 +1,9 @@
 """One token through layers with the same operators on the same memory, whatever its position.
 
-That is what a graph captures. The layers are the ordinary ones (`blocks.py`); what they are given is of
-another kind: a step whose position is a number on the device, and caches that are written there. Of a
-cache they look at a prefix, whose length is one of few, behind a mask that all layers share. Runs on the
-CPU, where it is tested against the layers at known positions; on a GPU it has not run.
+That is what a graph captures. The layers are the ordinary ones (`blocks.py`); the step and the caches are
+of other classes: the position is a number on the device, and caches are written there. Attention reads a
+prefix of a cache, whose length is one of a few, with a mask that all layers share. It runs on the CPU
+too, where it is tested against the layers at known positions; on a GPU it has not run.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from potluck.engine.kvcache import GRANULE, LayerCache
 
 
 class StaticInputs:
-    """What differs from token to token, in memory that stays: hidden states, position, angles."""
+    """What differs from token to token, in memory that stays in place: hidden states, position, angles."""
 
     def __init__(self, x: Tensor, step: Step) -> None:
         """Memory for inputs like these."""
@@ -45,7 +45,7 @@ class StaticStep(Step):
         self._dtype = inputs.hidden.dtype
 
     def _make_span(self, window: int | None) -> Span:
-        """Made once for all layers with this window: zero where they look, minus infinity elsewhere."""
+        """Made once for all layers with this window; the mask is 0 where they look, -inf elsewhere."""
         back = self._static_position - torch.arange(self._length, device=self._device)
         hidden = back < 0
         if window is not None:
@@ -65,7 +65,7 @@ class StaticCache(LayerCache):
         self._position = position
 
     def write(self, position: int, kv: Tensor) -> None:
-        """Store (1, 2·Hkv, K); where, the inputs say, and not `position`."""
+        """Store (1, 2·Hkv, K) at the position of the inputs; `position` is ignored."""
         both = self.both
         both.index_copy_(2, self._position, kv.to(both.dtype).view(2, -1, 1, kv.shape[-1]))
 
@@ -88,7 +88,7 @@ def static_forward(
 
 
 def prefix_length(position: int, capacity: int) -> int:
-    """How much of a cache is looked at: of the lengths 256 x 2ⁿ the least that holds the position."""
+    """How much of a cache attention reads: of the lengths 256 · 2ⁿ the least that holds the position."""
     length = GRANULE
     while length <= position:
         length *= 2
@@ -96,6 +96,6 @@ def prefix_length(position: int, capacity: int) -> int:
 
 
 def clear_rest(caches: Sequence[LayerCache], position: int, length: int) -> None:
-    """Zero what is not cached yet. A mask hides numbers; what is not a number shows through it."""
+    """Write zeros where nothing is cached yet: a mask hides numbers, but not NaN."""
     for cache in caches:
         cache.both[:, :, position:length].zero_()

@@ -19,16 +19,9 @@ from potluck.engine.kernels.layer_kernel import (
 from potluck.engine.kernels.layout import input_bytes
 from potluck.engine.kernels.mixture_kernel import MixtureShape
 from potluck.engine.kernels.tensors import FloatWeight, Weight
-from potluck.model.config import Activation
-from potluck.model.families import NormPlacement
+from potluck.model.families import Activation, LayerNorms
 
 _NO_WINDOW = 1 << 40  # tokens
-_NORMS: Mapping[NormPlacement, tuple[str, ...]] = {
-    "before": ("before_attention", "before_mlp"),
-    "after": ("after_attention", "after_mlp"),
-    "around": ("before_attention", "after_attention", "before_mlp", "after_mlp"),
-}
-
 
 Expert = tuple[Weight, Weight]
 """Gates before ups, in one matrix; and the last matrix."""
@@ -56,7 +49,7 @@ class LayerWeights:
     It has either one MLP or a mixture of experts.
     """
 
-    norms: tuple[Tensor, ...]  # (D,) each, in the order in which a token passes them
+    norms: LayerNorms[Tensor]  # (D,) each
     qkv: Weight
     qkv_bias: Tensor | None = None
     qk_norm: Tensor | None = None  # (2, K): of queries, of keys; or of projections, (H·K + Hkv·K,)
@@ -91,7 +84,6 @@ def layer_shape(
     weights: LayerWeights,
     heads: Heads,
     *,
-    norms: NormPlacement = "before",
     epsilon: float,
     multiplier: float = 1.0,
     activation: Activation = "silu",
@@ -101,8 +93,7 @@ def layer_shape(
     Args:
         weights: of the layer.
         heads: of its attention.
-        norms: where they stand.
-        epsilon: of those norms.
+        epsilon: of its norms.
         multiplier: of what attention and MLP add to the hidden states.
         activation: of the gates.
     """
@@ -111,7 +102,8 @@ def layer_shape(
         hidden=weights.qkv.width,
         intermediate=down.width,
         attention=heads,
-        norms=norms,
+        has_norms_before=weights.norms.before_mixer is not None,
+        has_norms_after=weights.norms.after_mixer is not None,
         epsilon=epsilon,
         multiplier=multiplier,
         activation=activation,
@@ -239,7 +231,10 @@ class Decoder:
                 "gate_up_bias": layer.gate_up_bias,
                 "down": None if layer.down is None else layer.down.data,
                 "down_bias": layer.down_bias,
-                **dict(zip(_NORMS[self._shape.norms], layer.norms, strict=True)),
+                "before_attention": layer.norms.before_mixer,
+                "after_attention": layer.norms.after_mixer,
+                "before_mlp": layer.norms.before_mlp,
+                "after_mlp": layer.norms.after_mlp,
             }
             if layer.qk_norm is not None:
                 norm = layer.qk_norm.flatten()
@@ -329,7 +324,7 @@ def _check(layer: LayerWeights, shape: LayerShape) -> None:
     assert (layer.qk_norm is None) == (heads.qk_norm is None)
     normed = 2 if heads.qk_norm == "head" else heads.heads + heads.kv_heads
     for vector, numbers in (
-        *((norm, hidden) for norm in layer.norms),
+        *((norm, hidden) for norm in layer.norms.present),
         (layer.qk_norm, normed * heads.head_dim),
         (layer.qkv_bias, shape.qkv_rows),
         (layer.output_bias, hidden),

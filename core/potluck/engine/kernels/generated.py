@@ -2,7 +2,6 @@
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -54,21 +53,6 @@ class GeneratedKernels(Kernels):
     def decode_kernel(self, shape: LayerShape) -> Kernel:
         """See `Decoder`, which checks what this does not."""
         return self._library.decode(shape)
-
-    def attend_one(self, heads: Heads, arguments: int) -> None:
-        """Attention of one token alone, as it is a part of decoding, to be measured.
-
-        Args:
-            heads: its shape.
-            arguments: where `ATTEND_FIELDS` stand.
-        """
-        kernel = self._library.attend(heads)
-        if self._pool is None:
-            kernel(arguments, 0, heads.kv_heads)
-        else:
-            piece = ctypes.cast(cast("Any", kernel), ctypes.c_void_p).value
-            assert piece is not None
-            self._pool.run(piece, arguments, heads.kv_heads, 1)
 
     def head_kernel(self, shape: HeadShape) -> Kernel:
         """See `ends.Head`, which checks what this does not."""

@@ -38,8 +38,7 @@ from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import emit_run, emit_shared
 from potluck.engine.kernels.residual_kernel import emit_add, emit_add_normed
 from potluck.engine.kernels.rotate_kernel import emit_rotate
-from potluck.model.config import Activation
-from potluck.model.families import NormPlacement
+from potluck.model.families import Activation
 
 # `angles` are pairs of pointers, to cosines and to sines; those of the first pair are null.
 STEP_FIELDS = (
@@ -68,7 +67,8 @@ class LayerShape:
     hidden: int
     intermediate: int  # of the MLP, or of each expert
     attention: Heads
-    norms: NormPlacement
+    has_norms_before: bool  # attention and MLP
+    has_norms_after: bool
     epsilon: float  # of the norms before and after attention and MLP
     multiplier: float  # of what is added to the hidden states; 1 with norms after
     activation: Activation
@@ -82,14 +82,6 @@ class LayerShape:
     def __post_init__(self) -> None:
         assert self.multiplier == 1.0 or not self.has_norms_after
         assert self.mixture is None or (self.has_norms_before and self.adds_as_is)
-
-    @property
-    def has_norms_before(self) -> bool:
-        return self.norms != "after"
-
-    @property
-    def has_norms_after(self) -> bool:
-        return self.norms != "before"
 
     @property
     def adds_as_is(self) -> bool:
