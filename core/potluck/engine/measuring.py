@@ -25,7 +25,7 @@ from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.memory import out_of_memory
 from potluck.engine.mlp import Experts, GatedMlp, PackedMlp
 from potluck.engine.rotary import Rotary
-from potluck.engine.sampler import choose
+from potluck.engine.sampler import Sampler
 from potluck.engine.stage import Stage
 from potluck.wire.measuring_messages import StageTimes
 from potluck.wire.messages import (
@@ -57,6 +57,7 @@ class StageMeter:
         weights = stage.weights
         self.position = position
         self._stage, self._device = stage, weights.device
+        self._sampler = Sampler()
         self._parts = [
             (linear, share) for block in weights.blocks for linear, share in _linears(block)
         ]
@@ -117,7 +118,7 @@ class StageMeter:
 
     def _choose(self) -> None:
         logits, _ = self._stage.next_logits(self._hidden)
-        choose(logits, Sampling(), position=self.position, history=())
+        self._sampler.choose(logits, Sampling(), position=self.position, history=())
 
     def _random(self, *shape: int) -> Tensor:
         x = torch.randn(1, *shape)

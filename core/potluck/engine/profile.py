@@ -21,7 +21,7 @@ from potluck.engine.device import synchronize
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.memory import out_of_memory, release
 from potluck.engine.rotary import Rotary
-from potluck.engine.sampler import choose
+from potluck.engine.sampler import Sampler
 from potluck.engine.weights import random_weights
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.config import ModelConfig
@@ -206,12 +206,14 @@ def _time_head(
     logits = torch.randn(config.vocab_size)
     logits[:_LIKELY] += _ABOVE
     logits = logits.to(device)
-    sampling = Sampling(temperature=0.7, top_p=0.95)
+    sampler, sampling = Sampler(), Sampling(temperature=0.7, top_p=0.95)
 
     def look() -> float:
         share = budget_s / 2 / _LOOKS
         products_ms = _time(lambda: lm_head(norm(x)).float(), device, share)
-        choice_ms = _time(lambda: choose(logits, sampling, position=0, history=()), device, share)
+        choice_ms = _time(
+            lambda: sampler.choose(logits, sampling, position=0, history=()), device, share
+        )
         return products_ms * config.vocab_size / rows + choice_ms
 
     return min(look() for _ in range(_LOOKS))

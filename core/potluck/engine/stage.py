@@ -22,7 +22,7 @@ from potluck.engine.kvcache import CachePool, SessionCache
 from potluck.engine.memory import out_of_memory
 from potluck.engine.payload import Activations
 from potluck.engine.rotary import Rotary
-from potluck.engine.sampler import Choice, choose
+from potluck.engine.sampler import Choice, Sampler
 from potluck.errors import (
     InvalidStepError,
     NeedReplayError,
@@ -99,6 +99,7 @@ class Stage:
             budget_now=budget_now,
         )
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()  # latest used last
+        self._sampler = Sampler()
         graphs = None if weights.lm_head is None else find_graphs(weights.device)
         self._graphed_head = None if graphs is None else GraphedHead(graphs)
         self._token_step = _find_token_step(weights, self._rotaries)
@@ -280,7 +281,7 @@ class Stage:
         if best is not None and _is_greedy(sampling):
             choice = Choice(token_id=best)
         else:
-            choice = choose(logits, sampling, position=end, history=history)
+            choice = self._sampler.choose(logits, sampling, position=end, history=history)
         if sampling.repetition_penalty != 1.0:
             known.history = [*history, choice.token_id]
         return Output(position=end, choice=choice)
