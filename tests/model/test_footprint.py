@@ -59,11 +59,12 @@ def test_what_is_computed_with_is_bounded_by_the_chunk() -> None:
 def test_of_a_layers_halves_the_larger_one_counts() -> None:
     wide = replace(CONFIG, intermediate_size=100_000)
     logits = 4 * 4 * wide.vocab_size
+    kept = 4 * 512 * 64  # hidden states of the last step
 
-    assert working_bytes(wide, 512) == 4 * 512 * (4 * 64 + 3 * 100_000) + logits
+    assert working_bytes(wide, 512) == 4 * 512 * (4 * 64 + 3 * 100_000) + kept + logits
     assert working_bytes(wide, 1_000_000) > working_bytes(wide, 512)
     assert working_bytes(wide, 1024) == working_bytes(wide, 512)
-    assert working_bytes(wide, 10) == 4 * 10 * (4 * 64 + 3 * 100_000) + logits
+    assert working_bytes(wide, 10) == 4 * 10 * (5 * 64 + 3 * 100_000) + logits
 
 
 def test_attention_holds_queries_keys_and_values_of_a_chunk_beside_what_is_cached() -> None:

@@ -236,8 +236,12 @@ class Reference:
         context: int = CONTEXT,
         cache_budget: int = 1 << 24,
         epoch: int = 1,
+        **sizes: int,
     ) -> Stage:
-        """These layers; with embedding and head where the model has its ends, unless told."""
+        """These layers; with embedding and head where the model has its ends, unless told.
+
+        Of the stage's own sizes those that are given, such as `slack`.
+        """
         stop = self.config.num_layers if stop is None else stop
         weights = load_weights(
             self.config,
@@ -249,7 +253,7 @@ class Reference:
             cache=cache,
             device=device,
         )
-        return Stage(weights, context=context, cache_budget=cache_budget, epoch=epoch)
+        return Stage(weights, context=context, cache_budget=cache_budget, epoch=epoch, **sizes)
 
 
 class Pipeline:
@@ -263,12 +267,20 @@ class Pipeline:
         cache: Cache = "full",
         device: torch.device = CPU,
         context: int = CONTEXT,
+        **sizes: int,
     ) -> None:
         layers = reference.config.num_layers
         bounds = [0, *cuts, layers]
         self.stages = [
             reference.stage(
-                start, stop, head=False, scheme=scheme, cache=cache, device=device, context=context
+                start,
+                stop,
+                head=False,
+                scheme=scheme,
+                cache=cache,
+                device=device,
+                context=context,
+                **sizes,
             )
             for start, stop in pairwise(bounds)
         ]

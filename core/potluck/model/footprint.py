@@ -89,5 +89,6 @@ def working_bytes(config: ModelConfig, context: int) -> int:
     attention += (config.kv_bytes_per_token(_ITEM) + _MASK * chunk) * context
     if config.attention_softcap is not None:
         attention += _SCORE * config.num_heads * min(CAPPED_QUERIES, chunk) * context
+    kept = chunk * config.hidden_size  # hidden states of the last step, in case it is repeated
     logits = 4 * config.vocab_size  # sampling sorts a copy, with its order
-    return max(attention, _ITEM * chunk * (hidden + 3 * mlp)) + _ITEM * logits
+    return max(attention, _ITEM * chunk * (hidden + 3 * mlp)) + _ITEM * (kept + logits)
