@@ -33,8 +33,13 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("scheme", ["int8", "bf16"])
-@pytest.mark.parametrize("family", ["LlamaForCausalLM", "Gemma2ForCausalLM"])
-def test_it_attends_as_torch_does(family: str, scheme: Scheme, threads: int) -> None:
+@pytest.mark.parametrize(
+    ("family", "first_row"),
+    [("LlamaForCausalLM", 0), ("Gemma2ForCausalLM", 0), ("Gemma2ForCausalLM", 9)],
+)
+def test_it_attends_as_torch_does(
+    family: str, first_row: int, scheme: Scheme, threads: int
+) -> None:
     config = ModelConfig.from_dict({**CONFIG, "architectures": [family]})
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -54,13 +59,16 @@ def test_it_attends_as_torch_does(family: str, scheme: Scheme, threads: int) -> 
             cache = LayerCache(config.num_kv_heads, config.head_dim, weights.cache_dtype, CPU)
             cache.resize(POSITION + 5, 0)
             cache.both.normal_()
+            if block.attention.window is not None:
+                cache.first = first_row
             queries = torch.randn(heads.heads, heads.head_dim)
 
             out = attention_call(block, run, queries.flatten(), cache, POSITION)()
 
             window = block.attention.window
             first = 0 if window is None else max(0, POSITION + 1 - window)
-            kept = cache.both[:, :, first : POSITION + 1].float()
+            rows = slice(first - cache.first, POSITION + 1 - cache.first)
+            kept = cache.both[:, :, rows].float()
             keys, values = kept.repeat_interleave(heads.group, 1)
             scores = heads.scale * (keys @ queries[..., None])[..., 0]
             if heads.softcap is not None:

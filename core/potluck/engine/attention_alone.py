@@ -38,14 +38,14 @@ def attention_call(
     heads, kernels = run.heads, run.kernels
     window, memory = block.attention.window, cache.both
     start = 0 if window is None else max(0, position + 1 - window)
-    length = position + 1 - start
+    length, row = position + 1 - start, start - cache.first
     stride = -(-length // LANES) * LANES
     scores = torch.empty((heads.heads, stride))
     sums, out = torch.empty((heads.heads, SUMS)), torch.empty_like(queries)
     arguments = {
         "queries": queries.data_ptr(),
-        "keys": memory[0].data_ptr() + start * heads.cached_bytes,
-        "values": memory[1].data_ptr() + start * heads.cached_bytes,
+        "keys": memory[0].data_ptr() + row * heads.cached_bytes,
+        "values": memory[1].data_ptr() + row * heads.cached_bytes,
         "head_stride": memory.shape[2] * heads.cached_bytes,
         "length": length,
         "scores": scores.data_ptr(),

@@ -44,7 +44,8 @@ class GeneratedAttention(Attention):
 
     def __call__(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
         qkv, memory = self.qkv(x), cache.both
+        row = step.position - cache.first  # all that the kernels need a position for
         angles = None if self.rope is None else step.angles[self.rope]
-        self._kernels.rotate(self.shape, qkv, memory, step.position, angles, self._norm)
-        attended = self._kernels.attend(self.shape, qkv, memory, step.position, self.window)
+        self._kernels.rotate(self.shape, qkv, memory, row, angles, self._norm)
+        attended = self._kernels.attend(self.shape, qkv, memory, row, self.window)
         return self.output(attended)

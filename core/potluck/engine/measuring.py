@@ -125,14 +125,14 @@ class StageMeter:
         return x.to(self._device, self._stage.weights.dtype)
 
     def _make_caches(self, stage: Stage, position: int) -> list[LayerCache]:
-        config, weights = stage.weights.config, stage.weights
-        caches = [
-            LayerCache(config.num_kv_heads, config.head_dim, weights.cache_dtype, self._device)
-            for _ in weights.blocks
-        ]
-        for cache in caches:
-            cache.resize(position + 1, 0)
+        caches: list[LayerCache] = []
+        for spec in stage.caches:
+            row, rows = spec.row, spec.rows(position + 1)
+            cache = LayerCache(row.heads, row.size, stage.weights.cache_dtype, self._device)
+            cache.resize(rows, 0)
             cache.both.zero_()
+            cache.first = position + 1 - rows
+            caches.append(cache)
         return caches
 
     @staticmethod

@@ -24,9 +24,10 @@ from potluck.engine.rotary import Rotary
 from potluck.engine.sampler import Sampler
 from potluck.engine.weights import random_weights
 from potluck.errors import OutOfMemoryError, format_bytes
+from potluck.model.caches import layer_cache, number_bytes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
-from potluck.model.schemes import Cache, Scheme, cache_bytes, weight_bytes
+from potluck.model.schemes import Cache, Scheme, weight_bytes
 from potluck.wire.messages import Sampling
 
 CACHED = 256  # tokens in the cache while one token is timed: a short chat
@@ -138,7 +139,10 @@ def sample_layers(
             needed=one,
             available=memory,
         )
-    cached = cached_tokens(config)[-1] * cache_bytes(config, scheme, cache)
+    row = layer_cache(config, like[0], number_bytes(scheme, cache)).row
+    cached = (
+        cached_tokens(config)[-1] * row.nbytes
+    )  # all rows, also of a window: see `_time_layers`
     whole = sum(nbytes(layer) + cached for layer in range(config.num_layers))
     wanted = SCATTERED_SET if kind.experts else WORKING_SET
     count = -(-min(wanted, memory // 2, whole) // (one + cached))
@@ -160,10 +164,11 @@ def _time_layers(
     ropes, dtype, depths = config.ropes.distinct, weights.cache_dtype, cached_tokens(config)
     room = max(depths[-1] + 1, chunk)
     rotaries = [Rotary(rope, room, weights.dtype, device) for rope in ropes]
+    # Also a layer with a window has all rows here: a token takes the same time, and none has to move.
     caches = [LayerCache(config.num_kv_heads, config.head_dim, dtype, device) for _ in layers]
-    for layer_cache in caches:
-        layer_cache.resize(room, 0)
-        layer_cache.both.zero_()  # memory that nothing was written to is all one page, in a cache
+    for one in caches:
+        one.resize(room, 0)
+        one.both.zero_()  # memory that nothing was written to is one page, in the processor's cache
 
     def run(position: int, tokens: int) -> Callable[[], None]:
         # Not one token over and over: experts are chosen anew for each.
@@ -175,8 +180,8 @@ def _time_layers(
                 for layers in weights.runs:
                     y = layers(y, caches, step)
                 return
-            for block, layer_cache in zip(weights.blocks, caches, strict=True):
-                y = block.forward(y, layer_cache, step)
+            for block, one in zip(weights.blocks, caches, strict=True):
+                y = block.forward(y, one, step)
 
         return once
 

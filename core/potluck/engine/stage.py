@@ -27,7 +27,7 @@ from potluck.engine.sampler import Choice, Sampler
 from potluck.engine.step_bounds import StepBounds
 from potluck.errors import NeedReplayError, StaleEpochError, UnknownSessionError
 from potluck.ids import SessionId
-from potluck.model.footprint import MAX_CHUNK_TOKENS
+from potluck.model.caches import MAX_CHUNK_TOKENS, WINDOW_SLACK, layer_cache
 from potluck.wire.messages import Sampling
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Stage:
         budget_now: Callable[[int], int] | None = None,
         epoch: int = 0,
         chunk: int = MAX_CHUNK_TOKENS,
+        slack: int = WINDOW_SLACK,
         max_sessions: int = MAX_SESSIONS,
     ) -> None:
         """Make a stage with no sessions.
@@ -76,6 +77,7 @@ class Stage:
             budget_now: the budget as of now, as `CachePool` asks for it.
             epoch: of the plan in force. Set `epoch` again when a new plan leaves this stage as it is.
             chunk: the most tokens of one step.
+            slack: rows that a sliding window's cache has beside the window, as `WindowCache` has it.
             max_sessions: that are known at a time.
         """
         config = weights.config
@@ -93,10 +95,13 @@ class Stage:
         self._rotaries = [
             Rotary(rope, context, weights.dtype, weights.device) for rope in config.ropes.distinct
         ]
+        number_bytes = weights.cache_dtype.itemsize
+        self.caches = tuple(
+            layer_cache(config, layer, number_bytes, chunk=chunk, slack=slack)
+            for layer in weights.layers
+        )  # of each layer of a session
         self._pool = CachePool(
-            layers=len(weights.blocks),
-            kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
+            self.caches,
             dtype=weights.cache_dtype,
             device=weights.device,
             context=context,
@@ -141,6 +146,9 @@ class Stage:
 
     def trim(self, session: SessionId, position: int, *, epoch: int) -> None:
         """Forget what is cached from `position` on.
+
+        Where a layer no longer holds what its window has there, the session goes back further, to where
+        all layers can go on; the next step is then answered with `need_replay` from there.
 
         Raises:
             NeedReplayError: less than that is cached; nothing was changed.
@@ -196,6 +204,7 @@ class Stage:
         self._bounds.check_context(end)
         with out_of_memory(f"compute what follows position {position}", self._device):
             self._reserve(session, end)
+            known.cache.make_room(position, T)
             if T == 1 and self._token_step is not None:
                 output = self._run_token(self._token_step, inputs, known, position, sampling)
             else:
@@ -218,9 +227,9 @@ class Stage:
             self._holder = None
 
     def _trim(self, known: _Session, position: int) -> None:
-        known.cache.length = position
+        known.cache.trim(position)
         self._forget_last(known)
-        del known.history[position:]
+        del known.history[known.cache.length :]
 
     def _run_token(
         self,
