@@ -14,7 +14,7 @@ from potluck.engine import kvcache
 from potluck.engine.kvcache import GRANULE, CachePool, LayerCache, SessionCache
 from potluck.errors import OutOfMemoryError
 from potluck.ids import SessionId
-from potluck.model.caches import WindowCache
+from potluck.model.caches import FullCache, WindowCache
 
 WINDOW = WindowCache(row=ROW, window=100, chunk=50, slack=40)
 
@@ -400,6 +400,29 @@ def test_a_session_is_trimmed_to_where_all_of_its_layers_can_go_on() -> None:
     assert (cache.length, cache.layers[1].first) == (first + 99, first)
     cache.trim(first + 98)
     assert (cache.length, cache.layers[1].first) == (0, 0)
+
+
+class Checkpointed(FullCache):
+    """A kind that goes on at every tenth token only, as a recurrent state with checkpoints would."""
+
+    def trim(self, first: int, position: int) -> int:
+        return position - position % 10
+
+
+def test_a_kind_with_checkpoints_is_trimmed_to_the_nearest_and_the_others_with_it() -> None:
+    pool = make_pool(WINDOW, Checkpointed(row=ROW), FULL)
+    cache = pool.open(A)
+    pool.reserve(A, 1000)
+    for position in range(0, 500, 50):
+        cache.make_room(position, 50)
+        cache.length = position + 50
+    lowest = cache.layers[0].first + 99  # that the window can be trimmed to
+
+    cache.trim(487)
+    assert cache.length == 480
+    assert lowest % 10
+    cache.trim(lowest)  # the window could, but not at the checkpoint before it
+    assert cache.length == 0
 
 
 def test_memory_that_was_reserved_is_not_free_any_more() -> None:

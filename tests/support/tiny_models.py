@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 import transformers
@@ -205,6 +205,14 @@ WIDE_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+class Sizes(TypedDict, total=False):
+    """A stage's own, where a test needs smaller ones."""
+
+    chunk: int
+    slack: int
+    max_sessions: int
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """A model on disk as the Hub has it, and the same in `transformers`."""
@@ -236,7 +244,7 @@ class Reference:
         context: int = CONTEXT,
         cache_budget: int = 1 << 24,
         epoch: int = 1,
-        **sizes: int,
+        **sizes: Unpack[Sizes],
     ) -> Stage:
         """These layers; with embedding and head where the model has its ends, unless told.
 
@@ -267,7 +275,7 @@ class Pipeline:
         cache: Cache = "full",
         device: torch.device = CPU,
         context: int = CONTEXT,
-        **sizes: int,
+        **sizes: Unpack[Sizes],
     ) -> None:
         layers = reference.config.num_layers
         bounds = [0, *cuts, layers]

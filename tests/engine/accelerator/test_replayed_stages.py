@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Unpack
 
 import pytest
 import torch
 from tape_graphs import TapeGraphs
-from tiny_models import Reference
+from tiny_models import Reference, Sizes
 from torch import Tensor
 
 from potluck.engine.accelerator import GraphedHead, graph_runs
@@ -27,7 +28,7 @@ GREEDY = Sampling(temperature=0.0, logprobs=3)
 class Pair:
     """The same weights twice; what is done to one is done to the other, and has to give the same."""
 
-    def __init__(self, reference: Reference, budget: int = 1 << 24, **sizes: int) -> None:
+    def __init__(self, reference: Reference, budget: int = 1 << 24, **sizes: Unpack[Sizes]) -> None:
         self._reference, self._steps, self.errors = reference, 0, list[float]()
         self.graphs = TapeGraphs()
         self.replayed, self._plain = (
