@@ -44,6 +44,20 @@ def test_every_part_of_a_token_is_timed(
     assert times.read_bytes_per_s > 0
 
 
+@pytest.mark.parametrize("scheme", ["f32", "int8"])
+def test_a_window_has_the_rows_that_it_would_have_at_the_position(
+    make_reference: MakeReference, scheme: Scheme
+) -> None:
+    weights = make_stage(make_reference("gemma 3").config, scheme).weights
+    stage = Stage(weights, context=512, cache_budget=1 << 30, chunk=12, slack=16)
+
+    meter = StageMeter(stage, 300)
+
+    held = [(cache.first, cache.rows) for cache in meter._caches]
+    assert held == [(301 - 23, 23), (301 - 23, 23), (0, 301)] * 2
+    assert meter.round().attention_ms > 0
+
+
 @pytest.mark.parametrize("scheme", ["f32", "bf16", "int8", "int4"])
 def test_the_bytes_are_those_of_the_matrices(llama: Reference, scheme: Scheme) -> None:
     config = llama.config

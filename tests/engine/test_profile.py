@@ -122,9 +122,9 @@ class RecordedCache(LayerCache):
 
     made: list[tuple[int, torch.dtype]] = []  # noqa: RUF012 - a test's own
 
-    def resize(self, capacity: int, length: int) -> None:
-        self.made.append((capacity, self.both.dtype))
-        super().resize(capacity, length)
+    def resize(self, rows: int, length: int) -> None:
+        self.made.append((rows, self.both.dtype))
+        super().resize(rows, length)
 
 
 def test_where_layers_see_more_and_less_a_long_conversation_is_cached_too(

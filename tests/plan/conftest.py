@@ -20,15 +20,14 @@ def make_shape(
     *,
     layers: Sequence[int] | None = None,
     layer_bytes: Sequence[int] = (10,),
-    **changes: int | bool,
+    **changes: int | bool | tuple[int, ...],
 ) -> ModelShape:
     """By default layers of 10 bytes with 10 bytes of cache, an embedding of 15 and a head of 20."""
     sizes = {
-        "kv_bytes_per_token": 1,
+        "cache_bytes": (10,) * len(layer_bytes),
         "embedding_bytes": 15,
         "head_bytes": 20,
         "hidden_bytes": 8192,
-        "context": 10,
     }
     kinds = (0,) * num_layers if layers is None else tuple(layers)
     return ModelShape(layers=kinds, layer_bytes=tuple(layer_bytes), **{**sizes, **changes})

@@ -23,7 +23,7 @@ A, B = NodeId("a" * 64), NodeId("b" * 64)
 def test_memory_counts_weights_and_the_cache_of_every_session(
     shape_of: Callable[..., ModelShape],
 ) -> None:
-    shape = shape_of(layer_bytes=[100], kv_bytes_per_token=3, context=7, sessions=2)
+    shape = shape_of(layer_bytes=[100], cache_bytes=(21,), sessions=2)
 
     assert shape.layer_memory == (100 + 3 * 7 * 2,)
     assert shape.stage_memory(range(4), first=True, last=False) == 4 * 142 + 15

@@ -310,7 +310,7 @@ def test_a_model_that_fits_but_not_with_so_many_computers_says_so(
 def test_a_model_too_big_names_what_is_missing(seat_of: SeatOf, shape_of: ShapeOf) -> None:
     giga = 10**9
     shape = shape_of(
-        36, layer_bytes=[giga // 2], kv_bytes_per_token=0, embedding_bytes=giga, head_bytes=giga
+        36, layer_bytes=[giga // 2], cache_bytes=(0,), embedding_bytes=giga, head_bytes=giga
     )
     seats = [seat_of("Laptop", 8 * giga), seat_of("Desktop", 8 * giga + giga // 4)]
 

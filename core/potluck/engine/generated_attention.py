@@ -34,9 +34,10 @@ class GeneratedAttention(Attention):
 
     def __call__(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
         qkv, memory = self.qkv(x), cache.both
+        row = step.position - cache.first  # the kernels know rows, and no positions
         angles = None if self._rope is None else step.angles[self._rope]
-        self._kernels.rotate(self._heads, qkv, memory, step.position, angles, self._norm)
-        attended = self._kernels.attend(self._heads, qkv, memory, step.position, self.window)
+        self._kernels.rotate(self._heads, qkv, memory, row, angles, self._norm)
+        attended = self._kernels.attend(self._heads, qkv, memory, row, self.window)
         return self.output(attended)
 
 

@@ -49,15 +49,17 @@ class GeneratedRun(Run):
             angles: for each rope of the model, the addresses of the position's cosines and sines, f32.
         """
         if self._placed is not cache.place:
-            self._decoder.place([layer.both for layer in cache.layers[self.layers]])
+            own = cache.layers[self.layers]
+            self._decoder.place([one.both for one in own], [one.first for one in own])
             self._placed = cache.place
         self._decoder.step(hidden, position, angles)
 
     def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
         hidden = x.to(torch.float32, copy=True)  # the decoder updates it in place
-        memory, self._placed = [cache.both for cache in caches[self.layers]], None
+        own, self._placed = caches[self.layers], None
         angles = [(cosines.float(), sines.float()) for cosines, sines in step.angles]
-        self._decoder(hidden, memory, step.position, angles)
+        memory, firsts = [one.both for one in own], [one.first for one in own]
+        self._decoder(hidden, memory, step.position, angles, firsts)
         return hidden.to(x.dtype)
 
 

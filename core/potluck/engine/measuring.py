@@ -23,8 +23,9 @@ from potluck.engine.linear import Linear
 from potluck.engine.memory import out_of_memory
 from potluck.engine.mlp import MoE
 from potluck.engine.rotary import Rotary
-from potluck.engine.sampler import choose
+from potluck.engine.sampler import Sampler
 from potluck.engine.stage import Stage
+from potluck.model.caches import CacheSpec
 from potluck.wire.measuring_messages import StageTimes
 from potluck.wire.messages import (
     Sampling,
@@ -54,17 +55,12 @@ class StageMeter:
         config = weights.config
         self.position = position
         self._stage, self._device = stage, weights.device
+        self._sampler = Sampler()
         self._matrices = [one for block in weights.blocks for one in _matrices(block)]
         if weights.lm_head is not None:
             self._matrices.append((weights.lm_head, 1.0))
         with out_of_memory("measure this stage", self._device):
-            self._caches = [
-                LayerCache(config.num_kv_heads, config.head_dim, weights.cache_dtype, self._device)
-                for _ in weights.blocks
-            ]
-            for cache in self._caches:
-                cache.resize(position + 1, 0)
-                cache.both.zero_()
+            self._caches = [self._new_cache(spec) for spec in stage.caches]
             rotaries = [
                 Rotary(rope, stage.context, weights.dtype, self._device)
                 for rope in config.ropes.distinct
@@ -74,6 +70,15 @@ class StageMeter:
         memory = [part for linear, _ in self._matrices for part in linear.memory]
         self._read = _Reader(_enough(memory), self._device, torch.get_num_threads())
         self.round()  # compiles, captures and allocates what later tokens use again
+
+    def _new_cache(self, spec: CacheSpec) -> LayerCache:
+        """A layer's cache with as many rows as it has at the position."""
+        weights, rows = self._stage.weights, spec.rows(self.position + 1)
+        cache = LayerCache(spec.row.heads, spec.row.size, weights.cache_dtype, self._device)
+        cache.resize(rows, 0)
+        cache.both.zero_()
+        cache.first = self.position + 1 - rows
+        return cache
 
     @property
     def read_bytes(self) -> int:
@@ -115,7 +120,7 @@ class StageMeter:
 
     def _choose(self) -> None:
         logits, _ = self._stage.next_logits(self._hidden)
-        choose(logits, Sampling(), position=self.position, history=())
+        self._sampler.choose(logits, Sampling(), position=self.position, history=())
 
 
 def _matrices(block: DecoderLayer) -> Iterator[tuple[Linear, float]]:

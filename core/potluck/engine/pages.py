@@ -1,4 +1,4 @@
-"""Memory asked of the system itself, for weights, caches and scratch: in huge pages, given back at once."""
+"""Memory mapped by the system itself, for weights, caches and scratch: in huge pages, given back at once."""
 
 import mmap
 from contextlib import suppress
@@ -10,13 +10,14 @@ HUGE_PAGE = 1 << 21
 
 
 def map_pages(nbytes: int) -> Tensor:
-    """So many bytes, uint8, which the system has back as soon as no tensor holds them.
+    """Map so many bytes, uint8. The system has them back as soon as no tensor holds them.
 
-    Where it has them, in huge pages as far as these fill any: fewer to ask for, and to look up while a
-    product or attention reads them. Memory is taken when it is written to.
+    They are in huge pages where the system has these and as far as whole ones are filled: there are fewer
+    to map, and fewer to look up while a product or attention reads them. The system takes a page from free
+    memory when it is first written.
 
     Raises:
-        MemoryError: there are not as many.
+        MemoryError: there is not as much memory.
     """
     if nbytes == 0 or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(nbytes, dtype=torch.uint8)
@@ -30,15 +31,15 @@ def map_pages(nbytes: int) -> Tensor:
     if not in_huge:
         return mapped
     start = -mapped.data_ptr() % HUGE_PAGE
-    with suppress(OSError):  # a kernel may be built without them
+    with suppress(OSError):  # a Linux kernel may be built without them
         memory.madvise(mmap.MADV_HUGEPAGE, start, in_huge)
     return mapped[start : start + nbytes]
 
 
 class Scratch:
-    """Memory that one computation after the other uses.
+    """Memory that one computation uses after the other.
 
-    From the C library each would get other pages, and a prompt would take twice what it needs.
+    The C library would give each computation other pages, and a prompt would take twice what it needs.
     """
 
     __slots__ = ("_memory",)
@@ -47,7 +48,7 @@ class Scratch:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
     def floats(self, rows: int, width: int) -> Tensor:
-        """(rows, width), f32, to be written to; what was here before is lost."""
+        """Return memory (rows, width), f32, that holds anything. The last call's memory is used again."""
         nbytes = 4 * rows * width
         if nbytes > len(self._memory):
             self._memory = map_pages(nbytes)

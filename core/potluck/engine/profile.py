@@ -21,12 +21,13 @@ from potluck.engine.device import synchronize
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.memory import out_of_memory, release
 from potluck.engine.rotary import Rotary
-from potluck.engine.sampler import choose
+from potluck.engine.sampler import Sampler
 from potluck.engine.weights import random_weights
 from potluck.errors import OutOfMemoryError, format_bytes
+from potluck.model.caches import layer_cache, number_bytes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
-from potluck.model.schemes import Cache, Scheme, cache_bytes, weight_bytes
+from potluck.model.schemes import Cache, Scheme, weight_bytes
 from potluck.wire.messages import Sampling
 
 CACHED = 256  # tokens in the cache while one token is timed: a short chat
@@ -139,7 +140,10 @@ def sample_layers(
             needed=one,
             available=memory,
         )
-    cached = cached_tokens(config)[-1] * cache_bytes(config, scheme, cache)
+    row = layer_cache(config, like[0], number_bytes(scheme, cache)).row
+    cached = (
+        cached_tokens(config)[-1] * row.nbytes
+    )  # all rows, also of a window: see `_time_layers`
     whole = sum(nbytes(layer) + cached for layer in range(config.num_layers))
     wanted = SCATTERED_SET if kind.has_experts else WORKING_SET
     count = -(-min(wanted, memory // 2, whole) // (one + cached))
@@ -161,10 +165,11 @@ def _time_layers(
     ropes, dtype, depths = config.ropes.distinct, weights.cache_dtype, cached_tokens(config)
     room = max(depths[-1] + 1, chunk)
     rotaries = [Rotary(rope, room, weights.dtype, device) for rope in ropes]
+    # Also a layer with a window has all rows here: a token takes the same time, and none has to move.
     caches = [LayerCache(config.num_kv_heads, config.head_dim, dtype, device) for _ in layers]
-    for layer_cache in caches:
-        layer_cache.resize(room, 0)
-        layer_cache.both.zero_()  # untouched memory would be one shared page, which stays in a cache
+    for one in caches:
+        one.resize(room, 0)
+        one.both.zero_()  # untouched memory would be one shared page, which stays in a cache
 
     def run(position: int, tokens: int) -> Callable[[], None]:
         # Several tokens in turns, since each chooses other experts.
@@ -176,8 +181,8 @@ def _time_layers(
                 for layers in weights.runs:
                     y = layers(y, caches, step)
                 return
-            for block, layer_cache in zip(weights.blocks, caches, strict=True):
-                y = block.forward(y, layer_cache, step)
+            for block, one in zip(weights.blocks, caches, strict=True):
+                y = block.forward(y, one, step)
 
         return once
 
@@ -207,12 +212,14 @@ def _time_head(
     logits = torch.randn(config.vocab_size)
     logits[:_LIKELY] += _ABOVE
     logits = logits.to(device)
-    sampling = Sampling(temperature=0.7, top_p=0.95)
+    sampler, sampling = Sampler(), Sampling(temperature=0.7, top_p=0.95)
 
     def look() -> float:
         share = budget_s / 2 / _LOOKS
         products_ms = _time(lambda: lm_head(norm(x)).float(), device, share)
-        choice_ms = _time(lambda: choose(logits, sampling, position=0, history=()), device, share)
+        choice_ms = _time(
+            lambda: sampler.choose(logits, sampling, position=0, history=()), device, share
+        )
         return products_ms * config.vocab_size / rows + choice_ms
 
     return min(look() for _ in range(_LOOKS))

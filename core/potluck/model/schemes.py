@@ -63,7 +63,6 @@ PACKING_VERSION = 1
 
 _EMBEDDING_BITS = 8
 _FINER_BITS = 8
-_CACHE_SCALE_BYTES = 4
 _VECTOR_BYTES = 4  # of a number of what is not packed
 
 
@@ -106,13 +105,6 @@ def weight_bytes(config: "ModelConfig", tensors: "Mapping[str, Shape]", scheme: 
 def activation_item(scheme: Scheme) -> int:
     """Bytes of one number of a hidden state, the most that any device takes."""
     return 2 if scheme in ("bf16", "f16") else 4
-
-
-def cache_bytes(config: "ModelConfig", scheme: Scheme, cache: Cache) -> int:
-    """Bytes of one token's keys and values in one layer."""
-    if cache == "int8":
-        return config.kv_bytes_per_token(1) + 2 * config.num_kv_heads * _CACHE_SCALE_BYTES
-    return config.kv_bytes_per_token(4 if scheme == "f32" else 2)
 
 
 def schemes_to_try(config: "ModelConfig", dtypes: Iterable[str], nbytes: int) -> tuple[Scheme, ...]:

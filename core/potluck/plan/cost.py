@@ -29,11 +29,10 @@ class ModelShape:
 
     layers: tuple[int, ...]  # the kind of each
     layer_bytes: tuple[int, ...]  # of each kind
-    kv_bytes_per_token: int  # of one layer
+    cache_bytes: tuple[int, ...]  # of each kind: of a session that fills the context
     embedding_bytes: int
     head_bytes: int  # final norm and lm_head
     hidden_bytes: int  # one token's hidden state on the wire
-    context: int  # tokens of one session
     sessions: int = 1
     tied: bool = False  # embedding and head share their matrix
     expert_share: float = 0.0  # of the bytes of layers that one token reads, those of experts
@@ -45,9 +44,9 @@ class ModelShape:
 
     @property
     def layer_memory(self) -> tuple[int, ...]:
-        """What a layer of each kind occupies: its weights, and its KV cache for every session."""
-        cache = self.kv_bytes_per_token * self.context * self.sessions
-        return tuple(nbytes + cache for nbytes in self.layer_bytes)
+        """What a layer of each kind occupies: its weights, and its cache for every session."""
+        sizes = zip(self.layer_bytes, self.cache_bytes, strict=True)
+        return tuple(weights + cache * self.sessions for weights, cache in sizes)
 
     @property
     def smallest_layer_memory(self) -> int:

@@ -5,7 +5,7 @@ P·n / (n + P - 1) times as fast as chunk after chunk. Stages and links are not 
 the forecast follows every chunk through every stage and over every link.
 """
 
-from potluck.model.footprint import MAX_CHUNK_TOKENS
+from potluck.model.caches import MAX_CHUNK_TOKENS
 from potluck.plan.cost import TOKEN_MESSAGE_BYTES, ModelShape
 from potluck.plan.placement import Plan
 

@@ -1,5 +1,6 @@
 import asyncio
 import math
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ from model_folders import CONFIG
 
 from potluck.cluster.master.measurements import Measurements, shape_of, unmeasured_seats
 from potluck.errors import EngineError, PeerLostError
+from potluck.model.caches import WINDOW_SLACK
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import weight_bytes
 from potluck.model.shapes import SHAPES
@@ -45,8 +47,19 @@ def test_a_shape_counts_the_bytes_of_the_scheme() -> None:
     assert full.layer_bytes == (4 * layer,)
     assert half.layer_bytes == (2 * (layer + norms),)
     assert full.hidden_bytes == 4 * SHAPE.hidden_size
-    assert full.context == 64
+    assert full.cache_bytes == (64 * SHAPE.kv_bytes_per_token(4),)
+    assert half.cache_bytes == (64 * SHAPE.kv_bytes_per_token(2),)
     assert not full.tied
+
+
+def test_a_layer_with_a_window_is_planned_with_what_its_cache_takes() -> None:
+    config = replace(SHAPE, sliding_windows=(100, None) * (SHAPE.num_layers // 2))
+
+    shape = shape_of(config, "bf16", context=10_000)
+
+    rows = (100 + WINDOW_SLACK, 10_000)
+    assert shape.cache_bytes == tuple(count * SHAPE.kv_bytes_per_token(2) for count in rows)
+    assert shape.layer_bytes[0] == shape.layer_bytes[1]
 
 
 def test_layers_of_another_size_are_another_kind() -> None:

@@ -18,10 +18,11 @@ from potluck.cluster.computer import Computer
 from potluck.cluster.device_names import device_label, place_name
 from potluck.errors import EngineError, PeerLostError, PeerTimeoutError, PotluckError
 from potluck.ids import NodeId
+from potluck.model.caches import layer_cache, number_bytes
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import usable_memory
 from potluck.model.layers import LayerKind
-from potluck.model.schemes import Cache, Scheme, activation_item, cache_bytes, weight_bytes
+from potluck.model.schemes import Cache, Scheme, activation_item, weight_bytes
 from potluck.plan.cost import LinkCost, ModelShape, Seat
 from potluck.wire.measuring_messages import Profiled
 from potluck.wire.messages import (
@@ -67,7 +68,8 @@ def shape_of(
 
     kinds = _kinds(config)
     layers = tuple(kinds.index(kind) for kind in config.layer_kinds)
-    tensors = [config.layer_tensors(layers.index(kind)) for kind in range(len(kinds))]
+    examples = [layers.index(kind) for kind in range(len(kinds))]
+    tensors = [config.layer_tensors(layer) for layer in examples]
     layer_bytes = tuple(map(nbytes, tensors))
     expert_bytes = [
         nbytes({name: shape for name, shape in of_kind.items() if config.is_of_expert(name)})
@@ -79,11 +81,13 @@ def shape_of(
     return ModelShape(
         layers=layers,
         layer_bytes=layer_bytes,
-        kv_bytes_per_token=cache_bytes(config, scheme, cache),
+        cache_bytes=tuple(
+            layer_cache(config, layer, number_bytes(scheme, cache)).nbytes(context)
+            for layer in examples
+        ),
         embedding_bytes=nbytes(config.embedding_tensors()),
         head_bytes=nbytes(config.head_tensors()),
         hidden_bytes=config.hidden_size * activation_item(scheme),
-        context=context,
         tied=config.tie_word_embeddings,
         expert_share=all_experts * part / (all_experts * part + all_others),
         expert_part=part,

@@ -142,7 +142,7 @@ class Decoder:
         self._step = _Record(STEP_FIELDS, 1)
         self._own = _Record(LAYER_FIELDS, len(layers))
         self._experts = [_expert_record(layer.mixture) for layer in layers if layer.mixture]
-        self._places, self._capacity = [(0, 0)] * len(layers), 0
+        self._places, self._capacity = [(0, 0, 0)] * len(layers), 0
         self._describe()
 
     def __call__(
@@ -151,21 +151,23 @@ class Decoder:
         caches: Sequence[Tensor],
         position: int,
         angles: Sequence[tuple[Tensor, Tensor]],
+        firsts: Sequence[int] | None = None,
     ) -> None:
         """Run one token through the layers.
 
         Args:
             hidden: (1, D), f32; becomes the hidden states after the last layer.
-            caches: of each layer, (2, Hkv, capacity, K), or K + 4 if int8; the token's keys and values
-                are written.
+            caches: of each layer, (2, Hkv, rows, K), or K + 4 if int8; the token's keys and values are
+                written.
             position: of the token; so many tokens are cached.
             angles: of the position, for each kind of rotary cosines and signed sines, `rotary_dim` of
                 them, f32, as `rotary.rotate` takes them.
+            firsts: as `place` takes them.
         """
         assert hidden.dtype == torch.float32
         assert hidden.is_contiguous()
         assert hidden.numel() == self._shape.hidden
-        self.place(caches)
+        self.place(caches, firsts)
         for rope in self._ropes:
             for part in angles[rope]:
                 assert part.dtype == torch.float32
@@ -183,15 +185,21 @@ class Decoder:
         self._kernels.wake()
         self._decode(self._step.address, self._own.address, len(self._layers))
 
-    def place(self, caches: Sequence[Tensor]) -> None:
-        """Say where the caches are; they move when a session grows, or is another."""
-        assert len(caches) == len(self._layers)
-        for index, cache in enumerate(caches):
-            place = cache.data_ptr(), cache.shape[2]
+    def place(self, caches: Sequence[Tensor], firsts: Sequence[int] | None = None) -> None:
+        """Say where the caches are; they move when a session grows, or is another.
+
+        Args:
+            caches: of each layer.
+            firsts: the position whose keys and values are in the first row of each. None: 0 in all.
+        """
+        firsts = [0] * len(caches) if firsts is None else firsts
+        assert len(caches) == len(firsts) == len(self._layers)
+        for index, (cache, first) in enumerate(zip(caches, firsts, strict=True)):
+            place = cache.data_ptr(), cache.shape[2], first
             if self._places[index] != place:
-                self._write_place(index, cache)
+                self._write_place(index, cache, first)
                 self._places[index] = place
-        self._capacity = min(capacity for _, capacity in self._places)
+        self._capacity = min(first + rows for _, rows, first in self._places)
 
     def _turn(self, position: int, angles: Sequence[tuple[int, int]]) -> None:
         """Write where the token is, and have room for its scores."""
@@ -247,7 +255,8 @@ class Decoder:
             own["rope"] = 0 if layer.rope is None else 1 + layer.rope
             self._own.write(index, own)
 
-    def _write_place(self, index: int, cache: Tensor) -> None:
+    def _write_place(self, index: int, cache: Tensor, first: int) -> None:
+        """Write where position 0 would be. The kernel looks at no position before the first."""
         heads = self._shape.attention
         width = cached_width(heads.head_dim, cache.dtype)
         assert KINDS[cache.dtype] == heads.cache_kind
@@ -256,8 +265,8 @@ class Decoder:
         self._own.write(
             index,
             {
-                "keys": cache.data_ptr(),
-                "values": cache.data_ptr() + cache.nbytes // 2,
+                "keys": cache.data_ptr() - first * heads.cached_bytes,
+                "values": cache.data_ptr() + cache.nbytes // 2 - first * heads.cached_bytes,
                 "head_stride": cache.shape[2] * heads.cached_bytes,
             },
         )
