@@ -222,14 +222,11 @@ def test_the_next_step_is_under_way_while_its_caller_looks_at_a_token() -> None:
     on_a_chain(scenario)
 
 
-def test_nothing_follows_a_token_that_ends_the_answer() -> None:
+def test_an_answer_ends_with_a_token_that_stops_it() -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
         tokens = expected([1, 2, 3], 3)
         stream = generator.tokens([1, 2, 3], GREEDY, limit=9, usage=Usage(), stops={tokens[2]})
-        async with aclosing(stream):
-            async for token in stream:
-                if token.token_id == tokens[2]:
-                    break
+        assert [token.token_id async for token in stream] == tokens
         assert len(chain.forwards) == 3
         assert chain.caches[chain.opened[0]] == [1, 2, 3, *tokens[:2]]
 

@@ -114,9 +114,9 @@ class Generator:
         usage: Usage,
         stops: Collection[int] = (),
     ) -> AsyncGenerator[Token, None]:
-        """Yield at most `limit` tokens after the prompt. Closing the iterator ends the request.
+        """Yield tokens after the prompt, up to `limit` or to one of the `stops`, which is the last.
 
-        The pipeline goes on while the caller looks at a token, unless it is one of the `stops`.
+        The pipeline goes on while the caller looks at a token. Closing the iterator ends the request.
 
         Raises:
             PromptError: the prompt is empty or does not fit the context with one token after it.
@@ -139,6 +139,8 @@ class Generator:
                 for left in range(limit - 1, -1, -1):
                     ahead.go_on(left)
                     yield token
+                    if token.token_id in stops:
+                        return
                     if left:
                         token = await self._next(ahead, token)
             finally:
