@@ -182,7 +182,7 @@ async def step(pipeline: Pipeline, position: int, tokens: list[int], number: int
     future = pipeline.start_step(
         CHAT, step=number, position=position, tokens=tokens, sampling=Sampling()
     )
-    return (await pipeline.finish_step(future)).result
+    return (await future.future).result
 
 
 async def reported(node: StageNode, pipeline: Pipeline) -> None:

@@ -270,7 +270,7 @@ class Generator:
                     )
                 )
                 while len(under_way) > self.pipeline.stages or (is_last and under_way):
-                    result = (await self.pipeline.finish_step(under_way[0])).result
+                    result = (await under_way[0].future).result
                     under_way.popleft()
         finally:
             for step in under_way:  # the first failure is enough; the rest follow from it
@@ -307,7 +307,7 @@ class _Ahead:
     async def next(self) -> Token:
         """The token of the next step."""
         step = self._steps[0]
-        arrived = await self._pipeline.finish_step(step)
+        arrived = await step.future
         assert step.token is not None
         self._steps.popleft()
         self.session.tokens.append(step.token)
