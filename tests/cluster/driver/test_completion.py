@@ -93,10 +93,12 @@ class Desk:
             pipeline = Pipeline(epoch=1, first=self.chain, last=self.chain, stages=2)
             self.chain.report = pipeline.step_failed
             running = asyncio.create_task(pipeline.run())
+            generator = Generator()
+            generator.attach(pipeline, context=64)
             loaded = LoadedModel(
                 chat=self.chat,
                 defaults=GenerationDefaults(**defaults),
-                generator=Generator(pipeline, context=64),
+                generator=generator,
                 stage_names=("Desk", "Laptop"),
                 vocab_size=258,
             )
@@ -278,6 +280,6 @@ def test_closing_the_answer_frees_its_session(chat: ChatFormat) -> None:
     async def scenario(loaded: LoadedModel) -> None:
         async with aclosing(complete(loaded, GenerationRequest(prompt=TextPrompt("Hi")))) as events:
             await anext(events)
-        assert all(not session.busy for session in loaded.generator._sessions)
+        assert not any(each.is_busy for each in loaded.generator._conversations)
 
     Desk(chat, ids("hello")).run(scenario)

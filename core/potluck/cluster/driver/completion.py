@@ -95,7 +95,7 @@ async def complete(
     # A long prompt takes the tokenizer a while, and other requests should not wait for it.
     prompt = await asyncio.to_thread(_encode, loaded, request.prompt)
     sampling = _sampling(request.sampling, loaded.defaults)
-    limit = request.max_tokens or loaded.generator.context
+    limit = request.max_tokens
     usage = Usage()
     text = _Text(loaded.chat, request)
     reason: FinishReason = "length"
