@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 
 from fake_chain import FakeChain, next_token
 
-from potluck.cluster.driver.generation import Generator, Limits, Usage
+from potluck.cluster.driver.generation import Generator, Usage
+from potluck.cluster.driver.limits import Limits
 from potluck.cluster.driver.pipeline import Pipeline, Room
 from potluck.wire.messages import Sampling
 

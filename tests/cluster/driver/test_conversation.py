@@ -10,7 +10,8 @@ from fake_cluster import run, until
 from fake_time import run_at_once
 
 from potluck.cluster.driver.conversation import Conversation
-from potluck.cluster.driver.generation import Generator, Limits, Token, Usage
+from potluck.cluster.driver.generation import Generator, Token, Usage
+from potluck.cluster.driver.limits import Limits
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.errors import EngineError, PeerLostError, PromptError
 from potluck.ids import SessionId

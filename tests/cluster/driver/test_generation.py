@@ -6,7 +6,8 @@ from chain_answers import GREEDY, answer, expected, on_a_chain
 from fake_chain import FakeChain
 from fake_cluster import until
 
-from potluck.cluster.driver.generation import Generator, Limits, Usage
+from potluck.cluster.driver.generation import Generator, Usage
+from potluck.cluster.driver.limits import Limits
 from potluck.errors import EngineError, PeerLostError, PromptError
 
 

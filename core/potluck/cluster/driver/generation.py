@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from potluck.cluster.driver.conversation import Conversation
+from potluck.cluster.driver.limits import Limits
 from potluck.cluster.driver.pipeline import PendingStep, Pipeline, Room
 from potluck.errors import (
     EngineError,
@@ -27,37 +28,6 @@ from potluck.ids import SessionId
 from potluck.wire.messages import Result, Sampling, TokenLogprob
 
 CHUNK_TOKENS = 256  # of a prompt, where no plan says what is best
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How much a generator has under way at once, and how long it waits.
-
-    This is all the backpressure of the driver. An answer under way has either chunks of its prompt in
-    the pipeline (`chunks_under_way`) or single tokens (`steps_ahead`). When its reader stops reading,
-    nothing more is sent for it. A request beyond `conversations` waits for an answer to end.
-
-    Attributes:
-        conversations: most answers at a time, and most conversations whose caches are kept. The
-            memory of the stages may have room for fewer.
-        steps_ahead: steps that are asked for beyond a token that was given out: one is computed while
-            the reader looks at that token, and the other one follows it at once.
-        losses: of its caches in one step, after which an answer ends with an error.
-        other_answer_s: how long an answer that lost its caches waits for another one to end, which
-            may have taken their place. The other one's reader may have stopped reading.
-        replacement_s: how long an answer whose pipeline broke waits for another pipeline. 0: it ends
-            at once with the error that broke the pipeline.
-    """
-
-    conversations: int = 4
-    steps_ahead: int = 2
-    losses: int = 4
-    other_answer_s: float = 30.0
-    replacement_s: float = 0.0
-
-    def chunks_under_way(self, stages: int) -> int:
-        """Most chunks of one prompt at a time: each stage has one, and the next is at the door."""
-        return stages + 1
 
 
 _LIMITS = Limits()
