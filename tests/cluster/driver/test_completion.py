@@ -187,7 +187,7 @@ def test_a_stop_string_is_not_shown_and_ends_it(chat: ChatFormat) -> None:
 def test_the_stop_strings_of_a_template_end_chats_alone(
     plain_chat: ChatFormat, prompt: str, ends: bool
 ) -> None:
-    (stop,) = plain_chat.stop_strings
+    stop = next(iter(plain_chat.stop_strings))
     prompts = {
         "chat": ChatPrompt((ChatTurn(role="user", content="Hi"),)),
         "text": TextPrompt("Hi"),

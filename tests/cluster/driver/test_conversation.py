@@ -227,6 +227,23 @@ def test_an_answer_that_is_too_long_for_its_new_pipeline_says_who_has_no_room() 
     run(main())
 
 
+def test_a_prompt_that_waited_for_its_turn_is_checked_against_the_pipeline_it_gets() -> None:
+    async def main() -> None:
+        generator = Generator(limits=Limits(conversations=1))
+        stream = stream_of(generator)
+        async with attached(generator, FakeChain()):
+            await read(stream, 3)
+            usage = Usage()
+            waiting = asyncio.create_task(answer(generator, PROMPT * 2, 1, usage))
+            await until(lambda: usage.prompt_tokens)
+            async with attached(generator, FakeChain(), epoch=2, room=12):
+                await rest_of(stream)  # whose conversation, on the new pipeline, it gets
+                with pytest.raises(PromptError, match="Laptop has memory"):
+                    await waiting
+
+    run(main())
+
+
 def test_the_seed_and_the_history_go_along_to_another_pipeline() -> None:
     async def main() -> None:
         generator = Generator()

@@ -118,7 +118,10 @@ class Generator:
         self._tell()
 
     def close(self, error: PotluckError) -> None:
-        """Nothing will be attached any more: answers under way end with this error, or wait for one."""
+        """End the answers under way, and those that wait for a pipeline, with this error.
+
+        No pipeline is attached afterwards.
+        """
         self._closed = error
         if self._attached is not None:
             self._attached.pipeline.fail(error)
@@ -156,7 +159,7 @@ class Generator:
         return self._attached
 
     def _tell(self) -> None:
-        """Wake those who wait for a change."""
+        """Wake every task that waits for a change."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -214,7 +217,7 @@ class Generator:
 
     @asynccontextmanager
     async def _borrow(self, prompt: Sequence[int]) -> AsyncIterator[Conversation]:
-        """The conversation to answer a prompt in, for this request alone."""
+        """The conversation in which a prompt is answered; no other request uses it meanwhile."""
         async with self._turns:
             conversation = self._choose(prompt)
             conversation.is_busy = True
@@ -226,7 +229,7 @@ class Generator:
                 self._tell()
 
     def _choose(self, prompt: Sequence[int]) -> Conversation:
-        """A conversation that is not busy; the semaphore sees to it that fewer are than may be."""
+        """A conversation that is not busy. The semaphore ensures that there is one or room for one."""
         assert self._attached is not None
         pipeline = self._attached.pipeline
         self._conversations = [
@@ -248,7 +251,9 @@ class Generator:
     async def _advance(
         self, conversation: Conversation, error: PotluckError | None = None
     ) -> Token:
-        """Compute the tokens that are not cached, again where they are lost, and choose the next.
+        """Compute the tokens that are not cached, and choose the next one.
+
+        When caches or the pipeline are lost meanwhile, what is missing is computed again.
 
         Args:
             conversation: whose next token is wanted.
@@ -269,14 +274,15 @@ class Generator:
                 return _token(result, self._clock() - started)
 
     async def _recover(self, conversation: Conversation, error: PotluckError) -> bool:
-        """See to it that the conversation can be run again after this error.
+        """Prepare a conversation whose step failed to be run again.
 
         Returns:
-            Whether the error counts as a loss: there was no other answer that may have caused it.
+            Whether it counts as a loss: no other answer can have caused it.
 
         Raises:
-            PotluckError: it cannot be run again.
+            PotluckError: the error, if it would come again; why there is no pipeline.
         """
+        # Whatever is pending when a pipeline breaks fails with the very error that broke it.
         if conversation.pipeline is not None and error is conversation.pipeline.broken:
             await self._working()
             return True
@@ -317,8 +323,8 @@ class Generator:
         """Compute the tokens that are not cached, in chunks; return the last one's result."""
         assert self._attached is not None
         pipeline = self._attached.pipeline
+        _check(conversation.tokens, self._attached)  # it may be another one than at the beginning
         if conversation.pipeline is not pipeline:
-            _check(conversation.tokens, self._attached)
             conversation.enter(pipeline, self._attached.context)
         end = len(conversation.tokens)
         size = self._attached.chunk_tokens(end - conversation.cached)
