@@ -114,7 +114,8 @@ class Bench:
                 await self._load(stage)
             self._print("loaded")
             async with Driver(desk, *(stage.node for stage in self._stages)) as pipeline:
-                generator = Generator(pipeline, context=CONTEXT, chunk_tokens=lambda _: self._chunk)
+                generator = Generator()
+                generator.attach(pipeline, context=CONTEXT, chunk_tokens=lambda _: self._chunk)
                 for number, tokens in enumerate(PROMPTS):
                     await self._answer(generator, number, tokens)
         finally:

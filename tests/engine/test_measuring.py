@@ -55,7 +55,7 @@ def test_a_window_has_the_rows_that_it_would_have_at_the_position(
 
     held = [(cache.first, cache.rows) for cache in meter._caches]
     assert held == [(301 - 23, 23), (301 - 23, 23), (0, 301)] * 2
-    assert meter.round().attention_ms > 0
+    assert meter.round().layers_ms > 0
 
 
 @pytest.mark.parametrize("scheme", ["f32", "bf16", "int8", "int4"])

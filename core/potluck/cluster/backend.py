@@ -304,7 +304,7 @@ class NodeBackend:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         activity = self._parts.activity
         with activity.hold("request"):
-            loaded = await self._ready_speaker(request.model)
+            loaded = await self._ready_model(request.model)
             async with aclosing(complete(loaded, request)) as events:
                 async for event in events:
                     if isinstance(event, Finished):
@@ -313,7 +313,7 @@ class NodeBackend:
                         activity.touch()
                     yield event
 
-    async def _ready_speaker(self, model: str | None) -> LoadedModel:
+    async def _ready_model(self, model: str | None) -> LoadedModel:
         """The loaded model.
 
         Raises:

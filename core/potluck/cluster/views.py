@@ -1,4 +1,4 @@
-"""What the faces see: the cluster's moving parts as the frozen values of the local API."""
+"""What clients see: the cluster's moving parts as the frozen values of the local API."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean

@@ -60,7 +60,7 @@ def test_the_next_prompt_runs_on_who_is_left(home: Home) -> None:
         _, generator = await home.master.ready(PlanRequest())
 
         assert home.stages == ["Desk"]
-        assert generator.pipeline.broken is None
+        assert generator.broken is None
         assert home.master.request == SPLIT
 
     run(main())

@@ -73,7 +73,8 @@ def test_little_is_taken_beside_weights_and_caches_after_a_profile_a_load_and_a_
                 )
             )
             async with Driver(node, node) as pipeline:
-                generator = Generator(pipeline, context=CONTEXT)
+                generator = Generator()
+                generator.attach(pipeline, context=CONTEXT)
                 prompt = [number % 1000 for number in range(PROMPT)]
                 stream = generator.tokens(prompt, Sampling(), limit=4, usage=Usage())
                 assert len([token async for token in stream]) == 4

@@ -240,7 +240,8 @@ class Master:
             link_rate=self._link_rate,
         )
         pipeline = await deployment.start()
-        self._generator = Generator(
+        self._generator = Generator()
+        self._generator.attach(
             pipeline,
             context=planned.context,
             room=deployment.room,
