@@ -38,7 +38,7 @@ _PAUSE = 64  # tokens until another try after memory ran out: a try takes as lon
 @dataclass(slots=True)
 class _Captured:
     work: Replay
-    memory: weakref.ref[Tensor]  # of the first layer's cache; caches grow from the first layer on
+    memory: weakref.ref[Tensor]  # of the first layer's cache, which is the first to grow
     length: int  # of the prefix
     used: int  # the number of the token that it was last replayed for
     next: int  # the position after that token's
@@ -87,8 +87,8 @@ class GraphRun(Run):
         captured = self._find(own, x, step)
         if captured is None:
             return self._plain(x, caches, step)
-        if not 0 <= captured.next - step.position <= 1:  # or the same token again, to be measured
-            clear_rest(own, step.position, captured.length)  # others have been there meanwhile
+        if not 0 <= captured.next - step.position <= 1:  # 1: the same token again, as a bench does
+            clear_rest(own, step.position, captured.length)  # other steps wrote there since
         self._load(x, step)
         captured.work.replay()
         captured.used, captured.next = self._tokens, step.end
@@ -97,7 +97,7 @@ class GraphRun(Run):
     def _find(self, caches: Sequence[LayerCache], x: Tensor, step: Step) -> _Captured | None:
         """The graph of these caches at this position, captured if there is none yet."""
         memory = caches[0].both
-        # Where a cache could not grow for lack of memory, its last layers are the shorter ones.
+        # After a growth that ran out of memory, the caches of the last layers are the shorter ones.
         length = prefix_length(step.position, caches[-1].both.shape[2])
         for captured in self._captured:
             if captured.memory() is memory and captured.length == length:

@@ -20,7 +20,7 @@ class StaticInputs:
     """What differs from token to token, in memory that stays in place: hidden states, position, angles."""
 
     def __init__(self, x: Tensor, step: Step) -> None:
-        """Memory for inputs like these."""
+        """Allocate memory for inputs like these."""
         self.hidden = torch.empty_like(x)  # (1, D)
         self.position = torch.zeros(1, dtype=torch.int64, device=x.device)
         self.angles = [(cos.clone(), sin.clone()) for cos, sin in step.angles]  # (1, 1, dim) each
@@ -34,7 +34,7 @@ class StaticInputs:
 
 
 class StaticStep(Step):
-    """A step of one token at the position of the inputs, which looks at the first `length` cached ones."""
+    """A step of one token at the position of the inputs; it sees the first `length` cached tokens."""
 
     __slots__ = ("_dtype", "_length", "_static_position")
 
