@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from potluck.engine import attention as attention_module
 from potluck.engine.attention import Attention, EagerAttention, Step
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear
@@ -146,14 +145,12 @@ def test_chunks_find_what_all_tokens_at_once_find(
 
 
 @pytest.mark.parametrize("sizes", [[20], [12, 1, 7]], ids=str)
-def test_many_queries_are_capped_in_parts(
-    monkeypatch: pytest.MonkeyPatch, sizes: list[int]
-) -> None:
+def test_many_queries_are_capped_in_parts(sizes: list[int]) -> None:
     spec, qkv, norm, output = parts(5)
-    layer = EagerAttention(replace(spec, softcap=2.0), qkv, norm, output)
+    capped = replace(spec, softcap=2.0)
     x = torch.randn(20, D)
-    whole = run(layer, x, [20])
 
-    monkeypatch.setattr(attention_module, "_QUERIES", 3)
+    found = run(EagerAttention(capped, qkv, norm, output, queries=3), x, sizes)
 
-    torch.testing.assert_close(run(layer, x, sizes), whole, rtol=1e-4, atol=1e-4)
+    whole = run(EagerAttention(capped, qkv, norm, output), x, [20])
+    torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-4)

@@ -135,14 +135,11 @@ def test_a_computer_without_generated_kernels_is_measured_too(
     assert times.read_bytes_per_s > 0
 
 
-def test_of_a_large_model_a_part_tells_how_fast_it_is_read(
-    llama: Reference, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_large_model_a_part_tells_how_fast_it_is_read(llama: Reference) -> None:
     stage = make_stage(llama.config, "int8")
     whole = StageMeter(stage, 8)
-    monkeypatch.setattr("potluck.engine.measuring._ENOUGH", whole.read_bytes // 2)
 
-    part = StageMeter(stage, 8)
+    part = StageMeter(stage, 8, enough=whole.read_bytes // 2)
 
     assert whole.read_bytes // 2 <= part.read_bytes < whole.read_bytes
     assert part.weight_bytes == whole.weight_bytes

@@ -1,6 +1,7 @@
 """Every way of multiplying gives the product; which one is taken is a matter of time alone."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from potluck.engine.products import (
 
 CPU = torch.device("cpu")
 GENERATED = best_kernels().multiply_plain
-ONE_ROW = [F.linear, linear_in_parts]
+ONE_ROW = [F.linear, partial(linear_in_parts, large=0)]
 MANY_ROWS = [F.linear, linear_widened]
 
 
@@ -28,9 +29,7 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 @pytest.fixture
-def two_threads(monkeypatch: pytest.MonkeyPatch) -> object:
-    """Two threads, for which no product is too small."""
-    monkeypatch.setattr(products_module, "_LARGE", 0)
+def two_threads() -> object:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -94,7 +93,6 @@ def test_the_way_whose_parts_are_the_quickest_is_chosen(
     monkeypatch: pytest.MonkeyPatch, quick: int
 ) -> None:
     parts = 3
-    monkeypatch.setattr(products_module, "_TRIAL_ROWS", 2)
     runs: list[Product] = []
     order = [F.linear, GENERATED]
 
@@ -110,7 +108,7 @@ def test_the_way_whose_parts_are_the_quickest_is_chosen(
     monkeypatch.setattr(products_module, "_seconds", seconds)
     bf16_row = 2 * products_module._TRIAL_WIDTH  # pyright: ignore[reportPrivateUsage]
 
-    products = fastest_products(torch.bfloat16, CPU, 2 * parts * bf16_row, GENERATED)
+    products = fastest_products(torch.bfloat16, CPU, 2 * parts * bf16_row, GENERATED, trial_rows=2)
 
     chosen: list[Product] = [products._one]  # pyright: ignore[reportPrivateUsage]
     assert chosen == [order[quick]]

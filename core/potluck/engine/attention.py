@@ -21,8 +21,6 @@ from potluck.engine.rotary import Rotary, rotate
 from potluck.model.footprint import CAPPED_QUERIES
 from potluck.model.layers import AttentionSpec
 
-_QUERIES = CAPPED_QUERIES  # scores of so many queries are held at a time
-
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -184,7 +182,20 @@ class EagerAttention(Attention):
     softcap · tanh(score / softcap) (Gemma 2).
     """
 
-    __slots__ = ()
+    __slots__ = ("_queries",)
+
+    def __init__(
+        self,
+        spec: AttentionSpec,
+        qkv: Linear,
+        qk_norm: QkNorm | None,
+        output: Linear,
+        *,
+        queries: int = CAPPED_QUERIES,
+    ) -> None:
+        """Make one that holds the scores of so many queries at a time."""
+        super().__init__(spec, qkv, qk_norm, output)
+        self._queries = queries
 
     def _attend_one(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
         keys, values = cache.read(span.start, span.length, q.dtype)
@@ -196,7 +207,7 @@ class EagerAttention(Attention):
     def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
         assert mask is not None  # with many queries, the first does not see the last token
         keys, values = cache.read(span.start, span.length, q.dtype)
-        parts = zip(q.split(_QUERIES), mask.split(_QUERIES), strict=True)
+        parts = zip(q.split(self._queries), mask.split(self._queries), strict=True)
         return torch.cat([self._attend(some, keys[0], values[0], seen) for some, seen in parts])
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:

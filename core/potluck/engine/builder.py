@@ -151,12 +151,12 @@ class _Builder:
         self._scheme: Scheme = scheme
         self.dtype = compute_dtype(scheme, device, exceeds_f16=config.exceeds_f16)
         self._cache_dtype = cache_dtype
-        self._token_bytes = token_bytes  # of all the weights that one token reads
+        self._token_bytes = token_bytes  # of all weights that one token reads
         self._fill = fill
         self._targets: list[tuple[str, Target]] = []
         self._finishing: list[Callable[[], object]] = []
         self._being_filled: deque[tuple[Callable[[], None], list[Callable[[], object]]]] = deque()
-        # Threads that fill memory of Metal do so one at a time.
+        # Threads that fill memory of Metal do so one at a time: they take this lock.
         self._turns = Lock() if device.type == "mps" else nullcontext()
         # Matrices for a GPU leave the RAM one by one, so that an arena would keep memory for nothing.
         self._arena = Arena() if device.type == "cpu" else None
@@ -246,7 +246,7 @@ class _Builder:
         qkv, qk_norm = self._linear(prefix, spec.qkv), self._qk_norm(prefix, spec)
         output = self._linear(prefix, spec.output)
         if self.is_generated:
-            # Not before it is needed, nor where it does not load: it brings llvmlite.
+            # Imported late: it brings llvmlite, which does not load on every computer.
             from potluck.engine.generated_attention import GeneratedAttention
             from potluck.engine.kernels.generated import GeneratedKernels
 
@@ -345,7 +345,7 @@ def _kernel_runs(
     """
     if kernels is None or isinstance(kernels, ReferenceKernels):
         return (LayerRun(0, blocks),)
-    # Not before it is needed, nor where it does not load: it brings llvmlite.
+    # Imported late: it brings llvmlite, which does not load on every computer.
     from potluck.engine.generated_run import GeneratedRun, generated_layer
     from potluck.engine.kernels.generated import GeneratedKernels
 

@@ -27,9 +27,7 @@ from potluck.engine.sampler import Sampler
 from potluck.engine.stage import Stage
 from potluck.model.caches import CacheSpec
 from potluck.wire.measuring_messages import StageTimes
-from potluck.wire.messages import (
-    Sampling,
-)
+from potluck.wire.messages import Sampling
 
 _ENOUGH = 1 << 32  # bytes read in a pass; experts may have far more than a token reads
 _LARGE = 1 << 22  # bytes; on a GPU, reading less than that is waiting for the call
@@ -45,8 +43,8 @@ class StageMeter:
     """
 
     @torch.inference_mode()
-    def __init__(self, stage: Stage, position: int) -> None:
-        """Prepare everything.
+    def __init__(self, stage: Stage, position: int, *, enough: int = _ENOUGH) -> None:
+        """Prepare everything; `enough` is how many bytes a pass over the weights reads at most.
 
         Raises:
             OutOfMemoryError: there is no room for a cache of so many tokens beside the sessions'.
@@ -68,7 +66,7 @@ class StageMeter:
             self._step = Step(position, 1, rotaries, self._device)
             self._hidden = torch.randn(1, config.hidden_size).to(self._device, weights.dtype)
         memory = [part for linear, _ in self._matrices for part in linear.memory]
-        self._read = _Reader(_enough(memory), self._device, torch.get_num_threads())
+        self._read = _Reader(_first(memory, enough), self._device, torch.get_num_threads())
         self.round()  # compiles, captures and allocates what later tokens use again
 
     def _new_cache(self, spec: CacheSpec) -> LayerCache:
@@ -135,10 +133,10 @@ def _matrices(block: DecoderLayer) -> Iterator[tuple[Linear, float]]:
         yield one.down, share
 
 
-def _enough(memory: Sequence[Tensor]) -> list[Tensor]:
+def _first(memory: Sequence[Tensor], enough: int) -> list[Tensor]:
     """As many of these matrices as are enough to tell how fast all of them are read."""
     before = accumulate((part.nbytes for part in memory), initial=0)
-    return [part for part, nbytes in zip(memory, before, strict=False) if nbytes < _ENOUGH]
+    return [part for part, nbytes in zip(memory, before, strict=False) if nbytes < enough]
 
 
 class _Reader:

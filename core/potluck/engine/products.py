@@ -47,7 +47,11 @@ class Products:
 
 @torch.inference_mode()
 def fastest_products(
-    dtype: torch.dtype, device: torch.device, nbytes: int, *generated: Product
+    dtype: torch.dtype,
+    device: torch.device,
+    nbytes: int,
+    *generated: Product,
+    trial_rows: int = _TRIAL_ROWS,
 ) -> Products:
     """Try the ways that the device has for this dtype.
 
@@ -56,6 +60,7 @@ def fastest_products(
         device: that computes.
         nbytes: of all the weights that one token reads; a model that fits into a cache is tried in it.
         generated: ways beside torch's, for one row or a few rows of 16 bits on a CPU.
+        trial_rows: rows of weights that are timed at once.
     """
     if device.type != "cpu":
         return Products()
@@ -65,25 +70,31 @@ def fastest_products(
     rows = max(1, min(nbytes, _TRIAL_BYTES) // (_TRIAL_WIDTH * dtype.itemsize))
     weight = torch.ones((rows, _TRIAL_WIDTH), dtype=dtype)
     return Products(
-        one=_fastest((F.linear, *generated), weight.new_ones((1, _TRIAL_WIDTH)), weight),
+        one=_fastest(
+            (F.linear, *generated), weight.new_ones((1, _TRIAL_WIDTH)), weight, trial_rows
+        ),
         few=_fastest(
             (F.linear, *generated),
             weight.new_ones((_MANY // 2, _TRIAL_WIDTH)),
-            weight[: _FEW_PARTS * _TRIAL_ROWS],
+            weight[: _FEW_PARTS * trial_rows],
+            trial_rows,
         ),
         many=_fastest(
             (F.linear, linear_widened),
             weight.new_ones((2 * _MANY, _TRIAL_WIDTH)),
-            weight[: 2 * _BLOCK_ROWS],  # arithmetic, not memory, is what many rows wait for
+            weight[: 2 * _BLOCK_ROWS],  # many rows wait for arithmetic, not for memory
+            trial_rows,
         ),
     )
 
 
-def linear_in_parts(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear_in_parts(
+    x: Tensor, weight: Tensor, bias: Tensor | None, *, large: int = _LARGE
+) -> Tensor:
     """One row in f32: a matrix product for each thread, since torch computes one product on one core."""
     parts = torch.get_num_threads()
     rows, width = weight.shape
-    if rows % parts or weight.numel() < _LARGE:
+    if rows % parts or weight.numel() < large:
         return F.linear(x, weight, bias)
     columns = weight.view(parts, rows // parts, width).transpose(1, 2)
     y = torch.bmm(x.expand(parts, 1, width), columns).view(1, rows)
@@ -101,14 +112,14 @@ def linear_widened(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return y
 
 
-def _fastest(ways: Sequence[Product], x: Tensor, weight: Tensor) -> Product:
+def _fastest(ways: Sequence[Product], x: Tensor, weight: Tensor, trial_rows: int) -> Product:
     """The way that takes the least time; the first of equals.
 
     In each round every way multiplies with all parts of the matrix, so that none finds its part in a
     cache. Of each part the shortest time counts. Torch's threads spin for a while after a product, which
     would slow down the next way: each way multiplies once before its time is taken.
     """
-    parts = weight.split(_TRIAL_ROWS)
+    parts = weight.split(trial_rows)
     runs: list[list[list[float]]] = [[] for _ in ways]
     for _ in range(_ROUNDS):
         for way, times in zip(ways, runs, strict=True):

@@ -38,7 +38,7 @@ WORKING_SET = 256 * 10**6  # bytes of layers: more than the caches of a home's p
 # A token reads a few experts, scattered in memory. The more memory, the longer page lookups take: a layer
 # of Qwen3-30B-A3B in int4 (340 MB) takes 0.87 ms alone, 0.96 ms among 4, 0.98 to 1.07 ms among 24.
 SCATTERED_SET = 1000 * 10**6
-BUDGET_S = 0.25  # per figure, once one run of it is done
+BUDGET_S = 0.25  # seconds for each figure, beyond its first run
 _LOOKS = 2  # measurements of each; the best counts, since other programs may interrupt one
 _INPUTS = 8
 _LIKELY, _ABOVE = 8, 20.0  # so many tokens are likely, with logits higher by so much
@@ -133,7 +133,7 @@ def sample_layers(
         return weight_bytes(config, config.layer_tensors(layer), scheme)
 
     like = [layer for layer, other in enumerate(config.layer_kinds) if other == kind]
-    if (one := nbytes(like[0])) > memory:  # said before the computer begins to swap
+    if (one := nbytes(like[0])) > memory:  # refused before the computer starts to swap
         raise OutOfMemoryError(
             f"One layer of this model has {format_bytes(one)}, and this computer lends"
             f" {format_bytes(memory)}. It cannot take part with this model.",

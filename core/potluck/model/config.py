@@ -1,10 +1,10 @@
 """What a decoder is made of, read from its `config.json`.
 
-`ModelConfig.from_dict` takes the dictionary as it stands in the file, also from a peer: whatever is
-in it, the result is a config that holds together or a `ModelError` that names the field. Sizes are
-bounded here, so that nobody downstream multiplies two numbers of a stranger.
-Names of tensors are those of Hugging Face. `families.py` says what differs between families,
-`rope.py` and `layers.py` read what differs between layers.
+`ModelConfig.from_dict` takes the dictionary as it stands in the file, also from a peer: whatever it
+holds, the result is a consistent config, or a `ModelError` that names the field. Sizes are bounded here,
+so that nobody multiplies two unchecked numbers later.
+Names of tensors are those of Hugging Face. `families.py` says what differs between families, `rope.py`
+and `layers.py` read what differs between layers. `ModelConfig.layers` has what each layer is made of.
 """
 
 import math
@@ -46,10 +46,10 @@ LM_HEAD = "lm_head.weight"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """A decoder's shape. Every value is checked; the fields of one config agree with each other."""
+    """What a model is. Every value is checked, and the values agree with each other."""
 
     architecture: str
-    prefix: str  # of the names of all tensors, where the decoder is a part of a model
+    prefix: str  # of all names of tensors, if the decoder is part of a larger model
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -61,26 +61,28 @@ class ModelConfig:
     rms_norm_eps: float
     activation: Activation
     ropes: Ropes
-    sliding_windows: tuple[int | None, ...]  # of each layer: how many tokens it sees, None: all
+    sliding_windows: tuple[
+        int | None, ...
+    ]  # for each layer how many tokens a query sees; None: all
     experts: Experts | None
-    expert_layers: tuple[bool, ...]  # of each layer: whether it has experts in place of an MLP
+    expert_layers: tuple[bool, ...]  # for each layer whether it is a MoE
     tie_word_embeddings: bool
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
-    fused: bool  # whether files have queries, keys and values in one matrix, and gate and up
+    fused: bool  # files have queries, keys and values in one matrix, and gates and ups in one
     norms: LayerNorms[str]  # where a layer has norms, and what files call them
     unit_offset: bool  # norms multiply by 1 + weight
     qk_norm: QkNorm | None
-    attention_scale: float  # of queries times keys
+    attention_scale: float  # of the products of queries and keys
     attention_softcap: float | None
     logits_softcap: float | None
     embedding_multiplier: float
     residual_multiplier: float  # of what a layer adds
     logits_divisor: float
-    exceeds_f16: bool  # hidden states do, which bf16 holds
+    exceeds_f16: bool  # hidden states may exceed f16, though not bf16
     eos_token_ids: tuple[int, ...]
-    quantization: Quantization | None  # how files hold the matrices; None: as plain numbers
+    quantization: Quantization | None  # how files hold the matrices; None: plain numbers
     layers: tuple[LayerSpec, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -116,12 +118,12 @@ class ModelConfig:
 
     @property
     def head_name(self) -> str:
-        """The matrix of logits; a tied head reads the embedding's."""
+        """The name of the head's matrix; with tied embeddings it is the embedding's."""
         return self.prefix + (EMBEDDING if self.tie_word_embeddings else LM_HEAD)
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
-        """Of each layer, what its cost depends on."""
+        """For each layer its kind: layers of equal kinds cost the same."""
         stored = self.quantization
         return tuple(
             layer_kind(spec, frozenset() if stored is None else stored.finer_roles(layer))
@@ -132,25 +134,25 @@ class ModelConfig:
         return f"{self.prefix}model.layers.{layer}."
 
     def layer_tensors(self, layer: int) -> dict[str, Shape]:
-        """The tensors of one decoder layer: Hugging Face name and shape."""
+        """Names and shapes of all tensors of one layer."""
         prefix = self.layer_prefix(layer)
         return {prefix + name: shape for name, shape in self.layers[layer].tensors().items()}
 
     def is_router(self, name: str) -> bool:
-        """Whether a tensor is the matrix that chooses the experts of a layer."""
+        """Whether a tensor is the router of a MoE."""
         return self.experts is not None and name.endswith(
             f".{self.experts.facts.block}.gate.weight"
         )
 
     def is_of_expert(self, name: str) -> bool:
-        """Whether a tensor is a matrix of one of the experts of a layer."""
+        """Whether a tensor belongs to one expert of a MoE."""
         return self.experts is not None and f".{self.experts.facts.block}.experts." in name
 
     def embedding_tensors(self) -> dict[str, Shape]:
         return {self.embedding_name: (self.vocab_size, self.hidden_size)}
 
     def head_tensors(self) -> dict[str, Shape]:
-        """Final norm and `lm_head`."""
+        """Names and shapes of final norm and head."""
         return {
             self.final_norm_name: (self.hidden_size,),
             self.head_name: (self.vocab_size, self.hidden_size),
@@ -159,14 +161,14 @@ class ModelConfig:
     def stage_tensors(
         self, layers: Iterable[int], *, embedding: bool, head: bool
     ) -> dict[str, Shape]:
-        """All that a stage needs, each tensor once."""
+        """Names and shapes of all that a stage needs, each tensor once."""
         tensors = self.embedding_tensors() if embedding else {}
         for layer in layers:
             tensors |= self.layer_tensors(layer)
         return tensors | self.head_tensors() if head else tensors
 
     def kv_bytes_per_token(self, itemsize: int) -> int:
-        """Keys and values of one token in one layer."""
+        """Bytes of one token's keys and values in one layer, if each number has `itemsize` bytes."""
         return 2 * self.kv_size * itemsize
 
 
@@ -177,7 +179,7 @@ def _architecture(fields: Fields) -> str:
     for name in names:
         if name in FAMILIES:
             return name
-    # A peer's text may hold anything; what cannot be shown is spelt out.
+    # A peer's text may hold any characters; those that cannot be shown are escaped.
     name = names[0][:80].encode("ascii", "backslashreplace").decode()
     raise UnknownArchitectureError(
         f"The model is of the architecture {name}, which Potluck cannot run yet."
@@ -296,5 +298,5 @@ def _head_dim(fields: Fields, hidden: int, heads: int) -> int:
         raise invalid("hidden_size", hidden, f"must be a multiple of num_attention_heads = {heads}")
     head_dim = fields.integer("head_dim", 1, MAX_HEAD_DIM, hidden // heads)
     if head_dim % 2:
-        raise invalid("head_dim", head_dim, "must be even, since rotary embedding turns pairs")
+        raise invalid("head_dim", head_dim, "must be even, since rotary embedding rotates pairs")
     return head_dim

@@ -300,10 +300,10 @@ def _dense(config: "ModelConfig") -> DenseSpec:
 
 
 def read_windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, ...]:
-    """For each layer how many tokens it sees; None: all."""
+    """For each layer how many tokens a query sees; None: all."""
     switch = family.window_switch
     off = switch is not None and not fields.flag(switch, False)
-    # `"sliding_window": null` switches it off too; only a missing field takes the default.
+    # `"sliding_window": null` also means no window; only a missing field gets the default.
     if family.windows == "none" or off or "sliding_window" not in fields:
         return (None,) * layers
     window = fields.integer("sliding_window", 1, MAX_POSITION)
@@ -340,7 +340,7 @@ def _pattern(fields: Fields, family: Family, layers: int) -> list[bool]:
 
 
 def _repeated(fields: Fields, layers: int) -> list[bool]:
-    """Every n-th layer sees all; or, as letters, `L` a window and `G` all, and the last layer all."""
+    """A number n: each n-th layer sees all tokens. Letters: `L` is a window, `G` and the last layer see all."""
     name = "sliding_window_pattern"
     if not isinstance(fields.value(name), str):
         every = fields.integer(name, 1, MAX_LAYERS)
@@ -353,11 +353,11 @@ def _repeated(fields: Fields, layers: int) -> list[bool]:
 
 
 def read_experts(fields: Fields, family: Family) -> Experts | None:
-    """The model's mixture of experts, where its family has one."""
+    """The experts of the model's MoE layers; None: its family has none."""
     facts = family.experts
     if facts is None:
         return None
-    # What Qwen calls num_experts is written as num_local_experts by transformers 5.
+    # Transformers 5 writes num_local_experts for what Qwen calls num_experts.
     name = "num_experts" if "num_experts" in fields else "num_local_experts"
     count = fields.integer(name, 1, MAX_EXPERTS)
     normalise = facts.normalise
@@ -371,11 +371,11 @@ def read_experts(fields: Fields, family: Family) -> Experts | None:
 
 
 def read_expert_layers(fields: Fields, experts: Experts | None, layers: int) -> tuple[bool, ...]:
-    """Which layers have experts; the others have an ordinary MLP."""
+    """For each layer whether it is a MoE; the others have one MLP."""
     if experts is None:
         return (False,) * layers
     found = _expert_layers(fields, experts, layers)
-    # Every matrix becomes a name and a shape, more than once: a small file must not ask for a gigabyte.
+    # Each matrix takes memory for its name and shape: a small file must not make that a gigabyte.
     most = MAX_EXPERT_MATRICES // (experts.count * _EXPERT_MATRICES)
     if sum(found) > most:
         raise invalid(

@@ -21,14 +21,14 @@ Decoding = Literal["generated", "graphs", "layers"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What packed weights and single tokens go through on a device."""
+    """How a device computes packed weights and single tokens."""
 
     device: str  # as torch names it
     compute_capability: tuple[int, int] | None  # of a CUDA device
     dtype: torch.dtype  # of hidden states beside packed weights
     products: Products  # our kernels, torch's int4 product, or weights unpacked block by block
     decoding: Decoding  # generated functions, graphs, or layer by layer
-    notes: tuple[str, ...]  # what is slower or other than it could be, for people
+    notes: tuple[str, ...]  # what is slower than on other devices, for people
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")

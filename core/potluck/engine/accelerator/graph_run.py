@@ -100,7 +100,7 @@ class GraphRun(Run):
         captured = self._find(own, x, step)
         if captured is None:
             return self._plain(x, caches, step)
-        # The next token, or the same one again, to be measured. Else other tokens were there meanwhile.
+        # 0 or 1: the next token, or the same one again, as a bench does. Else other steps wrote there since.
         follows = 0 <= captured.next - step.position <= 1
         firsts = tuple(cache.first for cache in self._first_caches(own))
         if not (follows and captured.firsts == firsts):
@@ -113,7 +113,7 @@ class GraphRun(Run):
     def _find(self, caches: Sequence[LayerCache], x: Tensor, step: Step) -> _Captured | None:
         """The graph of these caches at this position, captured if there is none yet."""
         memory = [cache.both for cache in self._first_caches(caches)]
-        # Where a cache could not grow for lack of memory, its last layers are the shorter ones.
+        # After a growth that ran out of memory, the caches of the last layers are the shorter ones.
         lengths = {
             window: prefix_length(row, caches[self._ends[window][1]].rows)
             for window, row in self._rows(caches, step).items()

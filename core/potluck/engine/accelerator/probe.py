@@ -45,7 +45,7 @@ _TOKENS = (1, 40)
 _TRIAL = 2048  # rows and width of what is timed
 _TRIAL_TOKENS = 256
 _ROUNDS = 3
-_HEADS = (64, 80, 128)  # sizes that devices have kernels for, and one that they have not
+_HEADS = (64, 80, 128)  # two sizes that devices have kernels for, and 80, for which they have none
 _WINDOW = 20
 _CHUNKS = (9, 24, 1, 1)  # tokens
 _CAPACITY = 64
@@ -60,7 +60,7 @@ class Int4Product:
 
 
 def choose_linear(device: torch.device, dtype: torch.dtype) -> MakeLinear:
-    """How packed matrices of every form are made on this device: by what was tried there."""
+    """The way to make packed matrices on this device, chosen by trying."""
     found = find_int4_product(device, dtype)
     if found is None:
         logger.warning(
@@ -101,7 +101,7 @@ def find_int4_product(
         return Int4Product(form, many_by_operator=True)
     try:
         is_faster = _is_faster((by_blocks, by_operator), device, dtype)
-    except _FAULTS as fault:  # there is little memory, of which the operator needs less
+    except _FAULTS as fault:  # out of memory, of which the operator needs less
         logger.info("int4 products are not timed device=%s reason=%s", device, _said(fault))
         is_faster = False
     return Int4Product(form, many_by_operator=not is_faster)
