@@ -7,12 +7,12 @@ import pytest
 from fake_cluster import FakeComputer, devices, failing, run, until
 from model_folders import CONFIG
 
-from potluck.cluster.master.measurements import Measurements, shape_of, unmeasured_seats
+from potluck.cluster.master.measurements import Measurements, shape_of, unmeasured_devices
 from potluck.errors import EngineError, PeerLostError
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import weight_bytes
 from potluck.model.shapes import SHAPES
-from potluck.plan.cost import Seat
+from potluck.plan.cost import DeviceCost
 from potluck.wire.measuring_messages import Profiled
 from potluck.wire.messages import (
     DeviceInfo,
@@ -31,8 +31,8 @@ MIXED_CONFIG = {
 MIXED = ModelConfig.from_dict(MIXED_CONFIG)
 
 
-async def seats(measurements: Measurements, *computers: FakeComputer) -> list[Seat]:
-    return await measurements.seats(computers, CONFIG, SHAPE, "f32")
+async def measured(measurements: Measurements, *computers: FakeComputer) -> list[DeviceCost]:
+    return await measurements.device_costs(computers, CONFIG, SHAPE, "f32")
 
 
 def test_a_shape_counts_the_bytes_of_the_scheme() -> None:
@@ -86,7 +86,7 @@ def test_nodes_on_one_computer_measure_one_after_the_other(machine: str, togethe
         desk, laptop = FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
         desk.machine, laptop.machine = machine and "aa", machine
         desk.gates["profile"] = laptop.gates["profile"] = asyncio.Event()
-        measuring = asyncio.create_task(seats(Measurements(), desk, laptop))
+        measuring = asyncio.create_task(measured(Measurements(), desk, laptop))
         for _ in range(20):
             await asyncio.sleep(0)
 
@@ -105,14 +105,14 @@ def test_every_computer_is_measured_once_for_a_shape() -> None:
             FakeComputer("Laptop", 2, ms=3.0),
         )
 
-        first = await seats(measurements, desk, laptop)
-        again = await seats(measurements, desk, laptop)
+        first = await measured(measurements, desk, laptop)
+        again = await measured(measurements, desk, laptop)
 
-        assert [seat.name for seat in first] == ["Desk", "Laptop"]
-        assert [seat.decode_ms for seat in first] == [(1.0,), (3.0,)]
+        assert [device.name for device in first] == ["Desk", "Laptop"]
+        assert [device.decode_ms for device in first] == [(1.0,), (3.0,)]
         assert again == first
         assert laptop.calls == ["profile"]
-        await measurements.seats([desk], CONFIG, SHAPE, "bf16")
+        await measurements.device_costs([desk], CONFIG, SHAPE, "bf16")
         assert desk.calls == ["profile", "profile"]
 
     run(main())
@@ -121,15 +121,15 @@ def test_every_computer_is_measured_once_for_a_shape() -> None:
 def test_a_cache_of_8_bits_is_measured_by_itself() -> None:
     async def main() -> None:
         measurements, desk = Measurements(), FakeComputer("Desk", 1)
-        await seats(measurements, desk)
+        await measured(measurements, desk)
         for _ in range(2):
-            (seat,) = await measurements.seats([desk], CONFIG, SHAPE, "f32", cache="int8")
-            assert seat.decode_ms == (1.0,)
+            (device,) = await measurements.device_costs([desk], CONFIG, SHAPE, "f32", cache="int8")
+            assert device.decode_ms == (1.0,)
         assert desk.caches == ["full", "int8"]
         measurements.observe(desk.node_id, desk.devices[0].id, SHAPE, "f32", 3.0, cache="int8")
-        (slower,) = await measurements.seats([desk], CONFIG, SHAPE, "f32", cache="int8")
+        (slower,) = await measurements.device_costs([desk], CONFIG, SHAPE, "f32", cache="int8")
         assert slower.decode_ms == (2.0,)
-        assert [seat.decode_ms for seat in await seats(measurements, desk)] == [(1.0,)]
+        assert [device.decode_ms for device in await measured(measurements, desk)] == [(1.0,)]
 
     run(main())
 
@@ -138,10 +138,10 @@ def test_seats_that_were_not_measured_know_what_is_lent() -> None:
     desk, laptop = FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
     laptop.devices = (*devices("cuda", "cpu", memory=1000), *devices("cuda"))
 
-    found = unmeasured_seats([desk, laptop], MIXED, "f32", working=10)
+    found = unmeasured_devices([desk, laptop], MIXED, "f32", working=10)
 
     assert found is not None
-    assert [(seat.name, seat.device) for seat in found] == [
+    assert [(device.name, device.device) for device in found] == [
         ("Desk", "cpu"),
         ("Laptop", "cuda:0"),
         ("Laptop", "cpu"),
@@ -149,7 +149,7 @@ def test_seats_that_were_not_measured_know_what_is_lent() -> None:
     assert found[2].memory == 1000 - 10
     assert found[0].decode_ms == (0.0, 0.0)
     laptop.devices = ()
-    assert unmeasured_seats([desk, laptop], MIXED, "f32") is None
+    assert unmeasured_devices([desk, laptop], MIXED, "f32") is None
 
 
 def test_every_kind_of_layer_has_its_own_times() -> None:
@@ -158,14 +158,14 @@ def test_every_kind_of_layer_has_its_own_times() -> None:
         desk.kinds = 2
 
         for _ in range(2):
-            (seat,) = await measurements.seats([desk], MIXED_CONFIG, MIXED, "f32")
-            assert seat.decode_ms == (1.0, 1.0)
-            assert seat.prefill_ms == (2.0, 2.0)
+            (device,) = await measurements.device_costs([desk], MIXED_CONFIG, MIXED, "f32")
+            assert device.decode_ms == (1.0, 1.0)
+            assert device.prefill_ms == (2.0, 2.0)
         assert desk.calls == ["profile"]
         measurements.observe(desk.node_id, desk.devices[0].id, MIXED, "f32", 3.0)
-        (seat,) = await measurements.seats([desk], MIXED_CONFIG, MIXED, "f32")
-        assert seat.decode_ms == (2.0, 2.0)
-        assert seat.head_ms == 2.0
+        (device,) = await measurements.device_costs([desk], MIXED_CONFIG, MIXED, "f32")
+        assert device.decode_ms == (2.0, 2.0)
+        assert device.head_ms == 2.0
 
     run(main())
 
@@ -177,7 +177,7 @@ def test_other_experts_are_measured_anew() -> None:
 
         for experts in (8, 16):
             raw = {**MIXED_CONFIG, "num_experts": experts}
-            await measurements.seats([desk], raw, ModelConfig.from_dict(raw), "f32")
+            await measurements.device_costs([desk], raw, ModelConfig.from_dict(raw), "f32")
         assert desk.calls == ["profile"] * 2
 
     run(main())
@@ -192,9 +192,9 @@ def test_a_computer_that_measured_other_layers_is_left_out() -> None:
         )
         laptop.kinds = 3
 
-        assert [seat.name for seat in await seats(measurements, desk, laptop)] == ["Desk"]
+        assert [device.name for device in await measured(measurements, desk, laptop)] == ["Desk"]
         with pytest.raises(EngineError, match="Laptop measured other layers"):
-            await seats(measurements, laptop)
+            await measured(measurements, laptop)
 
     run(main())
 
@@ -202,10 +202,10 @@ def test_a_computer_that_measured_other_layers_is_left_out() -> None:
 def test_memory_is_what_is_free_now_and_not_when_it_was_measured() -> None:
     async def main() -> None:
         measurements, desk = Measurements(), FakeComputer("Desk", 1, memory=1000)
-        await seats(measurements, desk)
+        await measured(measurements, desk)
         desk.devices = (DeviceInfo(kind="cpu", name="Desk", memory_total=2000, memory_free=10),)
 
-        assert [seat.memory for seat in await seats(measurements, desk)] == [10]
+        assert [device.memory for device in await measured(measurements, desk)] == [10]
 
     run(main())
 
@@ -219,8 +219,8 @@ def test_a_computer_that_leaves_while_it_is_measured_is_left_out() -> None:
         )
         laptop.errors["profile"] = failing(PeerLostError("gone"))
 
-        assert [seat.name for seat in await seats(measurements, desk, laptop)] == ["Desk"]
-        assert len(await seats(measurements, desk, laptop)) == 2
+        assert [device.name for device in await measured(measurements, desk, laptop)] == ["Desk"]
+        assert len(await measured(measurements, desk, laptop)) == 2
 
     run(main())
 
@@ -231,7 +231,7 @@ def test_without_this_computer_there_is_no_survey() -> None:
         desk.errors["profile"] = failing(EngineError("no engine"))
 
         with pytest.raises(EngineError, match="no engine"):
-            await seats(measurements, desk)
+            await measured(measurements, desk)
 
     run(main())
 
@@ -249,18 +249,18 @@ def test_every_device_is_a_seat_measured_one_after_the_other_and_once() -> None:
         desk.devices = devices("cuda", "cuda", "cpu")
         desk.gates["profile"] = asyncio.Event()
 
-        asking = asyncio.create_task(seats(measurements, desk, laptop))
+        asking = asyncio.create_task(measured(measurements, desk, laptop))
         await until(lambda: desk.measured and laptop.measured)
         assert desk.measured == [desk.devices[0].id]  # the laptop's does not wait for it
         desk.gates["profile"].set()
 
         found = await asking
-        assert [(seat.name, seat.device) for seat in found] == [
+        assert [(device.name, device.device) for device in found] == [
             ("Desk", "cuda:0"), ("Desk", "cuda:1"), ("Desk", "cpu"), ("Laptop", "cpu"),
         ]  # fmt: skip
-        assert len({seat.node for seat in found}) == 2
+        assert len({device.node for device in found}) == 2
         assert desk.measured == [device.id for device in desk.devices]
-        assert await seats(measurements, desk, laptop) == found
+        assert await measured(measurements, desk, laptop) == found
         assert len(desk.measured) == 3
 
     run(main())
@@ -273,8 +273,8 @@ def test_the_parts_of_a_cpu_are_numbered_and_have_memory_of_their_own() -> None:
             DeviceInfo(kind="cpu", memory_total=9, memory_free=5),
             DeviceInfo(kind="cpu", index=1, memory_total=9, memory_free=3),
         )
-        found = await seats(measurements, desk)
-        assert [(seat.device, seat.memory) for seat in found] == [("cpu:0", 5), ("cpu:1", 3)]
+        found = await measured(measurements, desk)
+        assert [(device.device, device.memory) for device in found] == [("cpu:0", 5), ("cpu:1", 3)]
 
     run(main())
 
@@ -285,13 +285,13 @@ def test_a_device_that_cannot_be_measured_is_left_out_and_named() -> None:
         desk.devices = devices("cuda", "cpu")
         desk.errors["profile"] = failing(EngineError("No driver."))
 
-        found = await measurements.seats([desk], CONFIG, SHAPE, "f32", left_out=notes.append)
+        found = await measurements.device_costs([desk], CONFIG, SHAPE, "f32", left_out=notes.append)
 
-        assert [seat.device for seat in found] == ["cpu"]
+        assert [device.device for device in found] == ["cpu"]
         assert notes == ["Desk/cuda:0 is left out: No driver."]
         desk.errors["profile"] = failing(EngineError("No driver."), 2)
         with pytest.raises(EngineError, match="No driver"):
-            await measurements.seats([desk], CONFIG, SHAPE, "bf16", left_out=notes.append)
+            await measurements.device_costs([desk], CONFIG, SHAPE, "bf16", left_out=notes.append)
 
     run(main())
 
@@ -307,8 +307,10 @@ def test_a_computer_that_lists_or_measures_a_device_twice_has_it_once() -> None:
         first, second = devices("cuda", "cuda")
         odd.devices = (first, first, second)
         notes: list[str] = []
-        found = await Measurements().seats([desk, odd], CONFIG, SHAPE, "f32", left_out=notes.append)
-        assert [(seat.name, seat.device) for seat in found[1:]] == [("Odd", "cuda:0")]
+        found = await Measurements().device_costs(
+            [desk, odd], CONFIG, SHAPE, "f32", left_out=notes.append
+        )
+        assert [(device.name, device.device) for device in found[1:]] == [("Odd", "cuda:0")]
         assert len(notes) == 1
         assert "Odd/cuda:1" in notes[0]
 
@@ -325,7 +327,7 @@ def test_of_a_computer_that_is_gone_no_second_device_is_asked() -> None:
         laptop.devices = devices("cuda", "cpu")
         laptop.errors["profile"] = failing(PeerLostError("gone"))
 
-        assert [seat.name for seat in await seats(measurements, desk, laptop)] == ["Desk"]
+        assert [device.name for device in await measured(measurements, desk, laptop)] == ["Desk"]
         assert len(laptop.measured) == 1
 
     run(main())
@@ -336,14 +338,14 @@ def test_an_engine_that_is_just_starting_is_asked_for_its_best_device_and_then_t
         measurements, desk, there = Measurements(), FakeComputer("Desk", 1), devices("cuda", "cpu")
         desk.devices = ()
         desk.gates["profile"] = asyncio.Event()
-        asking = asyncio.create_task(seats(measurements, desk))
+        asking = asyncio.create_task(measured(measurements, desk))
         await until(lambda: desk.measured)
         desk.devices = there
         desk.gates["profile"].set()
 
-        assert [seat.device for seat in await asking] == ["cuda:0", "cpu"]
+        assert [device.device for device in await asking] == ["cuda:0", "cpu"]
         assert desk.measured == [None, there[1].id]
-        await seats(measurements, desk)
+        await measured(measurements, desk)
         assert len(desk.measured) == 2
 
     run(main())
@@ -353,8 +355,11 @@ def test_only_the_device_that_was_slower_is_thought_slower() -> None:
     async def main() -> None:
         measurements, desk = Measurements(), FakeComputer("Desk", 1)
         desk.devices = devices("cuda", "cpu")
-        await seats(measurements, desk)
+        await measured(measurements, desk)
         measurements.observe(desk.node_id, desk.devices[1].id, SHAPE, "f32", 3.0)
-        assert [seat.decode_ms for seat in await seats(measurements, desk)] == [(1.0,), (2.0,)]
+        assert [device.decode_ms for device in await measured(measurements, desk)] == [
+            (1.0,),
+            (2.0,),
+        ]
 
     run(main())

@@ -22,7 +22,7 @@ from potluck.model.config import ModelConfig
 from potluck.model.footprint import usable_memory
 from potluck.model.layers import LayerKind
 from potluck.model.schemes import Cache, Scheme, activation_item, cache_bytes, weight_bytes
-from potluck.plan.cost import LinkCost, ModelShape, Seat
+from potluck.plan.cost import DeviceCost, LinkCost, ModelShape
 from potluck.wire.measuring_messages import Profiled
 from potluck.wire.messages import (
     DeviceId,
@@ -105,7 +105,7 @@ class Measurements:
         self._failed: dict[tuple[NodeId, NodeId], float] = {}  # when
         self._measuring = asyncio.Lock()
 
-    async def seats(
+    async def device_costs(
         self,
         computers: Sequence[Computer],
         raw_config: Mapping[str, object],
@@ -115,8 +115,8 @@ class Measurements:
         cache: Cache = "full",
         working: int = 0,
         left_out: Callable[[str], None] = lambda note: None,
-    ) -> list[Seat]:
-        """A seat for each device that could be measured; computers and devices in the order given.
+    ) -> list[DeviceCost]:
+        """A device for each device that could be measured; computers and devices in the order given.
 
         Computers measure at the same time, the devices of one of them one after the other, and so do
         several nodes on one computer (containers, other users): two at once would slow each other down.
@@ -140,17 +140,17 @@ class Measurements:
                 return await self._measure_devices(computer, raw_config, config, scheme, cache)
 
         everyone = await asyncio.gather(*map(measure, computers))
-        seats: list[Seat] = []
+        devices: list[DeviceCost] = []
         for computer, results in zip(computers, everyone, strict=True):
             profiles = [result for result in results if isinstance(result, Profiled)]
             problems = [result for result in results if isinstance(result, _Problem)]
             if computer is computers[0] and not profiles:
                 raise problems[0].error
-            seats += [_seat(computer, profile, scheme, working) for profile in profiles]
+            devices += [_device_cost(computer, profile, scheme, working) for profile in profiles]
             for problem in problems:
                 logger.warning("no profile of %s: %s", problem.place, problem.error)
                 left_out(f"{problem.place} is left out: {problem.error.message}")
-        return seats
+        return devices
 
     async def _measure_devices(
         self,
@@ -308,9 +308,9 @@ def _shape_key(config: ModelConfig) -> _ShapeKey:
     )
 
 
-def unmeasured_seats(
+def unmeasured_devices(
     computers: Sequence[Computer], config: ModelConfig, scheme: Scheme, *, working: int = 0
-) -> list[Seat] | None:
+) -> list[DeviceCost] | None:
     """Seats that know what each device lends, and not how fast it is: enough to see what would fit.
 
     None: a computer has not looked at its devices yet.
@@ -323,13 +323,13 @@ def unmeasured_seats(
         for computer in computers
         for device in {device.id: device for device in computer.devices}.values()
     ]
-    return [_seat(computer, profile, scheme, working) for computer, profile in profiles]
+    return [_device_cost(computer, profile, scheme, working) for computer, profile in profiles]
 
 
-def _seat(computer: Computer, profile: Profiled, scheme: Scheme, working: int) -> Seat:
+def _device_cost(computer: Computer, profile: Profiled, scheme: Scheme, working: int) -> DeviceCost:
     device = profile.device
     now = next((d for d in computer.devices if d.id == device.id), device)
-    return Seat(
+    return DeviceCost(
         node=computer.node_id,
         name=computer.name,
         device=device_label(device, computer.devices),
