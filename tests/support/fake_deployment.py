@@ -7,9 +7,10 @@ from packing_engine import Workplace
 
 from potluck.cluster.device_names import device_label
 from potluck.cluster.master.deployment import Deployment, Planned
-from potluck.cluster.master.measurements import Measurements, shape_of
+from potluck.cluster.master.measurements import Measurements
 from potluck.model.schemes import Scheme
 from potluck.plan.placement import make_plan
+from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel
 
 

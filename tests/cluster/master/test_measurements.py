@@ -7,11 +7,11 @@ import pytest
 from fake_cluster import FakeComputer, devices, failing, run, until
 from model_folders import CONFIG
 
-from potluck.cluster.master.measurements import Measurements, shape_of, unmeasured_devices
+from potluck.cluster.master.measurements import Measurements, unmeasured_devices
 from potluck.errors import EngineError, PeerLostError
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import weight_bytes
-from potluck.model.shapes import SHAPES
+from potluck.model.schemes import Cache
+from potluck.plan.correction import MAX_AGE_S
 from potluck.plan.cost import DeviceCost
 from potluck.wire.measuring_messages import Profiled
 from potluck.wire.messages import (
@@ -29,55 +29,32 @@ MIXED_CONFIG = {
     "moe_intermediate_size": 64,
 }
 MIXED = ModelConfig.from_dict(MIXED_CONFIG)
+PROFILED_MS = SHAPE.num_layers * 1.0 + 1.0  # of a token on a fake computer: its layers and the head
 
 
 async def measured(measurements: Measurements, *computers: FakeComputer) -> list[DeviceCost]:
     return await measurements.device_costs(computers, CONFIG, SHAPE, "f32")
 
 
-def test_a_shape_counts_the_bytes_of_the_scheme() -> None:
-    full, half = shape_of(SHAPE, "f32", context=64), shape_of(SHAPE, "bf16", context=64)
-
-    shapes = SHAPE.layer_tensors(0).values()
-    layer = sum(math.prod(shape) for shape in shapes)
-    norms = sum(math.prod(shape) for shape in shapes if len(shape) == 1)  # stay f32
-    assert full.layers == (0,) * SHAPE.num_layers
-    assert full.layer_bytes == (4 * layer,)
-    assert half.layer_bytes == (2 * (layer + norms),)
-    assert full.hidden_bytes == 4 * SHAPE.hidden_size
-    assert full.context == 64
-    assert not full.tied
-
-
-def test_layers_of_another_size_are_another_kind() -> None:
-    shape = shape_of(MIXED, "f32", context=64)
-
-    assert shape.layers == (0, 1, 0, 1)
-    assert shape.layer_bytes == tuple(
-        weight_bytes(MIXED, MIXED.layer_tensors(layer), "f32") for layer in (0, 1)
+def observe(
+    measurements: Measurements,
+    computer: FakeComputer,
+    measured_ms: float,
+    *,
+    device: int = 0,
+    cache: Cache = "full",
+) -> None:
+    """An answer in which a device had all layers and the head."""
+    measurements.observe(
+        computer.node_id,
+        computer.devices[device].id,
+        SHAPE,
+        "f32",
+        measured_ms,
+        layers=range(SHAPE.num_layers),
+        head=True,
+        cache=cache,
     )
-    assert shape.layer_bytes[1] > shape.layer_bytes[0]
-
-
-def test_a_token_reads_few_experts_and_many_tokens_all() -> None:
-    config = ModelConfig.from_dict(SHAPES["qwen3-30b-a3b"])
-    tensors = config.layer_tensors(0)
-    whole = weight_bytes(config, tensors, "int4")
-    one_expert = {name: shape for name, shape in tensors.items() if ".experts.7." in name}
-    one_token = whole - 120 * weight_bytes(config, one_expert, "int4")
-
-    shape = shape_of(config, "int4", context=64)
-
-    assert shape.reading(1) == pytest.approx(1)
-    assert shape.reading(10_000) == pytest.approx(whole / one_token)
-    assert 1 < shape.reading(2) < 2
-    dense = shape_of(ModelConfig.from_dict(CONFIG), "int4", context=64)
-    assert dense.reading(1) == dense.reading(512) == 1
-
-
-def test_a_tied_head_is_known_as_one() -> None:
-    config = ModelConfig.from_dict({**CONFIG, "tie_word_embeddings": True})
-    assert shape_of(config, "f32", context=64).tied
 
 
 @pytest.mark.parametrize(("machine", "together"), [("aa", 1), ("bb", 2), ("", 2)])
@@ -126,7 +103,7 @@ def test_a_cache_of_8_bits_is_measured_by_itself() -> None:
             (device,) = await measurements.device_costs([desk], CONFIG, SHAPE, "f32", cache="int8")
             assert device.decode_ms == (1.0,)
         assert desk.caches == ["full", "int8"]
-        measurements.observe(desk.node_id, desk.devices[0].id, SHAPE, "f32", 3.0, cache="int8")
+        observe(measurements, desk, 3 * PROFILED_MS, cache="int8")
         (slower,) = await measurements.device_costs([desk], CONFIG, SHAPE, "f32", cache="int8")
         assert slower.decode_ms == (2.0,)
         assert [device.decode_ms for device in await measured(measurements, desk)] == [(1.0,)]
@@ -162,7 +139,10 @@ def test_every_kind_of_layer_has_its_own_times() -> None:
             assert device.decode_ms == (1.0, 1.0)
             assert device.prefill_ms == (2.0, 2.0)
         assert desk.calls == ["profile"]
-        measurements.observe(desk.node_id, desk.devices[0].id, MIXED, "f32", 3.0)
+        layers = range(MIXED.num_layers)
+        measurements.observe(
+            desk.node_id, desk.devices[0].id, MIXED, "f32", 15.0, layers=layers, head=True
+        )
         (device,) = await measurements.device_costs([desk], MIXED_CONFIG, MIXED, "f32")
         assert device.decode_ms == (2.0, 2.0)
         assert device.head_ms == 2.0
@@ -356,10 +336,73 @@ def test_only_the_device_that_was_slower_is_thought_slower() -> None:
         measurements, desk = Measurements(), FakeComputer("Desk", 1)
         desk.devices = devices("cuda", "cpu")
         await measured(measurements, desk)
-        measurements.observe(desk.node_id, desk.devices[1].id, SHAPE, "f32", 3.0)
+        observe(measurements, desk, 3 * PROFILED_MS, device=1)
         assert [device.decode_ms for device in await measured(measurements, desk)] == [
             (1.0,),
             (2.0,),
         ]
+
+    run(main())
+
+
+# --- what answers teach
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.8, 1.0, 1.7, 4.0])
+def test_measurements_converge_to_what_answers_take_and_never_run_away(ratio: float) -> None:
+    async def main() -> None:
+        measurements, desk = Measurements(), FakeComputer("Desk", 1)
+        (first,) = await measured(measurements, desk)
+        for _ in range(40):  # rounds of four chats, with a plan after each round
+            for _ in range(4):
+                observe(measurements, desk, ratio * PROFILED_MS)
+            (cost,) = await measured(measurements, desk)
+            assert cost.decode_ms == pytest.approx((ratio * first.decode_ms[0],))
+            assert cost.head_ms == pytest.approx(ratio * first.head_ms)
+            assert cost.prefill_ms == first.prefill_ms
+        assert desk.calls == ["profile"]
+
+    run(main())
+
+
+def test_a_part_of_the_layers_teaches_as_much_as_all_of_them() -> None:
+    async def main() -> None:
+        measurements, desk = Measurements(), FakeComputer("Desk", 1)
+        await measured(measurements, desk)
+        for layers, head, ms in ((range(2), False, 4.0), (range(1, 2), True, 4.0)):
+            measurements.observe(
+                desk.node_id, desk.devices[0].id, SHAPE, "f32", ms, layers=layers, head=head
+            )
+
+        assert [cost.decode_ms for cost in await measured(measurements, desk)] == [(2.0,)]
+
+    run(main())
+
+
+def test_what_was_learnt_is_forgotten_with_time_and_with_the_profile() -> None:
+    async def main() -> None:
+        now = 0.0
+        measurements, desk = Measurements(clock=lambda: now), FakeComputer("Desk", 1)
+        for forget in ("time", "profile"):
+            await measured(measurements, desk)
+            observe(measurements, desk, 3 * PROFILED_MS)
+            assert [cost.decode_ms for cost in await measured(measurements, desk)] == [(2.0,)]
+            if forget == "time":
+                now += MAX_AGE_S
+            else:
+                measurements.forget_profiles(desk.node_id)
+            assert [cost.decode_ms for cost in await measured(measurements, desk)] == [(1.0,)]
+
+    run(main())
+
+
+@pytest.mark.parametrize("measured_ms", [math.nan, math.inf])
+def test_a_time_that_cannot_be_teaches_nothing(measured_ms: float) -> None:
+    async def main() -> None:
+        measurements, desk = Measurements(), FakeComputer("Desk", 1)
+        await measured(measurements, desk)
+        observe(measurements, desk, measured_ms)
+
+        assert [cost.decode_ms for cost in await measured(measurements, desk)] == [(1.0,)]
 
     run(main())

@@ -11,7 +11,7 @@ from potluck.api.schema import PlanRequest
 from potluck.cluster.computer import Computer
 from potluck.cluster.device_names import computer_of
 from potluck.cluster.master.deployment import Planned
-from potluck.cluster.master.measurements import Measurements, shape_of, unmeasured_devices
+from potluck.cluster.master.measurements import Measurements, unmeasured_devices
 from potluck.errors import (
     InvalidLayersError,
     NotEnoughMemoryError,
@@ -25,6 +25,7 @@ from potluck.model.schemes import AskedScheme, Cache, Scheme, schemes_to_try, we
 from potluck.plan.byhand import check_sum
 from potluck.plan.cost import DeviceCost, ModelShape
 from potluck.plan.placement import computer_names, lacking_memory, make_plan
+from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel
 
 logger = logging.getLogger(__name__)
