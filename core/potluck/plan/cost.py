@@ -5,7 +5,7 @@ how long a message takes from one computer to another. Times are milliseconds, s
 bytes. Nothing here measures anything.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import TypeAlias
@@ -24,7 +24,7 @@ class ModelShape:
     """The sizes of one model in one scheme, for one length of context.
 
     Layers of one kind have the same size and cost the same. Kinds are numbers, the same ones in
-    every `Seat`; most models have one.
+    every `DeviceCost`; most models have one.
     """
 
     layers: tuple[int, ...]  # the kind of each
@@ -78,7 +78,7 @@ class ModelShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class DeviceCost:
     """One device of one computer: what it lends, and what it measured on the real layer shapes."""
 
     node: NodeId
@@ -127,7 +127,13 @@ def hop_between(links: Links, source: NodeId, target: NodeId) -> Hop:
     )
 
 
-def check_measurements(shape: ModelShape, seats: tuple[Seat, ...], links: Links) -> None:
+def has_equal_layers(shape: ModelShape, devices: Sequence[DeviceCost]) -> bool:
+    """Whether all layers take the same memory, and on each device the same time."""
+    figures = [shape.layer_memory, *(device.decode_ms for device in devices)]
+    return all(len({of_kind[kind] for kind in shape.layers}) == 1 for of_kind in figures)
+
+
+def check_measurements(shape: ModelShape, devices: tuple[DeviceCost, ...], links: Links) -> None:
     """Refuse figures that no measurement gives: they come from other computers.
 
     Raises:
@@ -139,14 +145,14 @@ def check_measurements(shape: ModelShape, seats: tuple[Seat, ...], links: Links)
         or shape.ends_memory(first=True, last=True) < 0
     ):
         raise UsageError("The model has no layers, so there is nothing to share out.")
-    for seat in seats:
-        times = (*seat.decode_ms, *seat.prefill_ms, seat.head_ms)
-        every_kind = len(seat.decode_ms) == len(seat.prefill_ms) == len(shape.layer_bytes)
-        sane = seat.memory >= 0 and all(isfinite(ms) and ms >= 0 for ms in times)
+    for device in devices:
+        times = (*device.decode_ms, *device.prefill_ms, device.head_ms)
+        every_kind = len(device.decode_ms) == len(device.prefill_ms) == len(shape.layer_bytes)
+        sane = device.memory >= 0 and all(isfinite(ms) and ms >= 0 for ms in times)
         if not (every_kind and sane):
             raise UsageError(
-                f"{seat.name} reports a speed or a memory that cannot be. Measure it again.",
-                computer=seat.name,
+                f"{device.name} reports a speed or a memory that cannot be. Measure it again.",
+                computer=device.name,
             )
     for (source, target), link in links.items():
         finite = isfinite(link.rtt_ms) and isfinite(link.bytes_per_s)

@@ -47,7 +47,7 @@ def time_to_first_token_ms(
         plan: its stages.
         prompt_tokens: those that no cache holds yet.
         chunk_tokens: that are sent at once.
-        measured_tokens: of the chunk that `Seat.prefill_ms` was measured with.
+        measured_tokens: of the chunk that `DeviceCost.prefill_ms` was measured with.
     """
     free_at = [0.0] * (2 * len(plan.stages))  # every stage, and the link before it
     arrival = 0.0

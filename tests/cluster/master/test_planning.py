@@ -9,7 +9,6 @@ from fake_cluster import devices, failing, run, until
 from fake_home import SPLIT, Home, small
 
 from potluck.api.schema import PlanRequest
-from potluck.cluster.master.measurements import shape_of
 from potluck.cluster.master.planning import schemes_of
 from potluck.cluster.views import plan_view
 from potluck.errors import EngineError, InvalidLayersError, NotEnoughMemoryError, UsageError
@@ -17,6 +16,7 @@ from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits
 from potluck.model.quantized import Quantization
 from potluck.model.shapes import SHAPES
+from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel, random_model
 
 BOTH = PlanRequest(workers=1, context=64)

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias, TypeVar
 from potluck.cluster.computer import Computer, Neighbours
 from potluck.cluster.device_names import device_of
 from potluck.cluster.driver.pipeline import ActivationLink, Pipeline, Room
-from potluck.cluster.master.measurements import PROFILE_TOKENS, shape_of
+from potluck.cluster.master.measurements import PROFILE_TOKENS
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.stage_deployment import StageDeployment, StageProgress
 from potluck.cluster.master.stage_tensors import StageTensors
@@ -25,6 +25,7 @@ from potluck.model.schemes import Cache, Scheme
 from potluck.net.reactor import ReactorThread
 from potluck.plan.placement import Plan, Stage
 from potluck.plan.prefill import best_chunk
+from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Address, Assign, DeviceId, Hop
 

@@ -331,7 +331,9 @@ class Master:
                 device_of(stage.device),
                 planned.model.config,
                 planned.scheme,
-                measured.compute_ms / stage.predicted_ms if stage.predicted_ms else 1.0,
+                measured.compute_ms,
+                layers=stage.layers,
+                head=stage.head,
                 cache=planned.cache,
             )
 

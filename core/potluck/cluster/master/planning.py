@@ -11,7 +11,7 @@ from potluck.api.schema import PlanRequest
 from potluck.cluster.computer import Computer
 from potluck.cluster.device_names import computer_of
 from potluck.cluster.master.deployment import Planned
-from potluck.cluster.master.measurements import Measurements, shape_of, unmeasured_seats
+from potluck.cluster.master.measurements import Measurements, unmeasured_devices
 from potluck.errors import (
     InvalidLayersError,
     NotEnoughMemoryError,
@@ -23,8 +23,9 @@ from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits, nearest_schemes
 from potluck.model.schemes import AskedScheme, Cache, Scheme, schemes_to_try, weight_bytes
 from potluck.plan.byhand import check_sum
-from potluck.plan.cost import ModelShape, Seat
+from potluck.plan.cost import DeviceCost, ModelShape
 from potluck.plan.placement import computer_names, lacking_memory, make_plan
+from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ class Planner:
         workers = list(self._computers.available())
         computers = [self._computers.local, *workers]
         notes = [note] if note else []
-        seats = await self.measurements.seats(
+        devices = await self.measurements.device_costs(
             computers,
             model.manifest.config,
             model.config,
@@ -97,7 +98,7 @@ class Planner:
         links = await self.measurements.links(self._computers.local, workers)
         plan = make_plan(
             _shape(scheme, request, model),
-            _counted(seats, scheme, request, model),
+            _counted(devices, scheme, request, model),
             links,
             layers=request.layers,
             min_workers=request.workers,
@@ -109,7 +110,7 @@ class Planner:
             note="\n".join(notes),
             context=context_of(request, model),
             plan=plan,
-            names=computer_names(seats),
+            names=computer_names(devices),
         )
 
     def _check_room(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> None:
@@ -131,16 +132,16 @@ class Planner:
 
     def _lacking(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> int:
         """Bytes that are missing for the model; 0: none, as far as is known."""
-        seats = unmeasured_seats(
+        devices = unmeasured_devices(
             (self._computers.local, *self._computers.available()),
             model.config,
             scheme,
             working=working_bytes(model.config, context_of(request, model)),
         )
-        if seats is None:
+        if devices is None:
             return 0
         shape = _shape(scheme, request, model)
-        return lacking_memory(shape, _counted(seats, scheme, request, model))
+        return lacking_memory(shape, _counted(devices, scheme, request, model))
 
     async def wait(self, request: PlanRequest, model: LocalModel, *, settle: bool) -> None:
         """Wait for the workers that were asked for.
@@ -215,9 +216,9 @@ def _shape(
 
 
 def _counted(
-    seats: Sequence[Seat], scheme: Scheme, request: PlanRequest, model: LocalModel
-) -> list[Seat]:
-    """The seats with so much memory as the layers of the shape may take there.
+    devices: Sequence[DeviceCost], scheme: Scheme, request: PlanRequest, model: LocalModel
+) -> list[DeviceCost]:
+    """The devices with so much memory as the layers of the shape may take there.
 
     A GPU keeps 16 bits where a CPU may keep 8: with larger caches it has room for fewer layers.
     """
@@ -225,8 +226,10 @@ def _counted(
     kept = _shape(scheme, request, model, "full").layer_memory
     share = min(1.0, *(here / there for here, there in zip(counted, kept, strict=True)))
     return [
-        seat if seat.device.startswith("cpu") else replace(seat, memory=int(share * seat.memory))
-        for seat in seats
+        device
+        if device.device.startswith("cpu")
+        else replace(device, memory=int(share * device.memory))
+        for device in devices
     ]
 
 
