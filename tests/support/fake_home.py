@@ -10,6 +10,7 @@ from model_folders import CONFIG
 from potluck.api.schema import PlanRequest
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.packing import Packing
+from potluck.cluster.master.planning import DEADLINES, PlanningDeadlines
 from potluck.errors import PeerLostError
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import working_bytes
@@ -22,7 +23,12 @@ SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 2)), context=64)
 class Home:
     """A master with a desk and a laptop."""
 
-    def __init__(self, model: LocalModel, packing: Packing | None = None) -> None:
+    def __init__(
+        self,
+        model: LocalModel,
+        packing: Packing | None = None,
+        deadlines: PlanningDeadlines = DEADLINES,
+    ) -> None:
         self.model = model
         self.desk, self.laptop = FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
         self.desk.stores_weights = True
@@ -37,6 +43,7 @@ class Home:
             changed=self._changed,
             packing=packing,
             shapes={"tiny": {**CONFIG, "num_hidden_layers": 4}},
+            deadlines=deadlines,
         )
         self.states: list[tuple[str | None, str]] = []
 

@@ -25,6 +25,7 @@ from potluck.cluster.device_names import describe
 from potluck.cluster.machine import machine_id
 from potluck.cluster.master.master import DEPLOYING, Master
 from potluck.cluster.master.packing import Packing
+from potluck.cluster.master.planning import DEADLINES, PlanningDeadlines
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Membership, MembershipEvents
 from potluck.cluster.membership.pairing import Pairings
@@ -65,7 +66,7 @@ _LOG_BYTES = 2_000_000
 class Node:
     """Starts the parts in order, connects them, and takes them down again."""
 
-    def __init__(self, folders: Folders) -> None:
+    def __init__(self, folders: Folders, *, deadlines: PlanningDeadlines = DEADLINES) -> None:
         self._folders = folders
         folders.config.mkdir(parents=True, exist_ok=True)
         settings = load_settings(folders.settings_file)
@@ -165,6 +166,7 @@ class Node:
             resolve=self._resolve_model,
             changed=self.activity.touch,
             packing=self.packing,
+            deadlines=deadlines,
         )
         self.backend = NodeBackend(
             Parts(

@@ -60,7 +60,7 @@ class ModelShape:
         return self.stage_memory(range(self.num_layers), first=True, last=True)
 
     def reading(self, tokens: int) -> float:
-        """How many times the bytes that one token reads so many read, which choose experts by chance."""
+        """The weight bytes that so many tokens read, relative to one token (MoE: experts by chance)."""
         touched = 1 - (1 - self.expert_part) ** tokens
         return 1 - self.expert_share + self.expert_share * touched / self.expert_part
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from potluck.plan.cost import ModelShape
 from potluck.plan.route import Problem
-from potluck.plan.search import fits
+from potluck.plan.search import Stop, fits, never
 from potluck.plan.spans import Span, held_bytes, span_of
 
 
-def missing_memory(shape: ModelShape, problem: Problem) -> int:
+def missing_memory(shape: ModelShape, problem: Problem, stop: Stop = never) -> int:
     """The memory of the smallest further device with which the model fits.
 
     It is the size of some range of layers, found by bisection over what `fits` says. What the devices
@@ -28,7 +28,7 @@ def missing_memory(shape: ModelShape, problem: Problem) -> int:
         bisect_left(
             sizes[: sizes.index(shape.model_memory)],  # with everything on it, it fits
             True,
-            key=lambda size: fits(_with_device(problem, span_of(shape, no_time, size))),
+            key=lambda size: fits(_with_device(problem, span_of(shape, no_time, size)), stop),
         )
     ]
 

@@ -133,13 +133,13 @@ def make_plan(
     )
 
 
-def lacking_memory(shape: ModelShape, devices: Sequence[DeviceCost]) -> int:
+def lacking_memory(shape: ModelShape, devices: Sequence[DeviceCost], *, stop: Stop = never) -> int:
     """Bytes that are missing for the model, however it is shared out; 0 where it fits.
 
     The times of the devices make no difference.
     """
     problem = make_problem(shape, devices, {})
-    return 0 if fits(problem) else missing_memory(shape, problem)
+    return 0 if fits(problem, stop) else missing_memory(shape, problem, stop)
 
 
 def labels(devices: Sequence[DeviceCost]) -> tuple[str, ...]:

@@ -64,9 +64,9 @@ def best_route(problem: Problem, stop: Stop = never) -> Route | None:
     return replace(route, devices=tuple(order[i] for i in route.devices), bound_ms=bound_ms)
 
 
-def fits(problem: Problem) -> bool:
+def fits(problem: Problem, stop: Stop = never) -> bool:
     """Whether there is a route; beyond `EXACT_DEVICES`, whether one is found."""
-    return best_route(_hops_only(problem)) is not None
+    return best_route(_hops_only(problem), stop) is not None
 
 
 def best_including(problem: Problem, route: Route, device: int, stop: Stop = never) -> Route | None:

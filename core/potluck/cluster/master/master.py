@@ -21,7 +21,13 @@ from potluck.cluster.loss import computer_lost
 from potluck.cluster.master.deployment import Deployment, Planned
 from potluck.cluster.master.measurements import Measurements
 from potluck.cluster.master.packing import Packing
-from potluck.cluster.master.planning import Computers, Planner, context_of
+from potluck.cluster.master.planning import (
+    DEADLINES,
+    Computers,
+    Planner,
+    PlanningDeadlines,
+    context_of,
+)
 from potluck.errors import (
     PeerLostError,
     PotluckError,
@@ -59,6 +65,7 @@ class Master:
         changed: Callable[[], None],
         packing: Packing | None = None,
         shapes: Mapping[str, Mapping[str, object]] = SHAPES,
+        deadlines: PlanningDeadlines = DEADLINES,
     ) -> None:
         self.state = LoadState()
         self.deployment: Deployment | None = None
@@ -69,7 +76,7 @@ class Master:
         self._changed = changed
         self._packing = packing
         self._shapes = shapes  # that can be measured with random weights
-        self._planner = Planner(computers)
+        self._planner = Planner(computers, deadlines)
         self._generator: Generator | None = None
         self._epoch = secrets.randbelow(1 << 30)  # no two masters' plans are mistaken for another
         self._missing: set[NodeId] = set()  # lost from the plan asked for

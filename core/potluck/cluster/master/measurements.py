@@ -95,7 +95,7 @@ class Measurements:
         working: int = 0,
         left_out: Callable[[str], None] = lambda note: None,
     ) -> list[DeviceCost]:
-        """A device for each device that could be measured; computers and devices in the order given.
+        """The costs of each device that could be measured; computers and devices in the order given.
 
         Computers measure at the same time, the devices of one of them one after the other, and so do
         several nodes on one computer (containers, other users): two at once would slow each other down.
@@ -286,7 +286,7 @@ def _shape_key(config: ModelConfig) -> _ShapeKey:
 def unmeasured_devices(
     computers: Sequence[Computer], config: ModelConfig, scheme: Scheme, *, working: int = 0
 ) -> list[DeviceCost] | None:
-    """Seats that know what each device lends, and not how fast it is: enough to see what would fit.
+    """The devices with the memory that they lend and no times: enough to see what would fit.
 
     None: a computer has not looked at its devices yet.
     """
