@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 ME = NodeInfo(node_id="ab" * 32, name="Desk", version="0", os="Linux", arch="x")
 LOAD = LoadStage(
-    request=0, home="", epoch=1, config={}, scheme="f32", layers=(0, 1), embedding=True,
+    request=0, home="", epoch=1, model_id="", config={}, scheme="f32", layers=(0, 1), embedding=True,
     head=True, context=8, tensors=(), next_hop=None,
 )  # fmt: skip
 
@@ -283,7 +283,7 @@ hear()
 say(LoadProgress(epoch=1, done=1, total=2))
 assert isinstance(hear(), UnloadStage)
 say(LoadProgress(epoch=1, done=2, total=2))
-say(StageLoaded(request=1, seconds=0.1, memory_bytes=1, cache_tokens=64))
+say(StageLoaded(request=1, seconds=0.1, memory_bytes=1, cache_tokens=64, layers_kept=0, layers_loaded=1))
 say(StageUnloaded(request=hear().request))
 """
 
@@ -338,7 +338,7 @@ say(StageUnloaded(request=hear().request))
 
 def test_it_is_idle_when_it_holds_nothing_and_is_asked_nothing(process: MakeProcess) -> None:
     program = """
-say(StageLoaded(request=hear().request, seconds=0.1, memory_bytes=1, cache_tokens=64))
+say(StageLoaded(request=hear().request, seconds=0.1, memory_bytes=1, cache_tokens=64, layers_kept=0, layers_loaded=1))
 say(StageUnloaded(request=hear().request))
 """
 

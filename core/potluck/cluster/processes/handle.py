@@ -25,6 +25,8 @@ from potluck.cluster.processes.messages import (
     MAX_FRAME,
     ComputeWith,
     FromStage,
+    Held,
+    Holds,
     LayerProfiled,
     Lend,
     LoadProgress,
@@ -39,6 +41,7 @@ from potluck.cluster.processes.messages import (
     StageTimed,
     StageUnloaded,
     Start,
+    TellHeld,
     TimeStage,
     ToStage,
     TrustChanged,
@@ -59,12 +62,15 @@ START_TIMEOUT_S = 90.0  # importing torch on a cold disk took 12 s on an old lap
 PROFILE_TIMEOUT_S = 60.0
 LOAD_SILENCE_S = 60.0  # a load that reports no progress for so long is stuck
 UNLOAD_TIMEOUT_S = 20.0
+HELD_TIMEOUT_S = 20.0  # behind a chunk of a prompt that is being computed
 TIME_TIMEOUT_S = 60.0  # six passes over the weights, the first time twelve
 QUANTISE_TIMEOUT_S = 600.0  # of one matrix: a gigabyte on a slow disk, behind others that wait
 _STOP_TIMEOUT_S = 3.0
 _LENGTH_BYTES = 4
 
-_Answer = TypeVar("_Answer", LayerProfiled, StageLoaded, StageTimed, StageUnloaded, Quantised)
+_Answer = TypeVar(
+    "_Answer", LayerProfiled, StageLoaded, StageTimed, StageUnloaded, Holds, Quantised
+)
 
 
 class StageHandle:
@@ -98,6 +104,15 @@ class StageHandle:
         self._is_ready = False
         self._is_stopping = False
         self._holds_stage = False
+        self._held: Held | None = None
+
+    @property
+    def held(self) -> Held | None:
+        """What the process said last that it holds; None: nothing.
+
+        The sessions and their positions are those of that moment: `tell_held` asks for today's.
+        """
+        return self._held
 
     @property
     def is_idle(self) -> bool:
@@ -253,6 +268,16 @@ class StageHandle:
         await self._ask(request, UnloadStage(request=request), StageUnloaded, UNLOAD_TIMEOUT_S)
         self._holds_stage = False
 
+    async def tell_held(self) -> Held | None:
+        """What the process holds now, with the sessions and their positions; None: nothing.
+
+        Raises:
+            EngineError: the process is not running, or does not answer.
+        """
+        request = next(self._requests)
+        message = TellHeld(request=request)
+        return (await self._ask(request, message, Holds, HELD_TIMEOUT_S)).held
+
     async def quantise(self, matrix: Quantise) -> Quantised:
         """Write a matrix in its packed form. Who gives up waiting does not end the writing.
 
@@ -328,6 +353,10 @@ class StageHandle:
                 future = self._waiting.get(message.request)
                 if future is not None and not future.done():
                     future.set_exception(error)
+            case Holds():
+                self._held = message.held
+                if message.request is not None:
+                    self._answer(message.request, message)
             case LayerProfiled() | StageLoaded() | StageTimed() | StageUnloaded() | Quantised():
                 self._answer(message.request, message)
 
@@ -337,6 +366,7 @@ class StageHandle:
             future.set_result(message)
 
     def _ended(self, status: int) -> None:
+        self._held = None
         name = self._start.me.name
         if self.devices:
             name = place_name(name, self.devices[0], self.devices)

@@ -27,6 +27,9 @@ from potluck.cluster.device_names import place_name
 from potluck.cluster.processes.messages import (
     ComputeWith,
     FromStage,
+    Held,
+    HeldSession,
+    Holds,
     LayerProfiled,
     Lend,
     LoadProgress,
@@ -40,6 +43,7 @@ from potluck.cluster.processes.messages import (
     StageTimed,
     StageUnloaded,
     Start,
+    TellHeld,
     TimeStage,
     ToStage,
     TrustChanged,
@@ -103,6 +107,7 @@ class StageServer:
         self._quantiser = Packer(self._threads)
         self._chain = StageChain(self._me.name, self._compute, self._tell)
         self._turn = asyncio.Lock()  # one load or unload at a time
+        self._loaded_as: LoadStage | None = None  # what the stage in force was made of
         self._wanted = 0  # the last request to load or unload; those before it are given up
         self._tasks = TaskSet()
 
@@ -147,6 +152,8 @@ class StageServer:
             case UnloadStage():
                 self._wanted = message.request
                 self._tasks.spawn(self._answer(message.request, self._unload(message)))
+            case TellHeld():
+                self._tasks.spawn(self._answer(message.request, self._holds(message.request)))
             case TimeStage():
                 self._tasks.spawn(self._answer(message.request, self._time(message)))
             case Quantise():
@@ -213,6 +220,7 @@ class StageServer:
     async def _load_next(self, message: LoadStage) -> StageLoaded:
         started = time.perf_counter()
         await self._drop()
+        self._tell(await self._holds())
         self._check_wanted(message)
         self._check_room(message)
         home = HomeId(message.home)
@@ -235,17 +243,41 @@ class StageServer:
             raise
         previous = NodeId(message.previous) if message.previous is not None else None
         loaded = LoadedStage(home, message.epoch, previous, stage, next_link)
-        self._chain.loaded = loaded
+        self._chain.loaded, self._loaded_as = loaded, message
         if next_link is not None:
             self._tasks.spawn(self._chain.watch(loaded, next_link))
         seconds = time.perf_counter() - started
         self._tell_memory()
+        self._tell(await self._holds())
         return StageLoaded(
             request=message.request,
             seconds=seconds,
             memory_bytes=stage.nbytes,
             cache_tokens=stage.cache_tokens,
+            layers_kept=0,
+            layers_loaded=len(stage.weights.layers),
         )
+
+    async def _holds(self, request: int | None = None) -> Holds:
+        loaded, made_of = self._chain.loaded, self._loaded_as
+        if loaded is None or made_of is None:
+            return Holds(held=None, request=request)
+        positions = await self._compute.call(lambda: loaded.stage.positions)
+        held = Held(
+            home=made_of.home,
+            model_id=made_of.model_id,
+            seed=made_of.seed,
+            scheme=made_of.scheme,
+            cache=made_of.cache,
+            layers=made_of.layers,
+            embedding=made_of.embedding,
+            head=made_of.head,
+            memory_bytes=loaded.stage.weights.nbytes,
+            epoch=loaded.epoch,
+            context=loaded.stage.context,
+            sessions=tuple(HeldSession(session=s, position=p) for s, p in positions.items()),
+        )
+        return Holds(held=held, request=request)
 
     def _build(self, message: LoadStage) -> Stage:
         """On the computing thread: read, check and convert the weights."""
@@ -316,6 +348,7 @@ class StageServer:
         async with self._turn:
             await self._drop()
         self._tell_memory()
+        self._tell(await self._holds())
         return StageUnloaded(request=message.request)
 
     async def _drop(self) -> None:

@@ -13,7 +13,7 @@ from fake_cluster import Run, until
 from model_folders import CONFIG, make_folder
 from stage_nodes import CHAT, Driver, StageNode, answer, reported, step
 
-from potluck.cluster.processes.messages import LoadStage, ProfileLayer, Start
+from potluck.cluster.processes.messages import HeldSession, LoadStage, ProfileLayer, Start
 from potluck.cluster.stage import process
 from potluck.cluster.stage.process import StageServer
 from potluck.errors import (
@@ -39,6 +39,33 @@ def test_a_load_says_how_far_it_is(desk: StageNode, model: LocalModel, run: Run)
         assert loaded.memory_bytes >= model.manifest.nbytes
         assert progress[-1].done == progress[-1].total == model.manifest.nbytes
         await desk.handle.unload()
+
+    run(main())
+
+
+def test_the_node_knows_what_its_process_holds_and_can_ask_for_more(
+    desk: StageNode, model: LocalModel, run: Run
+) -> None:
+    async def main() -> None:
+        loaded, _ = await desk.load(desk.stage(model, range(4), epoch=3))
+        held = desk.handle.held
+        assert held is not None
+        assert (held.home, held.model_id, held.seed) == (desk.home, model.manifest.model_id, None)
+        assert (held.scheme, held.cache, held.layers) == ("f32", "full", (0, 4))
+        assert (held.embedding, held.head) == (True, True)
+        assert (held.epoch, held.context, held.sessions) == (3, 64, ())
+        assert held.memory_bytes == loaded.memory_bytes
+        async with Driver(desk, desk, epoch=3) as pipeline:
+            pipeline.open(CHAT)
+            await step(pipeline, 0, [1, 2, 3])
+        told = await desk.handle.tell_held()
+        assert told is not None
+        assert told.sessions == (HeldSession(session=CHAT, position=3),)
+        assert desk.handle.held == told
+
+        await desk.handle.unload()
+        assert desk.handle.held is None
+        assert await desk.handle.tell_held() is None
 
     run(main())
 
@@ -215,7 +242,7 @@ def test_a_profile_of_another_model_leaves_what_is_loaded_its_threads(
         server._compute.start()
         large = {**CONFIG, "hidden_size": 256, "intermediate_size": 2500}
         stage = LoadStage(
-            request=0, home=node.home, epoch=1, config=large, scheme="int8", layers=(0, 1),
+            request=0, home=node.home, epoch=1, model_id="", config=large, scheme="int8", layers=(0, 1),
             embedding=False, head=False, context=16, tensors=(), seed=0, next_hop=None,
         )  # fmt: skip
         await server._load(stage)
