@@ -53,9 +53,10 @@ from potluck.cluster.processes.messages import (
     read_frame,
 )
 from potluck.cluster.stage.chain import LoadedStage, StageChain
-from potluck.cluster.stage.compute_thread import ComputeThread
+from potluck.cluster.stage.compute_thread import ComputeThread, end_process
 from potluck.cluster.stage.loading import stage_weights
 from potluck.cluster.stage.packer import Packer
+from potluck.cluster.stage.scheduler import Scheduler
 from potluck.cluster.tasks import TaskSet
 from potluck.engine.accelerator import capabilities
 from potluck.engine.device import computing_with, is_lost, set_threads, use
@@ -102,10 +103,11 @@ class StageServer:
             start.me, name=place_name(start.me.name, devices[0], devices)
         )
         self._threads = self._lending.threads or start.threads
-        self._compute = ComputeThread()
         self._loop = asyncio.get_running_loop()
         self._quantiser = Packer(self._threads)
-        self._chain = StageChain(self._me.name, self._compute, self._tell)
+        scheduler = Scheduler()
+        self._chain = StageChain(self._me.name, scheduler, self._tell, end_process)
+        self._compute = ComputeThread(scheduler, self._chain.run_group)
         self._turn = asyncio.Lock()  # one load or unload at a time
         self._loaded_as: LoadStage | None = None  # what the stage in force was made of
         self._wanted = 0  # the last request to load or unload; those before it are given up
@@ -179,7 +181,7 @@ class StageServer:
             logger.exception("request failed")
             self._refuse(request, EngineError(f"The engine failed: {error}"))
             if await self._compute.call(lambda: is_lost(self._device)):
-                self._compute.give_up()
+                end_process()
 
     def _refuse(self, request: int, error: PotluckError) -> None:
         self._tell(
