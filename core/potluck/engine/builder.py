@@ -6,9 +6,9 @@ loaded weights comes after that.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from threading import Lock
@@ -77,6 +77,33 @@ class StageWeights:
     cache_dtype: torch.dtype  # of keys and values
     device: torch.device
     is_generated: bool = False  # computed by functions that were generated for this computer's CPU
+    kernels: Kernels | None = None  # that the runs are generated with
+    scratch: Scratch  # that the layers share
+
+    def keep(self, layers: Iterable[int], *, embedding: bool, head: bool) -> "StageWeights":
+        """The parts of these that a stage of such layers needs, to be given to `build_weights`.
+
+        It has no runs: nothing can be computed with it.
+        """
+        wanted = set(layers)
+        kept = [pair for pair in zip(self.layers, self.blocks, strict=True) if pair[0] in wanted]
+        if embedding and head and self.config.tie_word_embeddings and not self.is_tied:
+            embedding = head = False  # they are to be one matrix, and here is one of the two alone
+        return replace(
+            self,
+            layers=tuple(layer for layer, _ in kept),
+            blocks=tuple(block for _, block in kept),
+            runs=(),
+            embedding=self.embedding if embedding else None,
+            norm=self.norm if head else None,
+            lm_head=self.lm_head if head else None,
+            is_tied=self.is_tied and embedding and head,
+        )
+
+    def has_all(self, layers: Iterable[int], *, embedding: bool, head: bool) -> bool:
+        """Whether a stage of such layers computes with just these weights."""
+        ends = (self.embedding is not None, self.lm_head is not None)
+        return tuple(self.layers) == tuple(layers) and ends == (embedding, head)
 
     @property
     def nbytes(self) -> int:
@@ -95,25 +122,46 @@ def build_weights(
     device: torch.device,
     fill: Fill,
     cache: Cache = "full",
+    kept: StageWeights | None = None,
 ) -> StageWeights:
-    """Allocate a stage's matrices and have them filled, layer by layer."""
+    """Allocate a stage's matrices and have them filled, layer by layer.
+
+    Args:
+        config: of the model.
+        layers: of the stage.
+        embedding: whether it has the embedding.
+        head: whether it has the final norm and the head.
+        scheme: how the weights are held.
+        device: where.
+        fill: called with what is allocated.
+        cache: how keys and values are held.
+        kept: parts that are loaded already, of the same model, scheme, device and cache; what `keep`
+            gave for these layers. They are used as they are, and not filled.
+    """
     keys = cache_dtype(scheme, device, cache)
     # Layer by layer: a profile has the same one more than once.
     token_tensors = [config.layer_tensors(layer) for layer in layers]
     token_tensors += [config.head_tensors()] if head else []
     token_bytes = sum(weight_bytes(config, tensors, scheme) for tensors in token_tensors)
-    builder = _Builder(config, scheme, device, keys, token_bytes, fill)
+    builder = _Builder(config, scheme, device, keys, token_bytes, fill, kept)
     is_tied = embedding and head and config.tie_word_embeddings
-    with builder.filling():
-        table = builder.matrix(config.embedding_name) if embedding else None
-    norm = lm_head = None
-    if head:  # the largest first, so that nobody waits for it alone in the end
+    loaded = {} if kept is None else dict(zip(kept.layers, kept.blocks, strict=True))
+    first = None if kept is None else kept.embedding
+    norm, lm_head = (None, None) if kept is None else (kept.norm, kept.lm_head)
+    table = None
+    if embedding and first is None:
+        with builder.filling():
+            table = builder.matrix(config.embedding_name)
+    if head and lm_head is None:  # the largest first, so that nobody waits for it alone in the end
         with builder.filling():
             norm = builder.norm(config.final_norm_name)
             matrix = table if is_tied and table is not None else builder.matrix(config.head_name)
             lm_head = builder.lm_head(matrix)
     blocks: list[DecoderLayer] = []
     for layer in layers:
+        if layer in loaded:
+            blocks.append(loaded[layer])
+            continue
         with builder.filling():
             blocks.append(builder.layer(layer))
     builder.finish()
@@ -122,7 +170,7 @@ def build_weights(
         layers=layers,
         blocks=tuple(blocks),
         runs=decode_runs(blocks, device, builder.run_kernels, keys),
-        embedding=builder.embedding(table) if table is not None else None,
+        embedding=builder.embedding(table) if table is not None else first,
         norm=norm,
         lm_head=lm_head,
         is_tied=is_tied,
@@ -130,6 +178,8 @@ def build_weights(
         cache_dtype=keys,
         device=device,
         is_generated=builder.is_generated,
+        kernels=builder.run_kernels,
+        scratch=builder.scratch,
     )
 
 
@@ -144,6 +194,7 @@ class _Builder:
         cache_dtype: torch.dtype,
         token_bytes: int,
         fill: Fill,
+        kept: StageWeights | None = None,
     ) -> None:
         self._config, self._device = config, device
         self._scheme: Scheme = scheme
@@ -159,7 +210,9 @@ class _Builder:
         self._turns = Lock() if device.type == "mps" else nullcontext()
         # What is placed elsewhere leaves the RAM matrix by matrix.
         self._arena = Arena() if device.type == "cpu" else None
-        self._scratch = Scratch()
+        # Layers that are computed one after the other share both, also those that were loaded before.
+        self._kept_kernels = None if kept is None else kept.kernels
+        self.scratch = Scratch() if kept is None else kept.scratch
 
     @cached_property
     def _products(self) -> Products:
@@ -168,7 +221,7 @@ class _Builder:
 
     @cached_property
     def _kernels(self) -> Kernels:
-        return best_kernels(threads=torch.get_num_threads())
+        return self._kept_kernels or best_kernels(threads=torch.get_num_threads())
 
     @property
     def run_kernels(self) -> Kernels | None:
@@ -314,7 +367,7 @@ class _Builder:
 
     def _gated(self, gate_up: Linear, down: Linear) -> Mlp:
         if isinstance(down, PackedLinear):
-            return PackedMlp(gate_up, down, self._config.activation, self._scratch)
+            return PackedMlp(gate_up, down, self._config.activation, self.scratch)
         return GatedMlp(gate_up, down, self._config.activation)
 
     def _experts(self, prefix: str, experts: ExpertsConfig) -> Experts:

@@ -1,8 +1,7 @@
-"""A stage process as its node sees it: started, asked, restarted when it dies.
+"""A stage process as its node sees it: started, asked, and known to have ended.
 
-The process computes and may crash or run out of memory; the node must not. Whatever was asked of a
-process that died is answered with an error that says so, and names its log: that of the process before
-is kept beside the one in use.
+The process computes and may crash or run out of memory; the node must not. What was asked of a process
+that died is answered with an error that names its log. That log is kept beside the next process's.
 """
 
 import asyncio
@@ -58,7 +57,7 @@ from potluck.wire.messages import (
 
 logger = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 90.0  # importing torch on a cold disk took 12 s on an old laptop
+_START_TIMEOUT_S = 90.0  # importing torch on a cold disk took 12 s on an old laptop
 PROFILE_TIMEOUT_S = 60.0
 LOAD_SILENCE_S = 60.0  # a load that reports no progress for so long is stuck
 UNLOAD_TIMEOUT_S = 20.0
@@ -88,7 +87,10 @@ class StageHandle:
         on_step_failed: Callable[[StepFailed], None],
         on_devices: Callable[[], None],
         on_exit: Callable[[errors.PotluckError], None],
+        start_timeout_s: float = _START_TIMEOUT_S,
+        stop_timeout_s: float = _STOP_TIMEOUT_S,
     ) -> None:
+        self._start_timeout_s, self._stop_timeout_s = start_timeout_s, stop_timeout_s
         self.devices: tuple[DeviceInfo, ...] = ()
         self.activation_port = 0
         self._start = start
@@ -103,7 +105,6 @@ class StageHandle:
         self._reader: asyncio.Task[None] | None = None
         self._is_ready = False
         self._is_stopping = False
-        self._holds_stage = False
         self._held: Held | None = None
 
     @property
@@ -116,9 +117,9 @@ class StageHandle:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it holds no stage, and nobody waits for an answer of it."""
+        """Whether it has no stage in force, and nobody waits for an answer of it."""
         waiting = any(not future.done() for future in self._waiting.values())
-        return not waiting and not self._holds_stage
+        return not waiting and (self._held is None or self._held.epoch is None)
 
     async def start(self) -> None:
         """Start the process and wait until its devices are known.
@@ -138,12 +139,12 @@ class StageHandle:
         self._waiting[0] = ready
         self._reader = asyncio.create_task(self._read(), name="stage process")
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
+            async with asyncio.timeout(self._start_timeout_s):
                 await ready
         except TimeoutError:
             await self.stop()
             raise errors.EngineError(
-                f"The engine did not start within {START_TIMEOUT_S:.0f} seconds."
+                f"The engine did not start within {self._start_timeout_s:.0f} seconds."
                 f" Its log is {self._keep_log()}."
             ) from None
 
@@ -177,7 +178,7 @@ class StageHandle:
         return previous
 
     async def stop(self) -> None:
-        """End the process: kindly, then not."""
+        """Ask the process to end; kill it if it does not."""
         self._is_stopping = True
         process = self._process
         if process is None:
@@ -185,7 +186,7 @@ class StageHandle:
         if process.stdin is not None:
             process.stdin.close()  # the process ends when its node is gone
         try:
-            async with asyncio.timeout(_STOP_TIMEOUT_S):
+            async with asyncio.timeout(self._stop_timeout_s):
                 await process.wait()
         except TimeoutError:
             process.kill()
@@ -215,15 +216,15 @@ class StageHandle:
     async def load(
         self, stage: LoadStage, on_progress: Callable[[LoadProgress], None]
     ) -> StageLoaded:
-        """Load a stage in place of what is loaded. The deadline moves with the progress.
+        """Have the process compute with this stage from now on. The deadline moves with the progress.
 
         Raises:
             IntegrityError: a file's bytes are not what its digest says; `data["digest"]`.
-            OutOfMemoryError, EngineError: the device could not take it; nothing is loaded then.
+            OutOfMemoryError, EngineError: the device could not take it. No stage is in force then, and
+                `held` says which layers are still in memory.
         """
         stage = msgspec.structs.replace(stage, request=next(self._requests))
         loop = asyncio.get_running_loop()
-        self._holds_stage = False
         try:
             async with asyncio.timeout(LOAD_SILENCE_S) as deadline:
 
@@ -232,9 +233,7 @@ class StageHandle:
                     on_progress(progress)
 
                 self._on_progress = progressed
-                loaded = await self._ask(stage.request, stage, StageLoaded, None)
-                self._holds_stage = True
-                return loaded
+                return await self._ask(stage.request, stage, StageLoaded, None)
         except TimeoutError:
             self._give_up()
             raise errors.EngineError(
@@ -266,7 +265,6 @@ class StageHandle:
     async def unload(self) -> None:
         request = next(self._requests)
         await self._ask(request, UnloadStage(request=request), StageUnloaded, UNLOAD_TIMEOUT_S)
-        self._holds_stage = False
 
     async def tell_held(self) -> Held | None:
         """What the process holds now, with the sessions and their positions; None: nothing.

@@ -189,11 +189,14 @@ class StageChain:
             ),
         )
 
-    async def watch(self, loaded: LoadedStage, link: StepLink) -> None:
-        """The next stage sends nothing back; reading is how the end of the link is noticed."""
+    async def watch(self, link: StepLink) -> None:
+        """Tell the node when the next stage is lost.
+
+        It sends nothing on this link: reading is how its end is noticed.
+        """
         link.deliver_to(_ignore)
         await link.wait_closed()
-        if self.loaded is loaded:
+        if (loaded := self.loaded) is not None and loaded.next_link is link:
             logger.warning("next stage is lost peer=%s", link.peer.name)
             lost = computer_lost(link.peer.name)
             self._tell(
