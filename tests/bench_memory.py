@@ -142,6 +142,7 @@ class Bench:
                 request=0,
                 home=stage.node.home,
                 epoch=1,
+                model_id="",
                 config=self._raw,
                 scheme=self._scheme,
                 layers=stage.layers,

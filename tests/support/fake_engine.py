@@ -44,7 +44,14 @@ class FakeEngine:
             error, self.error = self.error, None
             raise error
         self.loaded = stage
-        return StageLoaded(request=1, seconds=0.5, memory_bytes=99, cache_tokens=64)
+        return StageLoaded(
+            request=1,
+            seconds=0.5,
+            memory_bytes=99,
+            cache_tokens=64,
+            layers_kept=0,
+            layers_loaded=stage.layers[1] - stage.layers[0],
+        )
 
     async def measure(self, epoch: int, position: int) -> StageTimes:
         return StageTimes(

@@ -97,6 +97,7 @@ class StageNode:
             request=0,
             home=self.home,
             epoch=epoch,
+            model_id=model.manifest.model_id,
             config=dict(model.manifest.config),
             scheme="f32",
             layers=(layers.start, layers.stop),

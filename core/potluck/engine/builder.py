@@ -6,9 +6,9 @@ weights (a norm's 1 + weight, the way to a GPU) is done after that.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from math import prod
@@ -73,6 +73,33 @@ class StageWeights:
     device: torch.device
     graphs: Graphs | None = None  # of a GPU that has them: one memory pool for layers and head
     is_generated: bool = False  # packed weights, computed by functions generated for this CPU
+    kernels: Kernels | None = None  # that the runs are generated with
+    scratch: Scratch  # that the layers share
+
+    def keep(self, layers: Iterable[int], *, embedding: bool, head: bool) -> "StageWeights":
+        """The parts of these that a stage of such layers needs, to be given to `build_weights`.
+
+        It has no runs: nothing can be computed with it.
+        """
+        wanted = set(layers)
+        kept = [pair for pair in zip(self.layers, self.blocks, strict=True) if pair[0] in wanted]
+        if embedding and head and self.config.tie_word_embeddings and not self.is_tied:
+            embedding = head = False  # they are to be one matrix, and here is one of the two alone
+        return replace(
+            self,
+            layers=tuple(layer for layer, _ in kept),
+            blocks=tuple(block for _, block in kept),
+            runs=(),
+            embedding=self.embedding if embedding else None,
+            norm=self.norm if head else None,
+            lm_head=self.lm_head if head else None,
+            is_tied=self.is_tied and embedding and head,
+        )
+
+    def has_all(self, layers: Iterable[int], *, embedding: bool, head: bool) -> bool:
+        """Whether a stage of such layers computes with just these weights."""
+        ends = (self.embedding is not None, self.lm_head is not None)
+        return tuple(self.layers) == tuple(layers) and ends == (embedding, head)
 
     @property
     def nbytes(self) -> int:
@@ -91,25 +118,46 @@ def build_weights(
     device: torch.device,
     fill: Fill,
     cache: Cache = "full",
+    kept: StageWeights | None = None,
 ) -> StageWeights:
-    """Allocate a stage's matrices and have them filled, layer by layer."""
+    """Allocate a stage's matrices and have them filled, layer by layer.
+
+    Args:
+        config: of the model.
+        layers: of the stage.
+        embedding: whether it has the embedding.
+        head: whether it has the final norm and the head.
+        scheme: how the weights are held.
+        device: where.
+        fill: called with what is allocated.
+        cache: how keys and values are held.
+        kept: parts that are loaded already, of the same model, scheme, device and cache; what `keep`
+            gave for these layers. They are used as they are, and not filled.
+    """
     keys = cache_dtype(scheme, device, cache, exceeds_f16=config.exceeds_f16)
     # A list, since a profile may have the same layer more than once.
     token_tensors = [config.layer_tensors(layer) for layer in layers]
     token_tensors += [config.head_tensors()] if head else []
     token_bytes = sum(weight_bytes(config, tensors, scheme) for tensors in token_tensors)
-    builder = _Builder(config, scheme, device, keys, token_bytes, fill)
+    builder = _Builder(config, scheme, device, keys, token_bytes, fill, kept)
     is_tied = embedding and head and config.tie_word_embeddings
-    with builder.filling():
-        table = builder.matrix(config.embedding_name) if embedding else None
-    norm = lm_head = None
-    if head:  # the largest matrix first, so that it is not the one that all wait for in the end
+    loaded = {} if kept is None else dict(zip(kept.layers, kept.blocks, strict=True))
+    first = None if kept is None else kept.embedding
+    norm, lm_head = (None, None) if kept is None else (kept.norm, kept.lm_head)
+    table = None
+    if embedding and first is None:
+        with builder.filling():
+            table = builder.matrix(config.embedding_name)
+    if head and lm_head is None:  # the largest matrix first, so that nobody waits for it in the end
         with builder.filling():
             norm = builder.norm(config.final_norm_name, config.rms_norm_eps)
             matrix = table if is_tied and table is not None else builder.matrix(config.head_name)
             lm_head = builder.lm_head(matrix)
     blocks: list[DecoderLayer] = []
     for layer in layers:
+        if layer in loaded:
+            blocks.append(loaded[layer])
+            continue
         with builder.filling():
             blocks.append(builder.layer(layer))
     builder.finish()
@@ -123,7 +171,7 @@ def build_weights(
         layers=layers,
         blocks=tuple(blocks),
         runs=runs,
-        embedding=builder.embedding(table) if table is not None else None,
+        embedding=builder.embedding(table) if table is not None else first,
         norm=norm,
         lm_head=lm_head,
         is_tied=is_tied,
@@ -132,6 +180,8 @@ def build_weights(
         device=device,
         graphs=graphs,
         is_generated=builder.is_generated,
+        kernels=builder.run_kernels,
+        scratch=builder.scratch,
     )
 
 
@@ -146,6 +196,7 @@ class _Builder:
         cache_dtype: torch.dtype,
         token_bytes: int,
         fill: Fill,
+        kept: StageWeights | None = None,
     ) -> None:
         self._config, self._device = config, device
         self._scheme: Scheme = scheme
@@ -160,7 +211,9 @@ class _Builder:
         self._turns = Lock() if device.type == "mps" else nullcontext()
         # Matrices for a GPU leave the RAM one by one, so that an arena would keep memory for nothing.
         self._arena = Arena() if device.type == "cpu" else None
-        self._scratch = Scratch()
+        # Layers that are computed one after the other share both, also those that were loaded before.
+        self._kept_kernels = None if kept is None else kept.kernels
+        self.scratch = Scratch() if kept is None else kept.scratch
 
     @cached_property
     def _products(self) -> Products:
@@ -169,7 +222,7 @@ class _Builder:
 
     @cached_property
     def _kernels(self) -> Kernels:
-        return best_kernels(threads=torch.get_num_threads())
+        return self._kept_kernels or best_kernels(threads=torch.get_num_threads())
 
     @property
     def run_kernels(self) -> Kernels | None:
@@ -274,7 +327,7 @@ class _Builder:
     def _mlp(self, prefix: str, spec: DenseSpec) -> Mlp:
         gate_up, down = self._linear(prefix, spec.gate_up), self._linear(prefix, spec.down)
         if isinstance(down, PackedLinear):
-            return PackedMlp(gate_up, down, spec.activation, self._scratch)
+            return PackedMlp(gate_up, down, spec.activation, self.scratch)
         return GatedMlp(gate_up, down, spec.activation)
 
     def _moe(self, prefix: str, spec: MoeSpec) -> MoE:

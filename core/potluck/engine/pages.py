@@ -1,12 +1,18 @@
 """Memory mapped by the system itself, for weights, caches and scratch: in huge pages, given back at once."""
 
 import mmap
+import weakref
 from contextlib import suppress
 
 import torch
 from torch import Tensor
 
 HUGE_PAGE = 1 << 21
+
+
+def has_huge_pages() -> bool:
+    """Whether this system can be asked for them."""
+    return hasattr(mmap, "MADV_HUGEPAGE")
 
 
 def map_pages(nbytes: int) -> Tensor:
@@ -19,21 +25,61 @@ def map_pages(nbytes: int) -> Tensor:
     Raises:
         MemoryError: there is not as much memory.
     """
-    if nbytes == 0 or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if nbytes == 0 or not has_huge_pages():
         return torch.empty(nbytes, dtype=torch.uint8)
+    memory, start = _map(nbytes)
+    return torch.frombuffer(memory, dtype=torch.uint8)[start : start + nbytes]
+
+
+class Slab:
+    """Pages that many tensors share, one after the other. What a tensor had goes back to the system with it.
+
+    Only where there are huge pages: elsewhere nothing is gained by sharing.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        """Map so many bytes; they take memory when they are written to.
+
+        Raises:
+            MemoryError: there are not as many.
+        """
+        self._memory, self._next = _map(nbytes)
+        self._end = self._next + nbytes
+
+    def take(self, nbytes: int, *, align: int) -> Tensor | None:
+        """So many bytes, more than none, that begin at a multiple of `align`; None: they are not left."""
+        start = -(-self._next // align) * align
+        end = start + nbytes
+        if end > self._end:
+            return None
+        self._next = end
+        view = memoryview(self._memory)[start:end]
+        # The tensor holds the view as long as its memory is used by anyone.
+        weakref.finalize(view, _give_back, self._memory, start, end).atexit = False
+        return torch.frombuffer(view, dtype=torch.uint8)
+
+
+def _give_back(memory: mmap.mmap, start: int, end: int) -> None:
+    """Return the whole pages between these offsets; the ones at the ends are also a neighbour's."""
+    first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first:
+        memory.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+def _map(nbytes: int) -> tuple[mmap.mmap, int]:
+    """A mapping, and where in it these bytes begin: where a huge page does, if they fill any."""
     in_huge = nbytes // HUGE_PAGE * HUGE_PAGE
     to_align = HUGE_PAGE if in_huge else 0
     try:
         memory = mmap.mmap(-1, nbytes + to_align, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(f"no memory for {nbytes} bytes") from error
-    mapped = torch.frombuffer(memory, dtype=torch.uint8)
     if not in_huge:
-        return mapped
-    start = -mapped.data_ptr() % HUGE_PAGE
+        return memory, 0
+    start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % HUGE_PAGE
     with suppress(OSError):  # a Linux kernel may be built without them
         memory.madvise(mmap.MADV_HUGEPAGE, start, in_huge)
-    return mapped[start : start + nbytes]
+    return memory, start
 
 
 class Scratch:

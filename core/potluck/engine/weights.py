@@ -16,7 +16,7 @@ from potluck.engine.memory import out_of_memory
 from potluck.engine.reading import PIECE, Progress, Reader, StoredTensor
 from potluck.engine.targets import Target
 from potluck.errors import InvalidLayersError
-from potluck.model.config import ModelConfig
+from potluck.model.config import ModelConfig, Shape
 from potluck.model.schemes import Cache, Scheme, packed_bytes
 from potluck.model.stored import find_stored
 
@@ -35,8 +35,9 @@ def load_weights(
     cache: Cache = "full",
     progress: Progress | None = None,
     threads: int | None = None,
+    kept: StageWeights | None = None,
 ) -> StageWeights:
-    """Load a stage's weights; tensors of other stages may be among those given.
+    """Load a stage's weights, but for those of `kept`; tensors of other stages may be among those given.
 
     Raises:
         InvalidLayersError: the model has no such layers.
@@ -50,7 +51,7 @@ def load_weights(
             f"The model has {config.num_layers} layers, and {layers.start} to {layers.stop} were"
             " asked for.",
         )
-    needed = config.stage_tensors(layers, embedding=embedding, head=head)
+    needed = _missing_tensors(config, layers, embedding, head, kept)
     found = {tensor.name: tensor for tensor in tensors}
     stored = find_stored(config, needed, found, scheme=scheme, where="the store")
     total = sum(tensor.nbytes for parts in stored.values() for tensor in parts)
@@ -64,6 +65,7 @@ def load_weights(
             scheme=scheme,
             device=device,
             cache=cache,
+            kept=kept,
             fill=lambda targets: reader.begin((stored[name], target) for name, target in targets),
         )
 
@@ -79,6 +81,7 @@ def random_weights(
     cache: Cache = "full",
     seed: int = 0,
     progress: Progress | None = None,
+    kept: StageWeights | None = None,
 ) -> StageWeights:
     """Weights that mean nothing and compute in the same time; made at the speed of memory.
 
@@ -87,7 +90,7 @@ def random_weights(
     """
     generator = torch.Generator().manual_seed(seed)
     numbers = torch.randn(PIECE, generator=generator).mul_(0.02).bfloat16()
-    tensors = config.stage_tensors(layers, embedding=embedding, head=head)
+    tensors = _missing_tensors(config, layers, embedding, head, kept)
     done, total = 0, sum(map(prod, tensors.values()))
 
     def fill(targets: list[tuple[str, Target]]) -> Callable[[], None]:
@@ -108,8 +111,24 @@ def random_weights(
             scheme=scheme,
             device=device,
             cache=cache,
+            kept=kept,
             fill=fill,
         )
+
+
+def _missing_tensors(
+    config: ModelConfig,
+    layers: Sequence[int],
+    embedding: bool,
+    head: bool,
+    kept: StageWeights | None,
+) -> dict[str, Shape]:
+    """The tensors that a stage needs beside those that it keeps, and their shapes."""
+    if kept is not None:
+        layers = [layer for layer in layers if layer not in kept.layers]
+        embedding = embedding and kept.embedding is None
+        head = head and kept.lm_head is None
+    return config.stage_tensors(layers, embedding=embedding, head=head)
 
 
 def _fill(target: Target, numbers: torch.Tensor) -> None:

@@ -189,6 +189,7 @@ class LocalComputer:
             request=0,
             home=self._home(),
             epoch=assign.epoch,
+            model_id=assign.model_id,
             config=assign.config,
             scheme=assign.scheme,
             cache=assign.cache,

@@ -205,6 +205,7 @@ class Worker:
             request=0,
             home=link.home,
             epoch=assign.epoch,
+            model_id=assign.model_id,
             config=assign.config,
             scheme=assign.scheme,
             cache=assign.cache,

@@ -25,7 +25,7 @@ from potluck.engine.kernels.layout import (
     payload_start,
     tiles_of,
 )
-from potluck.engine.pages import HUGE_PAGE, map_pages
+from potluck.engine.pages import HUGE_PAGE, Slab, has_huge_pages, map_pages
 from potluck.model.schemes import INTEGER_BITS
 
 _TOGETHER = 1 << 28  # bytes that are mapped at a time; those that nobody writes to take no memory
@@ -178,12 +178,12 @@ class QuantisedInput:
 class Arena:
     """Memory for matrices one after the other, in huge pages where there are any.
 
-    A product reads a tenth faster with as few pages as it takes. What a matrix leaves of its last page is
-    the next one's. It is given back when none is left of those that lie together.
+    A product reads a tenth faster with as few pages as it takes: what a matrix leaves of its last page is
+    the next one's. A matrix that is no longer used gives its own pages back.
     """
 
     def __init__(self) -> None:
-        self._free = torch.empty(0, dtype=torch.uint8)
+        self._slab: Slab | None = None
 
     def allocate(self, nbytes: int) -> Tensor:
         """Bytes that begin at a multiple of 64.
@@ -191,8 +191,11 @@ class Arena:
         Raises:
             MemoryError: there are not as many.
         """
-        if nbytes > len(self._free):
+        if not nbytes or not has_huge_pages():
+            return map_pages(nbytes)
+        taken = None if self._slab is None else self._slab.take(nbytes, align=VECTOR)
+        while taken is None:
             whole = -(-nbytes // HUGE_PAGE) * HUGE_PAGE
-            self._free = map_pages(max(whole, _TOGETHER))
-        taken, self._free = self._free[:nbytes], self._free[-(-nbytes // VECTOR) * VECTOR :]
+            self._slab = Slab(max(whole, _TOGETHER))
+            taken = self._slab.take(nbytes, align=VECTOR)
         return taken
