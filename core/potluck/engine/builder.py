@@ -161,7 +161,7 @@ def build_weights(
         with builder.filling():
             blocks.append(builder.layer(layer))
     builder.finish()
-    graphs = find_graphs(device)
+    graphs = find_graphs(device) if kept is None else kept.graphs
     if graphs is not None:
         runs = graph_runs(blocks, graphs)
     else:
