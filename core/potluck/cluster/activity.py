@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from potluck.api.backend import Holder
 
-IDLE_S = 600.0  # ten minutes that nobody needs the node, or the model
-
 
 class Activity:
     """Holders keep the node alive; `touch` wakes everyone who shows its state."""

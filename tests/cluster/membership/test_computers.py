@@ -9,6 +9,7 @@ from fake_engine import DEVICE, FakeEngine, assign
 from worker_rig import Party, Rig, join
 
 from potluck.cluster.computer import Neighbours
+from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.membership import remote
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.remote import RemoteComputer
@@ -308,7 +309,7 @@ def test_a_computer_that_is_lent_is_not_its_own_masters(tmp_path: Path, model: L
         me=party.me,
         processes=cast("Any", processes),
         addresses=lambda: party.addresses,
-        lent_to=lambda: "Ana's Mac",
+        use=DeviceUse(lent_to="Ana's Mac"),
     )
 
     async def main() -> None:

@@ -9,9 +9,10 @@ from typing import cast
 import pytest
 from fake_cluster import run, until
 
+from potluck.cluster.events import ComputerLost, ComputerPaired, Events
 from potluck.cluster.membership import membership as membership_module
 from potluck.cluster.membership.local import LocalComputer
-from potluck.cluster.membership.membership import Membership, MembershipEvents
+from potluck.cluster.membership.membership import Membership
 from potluck.cluster.membership.pairing import Pairings
 from potluck.errors import PeerLostError
 from potluck.ids import NodeId
@@ -41,27 +42,23 @@ class Node:
             probe=lambda address: identify(address, self.identity),
             interfaces=frozenset,
         )
+        events = Events()
+        events.on(ComputerLost, lambda event: self.lost.append(event.node_id))
+        events.on(ComputerPaired, lambda event: self.membership.admit(event))
         self.membership = Membership(
             identity=self.identity,
             discovery=self.discovery,
             local=cast("LocalComputer", None),  # membership only hands it on
             me=self.me,
             record_file=folder / f"{name}.computers.json",
-            events=MembershipEvents(
-                changed=lambda: None,
-                lost=lambda node_id, _, __: self.lost.append(node_id),
-                step_failed=lambda *_: None,
-                unloaded=lambda *_: None,
-            ),
+            events=events,
         )
         self.desk = Pairings(
             self.identity,
             name=lambda: name,
             port=lambda: self.listener.port,
             may_join=lambda: True,
-            admitted=lambda a, address: self.membership.admit(a.node_id, a.name, address),
-            joined=lambda _: None,
-            changed=lambda: None,
+            events=events,
         )
         self.listener = Listener(
             self.identity,
@@ -210,7 +207,9 @@ def test_who_was_away_while_another_was_forgiven_hears_of_it(tmp_path: Path) -> 
             await until(lambda: not desk.discovery.peers())
             again = Node("Mac", tmp_path)
             async with again.up():
-                desk.membership.admit(again.node_id, "Mac", again.address)
+                desk.membership.admit(
+                    ComputerPaired(node_id=again.node_id, name="Mac", address=again.address)
+                )
                 await until(lambda: desk.connected() == ["Mac"])
 
                 await until(lambda: not again.revoked())

@@ -52,7 +52,7 @@ def test_two_who_accept_are_paired(sides: Sides, order: str) -> None:
             await until(lambda: desk.state == laptop.state == "paired")
 
             assert desk.admitted[0].node_id == laptop.identity.node_id
-            assert laptop.joined[0].master == desk.identity.node_id
+            assert laptop.joined[0].master_name == "Desk"
             assert laptop.homes_when_told == [1]
             assert laptop.knows(desk)
 

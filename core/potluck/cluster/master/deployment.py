@@ -7,7 +7,7 @@ breaks on the way breaks the deployment, and leaves every store with what it has
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
@@ -201,6 +201,8 @@ class Deployment:
         Raises:
             PotluckError: the first thing that went wrong; the name of the computer is in it.
         """
+        if self._failure is not None:  # before it began
+            raise self._failure
         task = self._starting = asyncio.current_task()
         assert task is not None
         try:
@@ -283,24 +285,30 @@ class Deployment:
         elif self._starting is not None:
             self._starting.cancel()
 
-    async def stop(self, *, unload: bool = True) -> None:
-        """Take the plan out of force; computers that are gone are not waited for."""
+    async def stop(self, *, keep: Container[NodeId] = ()) -> None:
+        """Take the plan out of force; computers that are gone are not waited for.
+
+        Those in `keep` keep their layers: they get a part of the next plan, and what it needs of
+        them stays loaded.
+        """
         if self.pipeline is not None and self._running is not None:
             self.pipeline.shut()
             self._running.cancel()
             await asyncio.wait([self._running])
         if self._driver is not None:
             self._driver.stop()
-        if unload:
-            computers = {task.stage.node: task.computer for task in self.tasks}.values()
-            results = await asyncio.gather(
-                *(computer.unload(self.epoch) for computer in computers), return_exceptions=True
-            )
-            for computer, result in zip(computers, results, strict=True):
-                if isinstance(result, PotluckError):
-                    logger.info("unload of %s: %s", computer.name, result)
-                elif isinstance(result, BaseException):
-                    raise result
+        computers = {task.stage.node: task.computer for task in self.tasks}
+        await together(
+            unload(computer, self.epoch) for node, computer in computers.items() if node not in keep
+        )
+
+
+async def unload(computer: Computer, epoch: int) -> None:
+    """Have a computer give back what it holds of a plan. One that does not answer frees it by itself."""
+    try:
+        await computer.unload(epoch)
+    except PotluckError as error:
+        logger.info("unload of %s: %s", computer.name, error)
 
 
 async def _named(task: StageDeployment, step: Coroutine[None, None, _T]) -> _T:

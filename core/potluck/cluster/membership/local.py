@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from potluck.cluster.computer import Neighbours
+from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.processes.messages import LoadProgress as StageProgress
 from potluck.cluster.processes.messages import LoadStage, TensorFile
@@ -60,7 +61,7 @@ class LocalComputer:
         me: Callable[[], NodeInfo],
         processes: StageProcesses,
         addresses: Callable[[], tuple[Address, ...]],
-        lent_to: Callable[[], str | None] = lambda: None,
+        use: DeviceUse | None = None,
     ) -> None:
         """Make this computer known to its own master.
 
@@ -69,14 +70,14 @@ class LocalComputer:
             me: what this node says of itself.
             processes: its stage processes.
             addresses: where other computers reach this one.
-            lent_to: the name of another home's master that has the stage processes now.
+            use: says whether another home's master has the stage processes now.
         """
         self.node_id = identity.node_id
         self._identity = identity
         self._me = me
         self._processes = processes
         self._addresses = addresses
-        self._lent_to = lent_to
+        self._use = use if use is not None else DeviceUse()
 
     @property
     def name(self) -> str:
@@ -160,7 +161,7 @@ class LocalComputer:
         Raises:
             BusyError: another home has the stage processes; first come, first served.
         """
-        if (master := self._lent_to()) is not None:
+        if (master := self._use.lent_to) is not None:
             raise BusyError(
                 f"{self.name} helps {master} just now. Pause sharing to use it yourself, or wait."
             )
@@ -210,7 +211,7 @@ class LocalComputer:
         return await stage.measure(epoch, position)
 
     async def unload(self, epoch: int) -> None:
-        if self._lent_to() is None:  # else what is loaded there is not ours
+        if self._use.lent_to is None:  # else what is loaded there is not ours
             await together(stage.unload() for stage in self._processes.running())
 
     async def connect(self, port: int, reactor: Reactor) -> StepLink:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 
+from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import LoadProgress, LoadStage, TensorFile
 from potluck.cluster.tasks import TaskSet
@@ -63,7 +64,7 @@ class Worker:
         stage: Callable[[DeviceId | None], Awaitable[StageHandle]],
         store: ChunkStore,
         changed: Callable[[], None],
-        in_own_use: Callable[[], bool] = lambda: False,
+        use: DeviceUse | None = None,
     ) -> None:
         """Make a worker that does not lend yet.
 
@@ -71,7 +72,7 @@ class Worker:
             stage: the stage process of a device, None being the best one; waits while it starts.
             store: where the weights of other computers' models are kept.
             changed: told when a face should look again.
-            in_own_use: whether this computer's own user has a model in a stage process.
+            use: says what this computer's own master uses, and is told what the worker lends.
         """
         self.is_lending = False
         self.is_paused = False
@@ -79,7 +80,7 @@ class Worker:
         self._stage = stage
         self._store = store
         self._changed = changed
-        self._in_own_use = in_own_use
+        self._use = use if use is not None else DeviceUse()
         self._turn = asyncio.Lock()  # one assignment at a time
         self._tasks = TaskSet()
 
@@ -120,7 +121,7 @@ class Worker:
             raise BusyError("This computer does not lend itself just now.")
         if self.is_paused:
             raise BusyError("This computer is paused by its owner.")
-        if self._in_own_use():
+        if self._use.own:
             raise BusyError("This computer runs a model of its own just now.")
         lease = self.lease
         if lease is not None and lease.home != link.home and lease.link is not None:
@@ -171,7 +172,7 @@ class Worker:
         if (before := lease.stages.get(device)) is not None:
             self._store.unpin(before.tensors)  # assigned once more: what is missing has changed
         lease.stages[device] = LeasedStage(assign=message, tensors=tensors, missing=missing)
-        self._changed()
+        self._lease_changed()
         return Need(
             epoch=message.epoch,
             tensors=tuple(NeedTensor(digest=m.digest, offset=m.offset) for m in missing),
@@ -221,7 +222,7 @@ class Worker:
 
         def warming_up(progress: LoadProgress) -> None:
             lent.progress = progress.done / max(progress.total, 1)
-            self._changed()
+            self._lease_changed()
             report = WarmingUp(epoch=assign.epoch, progress=lent.progress, device=message.device)
             self._report(link, report)
 
@@ -233,7 +234,7 @@ class Worker:
                 self._store.discard(Digest(digest))  # the master sends it again
             raise
         lent.is_loaded, lent.progress = True, None
-        self._changed()
+        self._lease_changed()
         return Loaded(
             epoch=assign.epoch,
             seconds=loaded.seconds,
@@ -257,7 +258,7 @@ class Worker:
 
         def progressed(progress: TransferProgress) -> None:
             lease.transfer = progress
-            self._changed()
+            self._lease_changed()
 
         awaited = lease.awaited()
         try:
@@ -267,7 +268,7 @@ class Worker:
             for stage in lease.stages.values():
                 stage.missing = [m for m in stage.missing if m.digest not in arrived]
             lease.transfer = None
-            self._changed()
+            self._lease_changed()
 
     def _stored(self, sizes: Mapping[Digest, int]) -> set[Digest]:
         return {digest for digest, nbytes in sizes.items() if self._store.has(digest, nbytes)}
@@ -296,6 +297,12 @@ class Worker:
             loop = asyncio.get_running_loop()
             lease.release = loop.call_later(KEEP_LOADED_S, self._expire, lease)
 
+    def _lease_changed(self) -> None:
+        lease = self.lease
+        self._use.lent = frozenset(lease.stages) if lease is not None else frozenset()
+        self._use.lent_to = lease.master_name if lease is not None else None
+        self._changed()
+
     def _expire(self, lease: Lease) -> None:
         if self.lease is lease and lease.link is None:
             self._tasks.spawn(self.release())
@@ -306,8 +313,9 @@ class Worker:
         if lease is None:
             return
         self._end(lease)
+        self._lease_changed()
         results = await asyncio.gather(*map(self._unload, lease.stages), return_exceptions=True)
-        self._changed()
+        self._lease_changed()
         for result in results:
             if isinstance(result, BaseException):
                 raise result
@@ -333,7 +341,7 @@ class Worker:
         self._end(lease)
         for other in lease.stages.keys() - {device}:
             self._tasks.spawn(self._unload(other))
-        self._changed()
+        self._lease_changed()
 
 
 async def _send(link: MasterLink, message: Message) -> None:
