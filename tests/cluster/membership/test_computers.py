@@ -185,7 +185,7 @@ class StageProcesses:
     devices = (DEVICE, OTHER)
 
     def __init__(self) -> None:
-        self.engine, self.other = FakeEngine(), FakeEngine()
+        self.engine, self.other = FakeEngine(), FakeEngine(OTHER)
 
     async def handle(self, device: DeviceId | None = None) -> FakeEngine:
         return {None: self.engine, DEVICE.id: self.engine, OTHER.id: self.other}[device]
@@ -277,6 +277,32 @@ def test_each_device_of_this_computer_has_its_stage(tmp_path: Path, model: Local
         await desk.load(assign(model), model.sources, ALONE, lambda _: None)
         await desk.unload(1)
         assert processes.engine.loaded is processes.other.loaded is None
+
+    run(main())
+
+
+def test_a_device_without_a_stage_of_the_next_plan_gives_its_layers_back(
+    tmp_path: Path, model: LocalModel
+) -> None:
+    party, processes = Party("Desk", tmp_path), StageProcesses()
+    desk = LocalComputer(
+        identity=party.identity,
+        me=party.me,
+        processes=cast("Any", processes),
+        addresses=lambda: party.addresses,
+    )
+
+    async def main() -> None:
+        first = assign(model)
+        await desk.assign(first)
+        await desk.load(first, model.sources, ALONE, lambda _: None)
+        second = msgspec.structs.replace(first, epoch=2, device=OTHER.id)
+        await desk.assign(second)
+        assert processes.engine.loaded is not None  # it may get a stage of that plan as well
+        await desk.load(second, model.sources, ALONE, lambda _: None)
+
+        assert processes.engine.loaded is None
+        assert processes.other.loaded is not None
 
     run(main())
 

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from fake_cluster import run, until
 
-from potluck.cluster.events import ComputerLost, ComputerPaired, Events
+from potluck.cluster.events import ComputerLost, ComputerPaired, Events, Holds
 from potluck.cluster.membership import membership as membership_module
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Membership
@@ -20,7 +20,7 @@ from potluck.net.advert import Advert
 from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
 from potluck.net.transport import ControlLink, Link, Listener, identify
-from potluck.wire.messages import Address, Message, NodeInfo, Revoked
+from potluck.wire.messages import Address, DeviceId, HeldStage, Message, NodeInfo, Revoked, Status
 from potluck.wire.token import PairingToken
 
 pytestmark = pytest.mark.net
@@ -35,6 +35,7 @@ class Node:
         self.received: list[Message] = []
         self.served: list[Link] = []
         self.lost: list[NodeId] = []
+        self.holds: list[Holds] = []
         self.hangs_up = False  # as soon as somebody is connected
         self.discovery = Discovery(
             on_change=self._found,
@@ -44,6 +45,7 @@ class Node:
         )
         events = Events()
         events.on(ComputerLost, lambda event: self.lost.append(event.node_id))
+        events.on(Holds, self.holds.append)
         events.on(ComputerPaired, lambda event: self.membership.admit(event))
         self.membership = Membership(
             identity=self.identity,
@@ -213,6 +215,32 @@ def test_who_was_away_while_another_was_forgiven_hears_of_it(tmp_path: Path) -> 
                 await until(lambda: desk.connected() == ["Mac"])
 
                 await until(lambda: not again.revoked())
+
+    run(main())
+
+
+def test_what_a_worker_holds_is_heard_of_when_it_changes(tmp_path: Path) -> None:
+    held = HeldStage(
+        device=DeviceId(kind="cpu"),
+        model_id="c" * 64,
+        scheme="f32",
+        layers=(0, 2),
+        embedding=True,
+        head=False,
+        epoch=5,
+    )
+
+    async def main() -> None:
+        desk, laptop = Node("Desk", tmp_path), Node("Laptop", tmp_path)
+        async with all_up([desk, laptop]):
+            await pair_by_token(desk, laptop)
+            await until(lambda: laptop.served)
+            for stages in ((held,), (held,), ()):
+                await laptop.served[0].send(Status(devices=(), held=stages))
+            await until(lambda: len(desk.holds) == 2)
+
+            assert [holds.epoch for holds in desk.holds] == [5, None]
+            assert desk.holds[0].node_id == laptop.node_id
 
     run(main())
 

@@ -77,6 +77,8 @@ class LocalComputer:
         self._me = me
         self._processes = processes
         self._addresses = addresses
+        self._epoch = 0  # of the plan that is being assigned, or is in force
+        self._assigned: set[DeviceId] = set()  # the devices with a stage of it
         self._use = use if use is not None else DeviceUse()
 
     @property
@@ -166,6 +168,9 @@ class LocalComputer:
                 f"{self.name} helps {master} just now. Pause sharing to use it yourself, or wait."
             )
         stage = await self._processes.handle(assign.device)
+        if assign.epoch != self._epoch:
+            self._epoch, self._assigned = assign.epoch, set()
+        self._assigned.add(stage.devices[0].id)
         return Need(epoch=assign.epoch, tensors=(), activation_port=stage.activation_port)
 
     async def send_weights(
@@ -203,8 +208,17 @@ class LocalComputer:
             previous=neighbours.previous,
             seed=assign.seed,
         )
+        await self._give_back_unused()
         handle = await self._processes.handle(assign.device)
         return (await handle.load(stage, loaded)).cache_tokens
+
+    async def _give_back_unused(self) -> None:
+        """Free the layers of a plan before on devices that have no stage of this one."""
+        await together(
+            stage.unload()
+            for stage in self._processes.running()
+            if stage.held is not None and stage.devices[0].id not in self._assigned
+        )
 
     async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
         stage = await self._processes.handle(device)

@@ -13,7 +13,14 @@ from pathlib import Path
 import msgspec
 
 from potluck.cluster.device_names import place_name
-from potluck.cluster.events import ComputerLost, ComputerPaired, Events, StageLost, StepRefused
+from potluck.cluster.events import (
+    ComputerLost,
+    ComputerPaired,
+    Events,
+    Holds,
+    StageLost,
+    StepRefused,
+)
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.cluster.tasks import TaskSet
@@ -250,6 +257,11 @@ class Membership:
                     self._lost(computer, "was paused by its owner")
                 computer.is_paused = message.paused
                 computer.lent_to = message.lent_to
+                if message.held != computer.held:
+                    computer.held = message.held
+                    epochs = [s.epoch for s in message.held if s.epoch is not None]
+                    epoch = max(epochs, default=None)
+                    self._events.publish(Holds(node_id=computer.node_id, epoch=epoch))
                 self._notify()
             case WarmingUp():
                 computer.warming_up(message)

@@ -1,6 +1,7 @@
 """A worker of the own home, as the master asks it: over its control connection."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ from potluck.wire.messages import (
     Assign,
     DeviceId,
     DeviceInfo,
+    HeldStage,
     Load,
     Loaded,
     Message,
@@ -41,6 +43,8 @@ from potluck.wire.messages import (
     Unloaded,
     WarmingUp,
 )
+
+logger = logging.getLogger(__name__)
 
 DIAL_TIMEOUT_S = 10.0
 PROFILE_TIMEOUT_S = 90.0  # the first one waits for the worker's engine to start
@@ -75,6 +79,7 @@ class RemoteComputer:
         self.devices: Sequence[DeviceInfo] = link.peer.devices
         self.is_paused = False
         self.lent_to: str | None = None  # another home's master
+        self.held: tuple[HeldStage, ...] = ()  # for this home, as it said last
         self._identity = identity
         self._me = me
         self._sending = asyncio.Lock()  # its stages share the link, and its store awaits them all
@@ -110,6 +115,13 @@ class RemoteComputer:
     async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkCost:
         message = MeasureLink(node_id=peer, addresses=addresses)
         measured = await self._ask(message, LinkMeasured, MEASURE_TIMEOUT_S)
+        logger.info(
+            "link measured from=%s to=%s rtt_ms=%.1f rtt_p95_ms=%.1f",
+            self.name,
+            measured.address.host,
+            measured.rtt_ms,
+            measured.rtt_p95_ms,
+        )
         return LinkCost(rtt_ms=measured.rtt_ms, bytes_per_s=measured.bytes_per_s)
 
     async def assign(self, assign: Assign) -> Need:
@@ -152,6 +164,12 @@ class RemoteComputer:
 
                 self._loading[stage] = warming_up
                 loaded = await self._ask(message, Loaded, timeout_s=LOAD_TIMEOUT_S)
+                logger.info(
+                    "stage loaded name=%s seconds=%.1f bytes=%d",
+                    self.name,
+                    loaded.seconds,
+                    loaded.memory_bytes,
+                )
                 return loaded.cache_tokens
         except TimeoutError:
             raise PeerTimeoutError(

@@ -180,6 +180,7 @@ class WorkerLinks:
             devices=self._devices(),
             paused=worker.is_paused or not worker.is_lending,
             lent_to=lease.master_name if lease is not None and is_others else None,
+            held=worker.held(link.home),
         )
         if status != self._masters[link]:
             self._masters[link] = status
