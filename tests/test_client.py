@@ -3,11 +3,10 @@
 import http.server
 import socket
 import threading
-from collections.abc import Iterator
 
 import msgspec
 import pytest
-from fake_backend import BENCH, PLAN, TOKEN, Server, computer, serving
+from fake_backend import BENCH, PLAN, TOKEN, Server, computer
 
 from potluck.api import schema
 from potluck.api.openai import ChatCompletionRequest, ChatMessage
@@ -23,18 +22,6 @@ from potluck.errors import (
 pytestmark = pytest.mark.net
 
 HI = ChatCompletionRequest(messages=[ChatMessage(role="user", content="hi")])
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Server]:
-    with serving() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: Server) -> Server:
-    running.reset()
-    return running
 
 
 @pytest.fixture

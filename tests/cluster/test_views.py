@@ -10,7 +10,7 @@ from msgspec import structs
 from packing_engine import Workplace
 
 from potluck.api.schema import Computer, PlanRequest
-from potluck.cluster.events import Changed, ComputerLost, Events
+from potluck.cluster.events import ComputerLost, Events, ModelChanged
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.membership.membership import MemberRecord
@@ -51,7 +51,7 @@ class Home:
 
         self.seen: list[float] = []
         events = Events()
-        events.on(Changed, lambda _: self.seen.append(load_progress(self.master).fraction))
+        events.on(ModelChanged, lambda _: self.seen.append(load_progress(self.master).fraction))
         self.master = Master(
             computers=self.computers,
             open_model=open_model,

@@ -10,7 +10,7 @@ from model_folders import CONFIG
 from potluck.api.schema import PlanRequest
 from potluck.cluster.device_names import place_name
 from potluck.cluster.device_use import DeviceUse
-from potluck.cluster.events import Changed, ComputerLost, Events, Notice, StageLost
+from potluck.cluster.events import ComputerLost, Events, ModelChanged, Notice, StageLost
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.packing import Packing
 from potluck.errors import PeerLostError
@@ -39,7 +39,7 @@ class Home:
         self.notices: list[str] = []
         self.use = DeviceUse()
         self.events = Events()
-        self.events.on(Changed, lambda _: self._changed())
+        self.events.on(ModelChanged, lambda _: self._changed())
         self.events.on(Notice, lambda notice: self.notices.append(notice.text))
         self.opened: list[Path] = []
         self.open_error: BaseException | None = None

@@ -19,7 +19,7 @@ from potluck.wire.token import PairingToken
 class Side:
     """A computer as far as pairing goes."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, *, keep_ended_s: float = 30.0) -> None:
         self.name = name
         self.identity = Identity.load_or_create(folder / name, name)
         self.joinable = True
@@ -40,6 +40,7 @@ class Side:
             port=lambda: self.port or 4000,
             may_join=lambda: self.joinable,
             events=events,
+            keep_ended_s=keep_ended_s,
         )
 
     def _on_admitted(self, paired: ComputerPaired) -> None:

@@ -59,7 +59,7 @@ class Activity:
         return self._revision
 
     def touch(self) -> None:
-        """Something that a face shows is different now."""
+        """Something that clients show is different now."""
         self._revision += 1
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:

@@ -22,6 +22,11 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChanged:
+    """The model of this computer's master, or the load of it, is further; only clients are told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
     """One calm line for the person at this computer."""
 

@@ -34,6 +34,7 @@ from potluck.cluster.events import (
     Holds,
     HomeJoined,
     HomeLeft,
+    ModelChanged,
     Notice,
     StageDied,
     StageLost,
@@ -44,11 +45,11 @@ from potluck.cluster.machine import machine_id
 from potluck.cluster.master.master import DEPLOYING, Master
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.membership.local import LocalComputer
-from potluck.cluster.membership.membership import Membership
+from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.tasks import TaskSet, in_thread
-from potluck.cluster.worker.lending import Lending
+from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.links import WorkerLinks
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import PotluckError
@@ -140,7 +141,7 @@ class Node:
         self.worker = Worker(
             stage=self.processes.handle, store=self.store, changed=self.events.changed, use=use
         )
-        self.lending = Lending(
+        self.lending = LendingSettings(
             settings,
             folders.settings_file,
             activity=self.activity,
@@ -182,7 +183,7 @@ class Node:
             addresses=self.addresses,
             use=use,
         )
-        self.membership = Membership(
+        self.membership = Members(
             identity=self.identity,
             discovery=self.discovery,
             local=local,
@@ -224,6 +225,7 @@ class Node:
     def _connect(self, events: Events) -> None:
         """Who hears of what."""
         events.on(Changed, lambda _: self._changed())
+        events.on(ModelChanged, lambda _: self.activity.touch())
         events.on(Notice, lambda notice: self.backend.notice(notice.level, notice.text))
         events.on(HolderLeft, lambda event: self.lending.let_go(event.holder))
         events.on(ThreadsChanged, lambda _: self._forget_profiles())
@@ -243,8 +245,8 @@ class Node:
         """Serve until `shutdown` is asked for, or nobody has needed the node for long."""
         async with AsyncExitStack() as stack:
             stack.callback(self.store.close)
-            engine = self._tasks.spawn(self.processes.run())
-            stack.push_async_callback(_end, engine)
+            processes = self._tasks.spawn(self.processes.run())
+            stack.push_async_callback(_end, processes)
             stack.push_async_callback(self.packing.stop)
             await self.listener.start()
             self._port = self.listener.port

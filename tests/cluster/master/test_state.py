@@ -6,7 +6,8 @@ import pytest
 
 from potluck.api.schema import PlanRequest
 from potluck.cluster.events import ComputerLost, Holds, StageLost
-from potluck.cluster.master.state import (
+from potluck.cluster.master.state import State, apply, next_action, without_constraints
+from potluck.cluster.master.vocabulary import (
     Action,
     Answer,
     Began,
@@ -27,12 +28,8 @@ from potluck.cluster.master.state import (
     Retire,
     Retired,
     ReturnWish,
-    State,
     UnloadWish,
     Wished,
-    apply,
-    next_action,
-    without_constraints,
 )
 from potluck.errors import EngineError, PeerLostError, UsageError
 from potluck.ids import NodeId

@@ -8,9 +8,8 @@ from fake_cluster import run, until
 from fake_engine import DEVICE, FakeEngine, assign
 from worker_rig import Party, Rig, join
 
-from potluck.cluster.computer import Neighbours
+from potluck.cluster.computer import Neighbours, Patience
 from potluck.cluster.device_use import DeviceUse
-from potluck.cluster.membership import remote
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.errors import (
@@ -88,13 +87,11 @@ def test_a_computer_that_the_worker_cannot_reach_is_an_error(tmp_path: Path) -> 
 
 
 def test_a_worker_that_says_nothing_of_its_loading_is_given_up(
-    tmp_path: Path, model: LocalModel, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, model: LocalModel
 ) -> None:
-    monkeypatch.setattr(remote, "LOAD_SILENCE_S", 0.2)
-
     async def main() -> None:
         async with Rig(tmp_path) as rig:
-            control = await rig.control()
+            control = await rig.control(patience=Patience(load_silence_s=0.2))
             laptop, message = control.computer, assign(model)
             await laptop.send_weights(await laptop.assign(message), model.sources, lambda _: None)
             rig.engine.gate = asyncio.Event()

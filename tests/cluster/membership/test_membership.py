@@ -12,7 +12,7 @@ from fake_cluster import run, until
 from potluck.cluster.events import ComputerLost, ComputerPaired, Events, Holds
 from potluck.cluster.membership import membership as membership_module
 from potluck.cluster.membership.local import LocalComputer
-from potluck.cluster.membership.membership import Membership
+from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
 from potluck.errors import PeerLostError
 from potluck.ids import NodeId
@@ -29,7 +29,9 @@ pytestmark = pytest.mark.net
 class Node:
     """A computer that pairs, is found by its address alone, and keeps its home's computers connected."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(
+        self, name: str, folder: Path, *, retry_s: Sequence[float] = (0.5, 1.0, 2.0, 5.0)
+    ) -> None:
         self.name = name
         self.identity = Identity.load_or_create(folder / name, name)
         self.received: list[Message] = []
@@ -47,13 +49,14 @@ class Node:
         events.on(ComputerLost, lambda event: self.lost.append(event.node_id))
         events.on(Holds, self.holds.append)
         events.on(ComputerPaired, lambda event: self.membership.admit(event))
-        self.membership = Membership(
+        self.membership = Members(
             identity=self.identity,
             discovery=self.discovery,
             local=cast("LocalComputer", None),  # membership only hands it on
             me=self.me,
             record_file=folder / f"{name}.computers.json",
             events=events,
+            retry_s=retry_s,
         )
         self.desk = Pairings(
             self.identity,
@@ -245,13 +248,10 @@ def test_what_a_worker_holds_is_heard_of_when_it_changes(tmp_path: Path) -> None
     run(main())
 
 
-def test_who_hangs_up_again_and_again_is_dialled_ever_more_rarely(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(membership_module, "RETRY_S", (0.0, 0.1, 0.2))
-
+def test_who_hangs_up_again_and_again_is_dialled_ever_more_rarely(tmp_path: Path) -> None:
     async def main() -> None:
-        desk, laptop = Node("Desk", tmp_path), Node("Laptop", tmp_path)
+        desk = Node("Desk", tmp_path, retry_s=(0.0, 0.1, 0.2))
+        laptop = Node("Laptop", tmp_path)
         laptop.hangs_up = True
         async with all_up([desk, laptop]):
             began = asyncio.get_running_loop().time()
@@ -266,11 +266,10 @@ def test_who_hangs_up_again_and_again_is_dialled_ever_more_rarely(
 def test_a_list_that_cannot_be_written_ends_no_connecting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(membership_module, "RETRY_S", (0.0,))
     write, failures = membership_module.write_atomically, [OSError(28, "No space left on device")]
 
     async def main() -> None:
-        desk, laptop = Node("Desk", tmp_path), Node("Laptop", tmp_path)
+        desk, laptop = Node("Desk", tmp_path, retry_s=(0.0,)), Node("Laptop", tmp_path)
 
         def full_once(path: Path, data: bytes) -> None:
             if failures and desk.connected():

@@ -1,12 +1,12 @@
 """Two pairing desks over real TLS on loopback, and people who compare digits."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_cluster import run, until
-from pairing_sides import Sides, comparing
+from pairing_sides import Side, Sides, comparing
 
-from potluck.cluster.membership import pairing as pairing_module
 from potluck.errors import IdentityError, NotFoundError, UnreachableError
 from potluck.net.homes import Home
 from potluck.net.transport import dial_pairing
@@ -149,11 +149,8 @@ def test_a_computer_that_does_not_offer_itself_refuses(sides: Sides) -> None:
     run(main())
 
 
-def test_what_ended_is_forgotten_after_a_while(
-    sides: Sides, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pairing_module, "KEEP_ENDED_S", 0.0)
-    desk, laptop = sides
+def test_what_ended_is_forgotten_after_a_while(tmp_path: Path) -> None:
+    desk, laptop = Side("Desk", tmp_path, keep_ended_s=0.0), Side("Laptop", tmp_path)
     laptop.joinable = False
 
     async def main() -> None:

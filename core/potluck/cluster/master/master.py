@@ -21,12 +21,20 @@ from potluck.cluster.computer import Computer
 from potluck.cluster.device_names import device_of
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.driver.generation import Generator
-from potluck.cluster.events import ComputerLost, Events, Notice, StageLost, StepRefused
+from potluck.cluster.events import (
+    ComputerLost,
+    Events,
+    ModelChanged,
+    Notice,
+    StageLost,
+    StepRefused,
+)
 from potluck.cluster.master.deployment import Deployment, Planned, unload
 from potluck.cluster.master.measurements import Measurements
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planning import Computers, Planner, context_of
-from potluck.cluster.master.state import (
+from potluck.cluster.master.state import State, apply, next_action
+from potluck.cluster.master.vocabulary import (
     Action,
     Answer,
     Began,
@@ -47,12 +55,9 @@ from potluck.cluster.master.state import (
     Retire,
     Retired,
     ReturnWish,
-    State,
     UnloadWish,
     Wish,
     Wished,
-    apply,
-    next_action,
 )
 from potluck.cluster.tasks import TaskSet
 from potluck.errors import PotluckError, UsageError
@@ -99,7 +104,7 @@ class Master:
             computers: who is there.
             open_model: reads a model's folder, and reports bytes done and total to its second argument.
             resolve: which folder a request's `model` means; None is the default model. May be slow.
-            events: hears `Changed` when clients should look again, and `Notice`.
+            events: hears `ModelChanged` and `Notice`.
             packing: what packs weights before they are sent; None: they are sent as they are.
             use: told which devices of this computer have a stage of this master's plan.
             shapes: configurations that can be loaded with random weights, by name.
@@ -254,7 +259,7 @@ class Master:
                 self._decide(self._inbox.popleft())
         finally:
             self._is_deciding = False
-        self._events.changed()
+        self._events.publish(ModelChanged())
 
     def _decide(self, event: Event) -> None:
         # Read with each event: nothing is said of a computer that is paused, or of a pipeline that
@@ -419,13 +424,13 @@ class Master:
     def _enter(self, phase: LoadPhase, message: str, hashed: float | None = None) -> None:
         hashed = self._progress.hashed if hashed is None else hashed
         self._progress = LoadState(phase=phase, message=message, hashed=hashed)
-        self._events.changed()
+        self._events.publish(ModelChanged())
 
     def _deployment_changed(self) -> None:
         if self.deployment is not None:
             phase, message = self.deployment.phase, self.deployment.message
             self._progress = replace(self._progress, phase=phase, message=message)
-        self._events.changed()
+        self._events.publish(ModelChanged())
 
     def _link_rate(self, node: NodeId) -> float | None:
         """Bytes a second to a computer, as measured last."""

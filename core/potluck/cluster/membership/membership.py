@@ -45,7 +45,6 @@ from potluck.wire.messages import (
 
 logger = logging.getLogger(__name__)
 
-RETRY_S = (0.5, 1.0, 2.0, 5.0)  # between attempts to connect; the last one for ever
 STEADY_S = 10.0  # a connection that lasted so long was a good one: the next attempt is the first
 DISCOVERY_S = 4.0  # mDNS has found by then whoever is there
 COLORS = 6
@@ -60,7 +59,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     color: int = 0  # the same in every picture, for as long as it is paired
 
 
-class Membership:
+class Members:
     """Keeps the own home's computers connected."""
 
     def __init__(
@@ -72,7 +71,19 @@ class Membership:
         me: Callable[[], NodeInfo],
         record_file: Path,
         events: Events,
+        retry_s: Sequence[float] = (0.5, 1.0, 2.0, 5.0),
     ) -> None:
+        """Make a membership that connects when it is told to `look`.
+
+        Args:
+            identity: of this node.
+            discovery: finds the other computers.
+            local: this computer; it is handed on.
+            me: what this node says of itself.
+            record_file: where the paired computers are remembered.
+            events: hears what the other computers say, and that they are lost.
+            retry_s: seconds between attempts to connect; the last of them for ever.
+        """
         self.local = local
         self.changed = asyncio.Condition()
         self._identity = identity
@@ -80,6 +91,7 @@ class Membership:
         self._me = me
         self._record_file = record_file
         self._events = events
+        self._retry_s = retry_s
         self._records = _read_records(record_file)
         self._connected: dict[NodeId, RemoteComputer] = {}
         self._problems: dict[NodeId, PotluckError] = {}
@@ -208,7 +220,7 @@ class Membership:
             except OSError:  # of this computer: the disk is full
                 logger.exception("cannot hold a connection node=%s", short(node_id))
             attempt = 0 if now() - began > STEADY_S else attempt + 1
-            await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+            await asyncio.sleep(self._retry_s[min(attempt, len(self._retry_s) - 1)])
         self._problems.pop(node_id, None)
 
     async def _dial(self, found: Found) -> Link:

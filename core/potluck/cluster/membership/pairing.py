@@ -45,7 +45,7 @@ from potluck.wire.token import INVITE_LIFETIME_S, Invites, PairingToken
 
 logger = logging.getLogger(__name__)
 
-KEEP_ENDED_S = 30.0  # a face may ask how it ended
+KEEP_ENDED_S = 30.0  # a client may ask how it ended
 FIRST_MESSAGE_TIMEOUT_S = 5.0
 CODE_TIMEOUT_S = 10.0  # from the first message to the six digits: programs alone
 
@@ -62,7 +62,7 @@ _VIEW_STATES: dict[PairingState, ViewState] = {
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Attempt:
-    """One pairing by sight, as a face sees it."""
+    """One pairing by sight, as clients see it."""
 
     id: str
     machine: Pairing
@@ -98,6 +98,7 @@ class Pairings:
         port: where other computers reach this one.
         may_join: whether this computer offers itself as a worker now.
         events: hears `ComputerPaired`, `HomeJoined`, and `Changed` when clients should look again.
+        keep_ended_s: for how long one that has ended is still listed.
     """
 
     def __init__(
@@ -108,12 +109,14 @@ class Pairings:
         port: Callable[[], int],
         may_join: Callable[[], bool],
         events: Events,
+        keep_ended_s: float = KEEP_ENDED_S,
     ) -> None:
         self._identity = identity
         self._name = name
         self._port = port
         self._may_join = may_join
         self._events = events
+        self._keep_ended_s = keep_ended_s
         self._invites = Invites(os.urandom)
         self._attempts: dict[str, Attempt] = {}
         self._ids = itertools.count(1)
@@ -198,7 +201,7 @@ class Pairings:
             attempt.link.close()
             attempt.compared.set()
             self._events.changed()
-            asyncio.get_running_loop().call_later(KEEP_ENDED_S, self._forget, attempt)
+            asyncio.get_running_loop().call_later(self._keep_ended_s, self._forget, attempt)
 
     def _forget(self, attempt: Attempt) -> None:
         self._attempts.pop(attempt.id, None)

@@ -1,4 +1,7 @@
-"""What this computer lends: what its owner has set for good, or for as long as somebody holds the lease."""
+"""What the owner of this computer lends of it: as the settings say, or otherwise for a while.
+
+For a while means as long as some program, such as `potluck worker`, holds the node as a "worker".
+"""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -17,11 +20,11 @@ from potluck.errors import UsageError
 from potluck.settings import Settings, save_settings
 
 
-class Lending:
-    """Keeps the worker and the processes to the settings in force.
+class LendingSettings:
+    """Applies the settings in force to the worker and the stage processes.
 
     Args:
-        saved: as they stand in `file`; the processes were made with them.
+        saved: what `file` says; the stage processes were made with it.
         events: hears `Changed`, and `ThreadsChanged` when measured times are outdated.
     """
 

@@ -15,11 +15,11 @@ from contextlib import suppress
 
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.handle import StageHandle
-from potluck.cluster.processes.messages import Held, LoadProgress, LoadStage, TensorFile
+from potluck.cluster.processes.messages import LoadProgress, LoadStage, TensorFile
 from potluck.cluster.tasks import TaskSet, together
+from potluck.cluster.worker.assignments import check_assignment, held_stage
 from potluck.cluster.worker.lease import Lease, LeasedStage, MasterLink
 from potluck.errors import (
-    BrokenModelError,
     BusyError,
     IntegrityError,
     NotAllowedError,
@@ -28,8 +28,6 @@ from potluck.errors import (
     StaleEpochError,
 )
 from potluck.ids import Digest, HomeId, NodeId
-from potluck.model.config import ModelConfig
-from potluck.model.stored import find_stored
 from potluck.store.chunks import ChunkStore, Missing
 from potluck.store.fetch import WeightsLink, receive_tensors
 from potluck.store.progress import TransferProgress
@@ -40,10 +38,8 @@ from potluck.wire.measuring_messages import (
     StageMeasured,
 )
 from potluck.wire.messages import (
-    MAX_HELD_SESSIONS,
     Assign,
     DeviceId,
-    HeldSession,
     HeldStage,
     Load,
     Loaded,
@@ -79,7 +75,7 @@ class Worker:
         Args:
             stage: the stage process of a device, None being the best one; waits while it starts.
             store: where the weights of other computers' models are kept.
-            changed: told when a face should look again.
+            changed: told when clients should look again.
             keep_loaded_s: without a master; then the memory goes back to this computer's owner.
             use: says what this computer's own master uses, and is told what the worker lends.
         """
@@ -92,6 +88,7 @@ class Worker:
         self._keep_loaded_s = keep_loaded_s
         self._use = use if use is not None else DeviceUse()
         self._turn = asyncio.Lock()  # one assignment at a time
+        self._giving_back = asyncio.Lock()  # the loads of a plan wait for the memory that it frees
         self._tasks = TaskSet()
 
     async def handle(self, link: MasterLink, message: Message) -> Message:
@@ -270,9 +267,10 @@ class Worker:
         """Every stage of the plan is assigned: devices without one have no use for their layers."""
         lease = self.lease
         assert lease is not None
-        unused = [lease.before[device] for device in lease.before.keys() - lease.stages.keys()]
-        lease.before = {}
-        await together(handle.unload() for handle in unused)
+        async with self._giving_back:
+            unused = [lease.before[device] for device in lease.before.keys() - lease.stages.keys()]
+            lease.before = {}
+            await together(handle.unload() for handle in unused)
 
     def _lent_stage(self, link: MasterLink, epoch: int, device: DeviceId) -> LeasedStage:
         lease = self.lease
@@ -372,7 +370,7 @@ class Worker:
             return ()
         said = ((device, handle.held) for device, handle in lease.handles.items())
         return tuple(
-            _held_stage(device, held)
+            held_stage(device, held)
             for device, held in said
             if held is not None and held.home == home
         )
@@ -407,47 +405,8 @@ async def _unload(handle: StageHandle) -> None:
         await handle.unload()
 
 
-def _held_stage(device: DeviceId, held: Held) -> HeldStage:
-    sessions = held.sessions[-MAX_HELD_SESSIONS:]
-    return HeldStage(
-        device=device,
-        model_id=held.model_id,
-        scheme=held.scheme,
-        layers=held.layers,
-        embedding=held.embedding,
-        head=held.head,
-        cache=held.cache,
-        seed=held.seed,
-        epoch=held.epoch,
-        context=held.context,
-        sessions=tuple(HeldSession(session=s.session, position=s.position) for s in sessions),
-    )
-
-
 async def _send(link: MasterLink, message: Message) -> None:
     try:
         await link.send(message)
     except PotluckError:
         logger.debug("report is late, the master is gone op=%s", type(message).__name__)
-
-
-def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
-    """The tensors by digest, when they are exactly what the config says for these layers.
-
-    Raises:
-        ModelError: the config is of no known model, or the tensors are not its.
-    """
-    config = ModelConfig.from_dict(message.config)
-    start, stop = message.layers
-    if not 0 <= start < stop <= config.num_layers:
-        raise BrokenModelError(f"The model has {config.num_layers} layers, not {start} to {stop}.")
-    wanted = config.stage_tensors(
-        range(start, stop), embedding=message.embedding, head=message.head
-    )
-    if message.seed is not None:
-        wanted = {}  # the weights are made here
-    given = {info.name: info for info in message.tensors}
-    stored = find_stored(config, wanted, given, scheme=message.scheme, where="the assignment")
-    if sum(map(len, stored.values())) != len(message.tensors):
-        raise BrokenModelError("The tensors of the assignment are not those of its layers.")
-    return {Digest(info.digest): info for info in message.tensors}
