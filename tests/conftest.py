@@ -1,8 +1,13 @@
-"""What every test shares: one torch thread, no display, no folder of the user; and the fast tier."""
+"""What every test shares: one torch thread, no display, a fake node, and the fast tier."""
 
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from fake_backend import Server
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # suites that fight over two cores are slow and flaky
@@ -23,3 +28,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = [item for item in items if item.get_closest_marker("slow")]
     config.hook.pytest_deselected(items=slow)
     items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+@pytest.fixture(scope="module")
+def running() -> "Iterator[Server]":
+    """The real HTTP server of a fake node."""
+    from fake_backend import serving  # a web server, which few tests need
+
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: "Server") -> "Server":
+    """The same, as if it had just been started."""
+    running.reset()
+    return running

@@ -3,7 +3,6 @@
 import http.server
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import msgspec
@@ -24,18 +23,6 @@ from potluck.errors import (
 pytestmark = pytest.mark.net
 
 HI = ChatCompletionRequest(messages=[ChatMessage(role="user", content="hi")])
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Server]:
-    with serving() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: Server) -> Server:
-    running.reset()
-    return running
 
 
 @pytest.fixture

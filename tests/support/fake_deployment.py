@@ -8,6 +8,7 @@ from packing_engine import Workplace
 from potluck.cluster.device_names import device_label
 from potluck.cluster.master.deployment import Deployment, Planned
 from potluck.cluster.master.measurements import Measurements
+from potluck.cluster.master.stage_deployment import Retries
 from potluck.model.schemes import Scheme
 from potluck.plan.placement import make_plan
 from potluck.plan.shape import shape_of
@@ -21,6 +22,7 @@ async def deployment_on(
     changed: Callable[[], None] = lambda: None,
     workplace: Workplace | None = None,
     link_rate: float | None = None,
+    retries: Retries | None = None,
 ) -> Deployment:
     """These computers in this order, with so many layers each; the first is the master.
 
@@ -60,6 +62,7 @@ async def deployment_on(
         changed=changed,
         packing=workplace.packing if workplace is not None else None,
         link_rate=lambda node: link_rate,
+        retries=retries,
     )
 
 

@@ -12,7 +12,7 @@ from potluck.api.backend import Finished, GenerationRequest, Piece, SamplingOpti
 from potluck.api.schema import Computer, PlanRequest, RoleRequest
 from potluck.cluster import node as node_module
 from potluck.cluster.master.planning import PlanningDeadlines
-from potluck.cluster.node import Node
+from potluck.cluster.node import Node, NodeDeadlines
 from potluck.settings import Folders, Settings, read_node_file, save_settings
 
 QUESTION = GenerationRequest(
@@ -32,7 +32,7 @@ def folders_of(base: Path, name: str) -> Folders:
 @asynccontextmanager
 async def running(folders: Folders) -> AsyncGenerator[Node, None]:
     """A node that is up."""
-    node = Node(folders, deadlines=PlanningDeadlines(settle_s=0.0))
+    node = Node(folders, deadlines=NodeDeadlines(planning=PlanningDeadlines(settle_s=0.0)))
     serving = asyncio.create_task(node.run())
     try:
         while read_node_file(folders) is None and not serving.done():

@@ -32,7 +32,7 @@ from potluck.cluster.driver.completion import LoadedModel, complete
 from potluck.cluster.master.bench import Bench, check_context
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.master import Master
-from potluck.cluster.membership.membership import Membership
+from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.views import ComputerViews, load_progress, loaded, model_state, plan_view
 from potluck.cluster.worker.worker import Worker
@@ -70,7 +70,7 @@ class Parts:
     guide: Path
     activity: Activity
     discovery: Discovery
-    membership: Membership
+    membership: Members
     worker: Worker
     master: Master
     pairings: Pairings

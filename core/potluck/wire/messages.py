@@ -40,6 +40,7 @@ MAX_ADDRESSES = 16  # a computer with more interfaces is none of a home
 MAX_TENSORS = 1 << 17  # a mixture of experts with 128 layers of 256 experts has 98,304
 MAX_TOKENS = 1 << 20  # one forward; the longest context of any known model
 MAX_REVOKED = 1024  # a home that gave away so many computers is none
+MAX_HELD_SESSIONS = 64  # of a stage, that it tells of: with 16 devices fewer than a list may have
 MAX_HISTORY = 1 << 17  # tokens a repetition penalty looks back over; 5 bytes each at most
 
 
@@ -175,12 +176,39 @@ class Error(_Told, frozen=True, tag="error"):
 # --- control: the master asks, a worker answers
 
 
+class HeldSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation that a stage has cached."""
+
+    session: SessionName
+    position: Count  # how many tokens are cached
+
+
+class HeldStage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The layers that a device has in memory, and the stage that computes with them.
+
+    After a load that failed there may be layers, and no stage: `epoch` is None then.
+    """
+
+    device: DeviceId
+    model_id: Hex
+    scheme: Scheme
+    layers: tuple[Count, Count]  # start, stop
+    embedding: bool
+    head: bool
+    cache: Cache = "full"
+    seed: Count | None = None  # of random weights
+    epoch: Count | None = None
+    context: Count | None = None  # tokens that one session holds at most
+    sessions: Annotated[tuple[HeldSession, ...], Meta(max_length=MAX_HELD_SESSIONS)] = ()
+
+
 class Status(Message, frozen=True, tag="status"):
-    """A worker tells what it lends, whenever that changes."""
+    """A worker tells what it lends and what it holds, whenever that changes."""
 
     devices: Annotated[tuple[DeviceInfo, ...], Meta(max_length=16)]
     paused: bool = False
     lent_to: Name | None = None  # the name of another home's master that has the devices
+    held: Annotated[tuple[HeldStage, ...], Meta(max_length=16)] = ()  # for the reader's home
 
 
 class Revoked(Message, frozen=True, tag="revoked"):
@@ -239,7 +267,6 @@ class WarmingUp(Message, frozen=True, tag="warming_up"):
 
     epoch: Count
     progress: Annotated[float, Meta(ge=0, le=1)]
-    eta_s: Seconds | None = None
     device: DeviceId | None = None  # whose stage, as in `load`
 
 

@@ -5,6 +5,7 @@ from fake_cluster import FakeComputer, FakeComputers, run
 from model_folders import CONFIG
 
 from potluck.api.schema import BenchProgress, BenchRequest, BenchResult, PlanRequest
+from potluck.cluster.events import Events
 from potluck.cluster.master.bench import PROMPT_DECODE, SHORT_PROMPT, TURN, Bench
 from potluck.cluster.master.master import Master
 from potluck.errors import PeerLostError, UsageError
@@ -25,7 +26,7 @@ class Home:
             computers=self.computers,
             open_model=_no_files,
             resolve=lambda _: pytest.fail("a shape has no folder"),
-            changed=lambda: None,
+            events=Events(),
             shapes={"tiny": TINY},
         )
         self.asked: list[tuple[NodeId, NodeId, int]] = []

@@ -11,7 +11,7 @@ from fake_engine import assign
 from packing_engine import Workplace
 
 from potluck.cluster.master.stage_tensors import StageTensors
-from potluck.cluster.worker.worker import check_assignment
+from potluck.cluster.worker.assignments import check_assignment
 from potluck.errors import (
     BrokenModelError,
     DiskFullError,

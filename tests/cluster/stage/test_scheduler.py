@@ -2,10 +2,10 @@
 
 import msgspec
 import pytest
-from potluck.net.certificates import Role
 
 from potluck.cluster.stage.scheduler import Limits, PeerLink, Scheduler
 from potluck.ids import HomeId
+from potluck.wire.certificates import Role
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import (
     Attach,

@@ -2,8 +2,8 @@
 
 The floor is what a token takes if every stage does nothing but read its weights. It is measured in the
 same run: after every few tokens each stage times its parts once (`engine/measuring.py`), one stage
-after the other, as the stages of one token compute. So whatever else the computers do slows both alike,
-and the medians of both make a sound ratio. Tokens are random ids; what they say is nobody's business.
+after the other, as the stages of one token compute. Other programs on the computers then slow both
+measurements alike, and the ratio of their medians is sound. The tokens are random ids.
 """
 
 import random

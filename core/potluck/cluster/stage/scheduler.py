@@ -18,8 +18,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-from potluck.ids import HomeId
-from potluck.net.certificates import Role
+from potluck.ids import HomeId, Role
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Forward, Message, NodeInfo
 
