@@ -13,6 +13,7 @@ from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import PackedLinear
 from potluck.engine.norms import HeadNorm, ProjectionNorm
 from potluck.engine.rotary import Rotary
+from potluck.model.formats import INT8
 from potluck.model.rope import Rope
 
 CPU = torch.device("cpu")
@@ -21,7 +22,9 @@ KERNELS = GeneratedKernels(host_paths()[0])
 
 
 def packed(rows: int, width: int) -> PackedLinear:
-    return PackedLinear(KERNELS.pack(torch.randn(rows, width) / 8, 8), torch.randn(rows), KERNELS)
+    return PackedLinear(
+        KERNELS.pack(torch.randn(rows, width) / 8, INT8), torch.randn(rows), KERNELS
+    )
 
 
 def make_heads(*, window: int | None = None, rope: int | None = 0, rotary_dim: int = SIZE) -> Heads:

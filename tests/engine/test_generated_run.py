@@ -13,6 +13,7 @@ from potluck.engine.generated_run import run_shape
 from potluck.engine.kernels.generated import KINDS
 from potluck.engine.kernels.mixture_kernel import MixtureShape
 from potluck.engine.weights import load_weights
+from potluck.model.formats import BF16
 from potluck.model.schemes import Scheme
 
 MakeReference = Callable[..., Reference]
@@ -49,8 +50,8 @@ def test_floats_of_16_bits_have_the_shape_of_their_layers(
     assert shape is not None
     assert shape.epsilon == EPSILON
     assert shape.attention.epsilon == (EPSILON if attention.qk_norm else 0.0)
-    assert shape.attention.cache_kind == shape.float_kind == KINDS[torch.bfloat16]
-    assert shape.down_bits == 16
+    assert shape.attention.cache_kind == KINDS[torch.bfloat16]
+    assert shape.down_format is BF16
     assert shape.attention.rotary_dim == attention.rotary_dim
     assert shape.attention.softcap == getattr(attention, "cap", None)
     assert shape.norms == NORMS[variant]

@@ -44,8 +44,9 @@ from potluck.engine.products import Products, fastest_products
 from potluck.engine.targets import PackedTarget, Target, TensorTarget, is_whole_blocks
 from potluck.model.config import ModelConfig, Shape
 from potluck.model.families import NormPlacement
+from potluck.model.formats import PackedFormat
 from potluck.model.layers import Experts as ExpertsConfig
-from potluck.model.schemes import PACKINGS, Cache, Scheme, tensor_bits, weight_bytes
+from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, tensor_format, weight_bytes
 
 Fill = Callable[[list[tuple[str, Target]]], Callable[[], None]]
 """Begin to put the tensors of these names into this memory, which they fit; what it returns waits."""
@@ -173,13 +174,13 @@ class _Builder:
     @property
     def run_kernels(self) -> Kernels | None:
         """For what one token goes through: weights that are packed or of 16 bits, on a CPU."""
-        is_narrow = self._scheme in PACKINGS or self._dtype.itemsize == 2
+        is_narrow = self._scheme in PACKED_SCHEMES or self._dtype.itemsize == 2
         return self._kernels if is_narrow and self._device.type == "cpu" else None
 
     @cached_property
     def is_generated(self) -> bool:
         """Whether packed weights are computed with by functions generated for this computer's CPU."""
-        is_packed = self._scheme in PACKINGS and self._device.type == "cpu"
+        is_packed = self._scheme in PACKED_SCHEMES and self._device.type == "cpu"
         return is_packed and not isinstance(self._kernels, ReferenceKernels)
 
     @cached_property
@@ -222,10 +223,10 @@ class _Builder:
     def matrix(self, name: str) -> Tensor | PackedWeight:
         """A matrix of the whole vocabulary: the embedding's or the head's."""
         shape = (self._config.vocab_size, self._config.hidden_size)
-        bits = tensor_bits(self._config, name, shape, self._scheme)
-        if bits is None:
+        held = tensor_format(self._config, name, shape, self._scheme)
+        if not isinstance(held, PackedFormat):
             return self._filled(name, self._empty(*shape))
-        weight = PackedWeight.empty(*shape, bits, self._arena)
+        weight = PackedWeight.empty(*shape, held, self._arena)
         self._targets.append((name, PackedTarget(weight, 0, shape[0], self._kernels)))
         return weight
 
@@ -335,7 +336,7 @@ class _Builder:
         """One matrix whose rows are those of the parts, one after the other."""
         names = [f"{prefix}{part}.weight" for part in parts]
         shapes = [self._shapes[name] for name in names]
-        is_packed = self._scheme in PACKINGS
+        is_packed = self._scheme in PACKED_SCHEMES
         if is_packed and not all(is_whole_blocks(rows) for rows, _ in shapes[:-1]):
             return JoinedLinear([self._linear(prefix, (part,), bias=bias) for part in parts])
         rows, width = [shape[0] for shape in shapes], shapes[0][1]
@@ -345,9 +346,9 @@ class _Builder:
             for name, target in zip(names, weight.split(rows), strict=True):
                 self._filled(name, target)
             return FloatLinear(weight, offsets, self._products)
-        bits = tensor_bits(self._config, names[0], shapes[0], self._scheme)
-        assert bits is not None
-        packed, first = PackedWeight.empty(sum(rows), width, bits, self._arena), 0
+        held = tensor_format(self._config, names[0], shapes[0], self._scheme)
+        assert isinstance(held, PackedFormat)
+        packed, first = PackedWeight.empty(sum(rows), width, held, self._arena), 0
         for name, some in zip(names, rows, strict=True):
             self._targets.append((name, PackedTarget(packed, first, some, self._kernels)))
             first += some

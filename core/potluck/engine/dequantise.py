@@ -23,13 +23,14 @@ import torch
 from torch import Tensor
 
 from potluck.engine.gguf_blocks import block_integers, block_numbers, block_offsets
-from potluck.engine.kernels.layout import GROUP, MOST_STEPS, ROWS, groups_of
+from potluck.engine.kernels.layout import GROUP, ROWS, groups_of
+from potluck.engine.kernels.tensors import DTYPES
 from potluck.engine.targets import Target
 from potluck.errors import BrokenModelError
 from potluck.model.config import ModelConfig
 from potluck.model.quantized import GGUF, Quantization, gguf_bytes
 
-FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+FLOATS = {plain.dtype: dtype for plain, dtype in DTYPES.items()}
 PART_DTYPES: Mapping[str, torch.dtype] = {
     **FLOATS,
     "I32": torch.int32,
@@ -70,7 +71,8 @@ class StoredRows:
         blocks = torch.frombuffer(data, dtype=torch.uint8).view(-1, self.nbytes)
         kind = self._dtype.removeprefix(GGUF)
         ordered = self._ordered(blocks)
-        if target.has_offsets and (parts := block_offsets(kind, ordered)) is not None:
+        has_offsets = target.format is not None and target.format.has_offsets
+        if has_offsets and (parts := block_offsets(kind, ordered)) is not None:
             target.fill_integers(first, *parts)
         elif (found := block_integers(kind, ordered)) is not None:
             target.fill_integers(first, *found)
@@ -182,7 +184,9 @@ class _Words:
 def _fill_words(target: Target, words: _Words, first: int, stored: Tensor) -> None:
     width, rows = target.width, slice(first, first + len(stored))
     scales = words.scales[rows]
-    if target.has_offsets and words.is_exact and stored.max() <= MOST_STEPS:
+    held = target.format
+    takes_offsets = held is not None and held.has_offsets and int(stored.max()) <= held.limits[1]
+    if takes_offsets and words.is_exact:
         repeated, offsets = (
             _repeat(words, of_groups, width) for of_groups in (scales, scales * words.zeros[rows])
         )

@@ -20,7 +20,7 @@ import psutil
 import torch
 
 from potluck.errors import UsageError
-from potluck.model.schemes import PACKINGS, Cache, Scheme
+from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ def compute_dtype(scheme: Scheme, device: torch.device) -> torch.dtype:
             return torch.float32
         case "f16":
             return torch.float16
-        case _ if scheme in PACKINGS and device.type == "cpu":
+        case _ if scheme in PACKED_SCHEMES and device.type == "cpu":
             return torch.float32
         case _:
             return torch.bfloat16 if _works(device, torch.bfloat16) else torch.float16
@@ -136,7 +136,7 @@ def cache_dtype(scheme: Scheme, device: torch.device, cache: Cache = "full") -> 
     """
     if cache == "int8" and device.type == "cpu":
         return torch.int8
-    if scheme in PACKINGS and device.type == "cpu":
+    if scheme in PACKED_SCHEMES and device.type == "cpu":
         return torch.float16
     return compute_dtype(scheme, device)
 

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from potluck.engine.kernels.tensors import unpack_nibbles
+
 WithOffsets = tuple[Tensor, Tensor, Tensor]
 """Integers of 0 to 15 (n, width), i8, and of each 32 a scale and what is subtracted then, f32."""
 
@@ -48,14 +50,14 @@ def block_numbers(kind: str, rows: Tensor) -> Tensor:
 def _q4_0(rows: Tensor) -> tuple[Tensor, Tensor]:
     """An f16 scale, and 16 bytes: inputs 0 to 15 in the low halves, 16 to 31 in the high ones."""
     groups = rows.unflatten(1, (-1, 18))
-    integers = _halves(groups[..., 2:]).view(torch.int8) - 8
+    integers = unpack_nibbles(groups[..., 2:]).view(torch.int8) - 8
     return integers.flatten(1), _f16(groups, 0)
 
 
 def _q4_1(rows: Tensor) -> WithOffsets:
     """The same with an f16 behind the scale that is added to the product."""
     groups = rows.unflatten(1, (-1, 20))
-    integers = _halves(groups[..., 4:]).view(torch.int8)
+    integers = unpack_nibbles(groups[..., 4:]).view(torch.int8)
     return integers.flatten(1), _f16(groups, 0), -_f16(groups, 2)
 
 
@@ -63,7 +65,7 @@ def _q5_0(rows: Tensor) -> tuple[Tensor, Tensor]:
     """As Q4_0 with 4 bytes behind the scale: the fifth bit of each input, in order from the low end."""
     groups = rows.unflatten(1, (-1, 22))
     fifth = (groups[..., 2:6, None] >> torch.arange(8, dtype=torch.uint8)).flatten(-2) & 1
-    integers = (_halves(groups[..., 6:]) | fifth << 4).view(torch.int8) - 16
+    integers = (unpack_nibbles(groups[..., 6:]) | fifth << 4).view(torch.int8) - 16
     return integers.flatten(1), _f16(groups, 0)
 
 
@@ -76,14 +78,14 @@ def _q8_0(rows: Tensor) -> tuple[Tensor, Tensor]:
 def _iq4_nl(rows: Tensor) -> tuple[Tensor, Tensor]:
     """As Q4_0, but the four bits are the place of an integer in a table."""
     groups = rows.unflatten(1, (-1, 18))
-    return _IQ4_INTEGERS[_halves(groups[..., 2:]).long()].flatten(1), _f16(groups, 0)
+    return _IQ4_INTEGERS[unpack_nibbles(groups[..., 2:]).long()].flatten(1), _f16(groups, 0)
 
 
 def _q4_k(rows: Tensor) -> WithOffsets:
     """Two f16 scales, 12 bytes of 8 scales and minima, and 4 times 32 bytes: low halves, high halves."""
     blocks = rows.unflatten(1, (-1, 144))
     scale, minimum = _scales_and_minima(blocks)
-    integers = _halves(blocks[..., 16:].unflatten(-1, (4, 32))).view(torch.int8)
+    integers = unpack_nibbles(blocks[..., 16:].unflatten(-1, (4, 32))).view(torch.int8)
     return integers.flatten(1), scale.flatten(1), minimum.flatten(1)
 
 
@@ -91,7 +93,7 @@ def _q5_k(rows: Tensor) -> Tensor:
     """The same with 32 bytes in between: bit i has the fifth bits of the i-th 32 inputs."""
     blocks = rows.unflatten(1, (-1, 176))
     fifth = (blocks[..., None, 16:48] >> torch.arange(8, dtype=torch.uint8)[:, None]) & 1
-    low = _halves(blocks[..., 48:].unflatten(-1, (4, 32))).view(fifth.shape)
+    low = unpack_nibbles(blocks[..., 48:].unflatten(-1, (4, 32))).view(fifth.shape)
     return _less_offsets((low | fifth << 4, *_scales_and_minima(blocks)))
 
 
@@ -99,7 +101,7 @@ def _q6_k(rows: Tensor) -> Tensor:
     """Twice 64 bytes of low bits, twice 32 bytes of two high ones, 16 scales of i8, and an f16 one."""
     blocks = rows.unflatten(1, (-1, 210))
     shape = (*blocks.shape[:2], 8, 32)
-    low = _halves(blocks[..., :128].unflatten(-1, (2, 64))).reshape(shape)
+    low = unpack_nibbles(blocks[..., :128].unflatten(-1, (2, 64))).reshape(shape)
     places = torch.arange(0, 8, 2, dtype=torch.uint8)[:, None]
     high = (blocks[..., 128:192].unflatten(-1, (2, 1, 32)) >> places) & 3
     integers = (low | high.reshape(shape) << 4).view(torch.int8) - 32
@@ -115,11 +117,6 @@ _INTEGERS: Mapping[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
 }
 _OFFSETS: Mapping[str, Callable[[Tensor], WithOffsets]] = {"Q4_1": _q4_1, "Q4_K": _q4_k}
 _NUMBERS: Mapping[str, Callable[[Tensor], Tensor]] = {"Q5_K": _q5_k, "Q6_K": _q6_k}
-
-
-def _halves(octets: Tensor) -> Tensor:
-    """Along the last axis all low halves, then all high ones."""
-    return torch.cat((octets & 15, octets >> 4), -1)
 
 
 def _f16(blocks: Tensor, at: int) -> Tensor:

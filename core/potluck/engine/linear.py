@@ -54,7 +54,7 @@ class FloatLinear(Linear):
 
 
 class PackedLinear(Linear):
-    """A matrix of 4 or 8 bits on a CPU; inputs are quantised to 8 bits, sums are f32."""
+    """A packed matrix on a CPU; inputs are quantised to 8 bits, sums are f32."""
 
     __slots__ = ("bias", "kernels", "weight")
 
@@ -132,7 +132,7 @@ class FloatEmbedding(Embedding):
 
 
 class PackedEmbedding(Embedding):
-    """Rows of 4 or 8 bits in RAM, on whatever device is computed, unpacked when they are looked up."""
+    """Packed rows in RAM, on whatever device is computed, unpacked when they are looked up."""
 
     __slots__ = ("_device", "_dtype", "weight")
 
@@ -140,7 +140,7 @@ class PackedEmbedding(Embedding):
         self.weight, self._dtype, self._device = weight, dtype, device
 
     def __call__(self, ids: Tensor) -> Tensor:
-        return self.weight.take(ids.long()).to(self._device, self._dtype)
+        return self.weight.look_up(ids.long()).to(self._device, self._dtype)
 
     @property
     def nbytes(self) -> int:

@@ -27,6 +27,7 @@ from potluck.engine.mlp import Experts, GatedMlp, PackedMlp
 from potluck.engine.rotary import Rotary
 from potluck.engine.sampler import choose
 from potluck.engine.stage import Stage
+from potluck.model.formats import INT8
 from potluck.wire.measuring_messages import StageTimes
 from potluck.wire.messages import (
     Sampling,
@@ -229,7 +230,7 @@ def _smallest_product(like: Linear) -> Call:
         return lambda: small(row)
     assert isinstance(like, PackedLinear)
     kernels = like.kernels
-    weight, x = PackedWeight.empty(ROWS, GROUP, 8), kernels.quantise(torch.zeros(1, GROUP))
+    weight, x = PackedWeight.empty(ROWS, GROUP, INT8), kernels.quantise(torch.zeros(1, GROUP))
     return lambda: kernels.multiply(weight, x)
 
 

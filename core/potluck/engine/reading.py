@@ -31,7 +31,7 @@ from potluck.engine.targets import Target
 from potluck.errors import BrokenModelError, IntegrityError
 from potluck.ids import Digest
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import PACKED_DTYPES
+from potluck.model.formats import PACKED_DTYPES
 
 PIECE = 1 << 20  # bytes read, hashed and converted at a time: fits the processor's L2 cache
 HELD = 160 << 20  # bytes of parts at once: the largest matrix of a GPTQ model of 70B takes 131 MB

@@ -17,7 +17,7 @@ from potluck.engine.reading import PIECE, Progress, Reader, StoredTensor
 from potluck.engine.targets import Target
 from potluck.errors import InvalidLayersError
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import Cache, Scheme, packed_bytes
+from potluck.model.schemes import Cache, Scheme
 from potluck.model.stored import find_stored
 
 _MOST_THREADS = 8  # each reads and digests 1 to 2 GB/s: no disk of a home has more than that
@@ -119,7 +119,7 @@ def _fill(target: Target, numbers: torch.Tensor) -> None:
     piece = piece.view(rows, target.width)
     target.fill(0, piece[: target.rows])
     packed = target.packed
-    nbytes = 0 if packed is None else packed_bytes(rows, target.width, packed.bits)
+    nbytes = 0 if packed is None else packed.format.nbytes(rows, target.width)
     for number, first in enumerate(range(rows, target.rows, rows), 1):
         if packed is not None and first + rows <= target.rows:
             packed.data[number * nbytes :][:nbytes] = packed.data[:nbytes]

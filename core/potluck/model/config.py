@@ -140,7 +140,7 @@ class ModelConfig:
             LayerKind(
                 window=self.sliding_windows[layer],
                 experts=self.expert_layers[layer],
-                finer=frozenset() if stored is None else stored.finer_roles(layer),
+                finer=frozenset() if stored is None else stored.higher_precision_roles(layer),
             )
             for layer in range(self.num_layers)
         )

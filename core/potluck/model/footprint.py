@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import PACKINGS, Cache, Scheme, cache_bytes, weight_bytes
+from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, cache_bytes, weight_bytes
 
 MAX_CHUNK_TOKENS = 512  # of prefill, that the driver sends at once; a stage takes no more
 CAPPED_QUERIES = 256  # whose scores are held at a time where torch caps them (Gemma 2)
@@ -70,7 +70,7 @@ def usable_memory(free: int, kind: str, scheme: Scheme) -> int:
 
     In the order that the products of a GPU (`cuda`, `mps`) want they take up to 1.18 times as much.
     """
-    return free if kind == "cpu" or scheme not in PACKINGS else int(free * _GPU_SHARE)
+    return free if kind == "cpu" or scheme not in PACKED_SCHEMES else int(free * _GPU_SHARE)
 
 
 def working_bytes(config: ModelConfig, context: int) -> int:

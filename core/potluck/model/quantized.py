@@ -23,6 +23,7 @@ from typing import Literal
 
 from potluck.errors import InvalidConfigError
 from potluck.model.fields import Fields, invalid
+from potluck.model.formats import BLOCK_INPUTS
 from potluck.model.limits import MAX_LAYERS
 
 Shape = tuple[int, ...]
@@ -36,7 +37,6 @@ WEIGHT = ".weight"
 GGUF = "GGUF_"  # before the name of a type of llama.cpp: the dtype of a tensor of such blocks
 MAX_GROUP = 1 << 20  # inputs; 128 and 32 are in use
 _MAX_BLOCK = 1 << 16  # rows or inputs; 128 is in use
-_OFFSET_GROUP = 32  # inputs that share an offset where they are computed with
 _MATRIX = re.compile(r"model\.layers\.(\d+)\..*\.(\w+)\.weight$")
 _ROLES: Mapping[str, Role] = {
     "q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "qkv_proj": "qkv", "o_proj": "output",
@@ -81,27 +81,26 @@ class Quantization:
     )
     norms_are_whole: bool = False  # norms hold what they multiply by, also where a family adds one
     is_affine: bool = True  # values are a scale times the integers, less an offset
-    finer: frozenset[tuple[int, Role]] = frozenset()
-    """Layers and roles of matrices that integers of 4 bits with offsets do not hold as they are, of a model
-    most of which they do."""
-    has_coarse_head: bool = False  # they do hold its head
+    higher_precision: frozenset[tuple[int, Role]] = frozenset()
+    """Layers and roles of the matrices that are stored in more than 4 bits, where most have 4 with offsets."""
+    has_coarse_head: bool = False  # the head is stored in 4 bits with offsets too
 
     @property
     def fits_offsets(self) -> bool:
-        """Whether 4 bits hold most of it as it is if there is an offset for each 32 inputs, and only then."""
-        in_groups = (self.group_size or 0) % _OFFSET_GROUP == 0 and not self.is_reordered
+        """True if the source is asymmetric int4 with groups divisible by 32."""
+        in_groups = (self.group_size or 0) % BLOCK_INPUTS == 0 and not self.is_reordered
         return self.bits == 4 and not self.is_symmetric and self.is_affine and in_groups
 
-    def finer_roles(self, layer: int) -> frozenset[Role]:
-        """Of `finer` those in this layer."""
-        return frozenset(role for role in ROLES if (layer, role) in self.finer)
+    def higher_precision_roles(self, layer: int) -> frozenset[Role]:
+        """The roles in this layer whose matrices are stored in higher precision than most."""
+        return frozenset(role for role in ROLES if (layer, role) in self.higher_precision)
 
-    def is_finer(self, name: str) -> bool:
-        """Whether the matrix of a layer of this name is one of `finer`."""
-        if not self.finer or (found := _MATRIX.search(name)) is None:
+    def has_higher_precision(self, name: str) -> bool:
+        """Whether the matrix of this name is stored in higher precision than most."""
+        if not self.higher_precision or (found := _MATRIX.search(name)) is None:
             return False
         role = _ROLES.get(found[2])
-        return role is not None and (int(found[1]), role) in self.finer
+        return role is not None and (int(found[1]), role) in self.higher_precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,12 +330,14 @@ def _read_gguf(given: Fields) -> Quantization:
         interleaved_heads=given.flag("interleaved_heads", False),
         norms_are_whole=given.flag("norms_are_whole", False),
         is_affine="finer" in given,
-        finer=_finer(given.fields("finer")) if "finer" in given else frozenset(),
+        higher_precision=(
+            _higher_precision(given.fields("finer")) if "finer" in given else frozenset()
+        ),
         has_coarse_head=given.flag("coarse_head", False),
     )
 
 
-def _finer(given: Fields) -> frozenset[tuple[int, Role]]:
+def _higher_precision(given: Fields) -> frozenset[tuple[int, Role]]:
     return frozenset(
         (layer, role)
         for role in ROLES

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from potluck.errors import BrokenModelError
 from potluck.model.config import ModelConfig, Shape
+from potluck.model.formats import PACKED_DTYPES, PLAIN_DTYPES
 from potluck.model.manifest import DTYPE_BITS
 from potluck.model.quantized import (
     GGUF,
@@ -18,10 +19,7 @@ from potluck.model.quantized import (
     gguf_bytes,
     stored_parts,
 )
-from potluck.model.schemes import PACKED_DTYPES, Scheme, packed_bytes, tensor_bits
-
-FLOAT_DTYPES = ("F32", "F16", "BF16")
-"""Plain numbers; everything else takes a `quantization`."""
+from potluck.model.schemes import Scheme, tensor_format
 
 
 class Described(Protocol):
@@ -63,7 +61,7 @@ def find_stored(
     stored: dict[str, tuple[_Tensor, ...]] = {}
     for name, shape in expected.items():
         tensor = found.get(name)
-        if tensor is not None and tensor.dtype in FLOAT_DTYPES:
+        if tensor is not None and tensor.dtype in PLAIN_DTYPES:
             _check(tensor, (shape,), where)
             stored[name] = (tensor,)
         elif tensor is not None and tensor.dtype in PACKED_DTYPES:
@@ -76,8 +74,8 @@ def find_stored(
 
 def stored_bytes(dtype: str, shape: Shape) -> int | None:
     """The bytes of a stored tensor; None: there is none of such a dtype and shape."""
-    if dtype in PACKED_DTYPES:
-        return packed_bytes(shape[0], prod(shape[1:]), PACKED_DTYPES[dtype]) if shape else None
+    if (packed := PACKED_DTYPES.get(dtype)) is not None:
+        return packed.nbytes(shape[0], prod(shape[1:])) if shape else None
     if (bits := DTYPE_BITS.get(dtype)) is None:
         return gguf_bytes(dtype, shape)
     return prod(shape) * bits // 8
@@ -86,9 +84,9 @@ def stored_bytes(dtype: str, shape: Shape) -> int | None:
 def _check_packed(
     config: ModelConfig, tensor: Described, shape: Shape, scheme: Scheme | None, where: str
 ) -> None:
-    bits = None if scheme is None else tensor_bits(config, tensor.name, shape, scheme)
-    if PACKED_DTYPES[tensor.dtype] != bits:
-        raise _unreadable(tensor, FLOAT_DTYPES, where)
+    held = None if scheme is None else tensor_format(config, tensor.name, shape, scheme)
+    if PACKED_DTYPES[tensor.dtype] != held:
+        raise _unreadable(tensor, PLAIN_DTYPES, where)
     _check(tensor, (shape,), where)
 
 
@@ -105,9 +103,9 @@ def _quantised(
     if (tensor := found.get(name)) is None:
         raise _missing(name, shape, len(found), where)
     if quantization is None or quantization.method != "gguf" or len(shape) != 2:
-        raise _unreadable(tensor, FLOAT_DTYPES, where)
+        raise _unreadable(tensor, PLAIN_DTYPES, where)
     if tensor.dtype.removeprefix(GGUF) not in GGUF_BLOCKS:
-        raise _unreadable(tensor, (*FLOAT_DTYPES, *GGUF_BLOCKS), where)
+        raise _unreadable(tensor, (*PLAIN_DTYPES, *GGUF_BLOCKS), where)
     _check(tensor, (shape,), where)
     return (tensor,)
 

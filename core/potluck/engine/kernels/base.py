@@ -10,6 +10,7 @@ from potluck.engine.kernels.layout import ROWS
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 from potluck.errors import BrokenModelError
 from potluck.model.config import Activation
+from potluck.model.formats import PackedFormat
 
 
 class Kernels(ABC):
@@ -17,14 +18,14 @@ class Kernels(ABC):
 
     name: str
 
-    def pack(self, weight: Tensor, bits: int) -> PackedWeight:
+    def pack(self, weight: Tensor, weight_format: PackedFormat) -> PackedWeight:
         """Pack (rows, width) of f32, bf16 or f16.
 
         Raises:
             BrokenModelError: a weight is NaN or infinite.
         """
         rows, width = weight.shape
-        packed = PackedWeight.empty(rows, width, bits)
+        packed = PackedWeight.empty(rows, width, weight_format)
         self.pack_rows(packed, 0, weight)
         return packed
 
