@@ -1,7 +1,7 @@
 """Load a stage's weights from tensors on disk, or make random ones to measure with.
 
-The matrices that `builder.py` allocates are filled by a `Reader`, so that loading never holds a second
-copy of the model.
+A `Reader` fills the matrices that `builder.py` allocates, so that loading never holds a second copy of the
+model.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -80,7 +80,7 @@ def random_weights(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> StageWeights:
-    """Weights that mean nothing and compute in the same time; made at the speed of memory.
+    """Make random weights, which take as long to compute with, as fast as memory can be written.
 
     Raises:
         OutOfMemoryError: the device has no room for these layers.
@@ -113,7 +113,7 @@ def random_weights(
 
 
 def _fill(target: Target, numbers: torch.Tensor) -> None:
-    """The same rows again and again; what is packed once is copied."""
+    """Fill a target with the same rows again and again; packed bytes are copied, not packed again."""
     rows = min(_rows_at_once(target, 1), -(-target.rows // ROWS) * ROWS)
     piece = numbers.repeat(-(-rows * target.width // PIECE))[: rows * target.width]
     piece = piece.view(rows, target.width)
@@ -128,6 +128,6 @@ def _fill(target: Target, numbers: torch.Tensor) -> None:
 
 
 def _rows_at_once(target: Target, itemsize: int) -> int:
-    """Whole blocks of rows, of about a piece."""
+    """Whole blocks of rows, about as many as a piece has bytes for."""
     rows = PIECE // max(1, target.width * itemsize)
     return max(ROWS, rows // ROWS * ROWS)

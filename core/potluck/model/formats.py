@@ -12,6 +12,7 @@ A format is asked what it holds; no code compares its name. Who adds one (MXFP4,
 - where integers are stored in another way than those here: what takes a block apart in
   `engine/kernels/block_kernel.py`, for all products and embedding lookups, and in `engine/kernels/tensors.py`,
   for torch and the GPU forms;
+- where integers of 4 bits stand for numbers beyond 0 to 15: a sum that holds them in `engine/kernels/dots.py`;
 - what reads it from the files of a model (`quantized.py`, `engine/dequantise.py`), if it should be kept exactly.
 """
 

@@ -1,6 +1,7 @@
-"""Check that what is stored makes up a model, tensor by tensor, by name, dtype, shape and size.
+"""Check that stored tensors make up a model, each by its name, dtype, shape and size.
 
-Who opens a folder, who is assigned layers and who loads them ask the same, of what a stranger made.
+The same check runs where a folder is opened, where layers are assigned, and where they are loaded: the
+files and messages may be anybody's.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,17 +47,17 @@ def find_stored(
     scheme: Scheme | None = None,
     where: str,
 ) -> dict[str, tuple[_Tensor, ...]]:
-    """For each tensor of the model the stored ones that it is made of, checked; mostly it is one.
+    """For each tensor of the model, the checked stored tensors that it is made of; mostly it is one.
 
     Args:
-        config: the model's.
+        config: of the model.
         expected: names and shapes, from `ModelConfig.stage_tensors`.
-        found: what there is, by name. There may be more.
-        scheme: what it may be packed in already; None: in none.
+        found: the stored tensors by name; more than the model needs are ignored.
+        scheme: matrices may be packed already as this scheme holds them; None: no matrix may be packed.
         where: the folder, for messages.
 
     Raises:
-        BrokenModelError: one is missing, or not what the config asks for; it is named.
+        BrokenModelError: a tensor is missing, or is not what the config asks for; the message names it.
     """
     stored: dict[str, tuple[_Tensor, ...]] = {}
     for name, shape in expected.items():
@@ -73,7 +74,7 @@ def find_stored(
 
 
 def stored_bytes(dtype: str, shape: Shape) -> int | None:
-    """The bytes of a stored tensor; None: there is none of such a dtype and shape."""
+    """The bytes of a stored tensor; None: no tensor has this dtype and shape."""
     if (packed := PACKED_DTYPES.get(dtype)) is not None:
         return packed.nbytes(shape[0], prod(shape[1:])) if shape else None
     if (bits := DTYPE_BITS.get(dtype)) is None:

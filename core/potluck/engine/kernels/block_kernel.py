@@ -30,7 +30,8 @@ def emit_integers(
         rows: how many.
 
     Yields:
-        Each vector of bytes, four of each row, and which four inputs: 0 … 7. Its code is written then.
+        Which four inputs (0 … 7), and a vector of bytes, four of each row. Code that the caller writes for one
+        comes before the code that unpacks the next.
     """
     typ = vector(I8, rows * QUAD)
     vectors = (held.block_bytes - held.integers_start) // VECTOR
