@@ -3,7 +3,7 @@
     kernels = best_kernels()
     packed = kernels.pack(weight, INT4)            # once; (rows, width) of f32, bf16 or f16
     x = kernels.quantise(hidden)                   # once for all matrices that read it
-    y = kernels.multiply(packed, x)                # (tokens, rows), in the dtype of `hidden`
+    y = kernels.multiply(packed, x)                # (tokens, rows), f32
     y = kernels.multiply_plain(hidden, weight, bias)    # bf16 or f16, as it lies in memory
 
 Where `llvmlite` does not load, torch computes the same, slowly. What `best_kernels` gives is a

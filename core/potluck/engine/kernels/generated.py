@@ -228,7 +228,7 @@ class GeneratedKernels(Kernels):
         if x.stride(1) != 1:
             x = x.contiguous()
         tokens, stride, kind = len(x), x.stride(0), KINDS[x.dtype]
-        made = QuantisedInput.empty(tokens, width, x.dtype)
+        made = QuantisedInput.empty(tokens, width)
         records = made.records.data_ptr()
         self._library[kernel](x.data_ptr(), kind, stride, width, tokens, records, *more)
         return made
@@ -262,7 +262,6 @@ class GeneratedKernels(Kernels):
             x.records.data_ptr(),
             out.data_ptr(),
             0 if addend is None else addend.data_ptr(),
-            KINDS[out.dtype],
             groups_of(packed.width),
             packed.rows,
             x.tokens,

@@ -20,8 +20,6 @@ from potluck.engine.kernels.ir_types import (
     F32,
     I32,
     I64,
-    KIND_BF16,
-    KIND_BYTES,
     KIND_F32,
     POINTER,
     VOID,
@@ -55,9 +53,9 @@ _RUNS_AHEAD = (INT8, 1)
 # Tokens whose inputs stay in the second cache. 64: a twentieth slower; 256: not faster.
 PANEL = 128
 
-# weights, inputs, out, addend or null, kind of out and addend, groups, rows, tokens, numbers from one
-# token's addend to the next's, first and last block
-PRODUCT = ir.FunctionType(VOID, [POINTER] * 4 + [I32] + [I64] * 6)
+# weights, inputs, out, addend or null, groups, rows, tokens, numbers from one token's addend to the next's,
+# first and last block; out and addend are f32
+PRODUCT = ir.FunctionType(VOID, [POINTER] * 4 + [I64] * 6)
 
 
 def emit_product(
@@ -74,10 +72,10 @@ def emit_product(
     finish = _emit_finish(module, f"{name}_finish", path)
     function = ir.Function(module, PRODUCT, name)
     e = Emitter(function, path)
-    weights, inputs, out, addend, kind, groups, rows, tokens, stride, first, last = function.args
+    weights, inputs, out, addend, groups, rows, tokens, stride, first, last = function.args
 
     def store(total: Value, block: Value, token: Value) -> None:
-        e.call(finish, [total, out, addend, kind, rows, stride, block, token])
+        e.call(finish, [total, out, addend, rows, stride, block, token])
 
     kernel = _Kernel(
         e=e, dot=make_dot(path, weight_format), held=weight_format, weights=weights,
@@ -115,16 +113,16 @@ def emit_product_piece(
 def product_arguments(
     weights: Value, inputs: Value, out: Value, addend: Value, rows: int, width: int
 ) -> list[Value]:
-    """What such a piece takes for one token in f32, as a caller that is a kernel gives it."""
-    numbers = (KIND_F32, groups_of(width), rows, 1, 0)
+    """The arguments of such a piece for one token, as a caller that is a kernel gives them."""
+    numbers = (groups_of(width), rows, 1, 0)
     return [weights, inputs, out, addend, *(constant(I64, number) for number in numbers)]
 
 
 def _emit_finish(module: ir.Module, name: str, path: Path) -> ir.Function:
     """Add the addend, if any, and write 16 rows of a token; fewer at the end of the matrix."""
-    arguments = [vector(F32, ROWS), POINTER, POINTER, I32, I64, I64, I64, I64]
+    arguments = [vector(F32, ROWS), POINTER, POINTER, I64, I64, I64, I64]
     function = internal(ir.Function(module, ir.FunctionType(VOID, arguments), name))
-    total, out, addend, kind, rows, stride, block, token = function.args
+    total, out, addend, rows, stride, block, token = function.args
     e = Emitter(function, path)
     row = e.mul(block, constant(I64, ROWS))
     offset = e.add(e.mul(token, rows), row)
@@ -132,20 +130,18 @@ def _emit_finish(module: ir.Module, name: str, path: Path) -> ir.Function:
     left = e.sub(rows, row)
     has_addend = e.icmp_unsigned("!=", e.ptrtoint(addend, I64), constant(I64, 0))
 
-    def write(kind: int, mask: Value | None) -> None:
+    def write(mask: Value | None) -> None:
         result = e.variable(total)
         with e.if_then(has_addend):
-            more = e.fetch_numbers(e.at(addend, addend_offset, KIND_BYTES[kind]), kind, ROWS, mask)
+            more = e.fetch_numbers(e.at(addend, addend_offset, 4), KIND_F32, ROWS, mask)
             result.value = e.fadd(total, more)
-        e.put_numbers(result.value, e.at(out, offset, KIND_BYTES[kind]), kind, mask)
+        e.put_numbers(result.value, e.at(out, offset, 4), KIND_F32, mask)
 
-    with e.each_kind(kind, (KIND_F32, KIND_BF16)) as kinds:
-        for number in kinds:
-            with e.if_else(e.icmp_signed(">=", left, constant(I64, ROWS))) as (whole, partly):
-                with whole:
-                    write(number, None)
-                with partly:
-                    write(number, e.first_lanes(left, ROWS))
+    with e.if_else(e.icmp_signed(">=", left, constant(I64, ROWS))) as (whole, partly):
+        with whole:
+            write(None)
+        with partly:
+            write(e.first_lanes(left, ROWS))
     e.ret_void()
     return function
 

@@ -4,7 +4,6 @@ Packs into the same bytes, quantises into the same records, and multiplies to wi
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -42,7 +41,7 @@ class ReferenceKernels(Kernels):
     def quantise(self, x: Tensor) -> QuantisedInput:
         tokens, width = x.shape
         groups = groups_of(width)
-        made = QuantisedInput.empty(tokens, width, x.dtype)
+        made = QuantisedInput.empty(tokens, width)
         numbers = F.pad(x.float(), (0, groups * GROUP - width)).view(tokens, groups, GROUP)
         largest = numbers.abs().amax(-1)
         is_nothing = largest < NOTHING
@@ -61,13 +60,12 @@ class ReferenceKernels(Kernels):
         return made
 
     def quantise_normed(self, x: Tensor, weight: Tensor, epsilon: float) -> QuantisedInput:
-        normed = self.quantise(F.rms_norm(x.float(), weight.shape, weight, epsilon))
-        return replace(normed, dtype=x.dtype)
+        return self.quantise(F.rms_norm(x.float(), weight.shape, weight, epsilon))
 
     def quantise_gated(self, gate_up: Tensor, activation: Activation = "silu") -> QuantisedInput:
         gate, up = gate_up.float().chunk(2, -1)
         activate = F.silu if activation == "silu" else partial(F.gelu, approximate="tanh")
-        return replace(self.quantise(activate(gate) * up), dtype=gate_up.dtype)
+        return self.quantise(activate(gate) * up)
 
     def _pack(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
         blocks, groups = blocks_of(len(weight)), groups_of(packed.width)

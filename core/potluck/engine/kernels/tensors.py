@@ -170,7 +170,6 @@ class QuantisedInput:
     records: Tensor  # uint8, `input_bytes` of them
     tokens: int
     width: int
-    dtype: torch.dtype  # of the numbers it was made of, and of the products
 
     def __post_init__(self) -> None:
         assert self.records.dtype == torch.uint8
@@ -178,9 +177,9 @@ class QuantisedInput:
         assert self.records.numel() == input_bytes(self.tokens, self.width)
 
     @classmethod
-    def empty(cls, tokens: int, width: int, dtype: torch.dtype) -> "QuantisedInput":
+    def empty(cls, tokens: int, width: int) -> "QuantisedInput":
         records = torch.empty(input_bytes(tokens, width), dtype=torch.uint8)
-        return cls(records, tokens, width, dtype)
+        return cls(records, tokens, width)
 
     def tiles(self) -> Iterator[tuple[slice, Tensor]]:
         """Which tokens, and their records, (tokens, groups, bytes of a record)."""
