@@ -14,6 +14,7 @@ from potluck.engine.linear import PackedLinear
 from potluck.engine.norms import HeadNorm, ProjectionNorm
 from potluck.engine.rotary import Rotary
 from potluck.model.families import QkNorm
+from potluck.model.formats import INT8
 from potluck.model.layers import AttentionSpec
 from potluck.model.rope import Rope
 
@@ -23,7 +24,9 @@ KERNELS = GeneratedKernels(host_paths()[0])
 
 
 def packed(rows: int, width: int) -> PackedLinear:
-    return PackedLinear(KERNELS.pack(torch.randn(rows, width) / 8, 8), torch.randn(rows), KERNELS)
+    return PackedLinear(
+        KERNELS.pack(torch.randn(rows, width) / 8, INT8), torch.randn(rows), KERNELS
+    )
 
 
 def make_spec(

@@ -15,6 +15,7 @@ from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.mixture_kernel import MixtureShape
 from potluck.engine.weights import load_weights
 from potluck.model.families import POST_NORMS, SANDWICH_NORMS, LayerNorms
+from potluck.model.formats import BF16
 from potluck.model.schemes import Scheme
 
 MakeReference = Callable[..., Reference]
@@ -56,8 +57,8 @@ def test_floats_of_16_bits_have_the_shape_of_their_layers(
     assert shape is not None
     assert shape.epsilon == EPSILON
     assert shape.attention.epsilon == (EPSILON if spec.qk_norm else 0.0)
-    assert shape.attention.cache_kind == shape.float_kind == KINDS[torch.bfloat16]
-    assert shape.down_bits == 16
+    assert shape.attention.cache_kind == KINDS[torch.bfloat16]
+    assert shape.down_format is BF16
     assert shape.attention.rotary_dim == spec.rotary_dim
     assert shape.attention.softcap == spec.softcap
     assert (shape.has_norms_before, shape.has_norms_after) == NORMS[variant]

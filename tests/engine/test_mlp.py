@@ -13,6 +13,7 @@ from potluck.engine.linear import FloatLinear, PackedLinear
 from potluck.engine.mlp import GatedMlp, MoE, PackedMlp
 from potluck.engine.products import Products
 from potluck.model.config import Activation
+from potluck.model.formats import INT8
 
 D, SIZE, COUNT = 6, 4, 5
 
@@ -121,7 +122,7 @@ def packed_mlp(width: int, size: int, biases: bool) -> PackedMlp:
 
     def linear(rows: int, columns: int) -> PackedLinear:
         bias = torch.randn(rows) if biases else None
-        return PackedLinear(kernels.pack(torch.randn(rows, columns) / 8, 8), bias, kernels)
+        return PackedLinear(kernels.pack(torch.randn(rows, columns) / 8, INT8), bias, kernels)
 
     return PackedMlp(linear(2 * size, width), linear(width, size), "silu")
 

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from potluck.engine import device as device_module
 from potluck.engine.accelerator import aligned, probe
 from potluck.engine.kernels import PackedWeight
+from potluck.model.formats import PackedFormat
 
 
 class ByOperators(TorchFunctionMode):
@@ -138,9 +139,9 @@ def _gives(
 class _Zeros:
     """Packs into bytes whose numbers do not matter."""
 
-    def pack(self, weight: Tensor, bits: int) -> PackedWeight:
+    def pack(self, weight: Tensor, weight_format: PackedFormat) -> PackedWeight:
         rows, width = weight.shape
-        return PackedWeight.empty(rows, width, bits)
+        return PackedWeight.empty(rows, width, weight_format)
 
 
 def _lower_right(device: torch.device) -> Callable[[int, int], Tensor]:

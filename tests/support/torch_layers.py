@@ -14,8 +14,9 @@ from potluck.engine.kernels.decode import Expert, LayerWeights, Mixture
 from potluck.engine.kernels.generated import KINDS
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.mixture_kernel import MixtureShape
-from potluck.engine.kernels.tensors import FloatWeight, Weight
+from potluck.engine.kernels.tensors import DTYPES, FloatWeight, Weight
 from potluck.model.families import PRE_NORMS, LayerNorms, QkNorm
+from potluck.model.formats import PackedFormat, WeightFormat
 
 EPSILON = 1e-5
 Angles = tuple[Tensor, Tensor]
@@ -115,26 +116,29 @@ def random_layer(
     heads: Heads,
     hidden: int,
     intermediate: int,
-    bits: Sequence[int],
+    formats: Sequence[WeightFormat],
     *,
     norms: LayerNorms[str] = PRE_NORMS,
     has_biases: bool = False,
     window: int | None = None,
     rope: int | None = 0,
-    floats: torch.dtype = torch.bfloat16,
     mixture: MixtureShape | None = None,
 ) -> LayerWeights:
-    """Matrices of 16 bits are floats of that dtype."""
+    """In these formats: queries, keys and values; output; gates and ups; down."""
 
-    def matrix(rows: int, width: int, bits: int) -> Weight:
+    def matrix(rows: int, width: int, held: WeightFormat) -> Weight:
         numbers = torch.randn(rows, width) / math.sqrt(width)
-        return FloatWeight(numbers.to(floats)) if bits == 16 else kernels.pack(numbers, bits)
+        if isinstance(held, PackedFormat):
+            return kernels.pack(numbers, held)
+        return FloatWeight(numbers.to(DTYPES[held]))
 
     def bias(rows: int) -> Tensor | None:
         return torch.randn(rows) if has_biases else None
 
     def mlp() -> Expert:
-        return matrix(2 * intermediate, hidden, bits[2]), matrix(hidden, intermediate, bits[3])
+        return matrix(2 * intermediate, hidden, formats[2]), matrix(
+            hidden, intermediate, formats[3]
+        )
 
     experts = gate_up = down = None
     if mixture is None:
@@ -149,10 +153,10 @@ def random_layer(
     qkv_rows = (heads.heads + 2 * heads.kv_heads) * heads.head_dim
     return LayerWeights(
         norms=norms.map(lambda _: torch.rand(hidden) + 0.5),
-        qkv=matrix(qkv_rows, hidden, bits[0]),
+        qkv=matrix(qkv_rows, hidden, formats[0]),
         qkv_bias=bias(qkv_rows),
         qk_norm=make_qk_norm(heads),
-        output=matrix(hidden, heads.heads * heads.head_dim, bits[1]),
+        output=matrix(hidden, heads.heads * heads.head_dim, formats[1]),
         output_bias=bias(hidden),
         gate_up=gate_up,
         gate_up_bias=bias(2 * intermediate) if mixture is None else None,

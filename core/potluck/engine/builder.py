@@ -45,8 +45,9 @@ from potluck.engine.pages import Scratch
 from potluck.engine.products import Products, fastest_products
 from potluck.engine.targets import PackedTarget, Target, TensorTarget, is_whole_blocks
 from potluck.model.config import ModelConfig
+from potluck.model.formats import PackedFormat
 from potluck.model.layers import AttentionSpec, DenseSpec, MoeSpec, Projection
-from potluck.model.schemes import PACKINGS, Cache, Scheme, tensor_bits, weight_bytes
+from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, tensor_format, weight_bytes
 
 Fill = Callable[[list[tuple[str, Target]]], Callable[[], None]]
 """Begins to write tensors, by name, into the targets, which have their shapes; the result waits for it."""
@@ -227,13 +228,13 @@ class _Builder:
     @property
     def run_kernels(self) -> Kernels | None:
         """The kernels for single tokens: of a CPU, with weights that are packed or have 16 bits."""
-        is_narrow = self._scheme in PACKINGS or self.dtype.itemsize == 2
+        is_narrow = self._scheme in PACKED_SCHEMES or self.dtype.itemsize == 2
         return self._kernels if is_narrow and self._device.type == "cpu" else None
 
     @cached_property
     def is_generated(self) -> bool:
         """Whether functions generated for this CPU compute with packed weights."""
-        is_packed = self._scheme in PACKINGS and self._device.type == "cpu"
+        is_packed = self._scheme in PACKED_SCHEMES and self._device.type == "cpu"
         return is_packed and not isinstance(self._kernels, ReferenceKernels)
 
     @cached_property
@@ -274,10 +275,10 @@ class _Builder:
     def matrix(self, name: str) -> Tensor | PackedWeight:
         """The embedding's or the head's matrix, with a row for each token of the vocabulary."""
         shape = (self._config.vocab_size, self._config.hidden_size)
-        bits = tensor_bits(self._config, name, shape, self._scheme)
-        if bits is None:
+        held = tensor_format(self._config, name, shape, self._scheme)
+        if not isinstance(held, PackedFormat):
             return self._filled(name, self._empty(*shape))
-        weight = PackedWeight.empty(*shape, bits, self._arena)
+        weight = PackedWeight.empty(*shape, held, self._arena)
         self._targets.append((name, PackedTarget(weight, 0, shape[0], self._kernels)))
         return weight
 
@@ -339,7 +340,7 @@ class _Builder:
 
     def _linear(self, prefix: str, projection: Projection) -> Linear:
         """One matrix whose rows are those of the parts, one after the other."""
-        is_packed = self._scheme in PACKINGS
+        is_packed = self._scheme in PACKED_SCHEMES
         if is_packed and not all(map(is_whole_blocks, projection.rows[:-1])):
             return JoinedLinear([self._linear(prefix, part) for part in projection.split()])
         rows, width = projection.rows, projection.width
@@ -353,9 +354,9 @@ class _Builder:
             for name, target in zip(names, weight.split(rows), strict=True):
                 self._filled(name, target)
             return FloatLinear(weight, bias, self._products)
-        bits = tensor_bits(self._config, names[0], (rows[0], width), self._scheme)
-        assert bits is not None
-        packed, first = PackedWeight.empty(sum(rows), width, bits, self._arena), 0
+        held = tensor_format(self._config, names[0], (rows[0], width), self._scheme)
+        assert isinstance(held, PackedFormat)
+        packed, first = PackedWeight.empty(sum(rows), width, held, self._arena), 0
         for name, some in zip(names, rows, strict=True):
             self._targets.append((name, PackedTarget(packed, first, some, self._kernels)))
             first += some

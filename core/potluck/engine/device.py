@@ -20,7 +20,7 @@ import psutil
 import torch
 
 from potluck.errors import UsageError
-from potluck.model.schemes import PACKINGS, Cache, Scheme
+from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ def compute_dtype(
             return torch.float32
         case "f16":
             return torch.float16
-        case _ if scheme in PACKINGS and device.type == "cpu":
+        case _ if scheme in PACKED_SCHEMES and device.type == "cpu":
             return torch.float32
         case _ if _computes(device, torch.bfloat16, emulated=exceeds_f16):
             return torch.bfloat16
@@ -147,7 +147,7 @@ def cache_dtype(
     """
     if cache == "int8" and device.type == "cpu":
         return torch.int8
-    if scheme in PACKINGS and device.type == "cpu":
+    if scheme in PACKED_SCHEMES and device.type == "cpu":
         return torch.float16
     return compute_dtype(scheme, device, exceeds_f16=exceeds_f16)
 

@@ -140,7 +140,7 @@ class PackedEmbedding(Embedding):
         self.weight, self._dtype, self._device = weight, dtype, device
 
     def __call__(self, ids: Tensor) -> Tensor:
-        return self.weight.take(ids.long()).to(self._device, self._dtype)
+        return self.weight.look_up(ids.long()).to(self._device, self._dtype)
 
     @property
     def nbytes(self) -> int:

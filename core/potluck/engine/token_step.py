@@ -13,7 +13,7 @@ from torch import Tensor
 from potluck.engine.blocks import Run
 from potluck.engine.builder import StageWeights
 from potluck.engine.generated_run import GeneratedRun
-from potluck.engine.kernels.ends import Head, RowTaker
+from potluck.engine.kernels.ends import EmbeddingLookup, Head
 from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.layout import GROUP, groups_of
 from potluck.engine.kvcache import SessionCache
@@ -31,7 +31,7 @@ class TokenStep:
         width: int,
         runs: Sequence[GeneratedRun],
         rotaries: Sequence[Rotary],
-        embedding: RowTaker | None,
+        embedding: EmbeddingLookup | None,
         head: Head | None,
     ) -> None:
         self._runs, self._rotaries = tuple(runs), tuple(rotaries)
@@ -94,7 +94,7 @@ def make_token_step(weights: StageWeights, rotaries: Sequence[Rotary]) -> TokenS
         if not isinstance(weights.embedding, PackedEmbedding):
             return None
         multiplier = weights.config.embedding_multiplier
-        embedding = RowTaker(kernels, weights.embedding.weight, multiplier)
+        embedding = EmbeddingLookup(kernels, weights.embedding.weight, multiplier)
     head = None if weights.lm_head is None else _head(kernels, weights.norm, weights.lm_head)
     if head is None and weights.lm_head is not None:
         return None

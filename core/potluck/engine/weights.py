@@ -1,7 +1,7 @@
 """Load a stage's weights from tensors on disk, or make random ones to measure with.
 
-The matrices that `builder.py` allocates are filled by a `Reader`, so that loading never holds a second
-copy of the model.
+A `Reader` fills the matrices that `builder.py` allocates, so that loading never holds a second copy of the
+model.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ from potluck.engine.reading import PIECE, Progress, Reader, StoredTensor
 from potluck.engine.targets import Target
 from potluck.errors import InvalidLayersError
 from potluck.model.config import ModelConfig, Shape
-from potluck.model.schemes import Cache, Scheme, packed_bytes
+from potluck.model.schemes import Cache, Scheme
 from potluck.model.stored import find_stored
 
 _MOST_THREADS = 8  # each reads and digests 1 to 2 GB/s: no disk of a home has more than that
@@ -83,7 +83,7 @@ def random_weights(
     progress: Progress | None = None,
     kept: StageWeights | None = None,
 ) -> StageWeights:
-    """Weights that mean nothing and compute in the same time; made at the speed of memory.
+    """Make random weights, which take as long to compute with, as fast as memory can be written.
 
     Raises:
         OutOfMemoryError: the device has no room for these layers.
@@ -132,13 +132,13 @@ def _missing_tensors(
 
 
 def _fill(target: Target, numbers: torch.Tensor) -> None:
-    """The same rows again and again; what is packed once is copied."""
+    """Fill a target with the same rows again and again; packed bytes are copied, not packed again."""
     rows = min(_rows_at_once(target, 1), -(-target.rows // ROWS) * ROWS)
     piece = numbers.repeat(-(-rows * target.width // PIECE))[: rows * target.width]
     piece = piece.view(rows, target.width)
     target.fill(0, piece[: target.rows])
     packed = target.packed
-    nbytes = 0 if packed is None else packed_bytes(rows, target.width, packed.bits)
+    nbytes = 0 if packed is None else packed.format.nbytes(rows, target.width)
     for number, first in enumerate(range(rows, target.rows, rows), 1):
         if packed is not None and first + rows <= target.rows:
             packed.data[number * nbytes :][:nbytes] = packed.data[:nbytes]
@@ -147,6 +147,6 @@ def _fill(target: Target, numbers: torch.Tensor) -> None:
 
 
 def _rows_at_once(target: Target, itemsize: int) -> int:
-    """Whole blocks of rows, of about a piece."""
+    """Whole blocks of rows, about as many as a piece has bytes for."""
     rows = PIECE // max(1, target.width * itemsize)
     return max(ROWS, rows // ROWS * ROWS)

@@ -126,7 +126,9 @@ class ModelConfig:
         """For each layer its kind: layers of equal kinds cost the same."""
         stored = self.quantization
         return tuple(
-            layer_kind(spec, frozenset() if stored is None else stored.finer_roles(layer))
+            layer_kind(
+                spec, frozenset() if stored is None else stored.higher_precision_roles(layer)
+            )
             for layer, spec in enumerate(self.layers)
         )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import MAX_CHUNK_TOKENS, layer_cache, number_bytes, session_bytes
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import PACKINGS, Cache, Scheme, weight_bytes
+from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, weight_bytes
 
 CAPPED_QUERIES = 256  # whose scores are held at a time where torch computes a softcap (Gemma 2)
 _GPU_SHARE = 0.85
@@ -76,7 +76,7 @@ def usable_memory(free: int, kind: str, scheme: Scheme) -> int:
 
     In the order that the products of a GPU (`cuda`, `mps`) read, they take up to 1.18 times as much.
     """
-    return free if kind == "cpu" or scheme not in PACKINGS else int(free * _GPU_SHARE)
+    return free if kind == "cpu" or scheme not in PACKED_SCHEMES else int(free * _GPU_SHARE)
 
 
 def working_bytes(config: ModelConfig, context: int) -> int:

@@ -357,7 +357,10 @@ def test_a_model_of_4_bits_with_offsets_is_held_so(home: Home) -> None:
     async def main() -> None:
         layers = range(home.model.config.num_layers)
         stored = Quantization(
-            method="gguf", bits=4, is_symmetric=False, finer=frozenset((n, "down") for n in layers)
+            method="gguf",
+            bits=4,
+            is_symmetric=False,
+            higher_precision=frozenset((n, "down") for n in layers),
         )
         config = dataclasses.replace(home.model.config, quantization=stored)
         home.model = dataclasses.replace(home.model, config=config)

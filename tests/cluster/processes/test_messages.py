@@ -81,7 +81,7 @@ TO_STAGE: list[ToStage] = [
         request=5,
         config={},
         shape=(2, 3),
-        bits=4,
+        dtype="PACKED4",
         parts=(TensorFile(info=TENSOR, path="/model", offset=8),),
         path="/packed",
     ),

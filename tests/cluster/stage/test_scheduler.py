@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from potluck.cluster.stage.scheduler import Limits, PeerLink, Scheduler
-from potluck.ids import HomeId
-from potluck.wire.certificates import Role
+from potluck.ids import HomeId, Role
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import (
     Attach,

@@ -12,7 +12,7 @@ from potluck.engine.accelerator.linears import Int4Linear
 from potluck.engine.builder import build_weights
 from potluck.engine.linear import FloatLinear
 from potluck.engine.stage import Stage
-from potluck.model.schemes import PACKINGS, Scheme
+from potluck.model.schemes import PACKED_SCHEMES, Scheme
 
 MakeReference = Callable[..., Reference]
 
@@ -62,7 +62,7 @@ def test_chunks_and_tokens_stay_on_the_device(
             device=device,
             fill=lambda _: lambda: None,
         )
-        kind = Int4Linear if scheme in PACKINGS else FloatLinear
+        kind = Int4Linear if scheme in PACKED_SCHEMES else FloatLinear
         assert all(type(block.attention.output) is kind for block in weights.blocks)
         stage = Stage(weights, context=CONTEXT, cache_budget=1 << 24, epoch=1)
         stage.open(SESSION, epoch=1)

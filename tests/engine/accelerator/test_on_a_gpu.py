@@ -18,6 +18,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from tiny_models import Pipeline, Reference, off
+from weight_formats import every_format
 
 from potluck.engine.accelerator import (
     GraphedHead,
@@ -35,6 +36,7 @@ from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear
 from potluck.engine.products import Products
 from potluck.engine.rotary import Rotary
+from potluck.model.formats import PackedFormat
 from potluck.model.layers import AttentionSpec
 from potluck.model.schemes import Scheme
 
@@ -51,10 +53,10 @@ needs_graphs = pytest.mark.skipif(FOUND.kind != "cuda", reason="no graphs on thi
 
 
 @pytest.mark.parametrize("tokens", [1, 5, 200])
-@pytest.mark.parametrize("bits", [4, 5, 8])
-def test_packed_weights_multiply(bits: int, tokens: int) -> None:
+@every_format
+def test_packed_weights_multiply(weight_format: PackedFormat, tokens: int) -> None:
     dtype = compute_dtype("int4", DEVICE)
-    packed = ReferenceKernels().pack(torch.randn(1072, 416), bits)
+    packed = ReferenceKernels().pack(torch.randn(1072, 416), weight_format)
     x = torch.randn(tokens, 416).to(dtype)
 
     linear = choose_linear(DEVICE, dtype)(packed, None)

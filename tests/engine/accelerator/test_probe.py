@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch_forms import StrangeForm, SwappedForm, TorchForm
+from weight_formats import every_format
 
 from potluck.engine.accelerator import probe
 from potluck.engine.accelerator.aligned import AlignedAttention
@@ -20,6 +21,7 @@ from potluck.engine.accelerator.probe import (
 from potluck.engine.attention import Attention, EagerAttention, ExpandedAttention, Span
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.kvcache import LayerCache
+from potluck.model.formats import INT4, PackedFormat
 
 CPU = torch.device("cpu")
 
@@ -91,10 +93,10 @@ def test_a_device_without_the_tensor_cores_is_not_even_tried(
     assert (int4_obstacle(capability, dtype, is_hip=is_hip) is None) is is_tried
 
 
-@pytest.mark.parametrize("bits", [4, 5, 8])
-def test_the_chosen_linear_multiplies(bits: int) -> None:
+@every_format
+def test_the_chosen_linear_multiplies(weight_format: PackedFormat) -> None:
     weight = torch.randn(40, 64)
-    packed = ReferenceKernels().pack(weight, bits)
+    packed = ReferenceKernels().pack(weight, weight_format)
 
     linear = choose_linear(CPU, torch.bfloat16)(packed, None)
     linear.place()
@@ -110,7 +112,7 @@ def test_a_device_without_a_product_unpacks_weights_and_says_so(
 ) -> None:
     make = choose_linear(torch.device("meta"), torch.float16)
 
-    linear = make(ReferenceKernels().pack(torch.randn(16, 32), 4), None)
+    linear = make(ReferenceKernels().pack(torch.randn(16, 32), INT4), None)
 
     assert isinstance(linear, BlockLinear)
     assert "unpacked for each product" in caplog.text

@@ -43,7 +43,6 @@ def test_a_norm_is_quantised(kernels: Kernels, shape: tuple[int, int], dtype: to
 
     quantised = kernels.quantise_normed(x, weight, 1e-5)
 
-    assert quantised.dtype == dtype
     assert_close(quantised, F.rms_norm(x.float(), weight.shape, weight, 1e-5))
 
 
@@ -60,7 +59,6 @@ def test_a_gate_is_quantised(
     quantised = kernels.quantise_gated(gate_up, activation)
 
     gate, up = gate_up.float().chunk(2, -1)
-    assert quantised.dtype == dtype
     assert_close(quantised, ACTIVATIONS[activation](gate) * up)
 
 

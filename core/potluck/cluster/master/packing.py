@@ -16,7 +16,7 @@ from typing import Protocol
 from potluck.cluster.processes.messages import Quantise, Quantised, TensorFile
 from potluck.cluster.tasks import together
 from potluck.ids import Digest, ModelId
-from potluck.model.schemes import packed_bytes
+from potluck.model.formats import PackedFormat
 from potluck.store.chunks import ChunkStore
 from potluck.store.quantised import Packed
 
@@ -42,13 +42,13 @@ class Matrix:
     name: str
     config: dict[str, object]  # of the model
     shape: tuple[int, int]
-    bits: int
+    format: PackedFormat
     files: tuple[TensorFile, ...]  # where the tensors stand that it is stored in
 
     @property
     def key(self) -> str:
         """Which of the model's packed matrices it is."""
-        return f"{self.bits} {self.name}"
+        return f"{self.format.dtype} {self.name}"
 
     @property
     def nbytes(self) -> int:
@@ -58,7 +58,7 @@ class Matrix:
     @property
     def packed_bytes(self) -> int:
         """What it takes when it is packed."""
-        return packed_bytes(*self.shape, self.bits)
+        return self.format.nbytes(*self.shape)
 
     def checked(self, packed: Packed | None) -> Packed | None:
         """The remembered packed form, unless its size shows that it is not of this matrix."""
@@ -163,7 +163,7 @@ class Packing:
                 request=0,
                 config=matrix.config,
                 shape=matrix.shape,
-                bits=matrix.bits,
+                dtype=matrix.format.dtype,
                 parts=matrix.files,
                 path=str(path),
             )

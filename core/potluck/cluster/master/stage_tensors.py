@@ -19,16 +19,15 @@ from potluck.cluster.processes.messages import TensorFile
 from potluck.errors import BrokenModelError, DiskFullError, IntegrityError, StoreError
 from potluck.ids import Digest
 from potluck.model.config import Shape
+from potluck.model.formats import PackedFormat
 from potluck.model.manifest import TensorEntry
-from potluck.model.schemes import PACKED_DTYPES, Scheme, tensor_bits
+from potluck.model.schemes import Scheme, tensor_format
 from potluck.model.stored import find_stored
 from potluck.store.quantised import Packed, recall, remember
 from potluck.store.registry import LocalModel, TensorSource
 from potluck.wire.messages import TensorInfo
 
 logger = logging.getLogger(__name__)
-
-_DTYPES = {bits: dtype for dtype, bits in PACKED_DTYPES.items()}
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +45,7 @@ class _Tensor:
             return map(tensor_info, self.parts)
         info = TensorInfo(
             name=self.name,
-            dtype=_DTYPES[self.matrix.bits],
+            dtype=self.matrix.format.dtype,
             shape=self.shape,
             digest=self.packed.digest,
             nbytes=self.packed.nbytes,
@@ -106,15 +105,15 @@ class StageTensors:
 
     def _matrix(self, name: str, parts: Iterable[TensorEntry]) -> Matrix | None:
         model, shape = self._model, self._expected[name]
-        bits = tensor_bits(model.config, name, shape, self._scheme)
-        if bits is None or self._packing is None:
+        held = tensor_format(model.config, name, shape, self._scheme)
+        if not isinstance(held, PackedFormat) or self._packing is None:
             return None
         matrix = Matrix(
             model=model.manifest.model_id,
             name=name,
             config=dict(model.manifest.config),
             shape=(shape[0], prod(shape[1:])),
-            bits=bits,
+            format=held,
             files=tuple(_tensor_file(part, model.sources[part.digest]) for part in parts),
         )
         # A matrix that the file has quantised may be as small as its packed form.

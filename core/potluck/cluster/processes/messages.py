@@ -122,7 +122,7 @@ class Quantise(StageMessage, frozen=True, tag="quantise"):
     request: int
     config: dict[str, object]
     shape: tuple[int, int]  # of the matrix
-    bits: int  # of the form, as `schemes.INTEGER_BITS` names it
+    dtype: str  # of the packed bytes: one of `formats.PACKED_DTYPES`
     parts: tuple[TensorFile, ...]  # that it is stored in
     path: str  # of the file, which is not there yet
 

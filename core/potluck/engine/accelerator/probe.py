@@ -23,10 +23,10 @@ from potluck.engine.accelerator.linears import BlockLinear, Int4Linear, MakeLine
 from potluck.engine.attention import Attention, EagerAttention, Step
 from potluck.engine.device import compute_capability
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
-from potluck.engine.kernels.layout import ZERO_POINT, packed_bytes
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear
 from potluck.engine.products import Products
+from potluck.model.formats import INT4, PACKED_FORMATS, PackedFormat
 from potluck.model.layers import AttentionSpec
 
 logger = logging.getLogger(__name__)
@@ -93,10 +93,10 @@ def find_int4_product(
         return None
     make = partial(Int4Linear, dtype=dtype, device=device, form=form)
     by_operator, by_blocks = (partial(make, many_by_operator=is_so) for is_so in (True, False))
-    if not all(_multiplies(by_operator, bits, device, dtype) for bits in ZERO_POINT):
+    if not all(_multiplies(by_operator, held, device, dtype) for held in PACKED_FORMATS):
         logger.warning("int4 product is missing or wrong device=%s dtype=%s", device, dtype)
         return None
-    if not all(_multiplies(by_blocks, bits, device, dtype) for bits in ZERO_POINT):
+    if not all(_multiplies(by_blocks, held, device, dtype) for held in PACKED_FORMATS):
         logger.info("int4 weights stand in an unknown order and stay packed device=%s", device)
         return Int4Product(form, many_by_operator=True)
     try:
@@ -188,23 +188,25 @@ def norms_work(device: torch.device) -> bool:
     return _gives(norm, expected, "the norm", device)
 
 
-def _multiplies(make: MakeLinear, bits: int, device: torch.device, dtype: torch.dtype) -> bool:
+def _multiplies(
+    make: MakeLinear, held: PackedFormat, device: torch.device, dtype: torch.dtype
+) -> bool:
     """Whether products with few and with many rows of inputs are right."""
     generator = torch.Generator().manual_seed(0)
     for width in _WIDTHS:
         weight = torch.randn((_ROWS, width), generator=generator)
-        packed = ReferenceKernels().pack(weight, bits)
+        packed = ReferenceKernels().pack(weight, held)
         expected = packed.dequantise()
         try:
             linear = make(packed, None)
             linear.place()
         except _FAULTS as fault:
-            logger.info("placing %d bits failed device=%s reason=%s", bits, device, _said(fault))
+            logger.info("placing %s failed device=%s reason=%s", held.name, device, _said(fault))
             return False
         for tokens in _TOKENS:
             x = torch.randn((tokens, width), generator=generator).to(dtype)
             multiply = partial(_multiplied, linear, x, device)
-            if not _gives(multiply, x.float() @ expected.t(), f"product of {bits} bits", device):
+            if not _gives(multiply, x.float() @ expected.t(), f"product of {held.name}", device):
                 return False
     return True
 
@@ -229,8 +231,9 @@ def _gives(
 
 def _is_faster(ways: Sequence[MakeLinear], device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the first way multiplies many rows of inputs faster than the second."""
-    nothing = torch.zeros(packed_bytes(_TRIAL, _TRIAL, 4), dtype=torch.uint8)
-    linears = [make(PackedWeight(nothing, _TRIAL, _TRIAL, 4), None) for make in ways]
+    weight = PackedWeight.empty(_TRIAL, _TRIAL, INT4)
+    weight.data.zero_()
+    linears = [make(weight, None) for make in ways]
     for linear in linears:
         linear.place()
     x = torch.ones((_TRIAL_TOKENS, _TRIAL), dtype=dtype, device=device)

@@ -18,7 +18,7 @@ from potluck.engine.kernels.layer_kernel import (
 )
 from potluck.engine.kernels.layout import input_bytes
 from potluck.engine.kernels.mixture_kernel import MixtureShape
-from potluck.engine.kernels.tensors import FloatWeight, Weight
+from potluck.engine.kernels.tensors import Weight
 from potluck.model.families import Activation, LayerNorms
 
 _NO_WINDOW = 1 << 40  # tokens
@@ -72,13 +72,6 @@ class LayerWeights:
         assert self.down is not None
         return self.gate_up, self.down
 
-    @property
-    def float_kind(self) -> int:
-        """Of its matrices that are not packed; where there are none, whatever."""
-        matrices = (self.qkv, self.output, *self.mlp)
-        floats = (one.data.dtype for one in matrices if isinstance(one, FloatWeight))
-        return KINDS[next(floats, torch.bfloat16)]
-
 
 def layer_shape(
     weights: LayerWeights,
@@ -107,11 +100,10 @@ def layer_shape(
         epsilon=epsilon,
         multiplier=multiplier,
         activation=activation,
-        qkv_bits=weights.qkv.bits,
-        output_bits=weights.output.bits,
-        gate_up_bits=gate_up.bits,
-        down_bits=down.bits,
-        float_kind=weights.float_kind,
+        qkv_format=weights.qkv.format,
+        output_format=weights.output.format,
+        gate_up_format=gate_up.format,
+        down_format=down.format,
         mixture=None if weights.mixture is None else weights.mixture.shape,
     )
 
@@ -321,15 +313,13 @@ def _check(layer: LayerWeights, shape: LayerShape) -> None:
     mixture = layer.mixture
     assert shape.mixture == (None if mixture is None else mixture.shape)
     mlps = [layer.mlp] if mixture is None else mixture.experts
-    for matrix, rows, width, bits in (
-        (layer.qkv, shape.qkv_rows, hidden, shape.qkv_bits),
-        (layer.output, hidden, shape.attended, shape.output_bits),
-        *((gate_up, wide, hidden, shape.gate_up_bits) for gate_up, _ in mlps),
-        *((down, hidden, shape.intermediate, shape.down_bits) for _, down in mlps),
+    for matrix, rows, width, held in (
+        (layer.qkv, shape.qkv_rows, hidden, shape.qkv_format),
+        (layer.output, hidden, shape.attended, shape.output_format),
+        *((gate_up, wide, hidden, shape.gate_up_format) for gate_up, _ in mlps),
+        *((down, hidden, shape.intermediate, shape.down_format) for _, down in mlps),
     ):
-        assert (matrix.rows, matrix.width, matrix.bits) == (rows, width, bits)
-        if isinstance(matrix, FloatWeight):
-            assert KINDS[matrix.data.dtype] == shape.float_kind
+        assert (matrix.rows, matrix.width, matrix.format) == (rows, width, held)
     assert (layer.qk_norm is None) == (heads.qk_norm is None)
     normed = 2 if heads.qk_norm == "head" else heads.heads + heads.kv_heads
     for vector, numbers in (

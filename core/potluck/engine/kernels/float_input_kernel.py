@@ -1,6 +1,6 @@
-"""The kernels that make the input of a product with 16-bit floats: one token's, from f32.
+"""The kernels that make the input of a product with 16-bit floats, of one token, from f32.
 
-They write f32 or 16 bits, whichever the product reads faster.
+They write f32 or 16 bits, whichever `float_kernel.input_kind` says the product reads faster.
 """
 
 from functools import partial
@@ -61,7 +61,7 @@ def emit_normed(module: ir.Module, name: str, path: Path, kind: int) -> ir.Funct
 def emit_gated(
     module: ir.Module, name: str, path: Path, activation: Activation, kind: int
 ) -> ir.Function:
-    """activation(gate) x up; first all gates, then all ups."""
+    """activation(gate) x up; the source has all gates, and then all ups."""
     function = internal(ir.Function(module, INPUT, name))
     gates, width, out = function.args
     e = Emitter(function, path)

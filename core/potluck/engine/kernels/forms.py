@@ -24,6 +24,7 @@ from potluck.engine.kernels.ir_types import F32, I32, I64, KIND_F32, Value, cons
 from potluck.engine.kernels.layout import blocks_of
 from potluck.engine.kernels.product_kernel import emit_product_piece, product_arguments
 from potluck.model.config import Activation
+from potluck.model.formats import PackedFormat
 
 Emit = Callable[[ir.Module, str], ir.Function]
 
@@ -70,9 +71,9 @@ class Form(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class PackedForm(Form):
-    """4 or 8 bits."""
+    """A packed format."""
 
-    bits: int
+    weight_format: PackedFormat
 
     def normed(self, source: Value, width: int, weight: Value, epsilon: float) -> Value:
         emit = partial(emit_norm_quantise, path=self.e.path)
@@ -88,9 +89,10 @@ class PackedForm(Form):
     def product(
         self, matrix: Value, inputs: Value, out: Value, addend: Value, rows: int, width: int
     ) -> Product:
-        emit = partial(emit_product_piece, path=self.e.path, bits=self.bits, tiles=(1,))
+        held = self.weight_format
+        emit = partial(emit_product_piece, path=self.e.path, weight_format=held, tiles=(1,))
         return Product(
-            piece=self._function(f"product{self.bits}", emit),
+            piece=self._function(f"product_{held.name}", emit),
             arguments=product_arguments(matrix, inputs, out, addend, rows, width),
             blocks=blocks_of(rows),
         )

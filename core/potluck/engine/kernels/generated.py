@@ -14,13 +14,14 @@ from potluck.engine.kernels.float_kernel import MOST_TOKENS, input_kind
 from potluck.engine.kernels.head_kernel import HeadShape
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
 from potluck.engine.kernels.layer_kernel import LayerShape
-from potluck.engine.kernels.layout import GROUP, ROWS, blocks_of, group_bytes, groups_of
+from potluck.engine.kernels.layout import GROUP, ROWS, blocks_of, groups_of
 from potluck.engine.kernels.library import Kernel, Library, address_of, library
 from potluck.engine.kernels.paths import Path, host_architecture, host_features, usable_paths
 from potluck.engine.kernels.pool import Pool
 from potluck.engine.kernels.prefill_kernel import PREFILL_FIELDS, scratch_floats
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 from potluck.model.config import Activation
+from potluck.model.formats import PackedFormat
 
 KINDS = {
     torch.float32: KIND_F32,
@@ -58,9 +59,9 @@ class GeneratedKernels(Kernels):
         """See `ends.Head`, which checks what this does not."""
         return self._library.head(shape)
 
-    def take_kernel(self, bits: int) -> Kernel:
-        """See `ends.RowTaker`, which checks what this does not."""
-        return self._library[f"take{bits}"]
+    def lookup_kernel(self, weight_format: PackedFormat) -> Kernel:
+        """See `ends.EmbeddingLookup`, which checks what this does not."""
+        return self._library[f"lookup_{weight_format.name}"]
 
     @property
     def job(self) -> int:
@@ -211,7 +212,7 @@ class GeneratedKernels(Kernels):
         if x.stride(1) != 1:
             x = x.contiguous()
         tokens, stride, kind = len(x), x.stride(0), KINDS[x.dtype]
-        made = QuantisedInput.empty(tokens, width, x.dtype)
+        made = QuantisedInput.empty(tokens, width)
         records = made.records.data_ptr()
         self._library[kernel](x.data_ptr(), kind, stride, width, tokens, records, *more)
         return made
@@ -232,9 +233,8 @@ class GeneratedKernels(Kernels):
 
     def _pack_blocks(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
         groups = groups_of(packed.width)
-        offset = first // ROWS * groups * group_bytes(packed.bits)
-        pack = self._library[f"pack{packed.bits}"]
-        target = packed.data.data_ptr() + offset
+        pack = self._library[f"pack_{packed.format.name}"]
+        target = packed.data.data_ptr() + packed.format.nbytes(first, packed.width)
         kind, stride, blocks = KINDS[weight.dtype], weight.stride(0), blocks_of(len(weight))
         return bool(pack(weight.data_ptr(), kind, stride, groups, blocks, target))
 
@@ -246,7 +246,6 @@ class GeneratedKernels(Kernels):
             x.records.data_ptr(),
             out.data_ptr(),
             0 if addend is None else addend.data_ptr(),
-            KINDS[out.dtype],
             groups_of(packed.width),
             packed.rows,
             x.tokens,
@@ -254,10 +253,10 @@ class GeneratedKernels(Kernels):
         )
         blocks = blocks_of(packed.rows)
         if self._pool is None:
-            self._library[f"product{packed.bits}"](*arguments, 0, blocks)
+            self._library[f"product_{packed.format.name}"](*arguments, 0, blocks)
             return
         step = max(1, blocks // self.shares)
-        self._share(self._library[f"piece{packed.bits}"], arguments, blocks, step)
+        self._share(self._library[f"piece_{packed.format.name}"], arguments, blocks, step)
 
 
 def _check(shape: Heads, qkv: Tensor, cache: Tensor, position: int) -> None:

@@ -9,6 +9,7 @@ from potluck.engine.kernels.forms import PackedForm
 from potluck.engine.kernels.ir_types import F32, I32, I64, POINTER, Value, constant, vector
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import emit_run, emit_shared
+from potluck.model.formats import PackedFormat
 
 # 8 bytes each
 HEAD_FIELDS = ("hidden", "norm", "records", "matrix", "logits", "job", "shares")
@@ -26,7 +27,7 @@ class HeadShape:
 
     hidden: int
     rows: int
-    bits: int
+    weight_format: PackedFormat
     epsilon: float  # of the norm
 
 
@@ -39,7 +40,8 @@ def emit_head(module: ir.Module, name: str, path: Path, shape: HeadShape) -> ir.
         field: e.fetch(e.at(function.args[0], 8 * index), I64 if field == "shares" else POINTER)
         for index, field in enumerate(HEAD_FIELDS)
     }
-    form = PackedForm(e=e, name=name, memory=given["records"], bits=shape.bits)
+    held = shape.weight_format
+    form = PackedForm(e=e, name=name, memory=given["records"], weight_format=held)
     inputs = form.normed(given["hidden"], shape.hidden, given["norm"], shape.epsilon)
     nothing = ir.Constant(POINTER, None)
     product = form.product(

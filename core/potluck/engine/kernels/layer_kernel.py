@@ -26,19 +26,20 @@ from potluck.engine.kernels.ir_types import (
     F32,
     I64,
     KIND_BF16,
+    KIND_F16,
     KIND_F32,
     POINTER,
     VOID,
     Value,
     constant,
 )
-from potluck.engine.kernels.layout import FLOAT_BITS, ZERO_POINT
 from potluck.engine.kernels.mixture_kernel import MixtureShape, emit_choose, is_chosen
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import emit_run, emit_shared
 from potluck.engine.kernels.residual_kernel import emit_add, emit_add_normed
 from potluck.engine.kernels.rotate_kernel import emit_rotate
 from potluck.model.families import Activation
+from potluck.model.formats import BF16, F16, PACKED_FORMATS, WeightFormat
 
 # `angles` are pairs of pointers, to cosines and to sines; those of the first pair are null.
 STEP_FIELDS = (
@@ -72,11 +73,10 @@ class LayerShape:
     epsilon: float  # of the norms before and after attention and MLP
     multiplier: float  # of what is added to the hidden states; 1 with norms after
     activation: Activation
-    qkv_bits: int
-    output_bits: int
-    gate_up_bits: int
-    down_bits: int
-    float_kind: int = KIND_BF16  # of matrices of 16 bits
+    qkv_format: WeightFormat
+    output_format: WeightFormat
+    gate_up_format: WeightFormat
+    down_format: WeightFormat
     mixture: MixtureShape | None = None
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
     given = _fields(e, step, STEP_FIELDS)
     with e.loop(0, count) as index:
         own = _fields(e, e.at(layers, index, 8 * len(LAYER_FIELDS)), LAYER_FIELDS)
-        forms = _forms(e, name, shape, given["records"])
+        forms = _forms(e, name, given["records"])
         router = FloatForm(e=e, name=name, memory=given["normed"], kind=KIND_F32)
         layer = _Layer(
             e=e, shape=shape, called=called, forms=forms, router=router, step=given, layer=own
@@ -124,12 +124,14 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
     return function
 
 
-def _forms(e: Emitter, name: str, shape: LayerShape, memory: Value) -> dict[int, Form]:
-    """By bits, those that a layer can have."""
-    forms: dict[int, Form] = {
-        bits: PackedForm(e=e, name=name, memory=memory, bits=bits) for bits in ZERO_POINT
+def _forms(e: Emitter, name: str, memory: Value) -> dict[WeightFormat, Form]:
+    """What a layer's matrices of each format are multiplied by."""
+    forms: dict[WeightFormat, Form] = {
+        held: PackedForm(e=e, name=name, memory=memory, weight_format=held)
+        for held in PACKED_FORMATS
     }
-    forms[FLOAT_BITS] = FloatForm(e=e, name=name, memory=memory, kind=shape.float_kind)
+    for held, kind in ((BF16, KIND_BF16), (F16, KIND_F16)):
+        forms[held] = FloatForm(e=e, name=name, memory=memory, kind=kind)
     return forms
 
 
@@ -159,17 +161,17 @@ class _Layer:
     e: Emitter
     shape: LayerShape
     called: _Called
-    forms: dict[int, Form]
+    forms: dict[WeightFormat, Form]
     router: FloatForm
     step: dict[str, Value]
     layer: dict[str, Value]
 
     def emit(self) -> None:
         shape, attended = self.shape, self.step["attended"]
-        form = self.forms[shape.qkv_bits]
+        form = self.forms[shape.qkv_format]
         self._product(form, "qkv", self._read(form, "before_attention"), shape.qkv_rows)
         self._attention()
-        form = self.forms[shape.output_bits]
+        form = self.forms[shape.output_format]
         inputs = form.as_is(attended, shape.attended)
         self._add(form, "output", inputs, shape.attended, "after_attention")
         if shape.mixture is None:
@@ -179,9 +181,9 @@ class _Layer:
 
     def _mlp(self) -> None:
         shape = self.shape
-        form = self.forms[shape.gate_up_bits]
+        form = self.forms[shape.gate_up_format]
         self._product(form, "gate_up", self._read(form, "before_mlp"), 2 * shape.intermediate)
-        form = self.forms[shape.down_bits]
+        form = self.forms[shape.down_format]
         inputs = form.gated(self.step["wide"], shape.intermediate, shape.activation)
         self._add(form, "down", inputs, shape.intermediate, "after_mlp")
 
@@ -193,7 +195,7 @@ class _Layer:
         router, routed = self.layer["router"], step["routed"]
         self._multiply(self.router, router, normed, routed, nothing, mixture.count, width)
         e.call(self.called.choose, [routed, factors])
-        form, last = self.forms[shape.gate_up_bits], self.forms[shape.down_bits]
+        form, last = self.forms[shape.gate_up_format], self.forms[shape.down_format]
         inputs = form.as_is(normed, width)
         last = replace(last, memory=step["gated"])  # every expert reads the same input
         with e.loop(0, mixture.count) as expert:

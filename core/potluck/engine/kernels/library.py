@@ -25,7 +25,7 @@ from potluck.engine.kernels.input_kernel import (
     emit_quantise,
 )
 from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
-from potluck.engine.kernels.layout import ZERO_POINT
+from potluck.engine.kernels.lookup_kernel import emit_lookup
 from potluck.engine.kernels.packing_kernel import emit_pack
 from potluck.engine.kernels.paths import PATHS, Path, host_triple
 from potluck.engine.kernels.pool_kernel import emit_run, emit_serve
@@ -33,7 +33,7 @@ from potluck.engine.kernels.prefill_kernel import emit_attend_many
 from potluck.engine.kernels.product_kernel import emit_product, emit_product_piece
 from potluck.engine.kernels.rotate_kernel import emit_rotate
 from potluck.engine.kernels.stream_kernel import emit_read
-from potluck.engine.kernels.take_kernel import emit_take
+from potluck.model.formats import PACKED_FORMATS
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +54,13 @@ _EMITTERS: Mapping[str, Emit] = {
     "silu_quantise": partial(emit_gated_quantise, activation="silu"),
     "gelu_pytorch_tanh_quantise": partial(emit_gated_quantise, activation="gelu_pytorch_tanh"),
     "norm_quantise": emit_norm_quantise,
-    **{f"product{bits}": partial(emit_product, bits=bits) for bits in ZERO_POINT},
-    **{f"pack{bits}": partial(emit_pack, bits=bits) for bits in ZERO_POINT},
-    **{f"piece{bits}": partial(emit_product_piece, bits=bits) for bits in ZERO_POINT},
-    **{f"take{bits}": partial(emit_take, bits=bits) for bits in ZERO_POINT},
+    **{f"product_{one.name}": partial(emit_product, weight_format=one) for one in PACKED_FORMATS},
+    **{f"pack_{one.name}": partial(emit_pack, weight_format=one) for one in PACKED_FORMATS},
+    **{
+        f"piece_{one.name}": partial(emit_product_piece, weight_format=one)
+        for one in PACKED_FORMATS
+    },
+    **{f"lookup_{one.name}": partial(emit_lookup, weight_format=one) for one in PACKED_FORMATS},
     "serve": emit_serve,
     "run": emit_run,
     "read": emit_read,
