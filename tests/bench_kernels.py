@@ -60,6 +60,8 @@ from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
+from potluck.model.families import PRE_NORMS
+from potluck.model.formats import PACKED_FORMATS, PackedFormat
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def seconds(action: Callable[[], object]) -> float:
 def copies(packed: PackedWeight) -> list[PackedWeight]:
     made = [packed]
     while sum(one.nbytes for one in made) < BEYOND_CACHES:
-        copy = PackedWeight.empty(packed.rows, packed.width, packed.bits)
+        copy = PackedWeight.empty(packed.rows, packed.width, packed.format)
         copy.data.copy_(packed.data)
         made.append(copy)
     return made
@@ -149,16 +151,20 @@ def prefill(
     return tokens / min(seconds(multiply) for _ in range(rounds))
 
 
-def random_layers(kernels: GeneratedKernels, model: Model, bits: int) -> list[LayerWeights]:
+def random_layers(
+    kernels: GeneratedKernels, model: Model, weight_format: PackedFormat
+) -> list[LayerWeights]:
     """More than fit a cache, with the same numbers in each."""
-    packed = [kernels.pack(torch.randn(shape) * 0.02, bits) for shape in model.matrices.values()]
+    packed = [
+        kernels.pack(torch.randn(shape) * 0.02, weight_format) for shape in model.matrices.values()
+    ]
     layers: list[LayerWeights] = []
     for _ in range(1 + int(BEYOND_CACHES / sum(matrix.nbytes for matrix in packed))):
-        matrices = [PackedWeight.empty(one.rows, one.width, bits) for one in packed]
+        matrices = [PackedWeight.empty(one.rows, one.width, weight_format) for one in packed]
         for matrix, one in zip(matrices, packed, strict=True):
             matrix.data.copy_(one.data)
         qkv, output, gate_up, down = matrices
-        norms = (torch.ones(model.hidden), torch.ones(model.hidden))
+        norms = PRE_NORMS.map(lambda _: torch.ones(model.hidden))
         layers.append(LayerWeights(norms=norms, qkv=qkv, output=output, gate_up=gate_up, down=down))
     return layers
 
@@ -167,10 +173,14 @@ class LayerParts:
     """A decode step and its parts, each to be measured alone; of all layers, or of one."""
 
     def __init__(
-        self, kernels: GeneratedKernels, model: Model, bits: int, dtype: torch.dtype
+        self,
+        kernels: GeneratedKernels,
+        model: Model,
+        weight_format: PackedFormat,
+        dtype: torch.dtype,
     ) -> None:
         self.kernels, self.heads = kernels, model.attention(dtype)
-        self.layers = random_layers(kernels, model, bits)
+        self.layers = random_layers(kernels, model, weight_format)
         self.decoder = Decoder(
             kernels, self.layers, layer_shape(self.layers[0], self.heads, epsilon=1e-5)
         )
@@ -184,7 +194,7 @@ class LayerParts:
         self.gate_up = torch.randn(1, 2 * model.intermediate)
         self.qkv = torch.randn(1, model.matrices["qkv"][0])
         self.nothing = torch.zeros(1, 1)
-        self.no_weight = kernels.pack(self.nothing, bits)
+        self.no_weight = kernels.pack(self.nothing, weight_format)
         self.no_input = kernels.quantise(self.nothing)
         self.inputs = {
             width: kernels.quantise(torch.randn(1, width))
@@ -228,11 +238,15 @@ class LayerParts:
 
 
 def decode_layers(
-    kernels: GeneratedKernels, model: Model, bits: int, dtype: torch.dtype, rounds: int
+    kernels: GeneratedKernels,
+    model: Model,
+    weight_format: PackedFormat,
+    dtype: torch.dtype,
+    rounds: int,
 ) -> None:
     """A token through whole layers in one call, part by part, beside reading their weights."""
     start = time.perf_counter()
-    parts = LayerParts(kernels, model, bits, dtype)
+    parts = LayerParts(kernels, model, weight_format, dtype)
     steps = [partial(parts.step, position) for position in (0, 100, 900)]
     small = (
         parts.quantise,
@@ -256,10 +270,14 @@ def decode_layers(
     )
 
 
-def prefill_layer(kernels: GeneratedKernels, model: Model, bits: int, rounds: int) -> None:
+def prefill_layer(
+    kernels: GeneratedKernels, model: Model, weight_format: PackedFormat, rounds: int
+) -> None:
     """Where the time of a layer goes with many tokens, keys and values in f16."""
     heads = model.attention(torch.float16)
-    matrices = [kernels.pack(torch.randn(shape) * 0.02, bits) for shape in model.matrices.values()]
+    matrices = [
+        kernels.pack(torch.randn(shape) * 0.02, weight_format) for shape in model.matrices.values()
+    ]
     norm = torch.ones(model.hidden)
     for tokens, position in ((128, 0), (128, 512), (256, 0), (256, 512), (256, 4096)):
         hidden = torch.randn(tokens, model.hidden)
@@ -303,15 +321,15 @@ def repeat(action: Callable[[], object]) -> None:
         action()
 
 
-def bench(kernels: GeneratedKernels, bits: int, rounds: int) -> None:
-    print(f"\n{kernels.name} int{bits}")
+def bench(kernels: GeneratedKernels, weight_format: PackedFormat, rounds: int) -> None:
+    print(f"\n{kernels.name} {weight_format.name}")
     weight = torch.randn(4096, 2048).mul_(0.02).bfloat16()
-    packing = min(seconds(lambda: kernels.pack(weight, bits)) for _ in range(rounds))
+    packing = min(seconds(lambda: kernels.pack(weight, weight_format)) for _ in range(rounds))
     print(f"  pack                {weight.nbytes / packing / 1e6:8.0f} MB/s of bf16")
     layer: list[PackedWeight] = []
     fractions: list[float] = []
     for name, (rows, width) in {**LLAMA.matrices, "head": HEAD}.items():
-        packed = kernels.pack(torch.randn(rows, width).mul_(0.02).bfloat16(), bits)
+        packed = kernels.pack(torch.randn(rows, width).mul_(0.02).bfloat16(), weight_format)
         products, reading = decode(kernels, copies(packed), rounds)
         fractions.append(products / reading)
         print(
@@ -326,12 +344,12 @@ def bench(kernels: GeneratedKernels, bits: int, rounds: int) -> None:
         print(f"  {tokens:4} tokens         {rate / LAYERS:8.0f} tokens/s of {LAYERS} layers")
 
 
-def bench_layers(kernels: GeneratedKernels, bits: int, rounds: int) -> None:
-    print(f"\n{kernels.name} int{bits}, whole layers")
+def bench_layers(kernels: GeneratedKernels, weight_format: PackedFormat, rounds: int) -> None:
+    print(f"\n{kernels.name} {weight_format.name}, whole layers")
     for model in (LLAMA, QWEN):
-        prefill_layer(kernels, model, bits, max(2, rounds // 3))
+        prefill_layer(kernels, model, weight_format, max(2, rounds // 3))
         for dtype in (torch.float16, torch.int8):
-            decode_layers(kernels, model, bits, dtype, rounds)
+            decode_layers(kernels, model, weight_format, dtype, rounds)
 
 
 def main() -> None:
@@ -345,10 +363,10 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in options.paths.split(","):
         kernels = GeneratedKernels(known[name], options.threads)
-        for bits in (4, 5, 8):
+        for weight_format in PACKED_FORMATS:
             if not options.only_layers:
-                bench(kernels, bits, options.rounds)
-            bench_layers(kernels, bits, options.rounds)
+                bench(kernels, weight_format, options.rounds)
+            bench_layers(kernels, weight_format, options.rounds)
         kernels.close()
 
 

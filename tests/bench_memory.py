@@ -50,6 +50,7 @@ from potluck.cluster.processes.messages import LoadStage
 from potluck.engine.device import cache_dtype
 from potluck.engine.kvcache import CachePool
 from potluck.ids import SessionId
+from potluck.model.caches import layer_cache
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import Scheme
 from potluck.model.shapes import DEFAULT_SHAPE, SHAPES
@@ -102,7 +103,7 @@ class Bench:
             (desk, (0, half)),
             (StageNode("last", folder / "last", desk.identity), (half, whole)),
         ):
-            pool = self._pool(layers[1] - layers[0])
+            pool = self._pool(range(*layers))
             self._stages.append(Stage(node, await node.start(), layers, pool))
         try:
             self._print("started")
@@ -113,7 +114,8 @@ class Bench:
                 await self._load(stage)
             self._print("loaded")
             async with Driver(desk, *(stage.node for stage in self._stages)) as pipeline:
-                generator = Generator(pipeline, context=CONTEXT, chunk_tokens=lambda _: self._chunk)
+                generator = Generator()
+                generator.attach(pipeline, context=CONTEXT, chunk_tokens=lambda _: self._chunk)
                 for number, tokens in enumerate(PROMPTS):
                     await self._answer(generator, number, tokens)
         finally:
@@ -123,12 +125,11 @@ class Bench:
     def _print(self, state: str) -> None:
         print(f"    {state:22}", *(stage.report() for stage in self._stages), sep="   ", flush=True)
 
-    def _pool(self, layers: int) -> CachePool:
+    def _pool(self, layers: range) -> CachePool:
+        dtype = cache_dtype(self._scheme, torch.device("cpu"))
         return CachePool(
-            layers=layers,
-            kv_heads=self._config.num_kv_heads,
-            head_dim=self._config.head_dim,
-            dtype=cache_dtype(self._scheme, torch.device("cpu")),
+            [layer_cache(self._config, layer, dtype.itemsize) for layer in layers],
+            dtype=dtype,
             device=torch.device("meta"),
             context=CONTEXT,
             budget=1 << 50,
@@ -141,6 +142,7 @@ class Bench:
                 request=0,
                 home=stage.node.home,
                 epoch=1,
+                model_id="",
                 config=self._raw,
                 scheme=self._scheme,
                 layers=stage.layers,

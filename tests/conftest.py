@@ -1,7 +1,46 @@
-"""What every test shares: one torch thread, no display, no folder of the user."""
+"""What every test shares: one torch thread, no display, a fake node, and the fast tier."""
 
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from fake_backend import Server
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # suites that fight over two cores are slow and flaky
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help="leave out what is marked slow: two minutes instead of eight",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--fast"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+@pytest.fixture(scope="module")
+def running() -> "Iterator[Server]":
+    """The real HTTP server of a fake node."""
+    from fake_backend import serving  # a web server, which few tests need
+
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: "Server") -> "Server":
+    """The same, as if it had just been started."""
+    running.reset()
+    return running

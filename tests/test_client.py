@@ -3,7 +3,7 @@
 import http.server
 import socket
 import threading
-from collections.abc import Iterator
+from contextlib import ExitStack
 
 import msgspec
 import pytest
@@ -23,18 +23,6 @@ from potluck.errors import (
 pytestmark = pytest.mark.net
 
 HI = ChatCompletionRequest(messages=[ChatMessage(role="user", content="hi")])
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Server]:
-    with serving() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: Server) -> Server:
-    running.reset()
-    return running
 
 
 @pytest.fixture
@@ -80,15 +68,29 @@ def test_requests_reach_the_node(server: Server, client: Client) -> None:
     assert server.backend.stopped.is_set()
 
 
-def test_who_holds_keeps_the_node_until_the_end(server: Server, client: Client) -> None:
+def test_who_holds_keeps_the_node_until_the_end_and_no_longer(
+    server: Server, client: Client
+) -> None:
     with client.hold("serve"):
-        next(client.states())  # the node is there; the hold is on its way
-        while "serve" not in server.backend.held:
-            next(client.states())
+        assert "serve" in server.backend.held
         assert not server.backend.released.is_set()
 
-    server.backend.update()  # a state, or the next heartbeat, ends it
-    assert server.backend.released.wait(30)
+    assert server.backend.released.wait(5)  # though nothing changed that it would be told of
+
+
+def test_a_node_that_is_gone_cannot_be_held() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+
+    with pytest.raises(NodeGoneError), Client(port, TOKEN).hold("serve"):
+        pass
+
+
+def test_who_holds_goes_on_when_the_node_ends() -> None:
+    with ExitStack() as running:
+        server = running.enter_context(serving())
+        with Client(server.port, TOKEN).hold("serve"):
+            running.close()
 
 
 def test_loading_reports_until_it_is_ready(client: Client) -> None:

@@ -15,7 +15,6 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from potluck.api.schema import (
     ClusterState,
-    ConnectRequest,
     Invite,
     Listener,
     ListenRequest,
@@ -265,10 +264,6 @@ class Backend(QObject):
     def invite(self) -> Call:
         """A token with which a computer without a screen joins."""
         return self._call("POST", "/cluster/invites", answer=Invite)
-
-    def connect_address(self, address: str) -> Call:
-        """Look for a computer at an address."""
-        return self._call("POST", "/cluster/connect", ConnectRequest(address=address))
 
     def remove_computer(self, node_id: str) -> Call:
         """Forget a computer; it can do nothing here any more."""

@@ -4,16 +4,15 @@ Everything here blocks; the window calls it from a thread of its own. A file tha
 left where it is and skipped: a conversation of a newer version is not ours to delete.
 """
 
-import contextlib
 import logging
-import os
 import secrets
-import tempfile
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
+
+from potluck.files import PRIVATE, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -110,19 +109,8 @@ class History:
 
     def save(self, conversation: Conversation) -> None:
         """Write a conversation. An interruption leaves the old file or the new one, never a half."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         data = msgspec.json.format(msgspec.json.encode(conversation), indent=1)
-        handle, name = tempfile.mkstemp(dir=self._folder, suffix=".tmp")  # mode 0600
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(self._path(conversation.id))
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-            raise
+        write_atomically(self._path(conversation.id), data, mode=PRIVATE)
 
     def delete(self, conversation_id: str) -> None:
         """Forget a conversation."""

@@ -8,6 +8,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from potluck.files import write_atomically
+
 logger = logging.getLogger(__name__)
 
 
@@ -34,10 +36,7 @@ class PreferencesFile:
             return
         self.current = changed
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            partial = self._path.with_suffix(".tmp")
-            partial.write_bytes(msgspec.json.format(msgspec.json.encode(changed)))
-            partial.replace(self._path)
+            write_atomically(self._path, msgspec.json.format(msgspec.json.encode(changed)))
         except OSError as error:
             logger.warning("the preferences could not be written: %s", error)
 

@@ -56,13 +56,6 @@ def app_icon() -> QIcon:
     return result
 
 
-def mark(size: int, scale: float = 2.0) -> QPixmap:
-    """The program's own mark as a picture in a page."""
-    picture = _render("potluck", round(size * scale))
-    picture.setDevicePixelRatio(scale)
-    return picture
-
-
 def _render(name: str, pixels: int, gap: int = 0) -> QPixmap:
     renderer = QSvgRenderer(str(asset("icons", f"{name}.svg")))
     assert renderer.isValid(), f"no icon {name}"

@@ -7,6 +7,7 @@ node.
 """
 
 import http.client
+import socket
 import threading
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
@@ -60,20 +61,28 @@ class Client:
 
     @contextmanager
     def hold(self, holder: Holder) -> Generator[None, None, None]:
-        """Need the node, and the model that it has loaded, while the context is open."""
-        is_over = threading.Event()
+        """Need the node, and the model that it has loaded, while the context is open.
 
-        def listen() -> None:
-            with suppress(PotluckError), closing(self.states(holder)) as states:
-                for _ in states:
-                    if is_over.is_set():
-                        return
-
-        threading.Thread(target=listen, name="hold", daemon=True).start()
-        try:
-            yield
-        finally:
-            is_over.set()
+        Raises:
+            NodeGoneError: there is no node to hold. One that ends later raises nothing here.
+        """
+        with closing(self._connection(SILENCE_S)) as connection:
+            try:
+                connection.connect()
+                stream = connection.sock  # the connection forgets it when the answer begins
+                response = self._ask(connection, "GET", f"/cluster/events?holder={holder}", None)
+                response.readline()  # the node holds from its first event on
+            except (OSError, http.client.HTTPException) as error:
+                raise _gone(error) from None
+            # Somebody has to read, or the node's next events would wait for us.
+            reader = threading.Thread(target=_read_on, args=[response], name="hold", daemon=True)
+            reader.start()
+            try:
+                yield
+            finally:
+                with suppress(OSError):  # the node ended it already
+                    stream.shutdown(socket.SHUT_RDWR)
+                reader.join()
 
     def shutdown(self) -> None:
         self._request("POST", "/cluster/shutdown")
@@ -216,6 +225,13 @@ class Client:
         if response.status >= 400:
             raise _refused(response.status, response.read())
         return response
+
+
+def _read_on(response: http.client.HTTPResponse) -> None:
+    """Read and forget, until the connection ends."""
+    with suppress(OSError, http.client.HTTPException, ValueError), response:
+        for _ in response:
+            pass
 
 
 def _decode(body: bytes, kind: type[_T]) -> _T:

@@ -1,7 +1,8 @@
-"""Write small files so that a crash leaves the old one or the new one, never half of one."""
+"""Files that survive a crash, and files that one process has at a time."""
 
 import os
 import secrets
+import sys
 from pathlib import Path
 
 PRIVATE = 0o600  # owner only, from the first byte
@@ -39,3 +40,23 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Take the lock of an open file; False: another process has it.
+
+    The system frees it when the file is closed or the process ends. Whoever is done with it must not
+    delete the file: a third process could then lock a new one while a second still waits for this.
+    """
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,6 +1,6 @@
 """The names that things have on every node: who, which model, which conversation."""
 
-from typing import NewType
+from typing import Literal, NewType, TypeAlias
 
 NodeId = NewType("NodeId", str)
 """SHA-256 of a node's public key (SubjectPublicKeyInfo, DER), lower-case hex."""
@@ -16,6 +16,9 @@ Digest = NewType("Digest", str)
 
 SessionId = NewType("SessionId", str)
 """One conversation's KV cache across the stages, chosen at random by the master."""
+
+Role: TypeAlias = Literal["master", "worker"]
+"""What a member of a home may do there, as its certificate says."""
 
 DIGEST_LENGTH = 64  # hex characters of SHA-256
 

@@ -12,7 +12,6 @@ private to its owner, since the node's token in it opens everything.
 import contextlib
 import os
 import platform
-import sys
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from potluck.errors import UsageError
-from potluck.files import PRIVATE, write_atomically
+from potluck.files import PRIVATE, try_lock, write_atomically
 
 HOME_VARIABLE = "POTLUCK_HOME"
 CPUS_VARIABLE = "POTLUCK_CPUS"
@@ -220,28 +219,13 @@ def exclusive(file: Path, *, wait_s: float = 0.0) -> Generator[None, None, None]
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         deadline = time.monotonic() + wait_s
-        while not _try_lock(descriptor):
+        while not try_lock(descriptor):
             if time.monotonic() >= deadline:
                 raise AlreadyRunningError("Potluck is already running, or just being started.")
             time.sleep(LOCK_POLL_S)
         yield
     finally:
         os.close(descriptor)  # drops the lock
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 # --- files

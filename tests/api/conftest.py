@@ -5,19 +5,7 @@ from collections.abc import Iterator
 import httpx
 import openai
 import pytest
-from fake_backend import TOKEN, Server, serving
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Server]:
-    with serving() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: Server) -> Server:
-    running.reset()
-    return running
+from fake_backend import TOKEN, Server
 
 
 @pytest.fixture

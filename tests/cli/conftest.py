@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fake_backend import TOKEN, Server, serving
+from fake_backend import TOKEN, Server
 
 from potluck.cli import computers, main
 from potluck.settings import Folders, NodeFile, write_node_file
@@ -22,18 +22,6 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Server]:
-    with serving() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: Server) -> Server:
-    running.reset()
-    return running
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fake_cluster import Run, within
 from fake_home import Home
+from loop_watch import watching
 from model_folders import CONFIG, make_folder
 from packing_engine import Workplace
 from pairing_sides import Side, Sides
@@ -16,6 +17,14 @@ from worker_bench import Bench
 
 from potluck.cluster.node import Node
 from potluck.store.registry import LocalModel, open_model
+
+
+@pytest.fixture(autouse=True)
+def free_loop() -> Iterator[None]:
+    """A test fails when something computes in its event loop for so long that heartbeats suffer."""
+    with watching() as blocking:
+        yield
+    assert not blocking, "\n".join(blocking)
 
 
 @pytest.fixture(scope="session")

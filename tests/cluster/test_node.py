@@ -10,7 +10,7 @@ from fake_cluster import Run
 from whole_nodes import chat, folders_of, running, stages
 
 from potluck.cluster import node as node_module
-from potluck.cluster.node import Node, guide_folder
+from potluck.cluster.node import Node, NodeDeadlines, guide_folder
 from potluck.cluster.processes.handle import StageHandle
 from potluck.ids import NodeId
 from potluck.settings import AlreadyRunningError, exclusive, read_node_file
@@ -33,32 +33,25 @@ def test_a_fresh_computer_alone_answers_with_the_guide(
     run(main())
 
 
-def test_a_node_that_nobody_needs_ends_by_itself(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(node_module, "_IDLE_CHECK_S", 0.01)
-    monkeypatch.setattr(node_module, "IDLE_S", 0.0)
+IMPATIENT = NodeDeadlines(idle_s=1e-9, idle_check_s=0.01)
 
+
+def test_a_node_that_nobody_needs_ends_by_itself(tmp_path: Path, run: Run) -> None:
     async def main() -> None:
         folders = folders_of(tmp_path, "Idle")
-        await Node(folders).run()
+        await Node(folders, deadlines=IMPATIENT).run()
         assert read_node_file(folders) is None
 
     run(main())
 
 
-def test_the_model_is_given_back_before_the_node_ends(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(node_module, "_IDLE_CHECK_S", 0.01)
-
+def test_the_model_is_given_back_before_the_node_ends(tmp_path: Path, run: Run) -> None:
     async def main() -> None:
         folders = folders_of(tmp_path, "Idle")
-        node = Node(folders)
+        node = Node(folders, deadlines=IMPATIENT)
         serving = asyncio.create_task(node.run())
         with node.activity.hold("window"):
             assert await chat(node)
-            monkeypatch.setattr(node_module, "IDLE_S", 0.0)
             assert node.master.is_ready
         await serving
         assert node.master.deployment is None

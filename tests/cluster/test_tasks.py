@@ -1,10 +1,13 @@
 """Tasks that nobody waits for."""
 
 import asyncio
+import threading
+from collections.abc import Callable
 
 import pytest
+from fake_cluster import until
 
-from potluck.cluster.tasks import TaskSet, together
+from potluck.cluster.tasks import TaskSet, in_thread, together
 
 
 def test_an_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -61,3 +64,48 @@ def test_the_first_failure_ends_the_others_and_is_the_error() -> None:
     with pytest.raises(OSError, match="the disk is full"):
         asyncio.run(together([wait(), fail()]))
     assert ended == ["waiting"]
+
+
+def test_work_in_a_thread_that_nobody_waits_for_any_more_ends_at_its_next_report() -> None:
+    """Else a model of 40 GB would be read to its end, and the node would wait for that to end."""
+    may_report, heard, ends = threading.Event(), list[int](), list[str]()
+
+    def work(report: Callable[[int, int], None]) -> None:
+        try:
+            report(1, 10)
+            may_report.wait(10)
+            report(2, 10)
+            ends.append("read to the end")
+        except Exception as error:
+            ends.append(type(error).__name__)
+            raise
+
+    async def main() -> None:
+        task = asyncio.create_task(in_thread(work, lambda done, total: heard.append(done)))
+        await until(lambda: heard)
+        task.cancel()
+        await asyncio.wait([task])
+        may_report.set()
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+        assert task.cancelled()
+
+    asyncio.run(main())
+
+    assert heard == [1]
+    assert ends == ["_NotWantedError"]
+
+
+def test_work_in_a_thread_gives_its_result_and_says_how_far_it_is() -> None:
+    heard: list[tuple[int, int]] = []
+
+    def work(report: Callable[[int, int], None]) -> str:
+        report(1, 2)
+        report(2, 2)
+        return "done"
+
+    async def main() -> str:
+        return await in_thread(work, lambda done, total: heard.append((done, total)))
+
+    assert asyncio.run(main()) == "done"
+    assert heard == [(1, 2), (2, 2)]

@@ -11,6 +11,8 @@ from whole_nodes import QUESTION, chat, eventually, join, kill_engine, load, see
 
 from potluck.api.backend import GenerationRequest, SamplingOptions, TextPrompt
 from potluck.api.schema import BenchRequest, PlanRequest, RoleRequest
+from potluck.cluster.events import Events, Holds
+from potluck.cluster.master.master import Master
 from potluck.cluster.node import Node
 from potluck.errors import PairingError, PotluckError, UsageError
 from potluck.model.shapes import SHAPES
@@ -241,6 +243,72 @@ def test_what_a_worker_lends_is_what_its_owner_says(desk: Node, laptop: Node, ru
         assert laptop.backend.state().node.memory_limit == 123_456
         await laptop.backend.set_role(RoleRequest(worker=True, memory=0))
         await eventually(desk, lambda: (lent() or 0) > 123_456)
+
+    run(main())
+
+
+def restarted(desk: Node) -> Master:
+    """A master that knows nothing of the one before, on the same computers."""
+    master = Master(
+        computers=desk.membership,
+        open_model=desk._open_model,
+        resolve=lambda query: desk.backend._parts.guide,
+        events=Events(),
+    )
+    for computer in desk.membership.connected():
+        (held,) = computer.held
+        master.happened(Holds(node_id=computer.node_id, epoch=held.epoch))
+    return master
+
+
+def holds_what_is_deployed(desk: Node) -> bool:
+    """Whether the worker has said that it holds its part: it says so twice a second at most."""
+    (computer,) = desk.membership.connected()
+    deployment = desk.master.deployment
+    return deployment is not None and [h.epoch for h in computer.held] == [deployment.epoch]
+
+
+def test_a_master_that_was_restarted_finds_the_layers_of_its_worker(
+    desk: Node, laptop: Node, run: Run
+) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        (computer,) = desk.membership.connected()
+        await eventually(desk, lambda: holds_what_is_deployed(desk))
+        assert computer.held[0].layers == (2, LAYERS)
+        lease = laptop.worker.lease
+        assert lease is not None
+        (stage,) = lease.stages.values()
+
+        master = restarted(desk)
+        again = await master.load(SPLIT)
+        assert sum(again.streamed_bytes.values()) == 0
+        assert laptop.worker.lease is not None
+        (stage_again,) = laptop.worker.lease.stages.values()
+        assert stage_again.handle is stage.handle
+        await eventually(desk, lambda: [h.epoch for h in computer.held] == [again.epoch])
+        assert laptop.worker.lease.before == {}
+
+        await master.load(PlanRequest(layers=(("Desk", LAYERS),), scheme="f32"))
+        assert laptop.worker.lease is None
+        await desk.backend.unload()
+
+    run(main())
+
+
+def test_layers_that_no_plan_of_a_restarted_master_needs_are_given_back(
+    desk: Node, laptop: Node, run: Run
+) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        (computer,) = desk.membership.connected()
+        await eventually(desk, lambda: holds_what_is_deployed(desk))
+
+        master = restarted(desk)  # kept: what it does for nobody in particular goes on
+        await master.load(PlanRequest(layers=(("Desk", LAYERS),), scheme="f32"))
+        await eventually(laptop, lambda: laptop.worker.lease is None)
+        await eventually(desk, lambda: not computer.held)
+        await desk.backend.unload()
 
     run(main())
 

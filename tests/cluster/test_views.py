@@ -10,6 +10,7 @@ from msgspec import structs
 from packing_engine import Workplace
 
 from potluck.api.schema import Computer, PlanRequest
+from potluck.cluster.events import ComputerLost, Events, ModelChanged
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.membership.membership import MemberRecord
@@ -49,11 +50,13 @@ class Home:
             return model
 
         self.seen: list[float] = []
+        events = Events()
+        events.on(ModelChanged, lambda _: self.seen.append(load_progress(self.master).fraction))
         self.master = Master(
             computers=self.computers,
             open_model=open_model,
             resolve=lambda words: Path(words or "guide"),
-            changed=lambda: self.seen.append(load_progress(self.master).fraction),
+            events=events,
             packing=packing,
         )
         self.records = {
@@ -199,7 +202,9 @@ def test_packing_is_shown_and_so_is_that_the_disk_took_no_more(
 def test_a_lost_computer_makes_the_model_one_that_is_to_be_planned_anew(model: LocalModel) -> None:
     async def scenario(home: Home) -> None:
         await home.master.load(SPLIT)
-        home.master.lost(home.laptop.node_id, "Laptop", "stopped answering")
+        home.master.lost(
+            ComputerLost(node_id=home.laptop.node_id, name="Laptop", how="stopped answering")
+        )
         state = model_state(home.master, None)
         assert state.state == "failed"
         assert "plans anew" in (state.message or "")

@@ -1,15 +1,17 @@
-"""What a query looks at, and how its scores are bent."""
+"""What a query looks at, and the softcap of its scores."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from potluck.engine import attention as attention_module
-from potluck.engine.attention import Attention, Heads, SoftCappedAttention, Step
+from potluck.engine.attention import Attention, EagerAttention, Step
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear
 from potluck.engine.products import Products
 from potluck.engine.rotary import Rotary
+from potluck.model.layers import AttentionSpec
 from potluck.model.rope import Rope
 
 CPU = torch.device("cpu")
@@ -65,13 +67,22 @@ def test_a_mask_is_made_once_and_only_for_windows_that_end_within_what_is_cached
     assert step.causal is step.causal
 
 
+def make_spec(
+    heads: int, kv_heads: int, size: int, *, window: int | None, rope: int | None = None
+) -> AttentionSpec:
+    return AttentionSpec(
+        hidden_size=D, heads=heads, kv_heads=kv_heads, head_dim=size, rotary_dim=size,
+        window=window, rope=rope, scale=0.3,
+    )  # fmt: skip
+
+
 def linear(rows: int, width: int) -> FloatLinear:
     return FloatLinear(torch.randn(rows, width), None, Products())
 
 
-def pieces(window: int | None) -> tuple[Heads, FloatLinear, None, FloatLinear]:
-    heads = Heads(queries=H, keys=HKV, size=K, window=window, scale=0.3, rope=0, rotary_dim=K)
-    return heads, linear((H + 2 * HKV) * K, D), None, linear(D, H * K)
+def parts(window: int | None) -> tuple[AttentionSpec, FloatLinear, None, FloatLinear]:
+    spec = make_spec(H, HKV, K, window=window, rope=0)
+    return spec, linear((H + 2 * HKV) * K, D), None, linear(D, H * K)
 
 
 def run(layer: Attention, x: Tensor, sizes: list[int]) -> Tensor:
@@ -87,26 +98,29 @@ def run(layer: Attention, x: Tensor, sizes: list[int]) -> Tensor:
 
 
 @pytest.mark.parametrize("window", [None, 5])
-def test_a_cap_that_is_never_reached_bends_nothing(window: int | None) -> None:
-    parts = pieces(window)
+def test_a_cap_that_is_never_reached_changes_nothing(window: int | None) -> None:
+    spec, qkv, norm, output = parts(window)
     x = torch.randn(20, D) * 0.1
 
-    plain = run(Attention(*parts), x, [12, 1, 7])
-    capped = run(SoftCappedAttention(*parts, cap=1e4), x, [12, 1, 7])
+    plain = run(Attention(spec, qkv, norm, output), x, [12, 1, 7])
+    softcapped = replace(spec, softcap=1e4)
+    capped = run(EagerAttention(softcapped, qkv, norm, output), x, [12, 1, 7])
 
     torch.testing.assert_close(capped, plain, rtol=1e-4, atol=1e-5)
 
 
-def plain(heads: Heads, qkv: FloatLinear, output: FloatLinear, x: Tensor, cap: float) -> Tensor:
+def plain(
+    spec: AttentionSpec, qkv: FloatLinear, output: FloatLinear, x: Tensor, cap: float
+) -> Tensor:
     """All queries and all keys at once, in floats of 64 bits."""
-    T, shared = len(x), heads.queries // heads.keys
-    values = (x.double() @ qkv.weight.double().t()).view(T, -1, heads.size)
-    q, k, v = values.split([heads.queries, heads.keys, heads.keys], 1)
+    T, shared = len(x), spec.heads // spec.kv_heads
+    values = (x.double() @ qkv.weight.double().t()).view(T, -1, spec.head_dim)
+    q, k, v = values.split([spec.heads, spec.kv_heads, spec.kv_heads], 1)
     k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
-    scores = torch.einsum("thk,shk->hts", q, k) * heads.scale
+    scores = torch.einsum("thk,shk->hts", q, k) * spec.scale
     scores = cap * torch.tanh(scores / cap)
     back = torch.arange(T)[:, None] - torch.arange(T)
-    seen = (back >= 0) & (back < (heads.window or T))
+    seen = (back >= 0) & (back < (spec.window or T))
     weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
     return torch.einsum("hts,shk->thk", weights, v).reshape(T, -1) @ output.weight.double().t()
 
@@ -117,29 +131,26 @@ def plain(heads: Heads, qkv: FloatLinear, output: FloatLinear, x: Tensor, cap: f
 def test_chunks_find_what_all_tokens_at_once_find(
     queries: int, keys: int, size: int, window: int | None, sizes: list[int]
 ) -> None:
-    heads = Heads(
-        queries=queries, keys=keys, size=size, window=window, scale=0.3, rope=None, rotary_dim=size
-    )
+    spec = make_spec(queries, keys, size, window=window)
     qkv, output = linear((queries + 2 * keys) * size, D), linear(D, queries * size)
     x = torch.randn(23, D)
 
-    found = run(Attention(heads, qkv, None, output), x, sizes)
-    capped = run(SoftCappedAttention(heads, qkv, None, output, cap=2.0), x, sizes)
+    found = run(Attention(spec, qkv, None, output), x, sizes)
+    capped = run(EagerAttention(replace(spec, softcap=2.0), qkv, None, output), x, sizes)
 
-    expected = plain(heads, qkv, output, x, 1e9).float()
+    expected = plain(spec, qkv, output, x, 1e9).float()
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    expected = plain(heads, qkv, output, x, 2.0).float()
+    expected = plain(spec, qkv, output, x, 2.0).float()
     torch.testing.assert_close(capped, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("sizes", [[20], [12, 1, 7]], ids=str)
-def test_many_queries_are_capped_in_parts(
-    monkeypatch: pytest.MonkeyPatch, sizes: list[int]
-) -> None:
-    layer = SoftCappedAttention(*pieces(5), cap=2.0)
+def test_many_queries_are_capped_in_parts(sizes: list[int]) -> None:
+    spec, qkv, norm, output = parts(5)
+    capped = replace(spec, softcap=2.0)
     x = torch.randn(20, D)
-    whole = run(layer, x, [20])
 
-    monkeypatch.setattr(attention_module, "_QUERIES", 3)
+    found = run(EagerAttention(capped, qkv, norm, output, queries=3), x, sizes)
 
-    torch.testing.assert_close(run(layer, x, sizes), whole, rtol=1e-4, atol=1e-4)
+    whole = run(EagerAttention(capped, qkv, norm, output), x, [20])
+    torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-4)

@@ -1,12 +1,20 @@
 """Every family's logits are those of `transformers`, however the model is cut and fed."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from tiny_models import VARIANTS, Pipeline, Reference, difference, off
+from tiny_models import CPU, VARIANTS, Pipeline, Reference, difference, off
+from torch import Tensor
 
+from potluck.engine.attention import Step
+from potluck.engine.blocks import DecoderLayer
 from potluck.engine.device import find_devices
+from potluck.engine.kvcache import LayerCache
+from potluck.engine.norms import RmsNorm
+from potluck.model.families import POST_NORMS, PRE_NORMS, SANDWICH_NORMS, LayerNorms
 
 MakeReference = Callable[..., Reference]
 
@@ -97,6 +105,39 @@ def test_dynamic_scaling_is_that_of_a_context_that_is_full(make_reference: MakeR
     logits = pipeline.run_in_pieces(ids, (positions, 39, 1))
 
     assert difference(logits, reference.logits(ids)) < TOLERANCE
+
+
+class Doubling:
+    """In place of attention or MLP."""
+
+    nbytes = 0
+
+    def __call__(self, x: Tensor, *_: object) -> Tensor:
+        return 2 * x
+
+
+@pytest.mark.parametrize("multiplier", [1.0, 0.3])
+@pytest.mark.parametrize("names", [PRE_NORMS, POST_NORMS, SANDWICH_NORMS], ids=str)
+def test_norms_stand_where_the_specification_has_them_also_beside_a_multiplier(
+    llama: Reference, names: LayerNorms[str], multiplier: float
+) -> None:
+    config = replace(llama.config, norms=names, residual_multiplier=multiplier)
+    norms = names.map(lambda _: RmsNorm(torch.rand(config.hidden_size) + 0.5, 1e-5))
+    doubling: Any = Doubling()
+    layer = DecoderLayer(config.layers[0], doubling, doubling, norms)
+    x = torch.randn(3, config.hidden_size)
+    given = x.clone()
+
+    def half(x: Tensor, before: RmsNorm | None, after: RmsNorm | None) -> Tensor:
+        added = 2 * (x if before is None else before(x))
+        return x + multiplier * (added if after is None else after(added))
+
+    y = layer.forward(x, LayerCache(1, 2, torch.float32, CPU), Step(0, 3, (), CPU))
+
+    expected = half(x, norms.before_mixer, norms.after_mixer)
+    expected = half(expected, norms.before_mlp, norms.after_mlp)
+    torch.testing.assert_close(y, expected)
+    assert torch.equal(x, given)
 
 
 @pytest.mark.gpu

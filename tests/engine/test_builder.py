@@ -6,10 +6,15 @@ from threading import Lock
 
 import pytest
 import torch
+from model_folders import CONFIG
 from tiny_models import Reference
 
-from potluck.engine.builder import _Builder
+from potluck.engine.builder import StageWeights, _Builder
 from potluck.engine.targets import Target, TensorTarget
+from potluck.engine.weights import random_weights
+from potluck.model.config import ModelConfig
+
+MakeReference = Callable[..., Reference]
 
 
 class Filling:
@@ -71,3 +76,66 @@ def test_a_tensor_is_written_in_turns() -> None:
     TensorTarget(tensor, turn()).fill(0, torch.ones(6))
 
     assert log == ["before 0", "after 6"]
+
+
+def test_a_family_beyond_f16_is_computed_and_cached_in_f32_where_there_is_no_bf16(
+    make_reference: MakeReference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.engine.device._computes", lambda *_, **__: False)
+
+    for variant, dtype in (("llama", torch.float16), ("gemma 2", torch.float32)):
+        weights = make_reference(variant).stage(0, 1, scheme="bf16").weights
+        assert (weights.dtype, weights.cache_dtype) == (dtype, dtype)
+
+
+def weights(
+    layers: range,
+    *,
+    embedding: bool = False,
+    head: bool = False,
+    is_tied: bool = False,
+    kept: StageWeights | None = None,
+) -> StageWeights:
+    config = {**CONFIG, "num_hidden_layers": 4, "tie_word_embeddings": is_tied}
+    return random_weights(
+        ModelConfig.from_dict(config),
+        layers,
+        embedding=embedding,
+        head=head,
+        scheme="int8",
+        device=torch.device("cpu"),
+        seed=1,
+        kept=kept,
+    )
+
+
+def test_parts_that_are_kept_are_used_as_they_are_and_the_others_are_made() -> None:
+    before = weights(range(3), embedding=True)
+
+    kept = before.keep(range(1, 4), embedding=False, head=True)
+    after = weights(range(1, 4), head=True, kept=kept)
+
+    assert list(kept.layers) == [1, 2]
+    assert kept.nbytes < before.nbytes
+    assert after.blocks[:2] == before.blocks[1:]
+    assert after.has_all(range(1, 4), embedding=False, head=True)
+    assert after.nbytes == weights(range(1, 4), head=True).nbytes
+    assert after.kernels is before.kernels
+    assert after.scratch is before.scratch
+
+
+def test_a_matrix_that_is_embedding_and_head_is_never_there_twice() -> None:
+    first = weights(range(2), embedding=True, is_tied=True)
+    both = weights(
+        range(2),
+        embedding=True,
+        head=True,
+        is_tied=True,
+        kept=first.keep(range(2), embedding=True, head=True),
+    )
+
+    assert both.nbytes == weights(range(2), embedding=True, head=True, is_tied=True).nbytes
+    assert both.embedding is not first.embedding
+    assert both.keep(range(2), embedding=True, head=True).lm_head is both.lm_head
+    last = both.keep(range(2), embedding=False, head=True)
+    assert (last.embedding, last.lm_head, last.is_tied) == (None, both.lm_head, False)

@@ -12,8 +12,8 @@ from tiny_models import CONTEXT, CPU, VARIANTS, Reference, make_model, off
 from torch import Tensor
 
 from potluck.engine.attention import Step
+from potluck.engine.blocks import LayerRun
 from potluck.engine.builder import StageWeights
-from potluck.engine.decoding import LayerRun
 from potluck.engine.generated_run import GeneratedRun
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.kvcache import LayerCache
@@ -167,6 +167,24 @@ def test_runs_and_chunks_compute_what_torch_does(
     assert torch.equal(tokens, given)
 
 
+@pytest.mark.parametrize("variant", ["gemma 2", "olmo 2", MIXTURES[1]])
+@torch.inference_mode()
+def test_layers_that_cannot_be_generated_are_computed_by_torch(
+    make: Load, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    """No family has a multiplier beside norms after each half, or beside experts."""
+    reference = make(variant)
+    scaled = replace(reference.config, residual_multiplier=0.37)
+    reference = replace(reference, config=scaled)
+    weights, plain = load(reference), load_for_torch(reference, monkeypatch)
+    tokens = random_tokens(weights)
+
+    one_by_one = run_tokens(weights, tokens)
+
+    assert [type(run) for run in weights.runs] == [LayerRun]
+    assert off(one_by_one, run_tokens(plain, tokens)) < TOLERANCE
+
+
 @pytest.mark.parametrize("variant", ["llama, biases", "gemma 2", "olmo 2", MIXTURES[1]])
 @pytest.mark.parametrize("scheme", ["bf16", "f16"])
 @torch.inference_mode()
@@ -190,7 +208,7 @@ def test_a_token_of_16_bits_is_as_exact_through_runs_as_through_layers(
 def test_caches_of_int8_compute_what_torch_does_with_them(
     make: Load, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:
-    monkeypatch.setattr("potluck.engine.builder.cache_dtype", lambda *_: torch.int8)
+    monkeypatch.setattr("potluck.engine.builder.cache_dtype", lambda *_, **__: torch.int8)
     weights, plain = load(make(variant)), load_for_torch(make(variant), monkeypatch)
     tokens = random_tokens(weights)
 
@@ -218,5 +236,5 @@ def test_layers_in_the_middle_use_the_caches_that_are_theirs(
 def test_layers_of_one_kind_are_one_call(make: Load, variant: str) -> None:
     weights = load(make(variant))
 
-    kinds = groupby(kind.experts for kind in weights.config.layer_kinds)
+    kinds = groupby(kind.has_experts for kind in weights.config.layer_kinds)
     assert [type(run) for run in weights.runs] == [GeneratedRun for _ in kinds]

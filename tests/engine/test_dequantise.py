@@ -1,4 +1,4 @@
-"""What is stored quantised is worth what its format says, and stays as it is where that can be."""
+"""What is stored quantised has the values that its format says, and stays as it is where that can be."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +16,7 @@ from potluck.engine.dequantise import StoredRows, fill_from_parts
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
 from potluck.engine.targets import PackedTarget, TensorTarget
 from potluck.errors import BrokenModelError
+from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
 from potluck.model.quantized import MAX_GROUP, Quantization
 
 # More rows than a piece has, an odd number of them, and groups that are cut off.
@@ -80,8 +81,10 @@ every_format = pytest.mark.parametrize(
 )
 
 
-def packed_target(rows: int, bits: int, width: int = INPUTS) -> tuple[PackedWeight, PackedTarget]:
-    weight = PackedWeight.empty(rows, width, bits)
+def packed_target(
+    rows: int, held: PackedFormat, width: int = INPUTS
+) -> tuple[PackedWeight, PackedTarget]:
+    weight = PackedWeight.empty(rows, width, held)
     return weight, PackedTarget(weight, 0, rows, ReferenceKernels())
 
 
@@ -95,28 +98,30 @@ def test_values_are_those_of_the_format(quantization: Quantization, make: Make) 
     assert torch.equal(filled, made.values)
 
 
-# The least bits in which the integers of a format are kept. Where a scale is not one of 32 inputs in a
-# row, or an integer needs nine bits, the values are packed anew.
-KEPT = {
-    "gptq": 4, "gptq, 2 bits": 4, "gptq, whole rows": 4, "gptq, cut off": 4, "packed": 4,
-    "gptq, 8 bits": 8, "gptq, zero points": 8, "gptq 2": 8, "awq": 8, "awq, 64": 8, "awq, whole rows": 8,
-    "integers": 8, "packed, zero points": 8,
+# The formats whose integers `int4` keeps, and those that only `int8` keeps. Where a scale is not one of 32
+# inputs in a row, or an integer needs nine bits, the values are packed anew.
+KEPT_IN_4 = {"gptq", "gptq, 2 bits", "gptq, whole rows", "gptq, cut off", "packed"}
+KEPT_IN_8 = {
+    "gptq, 8 bits", "gptq, zero points", "gptq 2", "awq", "awq, 64", "awq, whole rows", "integers",
+    "packed, zero points",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("weight_format", [INT4, INT8])
 @pytest.mark.parametrize("name", FORMATS)
-def test_integers_that_fit_are_packed_as_they_are(name: str, bits: int) -> None:
+def test_integers_that_fit_are_packed_as_they_are(name: str, weight_format: PackedFormat) -> None:
     quantization, make = FORMATS[name]
     made = make(random_matrix(48, INPUTS))
-    packed, target = packed_target(48, bits)
+    packed, target = packed_target(48, weight_format)
 
     fill_from_parts(target, quantization, made.parts)
 
     found = packed.dequantise()
-    assert torch.equal(found, made.values) == (bits >= KEPT.get(name, 99))
+    assert torch.equal(found, made.values) == (
+        name in KEPT_IN_4 or (name in KEPT_IN_8 and weight_format is INT8)
+    )
     error = (found - made.values).norm() / made.values.norm()
-    assert error < (0.1 if bits == 4 else 0.006)
+    assert error < (0.1 if weight_format is INT4 else 0.006)
 
 
 # Which are integers of 4 bits for each 32 inputs; and those whose zero points differ.
@@ -128,14 +133,14 @@ WITH_OFFSETS = {
     "awq, whole rows",
     "packed, zero points",
 }
-FOUR = WITH_OFFSETS | {"gptq", "gptq, 2 bits", "gptq, whole rows", "gptq, cut off", "packed"}
+FOUR = WITH_OFFSETS | KEPT_IN_4
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_zero_points_are_packed_as_offsets(name: str) -> None:
     quantization, make = FORMATS[name]
     made = make(random_matrix(48, INPUTS))
-    packed, target = packed_target(48, 5)
+    packed, target = packed_target(48, INT4_OFFSET)
 
     fill_from_parts(target, quantization, made.parts)
 
@@ -210,7 +215,7 @@ def test_a_group_wider_than_the_matrix_takes_no_more_memory(
 
     with LargestTensor() as largest:
         fill_from_parts(
-            TensorTarget(filled) if target == "tensor" else packed_target(48, 4)[1],
+            TensorTarget(filled) if target == "tensor" else packed_target(48, INT4)[1],
             quantization,
             made.parts,
         )

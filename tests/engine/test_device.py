@@ -6,9 +6,11 @@ import psutil
 import pytest
 import torch
 
+from potluck.engine import device as device_module
 from potluck.engine.device import (
     GPU_RESERVE,
     Device,
+    cache_dtype,
     compute_capability,
     compute_dtype,
     computing_with,
@@ -20,6 +22,7 @@ from potluck.engine.device import (
     use,
 )
 from potluck.errors import UsageError
+from potluck.model.schemes import Scheme
 
 GB = 10**9
 
@@ -74,6 +77,33 @@ def test_the_cpu_computes_both_schemes() -> None:
 
     assert compute_dtype("f32", cpu) == torch.float32
     assert compute_dtype("bf16", cpu) in (torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("bf16", "plain", "beyond_f16"),
+    [
+        ("fast", torch.bfloat16, torch.bfloat16),
+        ("emulated", torch.float16, torch.bfloat16),
+        ("missing", torch.float16, torch.float32),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["bf16", "int4"])
+def test_a_model_beyond_f16_is_never_computed_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+    scheme: Scheme,
+    bf16: str,
+    plain: torch.dtype,
+    beyond_f16: torch.dtype,
+) -> None:
+    def computes(device: torch.device, dtype: torch.dtype, *, emulated: bool) -> bool:
+        return bf16 == "fast" or (emulated and bf16 == "emulated")
+
+    monkeypatch.setattr(device_module, "_computes", computes)
+    gpu = torch.device("cuda", 0)
+
+    for choose in (compute_dtype, cache_dtype):
+        assert choose(scheme, gpu) == plain
+        assert choose(scheme, gpu, exceeds_f16=True) == beyond_f16
 
 
 def test_only_cuda_devices_have_a_compute_capability() -> None:

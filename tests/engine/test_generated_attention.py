@@ -6,13 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from potluck.engine.attention import Attention, Heads, SoftCappedAttention, Step
+from potluck.engine.attention import Attention, EagerAttention, Step
 from potluck.engine.generated_attention import GeneratedAttention
-from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
+from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import PackedLinear
 from potluck.engine.norms import HeadNorm, ProjectionNorm
 from potluck.engine.rotary import Rotary
+from potluck.model.families import QkNorm
+from potluck.model.formats import INT8
+from potluck.model.layers import AttentionSpec
 from potluck.model.rope import Rope
 
 CPU = torch.device("cpu")
@@ -21,13 +24,22 @@ KERNELS = GeneratedKernels(host_paths()[0])
 
 
 def packed(rows: int, width: int) -> PackedLinear:
-    return PackedLinear(KERNELS.pack(torch.randn(rows, width) / 8, 8), torch.randn(rows), KERNELS)
+    return PackedLinear(
+        KERNELS.pack(torch.randn(rows, width) / 8, INT8), torch.randn(rows), KERNELS
+    )
 
 
-def make_heads(*, window: int | None = None, rope: int | None = 0, rotary_dim: int = SIZE) -> Heads:
-    return Heads(
-        queries=QUERIES, keys=KEYS, size=SIZE, window=window, scale=0.3, rope=rope,
-        rotary_dim=rotary_dim,
+def make_spec(
+    *,
+    window: int | None = None,
+    rope: int | None = 0,
+    rotary_dim: int = SIZE,
+    qk_norm: QkNorm | None = None,
+    softcap: float | None = None,
+) -> AttentionSpec:
+    return AttentionSpec(
+        hidden_size=HIDDEN, heads=QUERIES, kv_heads=KEYS, head_dim=SIZE, rotary_dim=rotary_dim,
+        window=window, rope=rope, scale=0.3, softcap=softcap, qk_norm=qk_norm, qk_norm_eps=1e-5,
     )  # fmt: skip
 
 
@@ -47,7 +59,7 @@ def make_norm(kind: str | None) -> HeadNorm | ProjectionNorm | None:
 def run(attention: Attention, x: Tensor, sizes: Sequence[int], dtype: torch.dtype) -> Tensor:
     cache = LayerCache(KEYS, SIZE, dtype, CPU)
     cache.resize(64, 0)
-    rotary = Rotary(Rope(dim=attention.rotary_dim, theta=100.0), 64, torch.float32, CPU)
+    rotary = Rotary(Rope(dim=attention.spec.rotary_dim, theta=100.0), 64, torch.float32, CPU)
     outputs: list[Tensor] = []
     position = 0
     for some in x.split(list(sizes)):
@@ -59,28 +71,23 @@ def run(attention: Attention, x: Tensor, sizes: Sequence[int], dtype: torch.dtyp
 @pytest.mark.parametrize("dtype", [torch.float16, torch.int8])
 @pytest.mark.parametrize("sizes", [(40,), (1,) * 40, (17, 1, 22)], ids=["chunk", "single", "mixed"])
 @pytest.mark.parametrize(
-    ("heads", "norm", "softcap"),
+    "spec",
     [
-        (make_heads(), None, None),
-        (make_heads(window=7, rotary_dim=8), "head", None),
-        (make_heads(rope=None), "projection", 2.0),
+        make_spec(),
+        make_spec(window=7, rotary_dim=8, qk_norm="head"),
+        make_spec(rope=None, qk_norm="projection", softcap=2.0),
     ],
-    ids=["plain", "window, partial rotary, norm", "no rotary, norm of projections, soft cap"],
+    ids=["plain", "window, partial rotary, norm", "no rotary, norm of projections, softcap"],
 )
 def test_chunks_and_tokens_are_those_of_torch(
-    heads: Heads, norm: str | None, softcap: float | None, sizes: Sequence[int], dtype: torch.dtype
+    spec: AttentionSpec, sizes: Sequence[int], dtype: torch.dtype
 ) -> None:
     qkv, output = packed((QUERIES + 2 * KEYS) * SIZE, HIDDEN), packed(HIDDEN, QUERIES * SIZE)
-    qk_norm, x = make_norm(norm), torch.randn(40, HIDDEN)
-    plain = (
-        Attention(heads, qkv, qk_norm, output)
-        if softcap is None
-        else SoftCappedAttention(heads, qkv, qk_norm, output, cap=softcap)
-    )
+    qk_norm, x = make_norm(spec.qk_norm), torch.randn(40, HIDDEN)
+    kind = Attention if spec.softcap is None else EagerAttention
+    plain = kind(spec, qkv, qk_norm, output)
 
-    generated = GeneratedAttention(
-        heads, qkv, qk_norm, output, kernels=KERNELS, softcap=softcap, cache_kind=KINDS[dtype]
-    )
+    generated = GeneratedAttention(spec, qkv, qk_norm, output, kernels=KERNELS, cache=dtype)
 
     assert generated.nbytes == plain.nbytes
     got, expected = run(generated, x, sizes, dtype), run(plain, x, (40,), dtype)

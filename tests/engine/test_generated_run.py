@@ -9,17 +9,20 @@ import torch
 from tiny_models import CPU, Reference, make_model
 
 from potluck.engine.blocks import DecoderLayer
-from potluck.engine.generated_run import run_shape
+from potluck.engine.generated_run import generated_layer, is_generable
 from potluck.engine.kernels.generated import KINDS
+from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.engine.weights import load_weights
+from potluck.model.families import POST_NORMS, SANDWICH_NORMS, LayerNorms
+from potluck.model.formats import BF16
 from potluck.model.schemes import Scheme
 
 MakeReference = Callable[..., Reference]
 
 CACHE = torch.float16
 EPSILON = 0.01  # what the variants have is the usual, behind which a mistake could hide
-NORMS = {"llama": "before", "olmo 2": "after", "gemma 2": "around"}
+NORMS = {"llama": (True, False), "olmo 2": (False, True), "gemma 2": (True, True)}
 
 
 def load(reference: Reference, scheme: Scheme = "int4") -> tuple[DecoderLayer, ...]:
@@ -35,6 +38,11 @@ def load(reference: Reference, scheme: Scheme = "int4") -> tuple[DecoderLayer, .
     return weights.blocks
 
 
+def shape_of(block: DecoderLayer, cache: torch.dtype = CACHE) -> LayerShape | None:
+    layer = generated_layer(block, cache)
+    return None if layer is None else layer.shape
+
+
 @pytest.mark.parametrize("variant", ["llama", "olmo 2", "gemma 2"])
 def test_floats_of_16_bits_have_the_shape_of_their_layers(
     make_reference: MakeReference, variant: str
@@ -43,29 +51,29 @@ def test_floats_of_16_bits_have_the_shape_of_their_layers(
     config = replace(reference.config, rms_norm_eps=EPSILON)
     blocks = load(replace(reference, config=config), "bf16")
 
-    (shape,) = {run_shape(block, torch.bfloat16) for block in blocks}
+    (shape,) = {shape_of(block, torch.bfloat16) for block in blocks}
 
-    attention = blocks[0].attention
+    spec = config.layers[0].mixer
     assert shape is not None
     assert shape.epsilon == EPSILON
-    assert shape.attention.epsilon == (EPSILON if attention.qk_norm else 0.0)
-    assert shape.attention.cache_kind == shape.float_kind == KINDS[torch.bfloat16]
-    assert shape.down_bits == 16
-    assert shape.attention.rotary_dim == attention.rotary_dim
-    assert shape.attention.softcap == getattr(attention, "cap", None)
-    assert shape.norms == NORMS[variant]
+    assert shape.attention.epsilon == (EPSILON if spec.qk_norm else 0.0)
+    assert shape.attention.cache_kind == KINDS[torch.bfloat16]
+    assert shape.down_format is BF16
+    assert shape.attention.rotary_dim == spec.rotary_dim
+    assert shape.attention.softcap == spec.softcap
+    assert (shape.has_norms_before, shape.has_norms_after) == NORMS[variant]
 
 
 def test_windows_and_ropes_are_data(make_reference: MakeReference) -> None:
-    blocks = load(make_reference("phi 3"))
-    shapes = [run_shape(block, CACHE) for block in blocks]
+    reference = make_reference("phi 3")
+    ropes = replace(reference.config.ropes, layers=(0, 0, None, 0))
+    config = replace(reference.config, ropes=ropes, sliding_windows=(5, None, 5, 5))
 
-    blocks[1].attention.window = None
-    blocks[2].attention.rope = None
+    blocks = load(replace(reference, config=config))
 
-    assert shapes[0] is not None
-    assert [run_shape(block, CACHE) for block in blocks] == shapes
-    assert len(set(shapes)) == 1
+    shapes = {shape_of(block) for block in blocks}
+    assert None not in shapes
+    assert len(shapes) == 1
 
 
 @pytest.mark.parametrize("variant", ["llama", "olmo 2"])
@@ -74,13 +82,13 @@ def test_projections_that_stay_apart_have_no_shape(
 ) -> None:
     blocks = load(make_reference(variant))
 
-    assert {run_shape(block, CACHE) for block in blocks} == {None}
+    assert {shape_of(block) for block in blocks} == {None}
 
 
 def test_layers_with_experts_have_the_shape_of_these(tmp_path: Path) -> None:
     # Whole blocks of rows, as all models of the Hub have them.
     reference = make_model("qwen 3 moe", tmp_path, changes={"moe_intermediate_size": 32})
-    (shape,) = {run_shape(block, CACHE) for block in load(reference)}
+    (shape,) = {shape_of(block) for block in load(reference)}
 
     experts = reference.config.experts
     assert experts is not None
@@ -92,4 +100,18 @@ def test_layers_with_experts_have_the_shape_of_these(tmp_path: Path) -> None:
 
 
 def test_experts_whose_matrices_stay_apart_have_no_shape(make_reference: MakeReference) -> None:
-    assert {run_shape(block, CACHE) for block in load(make_reference("qwen 3 moe"))} == {None}
+    assert {shape_of(block) for block in load(make_reference("qwen 3 moe"))} == {None}
+
+
+def test_layers_that_no_kernel_computes_have_no_shape(tmp_path: Path) -> None:
+    reference = make_model("qwen 3 moe", tmp_path, changes={"moe_intermediate_size": 32})
+    plain = reference.config
+    for unusual in (
+        replace(plain, residual_multiplier=0.4),
+        replace(plain, norms=SANDWICH_NORMS),
+        replace(plain, norms=POST_NORMS),
+        replace(plain, experts=None, norms=POST_NORMS, residual_multiplier=0.4),
+        replace(plain, norms=LayerNorms(before_mixer="input_layernorm")),
+    ):
+        assert not any(map(is_generable, unusual.layers))
+    assert all(map(is_generable, plain.layers))

@@ -6,22 +6,24 @@ import pytest
 import torch
 from quantised_tensors import random_matrix
 from torch import Tensor
+from weight_formats import every_format
 
 from potluck.engine.dequantise import StoredRows
 from potluck.engine.gguf_blocks import block_integers, block_numbers, block_offsets
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
-from potluck.engine.targets import PackedTarget, worth
+from potluck.engine.targets import PackedTarget, dequantise
+from potluck.model.formats import INT4_OFFSET, INT8, PackedFormat
 from potluck.model.quantized import GGUF_BLOCKS
 
 WIDTH = 512
 QUANTISED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]  # what the package can make itself
-INTEGERS = {"Q4_0": 4, "Q5_0": 8, "Q8_0": 8, "IQ4_NL": 8}  # and the least bits that hold them
+INTEGERS = ("Q4_0", "Q5_0", "Q8_0", "IQ4_NL")
 
 OFFSETS = ["Q4_1", "Q4_K"]
 
 
 def blocks_of(kind: str, rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Bytes (rows, bytes of a row), and what the package says that they are worth."""
+    """Bytes (rows, bytes of a row), and what the package says that their values are."""
     dtype = gguf.GGMLQuantizationType[kind]
     if kind in QUANTISED:
         blocks = gguf.quants.quantize(random_matrix(rows, WIDTH, seed).numpy(), dtype)
@@ -50,7 +52,7 @@ def test_blocks_are_worth_what_the_package_says(kind: str) -> None:
     found = block_integers(kind, blocks)
 
     assert (found is not None) == (kind in INTEGERS)
-    numbers = block_numbers(kind, blocks) if found is None else worth(*found)
+    numbers = block_numbers(kind, blocks) if found is None else dequantise(*found)
     assert numbers.dtype == torch.float32
     assert torch.equal(numbers, values)
 
@@ -63,14 +65,14 @@ def test_offsets_are_what_the_package_subtracts(kind: str) -> None:
 
     assert (found is not None) == (kind in OFFSETS)
     if found is not None:
-        assert torch.equal(worth(*found), values)
+        assert torch.equal(dequantise(*found), values)
         assert 0 <= int(found[0].min()) <= int(found[0].max()) <= 15
 
 
 @pytest.mark.parametrize("kind", OFFSETS)
 def test_with_offsets_only_scales_and_offsets_are_rounded(kind: str) -> None:
     blocks, values = blocks_of(kind, rows=48)
-    packed = PackedWeight.empty(48, WIDTH, 5)
+    packed = PackedWeight.empty(48, WIDTH, INT4_OFFSET)
     rows = StoredRows(f"GGUF_{kind}", WIDTH)
 
     target = PackedTarget(packed, 0, 48, ReferenceKernels())
@@ -79,7 +81,7 @@ def test_with_offsets_only_scales_and_offsets_are_rounded(kind: str) -> None:
     found = block_offsets(kind, blocks)
     assert found is not None
     integers, scales, offsets = found
-    rounded = worth(integers, scales.half().float(), offsets.half().float())
+    rounded = dequantise(integers, scales.half().float(), offsets.half().float())
     assert torch.equal(packed.dequantise(), rounded)
     assert kind == "Q4_K" or torch.equal(rounded, values)  # whose factors are f16 already
     largest = 15 * scales.abs() + offsets.abs()
@@ -87,17 +89,17 @@ def test_with_offsets_only_scales_and_offsets_are_rounded(kind: str) -> None:
     assert ((rounded - values).abs() <= 1.01 * limit).all()
 
 
-@pytest.mark.parametrize("bits", [4, 5, 8])
+@every_format
 @pytest.mark.parametrize("kind", INTEGERS)
-def test_integers_are_packed_as_they_are(kind: str, bits: int) -> None:
+def test_integers_are_packed_as_they_are(kind: str, weight_format: PackedFormat) -> None:
     blocks, values = blocks_of(kind, rows=48)
-    packed = PackedWeight.empty(48, WIDTH, bits)
+    packed = PackedWeight.empty(48, WIDTH, weight_format)
     rows = StoredRows(f"GGUF_{kind}", WIDTH)
 
     target = PackedTarget(packed, 0, 48, ReferenceKernels())
     rows.fill(target, 0, memoryview(bytearray(blocks.numpy().tobytes())))
 
-    assert torch.equal(packed.dequantise(), values) == (bits >= INTEGERS[kind])
+    assert torch.equal(packed.dequantise(), values) == (kind == "Q4_0" or weight_format is INT8)
 
 
 def test_scales_that_are_no_numbers_are_no_integers_either() -> None:

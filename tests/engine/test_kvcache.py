@@ -7,13 +7,16 @@ from collections.abc import Callable
 import psutil
 import pytest
 import torch
-from cache_pools import CPU, PER_TOKEN, A, B, C, make_pool
+from cache_pools import CPU, FULL, PER_TOKEN, ROW, A, B, C, make_pool
 from torch import Tensor
 
 from potluck.engine import kvcache
 from potluck.engine.kvcache import GRANULE, CachePool, LayerCache, SessionCache
 from potluck.errors import OutOfMemoryError
 from potluck.ids import SessionId
+from potluck.model.caches import FullCache, WindowCache
+
+WINDOW = WindowCache(row=ROW, window=100, chunk=50, slack=40)
 
 
 def held_by(cache: SessionCache) -> int:
@@ -309,13 +312,117 @@ def test_the_pool_says_how_long_one_session_can_become() -> None:
 
 def test_a_stage_without_layers_caches_nothing() -> None:
     pool = CachePool(
-        layers=0, kv_heads=3, head_dim=4, dtype=torch.float32, device=CPU, context=64, budget=0,
-        budget_now=lambda _: -1,
-    )  # fmt: skip
+        (), dtype=torch.float32, device=CPU, context=64, budget=0, budget_now=lambda _: -1
+    )
     cache = pool.open(A)
 
     assert pool.reserve(A, 64) == []
     assert (cache.capacity, pool.nbytes) == (64, 0)
+
+
+def test_a_window_is_charged_its_rows_and_the_layers_beside_it_all_tokens() -> None:
+    pool = make_pool(FULL, WINDOW, WINDOW, budget=(1000 + 2 * 150) * ROW.nbytes)
+    cache = pool.open(A)
+
+    pool.reserve(A, 1000)
+
+    assert pool.tokens == 1000
+    assert [layer.rows for layer in cache.layers] == [1000, 150, 150]
+    assert pool.nbytes == cache.nbytes == (1000 + 2 * 150) * ROW.nbytes
+    with pytest.raises(OutOfMemoryError) as caught:
+        pool.reserve(A, 1001)
+    assert caught.value.data["needed"] == (1001 + 2 * 150) * ROW.nbytes
+
+
+def test_windows_alone_hold_any_session_in_the_same_bytes() -> None:
+    pool = make_pool(WINDOW, WINDOW, budget=2 * 150 * ROW.nbytes)
+
+    assert pool.tokens == 4096  # the context
+    assert make_pool(WINDOW, WINDOW, budget=2 * 150 * ROW.nbytes - 1).tokens == 149
+
+
+def test_a_window_stays_where_it_is_while_the_layers_beside_it_grow() -> None:
+    pool = make_pool(FULL, WINDOW)
+    cache = pool.open(A)
+    pool.reserve(A, 200)
+    full, window = (layer.both for layer in cache.layers)
+
+    pool.reserve(A, 300)
+
+    assert cache.layers[0].both is not full
+    assert cache.layers[1].both is window
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+def test_rows_that_moved_hold_the_same_positions(dtype: torch.dtype) -> None:
+    cache = LayerCache(3, 4, dtype, CPU)
+    cache.resize(20, 0)
+    kv = torch.randn(20, 6, 4)
+    cache.write(0, kv)
+    before = cache.read(7, 13, torch.float32)
+    before = [part.clone() for part in before]
+
+    cache.advance(3, 20)  # by less than stays: row by row would overlap
+    cache.advance(7, 20)
+
+    assert all(
+        torch.equal(*pair) for pair in zip(cache.read(7, 13, torch.float32), before, strict=True)
+    )
+    cache.write(20, kv[:7])
+    assert torch.equal(cache.read(7, 13, torch.float32)[0], before[0])
+
+
+def test_who_knows_where_a_cache_is_can_tell_when_its_rows_have_moved() -> None:
+    pool = make_pool(FULL, WINDOW)
+    cache = pool.open(A)
+    pool.reserve(A, 1000)
+    cache.make_room(0, 50)
+    place = cache.place
+
+    cache.length = 120
+    cache.make_room(120, 30)
+    assert cache.place is place  # it fits
+    cache.make_room(120, 31)
+    assert cache.place is not place
+    assert [layer.first for layer in cache.layers] == [0, 1]
+
+
+def test_a_session_is_trimmed_to_where_all_of_its_layers_can_go_on() -> None:
+    pool = make_pool(FULL, WINDOW)
+    cache = pool.open(A)
+    pool.reserve(A, 1000)
+    for position in range(0, 500, 50):
+        cache.make_room(position, 50)
+        cache.length = position + 50
+    first = cache.layers[1].first
+
+    cache.trim(first + 99)
+    assert (cache.length, cache.layers[1].first) == (first + 99, first)
+    cache.trim(first + 98)
+    assert (cache.length, cache.layers[1].first) == (0, 0)
+
+
+class Checkpointed(FullCache):
+    """A kind that goes on at every tenth token only, as a recurrent state with checkpoints would."""
+
+    def trim(self, first: int, position: int) -> int:
+        return position - position % 10
+
+
+def test_a_kind_with_checkpoints_is_trimmed_to_the_nearest_and_the_others_with_it() -> None:
+    pool = make_pool(WINDOW, Checkpointed(row=ROW), FULL)
+    cache = pool.open(A)
+    pool.reserve(A, 1000)
+    for position in range(0, 500, 50):
+        cache.make_room(position, 50)
+        cache.length = position + 50
+    lowest = cache.layers[0].first + 99  # that the window can be trimmed to
+
+    cache.trim(487)
+    assert cache.length == 480
+    assert lowest % 10
+    cache.trim(lowest)  # the window could, but not at the checkpoint before it
+    assert cache.length == 0
 
 
 def test_memory_that_was_reserved_is_not_free_any_more() -> None:

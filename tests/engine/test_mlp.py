@@ -10,9 +10,10 @@ from torch import Tensor
 
 from potluck.engine.kernels import best_kernels
 from potluck.engine.linear import FloatLinear, PackedLinear
-from potluck.engine.mlp import Experts, GatedMlp, PackedMlp
+from potluck.engine.mlp import GatedMlp, MoE, PackedMlp
 from potluck.engine.products import Products
 from potluck.model.config import Activation
+from potluck.model.formats import INT8
 
 D, SIZE, COUNT = 6, 4, 5
 
@@ -35,14 +36,14 @@ class CountingMlp(GatedMlp):
         return super().__call__(x)
 
 
-def mixture(*, per_token: int = 2, normalise: bool = True) -> tuple[Experts, list[CountingMlp]]:
+def mixture(*, per_token: int = 2, normalise: bool = True) -> tuple[MoE, list[CountingMlp]]:
     generator = torch.Generator().manual_seed(1)
     experts = [CountingMlp(generator) for _ in range(COUNT)]
     router = torch.randn(COUNT, D, generator=generator)
-    return Experts(router, experts, per_token=per_token, normalise=normalise), experts
+    return MoE(router, experts, per_token=per_token, normalise=normalise), experts
 
 
-def by_definition(mix: Experts, x: Tensor, per_token: int, normalise: bool) -> Tensor:
+def by_definition(mix: MoE, x: Tensor, per_token: int, normalise: bool) -> Tensor:
     """All experts, of which those that were not chosen weigh nothing."""
     probabilities = (x @ mix.router.T).softmax(-1)
     threshold = probabilities.sort(-1, descending=True).values[:, per_token - 1 : per_token]
@@ -121,7 +122,7 @@ def packed_mlp(width: int, size: int, biases: bool) -> PackedMlp:
 
     def linear(rows: int, columns: int) -> PackedLinear:
         bias = torch.randn(rows) if biases else None
-        return PackedLinear(kernels.pack(torch.randn(rows, columns) / 8, 8), bias, kernels)
+        return PackedLinear(kernels.pack(torch.randn(rows, columns) / 8, INT8), bias, kernels)
 
     return PackedMlp(linear(2 * size, width), linear(width, size), "silu")
 

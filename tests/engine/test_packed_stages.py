@@ -9,12 +9,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import CPU, Pipeline, Reference, off, stored_tensors
 
+from potluck.engine.blocks import LayerRun
 from potluck.engine.builder import StageWeights
-from potluck.engine.decoding import LayerRun
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.linear import JoinedLinear, PackedLinear
 from potluck.engine.weights import load_weights
-from potluck.model.schemes import PACKINGS, Scheme, tensor_bits, weight_bytes
+from potluck.model.formats import PackedFormat
+from potluck.model.schemes import PACKED_SCHEMES, Scheme, tensor_format, weight_bytes
 
 MakeReference = Callable[..., Reference]
 
@@ -23,7 +24,7 @@ TOKENS = 24
 # whose errors cancel each other less in these models of a few dozen inputs than in real ones.
 TOLERANCE = 0.08
 VARIANTS = ["llama", "llama, whole blocks", "qwen 2", "qwen 3", "gemma 2", "qwen 3 moe"]
-every_scheme = pytest.mark.parametrize("scheme", list(PACKINGS))
+every_scheme = pytest.mark.parametrize("scheme", list(PACKED_SCHEMES))
 
 
 def load(reference: Reference, scheme: Scheme) -> StageWeights:
@@ -43,8 +44,9 @@ def rounded(reference: Reference, scheme: Scheme, folder: Path) -> Reference:
     kernels, config = ReferenceKernels(), reference.config
     weights = load_file(reference.tensors[0].path)
     for name, weight in weights.items():
-        if bits := tensor_bits(config, name, tuple(weight.shape), scheme):
-            weights[name] = kernels.pack(weight.float(), bits).dequantise().contiguous()
+        held = tensor_format(config, name, tuple(weight.shape), scheme)
+        if isinstance(held, PackedFormat):
+            weights[name] = kernels.pack(weight.float(), held).dequantise().contiguous()
     save_file(weights, folder / "model.safetensors")
     return dataclasses.replace(reference, tensors=stored_tensors(folder))
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.engine.pages import HUGE_PAGE, Scratch, map_pages
+from potluck.engine.pages import HUGE_PAGE, Scratch, Slab, map_pages
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 4097, HUGE_PAGE - 1, HUGE_PAGE, 3 * HUGE_PAGE + 5])
@@ -77,3 +77,31 @@ def test_scratch_grows_to_what_is_asked_for() -> None:
 
 def mapped_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="this system has no huge pages")
+def test_what_a_slab_gave_goes_back_with_its_tensor_and_its_neighbours_stay() -> None:
+    slab = Slab(64 * HUGE_PAGE)
+    parts = [slab.take(16 * HUGE_PAGE + 100, align=64) for _ in range(3)]
+    assert all(part is not None and part.data_ptr() % 64 == 0 for part in parts)
+    assert slab.take(32 * HUGE_PAGE, align=64) is None
+    for number, part in enumerate(parts, 1):
+        assert part is not None
+        part.fill_(number)
+    filled = resident_bytes()
+
+    view = parts.pop(1)
+    assert view is not None
+    view = view[5:]
+    assert resident_bytes() > filled - HUGE_PAGE  # a view still has it
+    del view
+
+    assert resident_bytes() < filled - 15 * HUGE_PAGE
+    for number, part in zip((1, 3), parts, strict=True):
+        assert part is not None
+        assert bool((part == number).all())
+
+
+def resident_bytes() -> int:
+    """Of this process's memory what is in RAM."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE

@@ -1,6 +1,7 @@
 """Every way of multiplying gives the product; which one is taken is a matter of time alone."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -13,15 +14,14 @@ from potluck.engine.products import (
     Product,
     Products,
     fastest_products,
-    linear_by_loop,
     linear_in_parts,
     linear_widened,
 )
 
 CPU = torch.device("cpu")
 GENERATED = best_kernels().multiply_plain
-ONE_ROW = [linear_by_loop, linear_in_parts]
-MANY_ROWS = [linear_by_loop, linear_widened]
+ONE_ROW = [F.linear, partial(linear_in_parts, large=0)]
+MANY_ROWS = [F.linear, linear_widened]
 
 
 def tolerance(dtype: torch.dtype) -> float:
@@ -29,9 +29,7 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 @pytest.fixture
-def two_threads(monkeypatch: pytest.MonkeyPatch) -> object:
-    """Two threads, for which no product is too small."""
-    monkeypatch.setattr(products_module, "_WORTH_PARTS", 0)
+def two_threads() -> object:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -90,14 +88,13 @@ def test_what_is_chosen_multiplies(dtype: torch.dtype, nbytes: int) -> None:
         assert products(x, weight, None).tolist() == [[8.0] * 24] * rows
 
 
-@pytest.mark.parametrize("quick", range(3))
+@pytest.mark.parametrize("quick", range(2))
 def test_the_way_whose_parts_are_the_quickest_is_chosen(
     monkeypatch: pytest.MonkeyPatch, quick: int
 ) -> None:
     parts = 3
-    monkeypatch.setattr(products_module, "_TRIAL_ROWS", 2)
     runs: list[Product] = []
-    order = [F.linear, linear_by_loop, GENERATED]
+    order = [F.linear, GENERATED]
 
     def seconds(way: Product, _x: Tensor, weight: Tensor) -> float:
         if way is linear_widened:
@@ -111,14 +108,7 @@ def test_the_way_whose_parts_are_the_quickest_is_chosen(
     monkeypatch.setattr(products_module, "_seconds", seconds)
     bf16_row = 2 * products_module._TRIAL_WIDTH  # pyright: ignore[reportPrivateUsage]
 
-    products = fastest_products(torch.bfloat16, CPU, 2 * parts * bf16_row, GENERATED)
+    products = fastest_products(torch.bfloat16, CPU, 2 * parts * bf16_row, GENERATED, trial_rows=2)
 
     chosen: list[Product] = [products._one]  # pyright: ignore[reportPrivateUsage]
     assert chosen == [order[quick]]
-
-
-def test_the_switch_of_onednn_is_left_as_it_was() -> None:
-    with pytest.raises(RuntimeError):
-        linear_by_loop(torch.ones(1, 3), torch.ones(4, 5), None)
-
-    assert torch.backends.mkldnn.enabled

@@ -21,7 +21,6 @@ from potluck.engine.profile import (
 from potluck.engine.weights import random_weights
 from potluck.errors import OutOfMemoryError
 from potluck.model.config import ModelConfig
-from potluck.model.layers import LayerKind
 from potluck.model.schemes import weight_bytes
 from potluck.model.shapes import SHAPES
 
@@ -84,7 +83,8 @@ def test_every_kind_of_layer_is_measured_by_itself() -> None:
 
     profile = profile_layers(config, CPU, "f32", chunk=8, memory=1 << 28, budget_s=0.05)
 
-    dense, mixture = (LayerKind(window=None, experts=experts) for experts in (False, True))
+    dense, mixture = dict.fromkeys(config.layer_kinds)
+    assert not dense.has_experts
     assert profile.layers == (dense, mixture, mixture, mixture)
     # 12 MB of weights, against the few kilobytes of one small expert.
     assert profile.kinds[dense].decode_ms > 2 * profile.kinds[mixture].decode_ms
@@ -122,9 +122,9 @@ class RecordedCache(LayerCache):
 
     made: list[tuple[int, torch.dtype]] = []  # noqa: RUF012 - a test's own
 
-    def resize(self, capacity: int, length: int) -> None:
-        self.made.append((capacity, self.both.dtype))
-        super().resize(capacity, length)
+    def resize(self, rows: int, length: int) -> None:
+        self.made.append((rows, self.both.dtype))
+        super().resize(rows, length)
 
 
 def test_where_layers_see_more_and_less_a_long_conversation_is_cached_too(

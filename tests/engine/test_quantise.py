@@ -13,6 +13,7 @@ from quantised_tensors import Quantised, random_matrix
 from safetensors.torch import save_file
 from tiny_models import Pipeline, Reference, stored_tensors
 from torch import Tensor
+from weight_formats import every_format
 
 from potluck.engine.kernels import Kernels, PackedWeight, ReferenceKernels, best_kernels
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
@@ -20,8 +21,9 @@ from potluck.engine.quantise import QuantisedFile, quantise
 from potluck.engine.reading import PIECE, Reader, StoredTensor
 from potluck.engine.targets import PackedTarget
 from potluck.errors import BrokenModelError, DiskFullError, IntegrityError
+from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
 from potluck.model.quantized import Quantization
-from potluck.model.schemes import PACKED_DTYPES, PACKING_VERSION, PACKINGS, Scheme, tensor_bits
+from potluck.model.schemes import PACKED_SCHEMES, PACKING_VERSION, Scheme, tensor_format
 from potluck.model.stored import find_stored
 
 MakeReference = Callable[..., Reference]
@@ -49,8 +51,7 @@ FORMATS: dict[str, tuple[Quantization, Callable[[Tensor], Quantised]]] = {
         lambda weight: stored.packed(weight, group=32),
     ),
 }
-DTYPES = {bits: name for name, bits in PACKED_DTYPES.items()}
-every_scheme = pytest.mark.parametrize("scheme", list(PACKINGS))
+every_scheme = pytest.mark.parametrize("scheme", list(PACKED_SCHEMES))
 
 
 def matrix(folder: Path, *shape: int, dtype: torch.dtype = torch.bfloat16) -> StoredTensor:
@@ -63,11 +64,15 @@ def matrix(folder: Path, *shape: int, dtype: torch.dtype = torch.bfloat16) -> St
 
 
 def quantised_matrix(
-    llama: Reference, tensor: StoredTensor, bits: int, path: Path, kernels: Kernels | None = None
+    llama: Reference,
+    tensor: StoredTensor,
+    held: PackedFormat,
+    path: Path,
+    kernels: Kernels | None = None,
 ) -> QuantisedFile:
     kernels = kernels or best_kernels()
     rows, width = tensor.shape
-    return quantise(llama.config, (rows, width), bits, [tensor], path, kernels)
+    return quantise(llama.config, (rows, width), held, [tensor], path, kernels)
 
 
 def prequantised(reference: Reference, scheme: Scheme, folder: Path) -> Reference:
@@ -79,14 +84,14 @@ def prequantised(reference: Reference, scheme: Scheme, folder: Path) -> Referenc
         find_stored(config, expected, tensors, where="the test").items()
     ):
         shape = expected[name]
-        bits = tensor_bits(config, name, shape, scheme)
-        if bits is None:
+        held = tensor_format(config, name, shape, scheme)
+        if not isinstance(held, PackedFormat):
             packed.extend(parts)
             continue
         path = folder / str(index)
-        made = quantise(config, (shape[0], shape[1]), bits, parts, path, best_kernels())
+        made = quantise(config, (shape[0], shape[1]), held, parts, path, best_kernels())
         stored = StoredTensor(
-            name=name, dtype=DTYPES[bits], shape=shape, digest=made.digest, path=path, offset=0,
+            name=name, dtype=held.dtype, shape=shape, digest=made.digest, path=path, offset=0,
             nbytes=made.nbytes,
         )  # fmt: skip
         packed.append(stored)
@@ -112,10 +117,10 @@ def test_a_stage_computes_with_it_as_if_it_had_packed_itself(
     assert_equal_logits(make_reference(variant), tmp_path / "packed", scheme)
 
 
-@pytest.mark.parametrize("bits", [4, 5])
+@pytest.mark.parametrize("weight_format", [INT4, INT4_OFFSET])
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_is_stored_quantised_goes_the_same_way(
-    llama: Reference, tmp_path: Path, name: str, bits: int
+    llama: Reference, tmp_path: Path, name: str, weight_format: PackedFormat
 ) -> None:
     quantization, make = FORMATS[name]
     config = dataclasses.replace(llama.config, quantization=quantization)
@@ -124,9 +129,9 @@ def test_what_is_stored_quantised_goes_the_same_way(
     save_file({prefix + part: values for part, values in made.parts.items()}, tmp_path / FILE)
     parts = stored_tensors(tmp_path)
 
-    quantise(config, (72, 64), bits, parts, tmp_path / "packed", best_kernels())
+    quantise(config, (72, 64), weight_format, parts, tmp_path / "packed", best_kernels())
 
-    in_memory = PackedWeight.empty(72, 64, bits)
+    in_memory = PackedWeight.empty(72, 64, weight_format)
     target = PackedTarget(in_memory, 0, 72, best_kernels())
     Reader(config, 0, None, 1).fill(parts, target)
     assert (tmp_path / "packed").read_bytes() == in_memory.data.numpy().tobytes()
@@ -134,13 +139,17 @@ def test_what_is_stored_quantised_goes_the_same_way(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("shape", [(16, 32), (37, 70), (1, 1)])
-@pytest.mark.parametrize("bits", [4, 5, 8])
+@every_format
 def test_the_bytes_are_those_of_every_kernel_path(
-    llama: Reference, tmp_path: Path, bits: int, shape: tuple[int, int], dtype: torch.dtype
+    llama: Reference,
+    tmp_path: Path,
+    weight_format: PackedFormat,
+    shape: tuple[int, int],
+    dtype: torch.dtype,
 ) -> None:
     tensor = matrix(tmp_path, *shape, dtype=dtype)
     made = {
-        name: quantised_matrix(llama, tensor, bits, tmp_path / name, kernels)
+        name: quantised_matrix(llama, tensor, weight_format, tmp_path / name, kernels)
         for name, kernels in KERNELS.items()
     }
 
@@ -157,16 +166,20 @@ def test_a_matrix_of_many_pieces_is_the_one_packed_at_once(
     data = bytearray(tensor.path.read_bytes()[tensor.offset :])
     values: Tensor = torch.frombuffer(data, dtype=torch.bfloat16).view(tensor.shape)
 
-    quantised_matrix(llama, tensor, 4, tmp_path / "packed")
+    quantised_matrix(llama, tensor, INT4, tmp_path / "packed")
 
-    at_once = best_kernels().pack(values, 4).data
+    at_once = best_kernels().pack(values, INT4).data
     assert (tmp_path / "packed").read_bytes() == at_once.numpy().tobytes()
 
 
 def test_the_version_names_these_bytes(llama: Reference, tmp_path: Path) -> None:
     """What was remembered under it would be wrong: other bytes need another `PACKING_VERSION`."""
     tensor = matrix(tmp_path, 48, 96)
-    digests = [quantised_matrix(llama, tensor, b, tmp_path / str(b)).digest[:16] for b in (4, 5, 8)]
+    made = [
+        quantised_matrix(llama, tensor, held, tmp_path / held.name)
+        for held in (INT4, INT4_OFFSET, INT8)
+    ]
+    digests = [file.digest[:16] for file in made]
 
     assert (PACKING_VERSION, digests) == (
         1,
@@ -181,7 +194,7 @@ def test_a_damaged_source_leaves_nothing_behind(llama: Reference, tmp_path: Path
         file.write(b"\x55")
 
     with pytest.raises(IntegrityError) as caught:
-        quantised_matrix(llama, tensor, 4, tmp_path / "packed")
+        quantised_matrix(llama, tensor, INT4, tmp_path / "packed")
     assert caught.value.data["digest"] == tensor.digest
     assert not (tmp_path / "packed").exists()
 
@@ -190,7 +203,7 @@ def test_what_is_no_number_is_refused(llama: Reference, tmp_path: Path) -> None:
     save_file({"matrix": torch.full((16, 32), math.inf)}, tmp_path / FILE)
 
     with pytest.raises(BrokenModelError, match="not a number"):
-        quantised_matrix(llama, stored_tensors(tmp_path)[0], 8, tmp_path / "packed")
+        quantised_matrix(llama, stored_tensors(tmp_path)[0], INT8, tmp_path / "packed")
     assert not (tmp_path / "packed").exists()
 
 
@@ -200,4 +213,4 @@ def test_a_file_that_cannot_be_written_is_the_disk_s_fault(
     tensor = matrix(tmp_path, 16, 32)
 
     with pytest.raises(DiskFullError, match="cannot be written"):
-        quantised_matrix(llama, tensor, 4, tmp_path / "nowhere" / "packed")
+        quantised_matrix(llama, tensor, INT4, tmp_path / "nowhere" / "packed")

@@ -18,6 +18,7 @@ from potluck.engine.kernels import PackedWeight, best_kernels
 from potluck.engine.reading import PIECE, Allowance, Reader, StoredTensor
 from potluck.engine.targets import PackedTarget, TensorTarget
 from potluck.errors import BrokenModelError, IntegrityError
+from potluck.model.formats import INT8
 from potluck.model.quantized import Quantization
 
 FP8 = Quantization(method="fp8")
@@ -55,7 +56,7 @@ def test_rows_of_bytes_are_read_in_pieces(llama: Reference, tmp_path: Path, rows
 def test_what_damage_makes_of_a_number_is_called_damage(llama: Reference, tmp_path: Path) -> None:
     parts = save(stored.fp8_whole(random_matrix(32, 64)), tmp_path)
     weight = next(part for part in parts if part.name.endswith(".weight"))
-    target = PackedTarget(PackedWeight.empty(32, 64, 8), 0, 32, best_kernels())
+    target = PackedTarget(PackedWeight.empty(32, 64, INT8), 0, 32, best_kernels())
     with weight.path.open("r+b") as file:
         file.seek(weight.offset)
         file.write(b"\x7f")  # no number

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from potluck.engine.sampler import choose
+from potluck.engine.sampler import Sampler
 from potluck.errors import EngineError
 from potluck.wire.messages import Sampling
 
@@ -18,7 +18,7 @@ LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0])
 
 def tokens(logits: Tensor, sampling: Sampling, count: int = 4000) -> Counter[int]:
     return Counter(
-        choose(logits, sampling, position=position, history=()).token_id
+        Sampler().choose(logits, sampling, position=position, history=()).token_id
         for position in range(count)
     )
 
@@ -95,7 +95,7 @@ def test_a_repetition_penalty_lowers_what_occurred_whatever_its_sign() -> None:
 
     def best(ids: list[int], history: tuple[int, ...]) -> int:
         sampling = Sampling(repetition_penalty=1.5)
-        return ids[choose(logits[ids], sampling, position=0, history=history).token_id]
+        return ids[Sampler().choose(logits[ids], sampling, position=0, history=history).token_id]
 
     assert best([0, 1], (0,)) == 1
     assert best([2, 3], (0, 0)) == 3
@@ -106,14 +106,14 @@ def test_a_repetition_penalty_lowers_what_occurred_whatever_its_sign() -> None:
 def test_an_absurd_penalty_still_gives_a_token(penalty: float) -> None:
     sampling = Sampling(repetition_penalty=penalty, temperature=1.0)
 
-    assert choose(LOGITS, sampling, position=0, history=(1, 5)).token_id in range(6)
+    assert Sampler().choose(LOGITS, sampling, position=0, history=(1, 5)).token_id in range(6)
 
 
 def test_logprobs_are_of_the_unmodified_distribution() -> None:
     expected = LOGITS.log_softmax(-1).tolist()
     sampling = Sampling(temperature=2.0, top_k=2, repetition_penalty=3.0, logprobs=3)
 
-    choice = choose(LOGITS, sampling, position=4, history=(0, 1))
+    choice = Sampler().choose(LOGITS, sampling, position=4, history=(0, 1))
 
     assert choice.logprob == pytest.approx(expected[choice.token_id])
     assert [token for token, _ in choice.top] == [0, 1, 2]
@@ -121,14 +121,14 @@ def test_logprobs_are_of_the_unmodified_distribution() -> None:
 
 
 def test_no_further_logprobs_leave_that_of_the_chosen() -> None:
-    choice = choose(LOGITS, Sampling(logprobs=0), position=0, history=())
+    choice = Sampler().choose(LOGITS, Sampling(logprobs=0), position=0, history=())
 
     assert choice.logprob is not None
     assert choice.top == ()
 
 
 def test_more_logprobs_than_tokens_are_all_of_them() -> None:
-    assert len(choose(LOGITS, Sampling(logprobs=20), position=0, history=()).top) == 6
+    assert len(Sampler().choose(LOGITS, Sampling(logprobs=20), position=0, history=()).top) == 6
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -142,7 +142,7 @@ def test_logits_that_are_not_numbers_are_an_error(
     sampling = Sampling(temperature=temperature, repetition_penalty=penalty, logprobs=1)
 
     with pytest.raises(EngineError, match="not numbers"):
-        choose(logits, sampling, position=0, history=(3,))
+        Sampler().choose(logits, sampling, position=0, history=(3,))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -150,13 +150,13 @@ def test_logits_of_which_none_is_finite_are_an_error(temperature: float) -> None
     logits = torch.full((5,), -math.inf)
 
     with pytest.raises(EngineError, match="not numbers"):
-        choose(logits, Sampling(temperature=temperature), position=0, history=())
+        Sampler().choose(logits, Sampling(temperature=temperature), position=0, history=())
 
 
 def test_of_equal_logits_the_first_is_the_best() -> None:
     equal = torch.tensor([1.0, 3.0, 3.0, 0.0, 3.0])
 
-    choice = choose(equal, Sampling(logprobs=2), position=0, history=())
+    choice = Sampler().choose(equal, Sampling(logprobs=2), position=0, history=())
 
     assert choice.token_id == 1
     assert [token for token, _ in choice.top] == [1, 2]
@@ -166,7 +166,9 @@ def test_logits_are_not_changed() -> None:
     logits = LOGITS.double()
     before = logits.clone()
 
-    choose(logits, Sampling(temperature=0.5, repetition_penalty=2.0), position=0, history=(0,))
+    Sampler().choose(
+        logits, Sampling(temperature=0.5, repetition_penalty=2.0), position=0, history=(0,)
+    )
 
     assert torch.equal(logits, before)
 
@@ -203,7 +205,7 @@ def test_every_sampling_that_the_wire_allows_gives_a_token_and_the_same_again(
         logprobs=2,
     )
 
-    first = choose(row, sampling, position=position, history=(0,))
+    first = Sampler().choose(row, sampling, position=position, history=(0,))
 
     assert 0 <= first.token_id < len(logits)
-    assert first == choose(row, sampling, position=position, history=(0,))
+    assert first == Sampler().choose(row, sampling, position=position, history=(0,))

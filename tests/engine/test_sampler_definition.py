@@ -4,7 +4,6 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +19,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from potluck.engine import sampler as sampler_module
-from potluck.engine.sampler import choose, uniform
+from potluck.engine.sampler import Choice, Sampler, uniform
 from potluck.wire.messages import Sampling
 
 
@@ -102,7 +100,7 @@ def test_a_choice_is_the_one_of_its_plain_definition(kind: str, size: int) -> No
         history = [rng.randrange(size) for _ in range(10)] if "finit" not in kind else ()
         position = rng.randrange(1 << 20)
 
-        chosen = choose(row, sampling, position=position, history=history).token_id
+        chosen = Sampler().choose(row, sampling, position=position, history=history).token_id
 
         assert chosen == plain_choice(row, sampling, position, history), sampling
 
@@ -114,7 +112,7 @@ def test_a_choice_among_a_whole_vocabulary_is_the_one_of_its_plain_definition() 
         for top_p in (1.0, 0.95):
             sampling = Sampling(temperature=0.8, top_p=top_p)
 
-            chosen = choose(row, sampling, position=position, history=()).token_id
+            chosen = Sampler().choose(row, sampling, position=position, history=()).token_id
 
             assert chosen == plain_choice(row, sampling, position)
 
@@ -146,7 +144,7 @@ def test_weights_are_those_of_one_operation_after_the_other() -> None:
     best, temperature = float(logits.max()), 0.7
     weights = np.empty(len(logits), np.int64)
 
-    sampler_module._weigh(logits, best, temperature, weights)
+    Sampler()._weigh(logits, best, temperature, weights)
 
     expected: list[int] = []
     for logit in logits.tolist():
@@ -164,7 +162,7 @@ def test_weights_are_exponentials_and_never_less_for_a_larger_logit() -> None:
     for temperature in (0.01, 0.7, 100.0):
         weights = np.empty(len(logits), np.int64)
 
-        sampler_module._weigh(logits, best, temperature, weights)
+        Sampler()._weigh(logits, best, temperature, weights)
 
         exact = np.exp((logits.astype(np.float64) - best) / temperature)
         assert np.abs(weights * 2.0**-41 - exact).max() < 2.0**-40
@@ -182,24 +180,26 @@ def test_the_tokens_are_the_same_on_every_machine() -> None:
     ]
 
     drawn = [
-        [choose(logits, sampling, position=at, history=(1, 2)).token_id for at in range(3)]
+        [
+            Sampler().choose(logits, sampling, position=at, history=(1, 2)).token_id
+            for at in range(3)
+        ]
         for sampling in samplings
     ]
 
     assert drawn == [[4900, 4412, 706], [4900, 4412, 706], [4867, 4346, 765], [4900, 4406, 707]]
 
 
-def test_threads_that_choose_at_once_do_not_disturb_each_other() -> None:
-    rows = [row_of("flat", 20_000, random.Random(seed)) for seed in range(2)]
+def test_what_a_sampler_chose_before_does_not_change_what_it_chooses() -> None:
+    sizes = (20_000, 500, 30_000)
+    rows = [row_of("flat", size, random.Random(seed)) for seed, size in enumerate(sizes)]
     sampling = Sampling(temperature=1.0, top_p=0.9, logprobs=2)
+    used = Sampler()
 
-    def run(row: Tensor) -> list[object]:
-        return [choose(row, sampling, position=at, history=()) for at in range(40)]
+    def run(sampler: Sampler, at: int) -> list[Choice]:
+        return [sampler.choose(row, sampling, position=at, history=()) for row in rows]
 
-    with ThreadPoolExecutor(2) as pool:
-        together = list(pool.map(run, rows))
-
-    assert together == [run(row) for row in rows]
+    assert [run(used, at) for at in range(10)] == [run(Sampler(), at) for at in range(10)]
 
 
 def test_the_random_number_is_the_same_on_every_machine() -> None:

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from potluck.engine import sampler
-from potluck.engine.sampler import choose
+from potluck.engine.sampler import Sampler
 from potluck.wire.messages import Sampling
 
 
 def drawn_at(monkeypatch: pytest.MonkeyPatch, number: float, logits: list[float], **how: float):
     monkeypatch.setattr(sampler, "uniform", lambda _seed, _position: number)
     sampling = Sampling(temperature=1.0, **how)  # pyright: ignore[reportArgumentType]
-    return choose(torch.tensor(logits), sampling, position=0, history=()).token_id
+    return Sampler().choose(torch.tensor(logits), sampling, position=0, history=()).token_id
 
 
 def test_a_number_on_the_line_between_two_tokens_is_the_second_one(
@@ -45,13 +45,13 @@ def test_a_rank_is_that_of_the_sorted_logits(size: int, rank: int) -> None:
     for seed in range(5):
         logits = np.random.default_rng(seed).standard_normal(size, np.float32)
 
-        assert sampler._ranked(logits, rank) == np.sort(logits)[-rank]
+        assert Sampler()._ranked(logits, rank) == np.sort(logits)[-rank]
 
 
 def test_a_penalty_below_one_favours_what_occurred() -> None:
     sampling = Sampling(repetition_penalty=0.5)
 
-    chosen = choose(torch.tensor([1.0, 0.7, -1.0]), sampling, position=0, history=(1,))
+    chosen = Sampler().choose(torch.tensor([1.0, 0.7, -1.0]), sampling, position=0, history=(1,))
 
     assert chosen.token_id == 1
 
@@ -59,7 +59,7 @@ def test_a_penalty_below_one_favours_what_occurred() -> None:
 def test_one_logprob_is_that_of_the_best() -> None:
     logits = torch.tensor([0.0, 2.0, 1.0])
 
-    ((token, logprob),) = choose(logits, Sampling(logprobs=1), position=0, history=()).top
+    ((token, logprob),) = Sampler().choose(logits, Sampling(logprobs=1), position=0, history=()).top
 
     assert token == 1
     assert logprob == pytest.approx(logits.log_softmax(-1)[1].item())
@@ -69,7 +69,7 @@ def test_of_equal_logprobs_those_of_the_first_tokens_are_told_and_no_more() -> N
     logits = torch.zeros(200)
     logits[3:57:6], logits[4:58:6] = 2.0, 1.0  # nine of each
 
-    top = choose(logits, Sampling(logprobs=20), position=0, history=()).top
+    top = Sampler().choose(logits, Sampling(logprobs=20), position=0, history=()).top
 
     assert [token for token, _ in top] == [*range(3, 57, 6), *range(4, 58, 6), 0, 1]
 

@@ -9,7 +9,7 @@ import torch
 from stage_steps import forward
 from tiny_models import SESSION, Reference
 
-from potluck.engine.sampler import Choice, choose
+from potluck.engine.sampler import Choice, Sampler
 from potluck.engine.stage import Output, Stage
 from potluck.errors import (
     NeedReplayError,
@@ -220,7 +220,7 @@ def test_a_token_is_drawn_for_where_it_will_stand(llama: Reference, stage: Stage
         sampling = Sampling(temperature=1.0, seed=seed)
         stage.trim(SESSION, 0, epoch=1)
         drawn = forward(stage, ids, 0, sampling=sampling).choice
-        assert drawn == choose(logits, sampling, position=20, history=())
+        assert drawn == Sampler().choose(logits, sampling, position=20, history=())
 
 
 def test_embeddings_of_16_bits_are_scaled_as_the_model_was_trained(

@@ -18,7 +18,7 @@ from potluck.errors import (
     PromptError,
 )
 from potluck.ids import SessionId
-from potluck.model.footprint import MAX_CHUNK_TOKENS
+from potluck.model.caches import MAX_CHUNK_TOKENS
 from potluck.wire.messages import Sampling
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import pytest
+import torch
 from stage_steps import OTHER, forward
 from tiny_models import CONTEXT, SESSION, Reference
 
-from potluck.engine import stage as stage_module
 from potluck.engine.stage import Stage
 from potluck.errors import (
     NeedReplayError,
@@ -61,6 +61,38 @@ def test_sessions_do_not_see_each_other(llama: Reference, stage: Stage) -> None:
     stage.open(SESSION, epoch=1)
     forward(stage, mine[:8], 0)
     assert forward(stage, mine[8:], 8).choice == interleaved.choice
+
+
+def test_hidden_states_are_kept_of_the_last_step_alone_and_computed_again_for_another(
+    llama: Reference,
+) -> None:
+    stage = llama.stage(0, 2)
+    ids = llama.prompt(20)
+    for name in (SESSION, OTHER):
+        stage.open(name, epoch=1)
+    first = forward(stage, ids, 0, step=7)
+    assert forward(stage, ids, 0, step=7) is first
+    second = forward(stage, ids[:9], 0, step=8, session=OTHER)
+
+    kept = [known.output for known in stage._sessions.values()]
+    again = forward(stage, ids, 0, step=7)
+
+    assert kept == [None, second]
+    assert again is not first
+    assert again.hidden is not None
+    assert first.hidden is not None
+    assert torch.equal(again.hidden.tensor, first.hidden.tensor)
+    assert (stage.position(SESSION), stage.position(OTHER)) == (20, 9)
+    stage.close(SESSION, epoch=1)
+    assert forward(stage, ids[:9], 0, step=8, session=OTHER).position == 9
+
+
+def test_tokens_that_were_chosen_are_kept_for_every_session(llama: Reference, stage: Stage) -> None:
+    first = forward(stage, llama.prompt(20), 0, step=7)
+    stage.open(OTHER, epoch=1)
+    forward(stage, llama.prompt(9), 0, step=8, session=OTHER)
+
+    assert forward(stage, llama.prompt(20), 0, step=7) is first
 
 
 def test_the_session_used_least_recently_loses_its_cache_and_is_replayed(
@@ -128,10 +160,9 @@ def test_a_prompt_has_the_room_that_there_is_now(llama: Reference) -> None:
     assert forward(stage, llama.prompt(8), 0, prompt_end=20).position == 8
 
 
-def test_the_oldest_sessions_are_forgotten_when_there_are_too_many(
-    llama: Reference, stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stage_module, "MAX_SESSIONS", 3)
+def test_the_oldest_sessions_are_forgotten_when_there_are_too_many(llama: Reference) -> None:
+    stage = llama.stage(max_sessions=3)
+    stage.open(SESSION, epoch=1)
     for name in ("a", "b"):
         stage.open(SessionId(name), epoch=1)
     forward(stage, llama.prompt(4), 0)  # SESSION is no longer the oldest
@@ -144,9 +175,10 @@ def test_the_oldest_sessions_are_forgotten_when_there_are_too_many(
 
 
 def test_a_session_that_is_opened_again_is_the_newest_and_takes_the_place_of_none(
-    llama: Reference, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    llama: Reference,
 ) -> None:
-    monkeypatch.setattr(stage_module, "MAX_SESSIONS", 2)
+    stage = llama.stage(max_sessions=2)
+    stage.open(SESSION, epoch=1)
     stage.open(OTHER, epoch=1)
     forward(stage, llama.prompt(4), 0, session=OTHER)
 
@@ -162,10 +194,9 @@ def test_a_session_that_is_opened_again_is_the_newest_and_takes_the_place_of_non
     stage.trim(SESSION, 0, epoch=1)
 
 
-def test_a_session_that_was_forgotten_gives_its_memory_back(
-    llama: Reference, stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stage_module, "MAX_SESSIONS", 1)
+def test_a_session_that_was_forgotten_gives_its_memory_back(llama: Reference) -> None:
+    stage = llama.stage(max_sessions=1)
+    stage.open(SESSION, epoch=1)
     forward(stage, llama.prompt(4), 0)
 
     stage.open(OTHER, epoch=1)

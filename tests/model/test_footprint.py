@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from potluck.errors import OutOfMemoryError, format_bytes
+from potluck.model.caches import MAX_CHUNK_TOKENS
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import (
-    MAX_CHUNK_TOKENS,
     Footprint,
     stage_footprint,
     usable_memory,
@@ -40,6 +40,35 @@ def test_a_footprint_counts_weights_and_the_cache_of_its_layers() -> None:
     assert one.total == one.weights + one.cache + one.working
 
 
+def test_a_layer_with_a_window_counts_what_it_takes() -> None:
+    """The layers of Gemma 3 12B: eight that see all tokens, forty with a window of 1024."""
+    gemma = ModelConfig.from_dict(
+        {
+            "architectures": ["Gemma3ForCausalLM"],
+            "hidden_size": 3840,
+            "intermediate_size": 15360,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "head_dim": 256,
+            "num_hidden_layers": 48,
+            "vocab_size": 262_208,
+            "sliding_window": 1024,
+            "sliding_window_pattern": 6,
+        }
+    )
+
+    def cache_of(layers: range, context: int) -> int:
+        return stage_footprint(
+            gemma, layers, embedding=False, head=False, scheme="bf16", context=context
+        ).cache
+
+    row = 2 * 8 * 256 * 2  # keys and values, heads, their size, bf16
+    assert 48 * 32_768 * row == 12_884_901_888  # with all tokens in all layers
+    assert cache_of(range(48), 32_768) == (8 * 32_768 + 40 * 2048) * row == 2_818_572_288
+    assert cache_of(range(5), 1 << 20) == cache_of(range(5), 2048)
+    assert cache_of(range(48), 1000) == 48 * 1000 * row  # a short context is not charged for more
+
+
 def test_each_end_of_the_model_counts_where_it_is() -> None:
     first, last = (
         stage_footprint(CONFIG, [], embedding=not head, head=head, scheme="f32", context=100)
@@ -59,11 +88,12 @@ def test_what_is_computed_with_is_bounded_by_the_chunk() -> None:
 def test_of_a_layers_halves_the_larger_one_counts() -> None:
     wide = replace(CONFIG, intermediate_size=100_000)
     logits = 4 * 4 * wide.vocab_size
+    kept = 4 * 512 * 64  # hidden states of the last step
 
-    assert working_bytes(wide, 512) == 4 * 512 * (4 * 64 + 3 * 100_000) + logits
+    assert working_bytes(wide, 512) == 4 * 512 * (4 * 64 + 3 * 100_000) + kept + logits
     assert working_bytes(wide, 1_000_000) > working_bytes(wide, 512)
     assert working_bytes(wide, 1024) == working_bytes(wide, 512)
-    assert working_bytes(wide, 10) == 4 * 10 * (4 * 64 + 3 * 100_000) + logits
+    assert working_bytes(wide, 10) == 4 * 10 * (5 * 64 + 3 * 100_000) + logits
 
 
 def test_attention_holds_queries_keys_and_values_of_a_chunk_beside_what_is_cached() -> None:

@@ -120,7 +120,7 @@ def test_matrices_that_are_stored_more_finely_are_told_layer_by_layer() -> None:
     )
 
     assert stored.fits_offsets
-    assert stored.finer == {(0, "qkv"), (1, "down"), (2, "gate_up"), (2, "down")}
+    assert stored.higher_precision == {(0, "qkv"), (1, "down"), (2, "gate_up"), (2, "down")}
 
 
 def test_layers_of_too_many_kinds_are_taken_for_one() -> None:
@@ -130,7 +130,7 @@ def test_layers_of_too_many_kinds_are_taken_for_one() -> None:
 
     stored = layered(plain | finest, layers=5)
 
-    assert stored.finer == {(layer, role) for layer in range(5) for role in ROLES}
+    assert stored.higher_precision == {(layer, role) for layer in range(5) for role in ROLES}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Layers of one model that differ are told apart, and those of equal cost are not."""
+"""Each layer has its specification; layers of one model that differ in cost are told apart."""
 
 from math import prod
 
@@ -6,7 +6,8 @@ import pytest
 
 from potluck.errors import InvalidConfigError
 from potluck.model.config import ModelConfig
-from potluck.model.layers import LayerKind
+from potluck.model.families import SANDWICH_NORMS
+from potluck.model.layers import DenseSpec, MoeSpec
 
 SIZES: dict[str, object] = {
     "vocab_size": 100,
@@ -55,15 +56,40 @@ def test_some_layers_of_qwen_3_moe_have_no_experts() -> None:
     assert every_second.expert_layers == (False, False, False, True)
 
 
+def test_a_specification_says_what_a_layer_is_made_of() -> None:
+    near, *_, full = read("Gemma3ForCausalLM", num_hidden_layers=6, sliding_window=9).layers
+    assert (near.mixer.window, near.mixer.rope) == (9, 1)
+    assert (full.mixer.window, full.mixer.rope) == (None, 0)
+    assert (full.mixer.qk_norm, full.norms, full.norm_eps) == ("head", SANDWICH_NORMS, 1e-6)
+    dense, moe, *_ = read("Qwen3MoeForCausalLM", mlp_only_layers=[0], num_experts=8).layers
+    assert isinstance(dense.feed_forward, DenseSpec)
+    assert isinstance(moe.feed_forward, MoeSpec)
+    assert moe.feed_forward.router.parts == ("mlp.gate",)
+    assert moe.feed_forward.expert(7).down.parts == ("mlp.experts.7.down_proj",)
+    assert read("GraniteForCausalLM", residual_multiplier=0.2).layers[3].residual_multiplier == 0.2
+
+
+def test_a_projection_is_made_of_the_matrices_that_files_have() -> None:
+    (apart, *_), (fused, *_) = (read(f"{name}ForCausalLM").layers for name in ("Qwen2", "Phi3"))
+
+    assert fused.mixer.qkv.parts == ("self_attn.qkv_proj",)
+    assert apart.mixer.qkv.parts == tuple(f"self_attn.{one}_proj" for one in "qkv")
+    assert sum(apart.mixer.qkv.rows) == sum(fused.mixer.qkv.rows)
+    assert [part.has_bias for part in apart.mixer.qkv.split()] == [True] * 3
+    assert [dict(part.tensors()) for part in apart.mixer.qkv.split()] == [
+        {f"{name}.weight": (rows, 64), f"{name}.bias": (rows,)}
+        for name, rows in zip(apart.mixer.qkv.parts, apart.mixer.qkv.rows, strict=True)
+    ]
+
+
 def test_layers_of_equal_cost_are_of_one_kind() -> None:
     assert len(set(read("LlamaForCausalLM").layer_kinds)) == 1
     assert len(set(read("SmolLM3ForCausalLM").layer_kinds)) == 1  # rotary costs next to nothing
-    assert read("Gemma2ForCausalLM").layer_kinds[:2] == (
-        LayerKind(window=4096, experts=False),
-        LayerKind(window=None, experts=False),
-    )
+    gemma = read("Gemma2ForCausalLM").layer_kinds
+    assert [kind.window for kind in gemma] == [4096, None, 4096, None]
+    assert len(set(gemma)) == 2
     mixed = read("Qwen3MoeForCausalLM", mlp_only_layers=[0])
-    assert [kind.experts for kind in mixed.layer_kinds] == [False, True, True, True]
+    assert [kind.has_experts for kind in mixed.layer_kinds] == [False, True, True, True]
 
 
 def test_a_layer_has_the_numbers_of_its_tensors() -> None:

@@ -236,7 +236,7 @@ def test_blocks_of_gguf_are_those_of_the_package() -> None:
     assert gguf_bytes("GGUF_Q9_K", (3, 256)) is None
 
 
-def test_what_is_finer_than_4_bits_is_read_by_layer_and_role() -> None:
+def test_what_has_more_than_4_bits_is_read_by_layer_and_role() -> None:
     found = read_quantization(
         Fields(
             {
@@ -249,12 +249,16 @@ def test_what_is_finer_than_4_bits_is_read_by_layer_and_role() -> None:
     assert found is not None
     assert found.fits_offsets
     assert found.has_coarse_head
-    assert [found.finer_roles(layer) for layer in (0, 1, 3)] == [{"qkv"}, set(), {"qkv", "down"}]
-    assert found.is_finer("model.layers.3.mlp.experts.17.down_proj.weight")
-    assert found.is_finer("language_model.model.layers.0.self_attn.qkv_proj.weight")
-    assert not found.is_finer("model.layers.30.self_attn.v_proj.weight")
-    assert not found.is_finer("model.layers.3.mlp.up_proj.weight")
-    assert not found.is_finer("model.layers.3.input_layernorm.weight")
+    assert [found.higher_precision_roles(layer) for layer in (0, 1, 3)] == [
+        {"qkv"},
+        set(),
+        {"qkv", "down"},
+    ]
+    assert found.has_higher_precision("model.layers.3.mlp.experts.17.down_proj.weight")
+    assert found.has_higher_precision("language_model.model.layers.0.self_attn.qkv_proj.weight")
+    assert not found.has_higher_precision("model.layers.30.self_attn.v_proj.weight")
+    assert not found.has_higher_precision("model.layers.3.mlp.up_proj.weight")
+    assert not found.has_higher_precision("model.layers.3.input_layernorm.weight")
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,15 @@ import dataclasses
 
 import pytest
 
-from potluck.engine.kernels.layout import packed_bytes as laid_out_bytes
 from potluck.model.config import ModelConfig
+from potluck.model.formats import BF16, F32, INT4, INT4_OFFSET, INT8, WeightFormat
 from potluck.model.quantized import Quantization
 from potluck.model.schemes import (
     SMALL_MODEL_BYTES,
     Scheme,
-    packed_bytes,
     schemes_to_try,
-    tensor_bits,
     tensor_bytes,
+    tensor_format,
     weight_bytes,
 )
 
@@ -54,35 +53,30 @@ GEMMA = ModelConfig.from_dict(
 MATRIX = "model.layers.0.mlp.up_proj.weight"
 
 
-@pytest.mark.parametrize("bits", [4, 5, 8])
-@pytest.mark.parametrize(("rows", "width"), [(16, 32), (17, 33), (1, 1), (4096, 14336)])
-def test_packed_bytes_are_those_of_the_kernels(rows: int, width: int, bits: int) -> None:
-    assert packed_bytes(rows, width, bits) == laid_out_bytes(rows, width, bits)
-
-
 def test_a_head_may_have_more_bits_than_the_layers() -> None:
-    bits = {
+    formats = {
         scheme: [
-            tensor_bits(LLAMA, name, (100, 64), scheme)
+            tensor_format(LLAMA, name, (100, 64), scheme)
             for name in (MATRIX, "lm_head.weight", "model.embed_tokens.weight")
         ]
         for scheme in ("bf16", "int8", "int4-offset", "int4-head8", "int4")
     }
-    assert bits == {
-        "bf16": [None, None, None],
-        "int8": [8, 8, 8],
-        "int4-offset": [5, 8, 8],
-        "int4-head8": [4, 8, 8],
-        "int4": [4, 4, 8],  # an embedding that is only looked up costs no time
+    assert formats == {
+        "bf16": [BF16, BF16, BF16],
+        "int8": [INT8, INT8, INT8],
+        "int4-offset": [INT4_OFFSET, INT8, INT8],
+        "int4-head8": [INT4, INT8, INT8],
+        "int4": [INT4, INT4, INT8],  # an embedding that is only looked up costs no time
     }
 
 
 def test_norms_and_routers_are_not_packed() -> None:
     router = "model.layers.0.mlp.gate.weight"
-    assert tensor_bits(EXPERTS, router, (4, 64), "int4") is None
+    assert tensor_format(EXPERTS, router, (4, 64), "int4") is F32
     assert tensor_bytes(EXPERTS, router, (4, 64), "int4") == 4 * 64 * 4
     assert (
-        tensor_bits(EXPERTS, "model.layers.0.mlp.experts.3.up_proj.weight", (32, 64), "int4") == 4
+        tensor_format(EXPERTS, "model.layers.0.mlp.experts.3.up_proj.weight", (32, 64), "int4")
+        is INT4
     )
     assert tensor_bytes(LLAMA, "model.norm.weight", (64,), "bf16") == 4 * 64
 
@@ -99,34 +93,39 @@ def test_a_scheme_with_fewer_bits_takes_less() -> None:
 
 def test_with_offsets_what_is_stored_more_finely_has_8_bits() -> None:
     stored = Quantization(
-        method="gguf", bits=4, is_symmetric=False, finer=frozenset({(1, "down"), (0, "qkv")})
+        method="gguf",
+        bits=4,
+        is_symmetric=False,
+        higher_precision=frozenset({(1, "down"), (0, "qkv")}),
     )
     model = dataclasses.replace(LLAMA, quantization=stored)
 
-    def bits(name: str, config: ModelConfig = model, scheme: Scheme = "int4-offset") -> int | None:
-        return tensor_bits(config, f"model.{name}.weight", (96, 64), scheme)
+    def held(
+        name: str, config: ModelConfig = model, scheme: Scheme = "int4-offset"
+    ) -> WeightFormat:
+        return tensor_format(config, f"model.{name}.weight", (96, 64), scheme)
 
-    assert [bits(f"layers.{layer}.mlp.down_proj") for layer in (0, 1)] == [5, 8]
-    assert {bits(f"layers.0.self_attn.{part}_proj") for part in "qkv"} == {8}
-    assert {bits(f"layers.1.self_attn.{part}_proj") for part in "qkvo"} == {5}
-    assert bits("layers.0.self_attn.o_proj") == 5
-    assert bits("layers.1.mlp.down_proj", scheme="int4") == 4
-    assert bits("layers.1.mlp.down_proj", scheme="int8") == 8
+    assert [held(f"layers.{layer}.mlp.down_proj") for layer in (0, 1)] == [INT4_OFFSET, INT8]
+    assert {held(f"layers.0.self_attn.{part}_proj") for part in "qkv"} == {INT8}
+    assert {held(f"layers.1.self_attn.{part}_proj") for part in "qkvo"} == {INT4_OFFSET}
+    assert held("layers.0.self_attn.o_proj") is INT4_OFFSET
+    assert held("layers.1.mlp.down_proj", scheme="int4") is INT4
+    assert held("layers.1.mlp.down_proj", scheme="int8") is INT8
     kinds = model.layer_kinds
     assert [kind.finer for kind in kinds] == [{"qkv"}, {"down"}]
     experts = dataclasses.replace(EXPERTS, quantization=stored)
-    assert bits("layers.1.mlp.experts.3.down_proj", experts) == 8
-    assert bits("layers.1.mlp.experts.3.up_proj", experts) == 5
+    assert held("layers.1.mlp.experts.3.down_proj", experts) is INT8
+    assert held("layers.1.mlp.experts.3.up_proj", experts) is INT4_OFFSET
 
 
-@pytest.mark.parametrize(("is_coarse", "bits"), [(True, 5), (False, 8)])
-def test_with_offsets_a_head_is_held_as_it_is_stored(is_coarse: bool, bits: int) -> None:
+@pytest.mark.parametrize(("is_coarse", "held"), [(True, INT4_OFFSET), (False, INT8)])
+def test_with_offsets_a_head_is_held_as_it_is_stored(is_coarse: bool, held: WeightFormat) -> None:
     stored = Quantization(method="gguf", bits=4, is_symmetric=False, has_coarse_head=is_coarse)
     model = dataclasses.replace(LLAMA, quantization=stored)
 
-    assert tensor_bits(model, "lm_head.weight", (100, 64), "int4-offset") == bits
-    assert tensor_bits(model, "lm_head.weight", (100, 64), "int4") == 4
-    assert tensor_bits(model, "model.embed_tokens.weight", (100, 64), "int4-offset") == 8
+    assert tensor_format(model, "lm_head.weight", (100, 64), "int4-offset") is held
+    assert tensor_format(model, "lm_head.weight", (100, 64), "int4") is INT4
+    assert tensor_format(model, "model.embed_tokens.weight", (100, 64), "int4-offset") is INT8
 
 
 def test_auto_begins_with_what_loses_nothing() -> None:

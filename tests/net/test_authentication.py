@@ -7,9 +7,9 @@ import pytest
 from tls_sides import dial, handshake, join, make
 
 from potluck.errors import IdentityError, UntrustedPeerError
-from potluck.net import certificates
-from potluck.net.certificates import PAIRING_NAME, tls_name
 from potluck.net.identity import Identity, PeerIdentity
+from potluck.wire import certificates
+from potluck.wire.certificates import PAIRING_NAME, tls_name
 
 
 def test_a_worker_and_its_master_know_each_other(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from potluck.errors import IdentityError
 from potluck.ids import NodeId
-from potluck.net import certificates, homes
+from potluck.net import homes
+from potluck.wire import certificates
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from tls_sides import join, make
 
 from potluck.errors import IdentityError, PairingError
 from potluck.ids import NodeId
-from potluck.net import certificates
 from potluck.net.identity import Identity
-from potluck.wire import proofs
+from potluck.wire import certificates, proofs
 
 
 class Watcher:

@@ -8,9 +8,9 @@ import pytest
 
 from potluck.errors import PairingError, PeerLostError, UnreachableError, UsageError
 from potluck.net import listener as listener_module
-from potluck.net.certificates import PAIRING_NAME, tls_name
 from potluck.net.listener import Listener, PairingLimit, client_key
 from potluck.net.transport import Link, PairingLink, dial_pairing, identify
+from potluck.wire.certificates import PAIRING_NAME, tls_name
 from potluck.wire.frame import encode
 from potluck.wire.messages import Address, Ping
 from potluck.wire.pairing_messages import PairAccept, PairRefuse

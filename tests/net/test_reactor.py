@@ -1,4 +1,4 @@
-"""Links and work in one queue, by whichever thread has time."""
+"""Links that are served by whichever thread has the turn."""
 
 import selectors
 import socket
@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from potluck.net import reactor as reactor_module
 from potluck.net.reactor import Delivery, Reactor, ReactorThread
-from potluck.wire.messages import CloseSession, Forward, Message, Sampling, TensorHeader
+from potluck.wire.messages import CloseSession, Message
 
 pytestmark = pytest.mark.net
 
@@ -57,21 +56,17 @@ def reactor() -> Iterator[Reactor]:
     reactor.close()
 
 
-def do_all(reactor: Reactor) -> None:
-    while reactor.work():
-        pass
-
-
-def test_what_arrives_becomes_work_in_order(reactor: Reactor) -> None:
-    link, got = FakeLink(), list[str]()
-    reactor.add(link, lambda message, _: got.append("message"))
-    reactor.turn()  # for the sake of the new link
-    link.far.send(b"12")
-    reactor.put(lambda: got.append("work"))
+def test_what_arrives_is_given_to_its_links_receiver(reactor: Reactor) -> None:
+    links, got = (FakeLink(), FakeLink()), list[int]()
+    for number, link in enumerate(links):
+        reactor.add(link, lambda message, payload, number=number: got.append(number))
+    reactor.turn()  # for the sake of the new links
+    links[1].far.send(b"12")
+    reactor.turn()
+    links[0].far.send(b"3")
     while len(got) != 3:
         reactor.turn()
-        do_all(reactor)
-    assert sorted(got) == ["message", "message", "work"]
+    assert got == [1, 1, 0]
 
 
 def test_what_came_with_the_handshake_is_not_waited_for(reactor: Reactor) -> None:
@@ -80,7 +75,6 @@ def test_what_came_with_the_handshake_is_not_waited_for(reactor: Reactor) -> Non
     reactor.add(link, lambda message, _: got.append(message))
     reactor.turn()
     reactor.turn()
-    do_all(reactor)
     assert got == [HELLO]
 
 
@@ -110,56 +104,63 @@ def test_a_link_that_ended_is_let_go(reactor: Reactor) -> None:
     again.far.send(b"1")
     while not got:
         reactor.turn()
-        do_all(reactor)
 
 
-def test_reading_stops_while_too_much_waits(
-    reactor: Reactor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reactor_module, "INBOX_LIMIT", 2000)
-    link, got = FakeLink(), list[Message]()
+def test_links_are_not_read_while_their_receivers_can_take_no_more() -> None:
+    got: list[Message] = []
+    reactor = Reactor(is_full=lambda: len(got) == 2)
+    link = FakeLink()
     reactor.add(link, lambda message, _: got.append(message))
     reactor.turn()
-    link.far.send(b"12")  # two messages of 1124 bytes each
-    while reactor._taken == 0:
+    link.far.send(b"12")
+    while not got:
         reactor.turn()
     link.far.send(b"3")
-    reactor.wake()
-    reactor.turn()
-    assert reactor._taken == 2 * 1124
-    do_all(reactor)
-    reactor.wake()
-    while len(got) < 3:
+    for _ in range(3):
+        reactor.poll()
+    assert len(got) == 2
+    got.clear()
+    while not got:
         reactor.turn()
-        do_all(reactor)
+    reactor.close()
 
 
-def test_work_wakes_a_thread_that_waits() -> None:
-    thread = ReactorThread("test")
+def test_a_poll_does_not_wait(reactor: Reactor) -> None:
+    link, got = FakeLink(), list[Message]()
+    reactor.add(link, lambda message, _: got.append(message))
+    reactor.poll()
+    assert not got
+    link.far.send(b"1")
+    while not got:
+        reactor.poll()
+
+
+def test_a_message_that_cannot_be_handled_is_in_the_log_and_the_next_one_is_handled(
+    reactor: Reactor, caplog: pytest.LogCaptureFixture
+) -> None:
+    link, got = FakeLink(), list[Message]()
+
+    def receive(message: Message, payload: memoryview) -> None:
+        got.append(message)
+        if len(got) == 1:
+            raise ValueError("a bug")
+
+    reactor.add(link, receive)
+    link.waiting.extend([(HELLO, memoryview(b""))] * 2)
+    reactor.turn()
+    assert len(got) == 2
+    assert "a bug" in caplog.text
+
+
+def test_the_thread_of_a_reactor_handles_messages_until_it_is_stopped() -> None:
+    thread, link, done = ReactorThread("test"), FakeLink(), threading.Event()
+    thread.reactor.add(link, lambda message, payload: done.set())
     thread.start()
-    done = threading.Event()
-    thread.reactor.put(done.set)
+    link.far.send(b"1")
     assert done.wait(10)
     thread.stop()
     thread.join(10)
     assert not thread.is_alive()
-
-
-def test_work_that_fails_is_in_the_log_and_the_thread_lives_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def fail() -> None:
-        raise ValueError("a bug")
-
-    thread = ReactorThread("test")
-    thread.start()
-    done = threading.Event()
-    thread.reactor.put(fail)
-    thread.reactor.put(done.set)
-    assert done.wait(10)
-    assert "a bug" in caplog.text
-    thread.stop()
-    thread.join(10)
 
 
 def test_a_link_that_ends_while_it_is_looked_at_is_let_go_at_the_next_turn(
@@ -192,17 +193,6 @@ def test_a_link_that_ends_while_it_is_looked_at_is_let_go_at_the_next_turn(
     reactor.turn()
 
 
-def test_a_history_counts_as_what_it_takes(reactor: Reactor) -> None:
-    link = FakeLink()
-    sampling = Sampling(repetition_penalty=1.1, history=(1,) * 1000)
-    tensor = TensorHeader(dtype="I32", shape=(1,))
-    step = Forward(epoch=1, session="s", step=1, position=0, tensor=tensor, sampling=sampling)
-    link.waiting.append((step, memoryview(b"1234")))
-    reactor.add(link, lambda message, payload: None)
-    reactor.turn()
-    assert reactor._taken > 8 * 1000
-
-
 @pytest.mark.parametrize("awake_s", [1e-9, 60.0])
 def test_who_waits_awake_takes_what_comes_and_sleeps_in_the_end(
     reactor: Reactor, awake_s: float
@@ -212,7 +202,6 @@ def test_who_waits_awake_takes_what_comes_and_sleeps_in_the_end(
     threading.Timer(0.01, lambda: link.far.send(b"1")).start()
     while not got:
         reactor.turn(awake_s)
-        do_all(reactor)
     assert got == [HELLO]
 
 
@@ -229,8 +218,5 @@ def test_a_thread_that_stops_ends_its_links() -> None:
 def test_however_often_it_is_woken_it_wakes_once(reactor: Reactor) -> None:
     for _ in range(100_000):  # more than a socket's buffer holds
         reactor.wake()
-    done: list[int] = []
-    reactor.put(lambda: done.append(1))
-    while not done:
+    while reactor._selector.select(0):  # it is awake, and soon it waits again
         reactor.turn()
-        do_all(reactor)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tls_sides import join, make
 
-from potluck.net.certificates import tls_name
 from potluck.net.secure_socket import SecureSocket
+from potluck.wire.certificates import tls_name
 from potluck.wire.messages import Address
 
 pytestmark = pytest.mark.net

@@ -9,11 +9,11 @@ import pytest
 
 from potluck.errors import PeerLostError, UnreachableError, UntrustedPeerError
 from potluck.net import step_link as step_link_module
-from potluck.net.certificates import tls_name
 from potluck.net.link_kind import step_links
 from potluck.net.reactor import ReactorThread
 from potluck.net.secure_socket import SecureSocket
 from potluck.net.transport import dial_steps, identify
+from potluck.wire.certificates import tls_name
 from potluck.wire.frame import encode
 from potluck.wire.messages import (
     Address,

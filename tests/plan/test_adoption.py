@@ -3,18 +3,18 @@ from collections.abc import Callable
 import pytest
 
 from potluck.plan.adoption import is_better
-from potluck.plan.cost import ModelShape, Seat
+from potluck.plan.cost import DeviceCost, ModelShape
 from potluck.plan.placement import Plan, make_plan
 
 
 @pytest.fixture
 def plan_of(
-    shape_of: Callable[..., ModelShape], seat_of: Callable[..., Seat]
+    shape_of: Callable[..., ModelShape], device_of: Callable[..., DeviceCost]
 ) -> Callable[[float], Plan]:
     """A plan that takes so many milliseconds for a token, and a little for the hops."""
 
     def plan(ms: float) -> Plan:
-        return make_plan(shape_of(10), [seat_of("Laptop", decode_ms=ms / 10)], {})
+        return make_plan(shape_of(10), [device_of("Laptop", decode_ms=ms / 10)], {})
 
     return plan
 

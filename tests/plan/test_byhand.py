@@ -3,26 +3,26 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError, UsageError
-from potluck.plan.cost import Links, ModelShape, Seat
+from potluck.plan.cost import DeviceCost, Links, ModelShape
 from potluck.plan.placement import Plan, make_plan
 
-Home = tuple[ModelShape, list[Seat], Links]
+Home = tuple[ModelShape, list[DeviceCost], Links]
 
 
 @pytest.fixture
 def home(
     shape_of: Callable[..., ModelShape],
-    seat_of: Callable[..., Seat],
+    device_of: Callable[..., DeviceCost],
     links_of: Callable[..., Links],
 ) -> Home:
-    seats = [
-        seat_of("Laptop", 400, node="aaaa" + "1" * 60),
-        seat_of("Living-room PC", decode_ms=0.5, device="cuda:0", node="bbbb" + "1" * 60),
-        seat_of("Living-room PC", decode_ms=0.5, device="cuda:1", node="bbbb" + "1" * 60),
-        seat_of("Mac", node="cccc" + "1" * 60),
-        seat_of("Mac", node="cccd" + "1" * 60),
+    devices = [
+        device_of("Laptop", 400, node="aaaa" + "1" * 60),
+        device_of("Living-room PC", decode_ms=0.5, device="cuda:0", node="bbbb" + "1" * 60),
+        device_of("Living-room PC", decode_ms=0.5, device="cuda:1", node="bbbb" + "1" * 60),
+        device_of("Mac", node="cccc" + "1" * 60),
+        device_of("Mac", node="cccd" + "1" * 60),
     ]
-    return shape_of(20), seats, links_of(seats)
+    return shape_of(20), devices, links_of(devices)
 
 
 def plan_of(home: Home, *layers: tuple[str, int], min_workers: int = 0) -> Plan:
@@ -113,23 +113,23 @@ def test_too_few_computers_by_hand_are_refused(home: Home) -> None:
 
 
 def test_layers_by_hand_may_be_what_the_planner_would_never_fit(
-    shape_of: Callable[..., ModelShape], seat_of: Callable[..., Seat]
+    shape_of: Callable[..., ModelShape], device_of: Callable[..., DeviceCost]
 ) -> None:
-    shape, seats = shape_of(2), [seat_of("Laptop", 60), seat_of("Desktop", 60)]
+    shape, devices = shape_of(2), [device_of("Laptop", 60), device_of("Desktop", 60)]
 
     with pytest.raises(NotEnoughMemoryError, match="Laptop offers"):
-        make_plan(shape, seats, {}, layers=[("Laptop", 2)])
+        make_plan(shape, devices, {}, layers=[("Laptop", 2)])
 
 
 def test_a_share_of_layers_that_differ_counts_its_own(
-    shape_of: Callable[..., ModelShape], seat_of: Callable[..., Seat]
+    shape_of: Callable[..., ModelShape], device_of: Callable[..., DeviceCost]
 ) -> None:
     shape = shape_of(layers=[0, 0, 1, 1], layer_bytes=[10, 90])
-    seats = [seat_of("Laptop", 250, (1.0, 5.0)), seat_of("Desktop", 220, (2.0, 3.0))]
+    devices = [device_of("Laptop", 250, (1.0, 5.0)), device_of("Desktop", 220, (2.0, 3.0))]
 
-    plan = make_plan(shape, seats, {}, layers=[("Laptop", 2), ("Desktop", 2)])
+    plan = make_plan(shape, devices, {}, layers=[("Laptop", 2), ("Desktop", 2)])
 
     assert [stage.memory for stage in plan.stages] == [55, 220]
     assert [stage.predicted_ms for stage in plan.stages] == [2.0, 6.0]
     with pytest.raises(NotEnoughMemoryError, match="Desktop offers 220 B"):
-        make_plan(shape, seats, {}, layers=[("Laptop", 1), ("Desktop", 3)])
+        make_plan(shape, devices, {}, layers=[("Laptop", 1), ("Desktop", 3)])

@@ -10,9 +10,9 @@ from potluck.plan.cost import (
     HOP_SOFTWARE_MS,
     LOCAL_HOP_MS,
     UNKNOWN_LINK,
+    DeviceCost,
     LinkCost,
     ModelShape,
-    Seat,
     check_measurements,
     hop_between,
 )
@@ -23,7 +23,7 @@ A, B = NodeId("a" * 64), NodeId("b" * 64)
 def test_memory_counts_weights_and_the_cache_of_every_session(
     shape_of: Callable[..., ModelShape],
 ) -> None:
-    shape = shape_of(layer_bytes=[100], kv_bytes_per_token=3, context=7, sessions=2)
+    shape = shape_of(layer_bytes=[100], cache_bytes=(21,), sessions=2)
 
     assert shape.layer_memory == (100 + 3 * 7 * 2,)
     assert shape.stage_memory(range(4), first=True, last=False) == 4 * 142 + 15
@@ -85,12 +85,14 @@ def test_a_link_that_nobody_measured_counts_as_a_poor_one() -> None:
     ],
 )
 def test_a_computer_that_reports_nonsense_is_named(
-    shape_of: Callable[..., ModelShape], seat_of: Callable[..., Seat], change: dict[str, object]
+    shape_of: Callable[..., ModelShape],
+    device_of: Callable[..., DeviceCost],
+    change: dict[str, object],
 ) -> None:
-    seat = replace(seat_of("Laptop"), **change)  # pyright: ignore[reportArgumentType]
+    device = replace(device_of("Laptop"), **change)  # pyright: ignore[reportArgumentType]
 
     with pytest.raises(UsageError, match="Laptop reports"):
-        check_measurements(shape_of(), (seat,), {})
+        check_measurements(shape_of(), (device,), {})
 
 
 @pytest.mark.parametrize(("rtt_ms", "rate"), [(nan, 1e6), (-1, 1e6), (1, 0), (1, -5), (1, inf)])

@@ -2,25 +2,31 @@ from collections.abc import Callable
 
 import pytest
 
-from potluck.plan.cost import Links, ModelShape, Seat
+from potluck.plan.cost import DeviceCost, Links, ModelShape
 from potluck.plan.explanation import rate
 from potluck.plan.placement import make_plan
 
-SeatOf = Callable[..., Seat]
+DeviceOf = Callable[..., DeviceCost]
 ShapeOf = Callable[..., ModelShape]
 LinksOf = Callable[..., Links]
 
 
-def lines(shape: ModelShape, seats: list[Seat], links: Links, **options: object) -> list[str]:
-    return make_plan(shape, seats, links, **options).explanation.split("\n")  # pyright: ignore[reportArgumentType]
+def lines(
+    shape: ModelShape, devices: list[DeviceCost], links: Links, **options: object
+) -> list[str]:
+    return make_plan(shape, devices, links, **options).explanation.split("\n")  # pyright: ignore[reportArgumentType]
 
 
 def test_a_shared_model_is_explained_computer_by_computer(
-    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
 ) -> None:
-    seats = [seat_of("Laptop", 700, 3.0), seat_of("Desktop", 500, 0.5), seat_of("Mac", 700, 1.0)]
+    devices = [
+        device_of("Laptop", 700, 3.0),
+        device_of("Desktop", 500, 0.5),
+        device_of("Mac", 700, 1.0),
+    ]
 
-    assert lines(shape_of(), seats, links_of(seats)) == [
+    assert lines(shape_of(), devices, links_of(devices)) == [
         "2 computers work together: about 37.8 tokens/s. A token takes 24 ms of computing and"
         " 2.5 ms on the way.",
         "Desktop has layers 0 to 23: it is the fastest, and its memory holds no more.",
@@ -33,11 +39,11 @@ def test_a_shared_model_is_explained_computer_by_computer(
 
 
 def test_one_computer_that_does_it_alone_is_explained(
-    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
 ) -> None:
-    seats = [seat_of("Laptop", decode_ms=1.0), seat_of("Phone", 15)]
+    devices = [device_of("Laptop", decode_ms=1.0), device_of("Phone", 15)]
 
-    text = lines(shape_of(), seats, links_of(seats))
+    text = lines(shape_of(), devices, links_of(devices))
 
     assert text[0].startswith("Laptop does it alone: about 27.2 tokens/s.")
     assert text[1] == "Laptop has all 36 layers: it holds the whole model."
@@ -45,16 +51,18 @@ def test_one_computer_that_does_it_alone_is_explained(
     assert text[3].startswith("Laptop alone would give 27.2 tokens/s. Phone cannot")
 
 
-def test_a_single_computer_has_nothing_to_compare_with(seat_of: SeatOf, shape_of: ShapeOf) -> None:
-    assert lines(shape_of(), [seat_of("Laptop")], {})[1:] == ["Laptop has all 36 layers."]
+def test_a_single_computer_has_nothing_to_compare_with(
+    device_of: DeviceOf, shape_of: ShapeOf
+) -> None:
+    assert lines(shape_of(), [device_of("Laptop")], {})[1:] == ["Laptop has all 36 layers."]
 
 
 def test_a_computer_that_only_had_to_take_part_has_one_layer(
-    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
 ) -> None:
-    seats = [seat_of("Laptop"), seat_of("Old PC", decode_ms=9.0)]
+    devices = [device_of("Laptop"), device_of("Old PC", decode_ms=9.0)]
 
-    text = lines(shape_of(), seats, links_of(seats), min_workers=1)
+    text = lines(shape_of(), devices, links_of(devices), min_workers=1)
 
     assert "Old PC has layer 0: it takes as little as possible, being slower." in text or (
         "Old PC has layer 35: it takes as little as possible, being slower." in text
@@ -62,11 +70,11 @@ def test_a_computer_that_only_had_to_take_part_has_one_layer(
 
 
 def test_layers_by_hand_are_compared_with_the_best(
-    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
 ) -> None:
-    seats = [seat_of("Laptop", decode_ms=2.0), seat_of("Desktop", decode_ms=0.5)]
+    devices = [device_of("Laptop", decode_ms=2.0), device_of("Desktop", decode_ms=0.5)]
 
-    text = lines(shape_of(), seats, links_of(seats), layers=[("Laptop", 30), ("Desktop", 6)])
+    text = lines(shape_of(), devices, links_of(devices), layers=[("Laptop", 30), ("Desktop", 6)])
 
     assert text[0].startswith("The layers are shared out as you asked: about")
     assert text[1:3] == ["Laptop has layers 0 to 29.", "Desktop has layers 30 to 35."]
@@ -74,28 +82,33 @@ def test_layers_by_hand_are_compared_with_the_best(
 
 
 def test_the_best_by_hand_needs_no_advice(
-    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
 ) -> None:
-    seats = [seat_of("Laptop", decode_ms=2.0), seat_of("Desktop", decode_ms=0.5)]
+    devices = [device_of("Laptop", decode_ms=2.0), device_of("Desktop", decode_ms=0.5)]
 
-    text = lines(shape_of(), seats, links_of(seats), layers=[("Desktop", 36)])
+    text = lines(shape_of(), devices, links_of(devices), layers=[("Desktop", 36)])
 
     assert not any("Faster" in line for line in text)
 
 
-def test_an_equal_device_is_no_gain(seat_of: SeatOf, shape_of: ShapeOf) -> None:
-    seats = [seat_of("Desktop", device="cuda:0"), seat_of("Desktop", device="cuda:1")]
+def test_an_equal_device_is_no_gain(device_of: DeviceOf, shape_of: ShapeOf) -> None:
+    devices = [device_of("Desktop", device="cuda:0"), device_of("Desktop", device="cuda:1")]
 
-    text = lines(shape_of(), seats, {})
+    text = lines(shape_of(), devices, {})
 
     assert text[0].startswith("Desktop does it alone")
     assert text[2] == "Desktop/cuda:1 gets nothing: with it a token would not be faster."
 
 
-def test_two_devices_of_one_computer_are_one_computer(seat_of: SeatOf, shape_of: ShapeOf) -> None:
-    seats = [seat_of("Desktop", 500, device="cuda:0"), seat_of("Desktop", 500, device="cuda:1")]
+def test_two_devices_of_one_computer_are_one_computer(
+    device_of: DeviceOf, shape_of: ShapeOf
+) -> None:
+    devices = [
+        device_of("Desktop", 500, device="cuda:0"),
+        device_of("Desktop", 500, device="cuda:1"),
+    ]
 
-    text = lines(shape_of(), seats, {})
+    text = lines(shape_of(), devices, {})
 
     assert text[0].startswith("Desktop does it alone")
     assert text[1].startswith("Desktop/cuda:")
@@ -103,11 +116,14 @@ def test_two_devices_of_one_computer_are_one_computer(seat_of: SeatOf, shape_of:
 
 
 def test_where_there_is_no_share_left_the_plan_says_so(
-    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
 ) -> None:
-    seats = [seat_of("Laptop"), seat_of("Phone", 20)]  # room for the only layer, but for no end
+    devices = [
+        device_of("Laptop"),
+        device_of("Phone", 20),
+    ]  # room for the only layer, but for no end
 
-    text = lines(shape_of(1), seats, links_of(seats))
+    text = lines(shape_of(1), devices, links_of(devices))
 
     assert text[2] == (
         "Phone gets nothing: its memory or the number of layers leaves no share for it."
@@ -116,11 +132,15 @@ def test_where_there_is_no_share_left_the_plan_says_so(
 
 @pytest.mark.parametrize("memory", [10_000, 30])
 def test_many_users_are_told_what_they_share(
-    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf, memory: int
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf, memory: int
 ) -> None:
-    seats = [seat_of("Laptop"), seat_of("Desktop"), seat_of("Old PC", memory, decode_ms=90.0)]
+    devices = [
+        device_of("Laptop"),
+        device_of("Desktop"),
+        device_of("Old PC", memory, decode_ms=90.0),
+    ]
 
-    text = lines(shape_of(), seats, links_of(seats), objective="throughput")
+    text = lines(shape_of(), devices, links_of(devices), objective="throughput")
 
     assert "Many chats at once share 55.6 tokens/s." in text[0]
     assert text[2].endswith("more would keep the others waiting.")
@@ -128,27 +148,27 @@ def test_many_users_are_told_what_they_share(
 
 
 def test_no_words_but_those_of_a_home(
-    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
 ) -> None:
-    seats = [seat_of("Laptop", 400), seat_of("Desktop", 500), seat_of("Mac", 300)]
+    devices = [device_of("Laptop", 400), device_of("Desktop", 500), device_of("Mac", 300)]
 
-    text = make_plan(shape_of(), seats, links_of(seats)).explanation.casefold()
+    text = make_plan(shape_of(), devices, links_of(devices)).explanation.casefold()
 
-    assert not any(word in text for word in ("!", "node", "shard", "worker", "stage", "seat"))
+    assert not any(word in text for word in ("!", "node", "shard", "worker", "stage", "device"))
 
 
 def test_layers_that_differ_are_explained(
-    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
 ) -> None:
     # Eight small layers, then eight big ones that only the desktop is quick with.
     shape = shape_of(layers=[0] * 8 + [1] * 8, layer_bytes=[10, 90])
-    seats = [
-        seat_of("Laptop", 2000, (0.5, 9.0)),
-        seat_of("Desktop", 830, (3.0, 1.0)),
-        seat_of("Phone", 15, (9.0, 9.0)),
+    devices = [
+        device_of("Laptop", 2000, (0.5, 9.0)),
+        device_of("Desktop", 830, (3.0, 1.0)),
+        device_of("Phone", 15, (9.0, 9.0)),
     ]
 
-    text = lines(shape, seats, links_of(seats))
+    text = lines(shape, devices, links_of(devices))
 
     assert text[1] == (
         "Laptop has layers 0 to 7: the layers differ, and cut here a token is fastest."

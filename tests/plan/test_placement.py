@@ -8,11 +8,18 @@ from typing import Any
 import pytest
 
 from potluck.errors import NotEnoughMemoryError, PlanError, UsageError
-from potluck.plan.cost import TOKEN_MESSAGE_BYTES, LinkCost, Links, ModelShape, Seat, hop_between
+from potluck.plan.cost import (
+    TOKEN_MESSAGE_BYTES,
+    DeviceCost,
+    LinkCost,
+    Links,
+    ModelShape,
+    hop_between,
+)
 from potluck.plan.placement import Plan, computer_names, labels, lacking_memory, make_plan
 
-HomeOf = Callable[..., tuple[ModelShape, list[Seat], dict[Any, LinkCost]]]
-SeatOf = Callable[..., Seat]
+HomeOf = Callable[..., tuple[ModelShape, list[DeviceCost], dict[Any, LinkCost]]]
+DeviceOf = Callable[..., DeviceCost]
 ShapeOf = Callable[..., ModelShape]
 LinksOf = Callable[..., Links]
 
@@ -23,15 +30,15 @@ def divisions(total: int, parts: int) -> Iterator[list[range]]:
 
 
 def every_plan(
-    shape: ModelShape, seats: Sequence[Seat], links: Links, min_workers: int
+    shape: ModelShape, devices: Sequence[DeviceCost], links: Links, min_workers: int
 ) -> Iterator[tuple[float, float]]:
     """The token's time and the slowest stage of every order and every division that is allowed."""
-    master = seats[0].node
-    for size in range(1, min(len(seats), shape.num_layers) + 1):
-        for order in permutations(seats, size):
-            if len({seat.node for seat in order} - {master}) < min_workers:
+    master = devices[0].node
+    for size in range(1, min(len(devices), shape.num_layers) + 1):
+        for order in permutations(devices, size):
+            if len({device.node for device in order} - {master}) < min_workers:
                 continue
-            nodes = [master, *(seat.node for seat in order), master]
+            nodes = [master, *(device.node for device in order), master]
             sizes = [TOKEN_MESSAGE_BYTES, *[shape.hidden_bytes] * (size - 1), TOKEN_MESSAGE_BYTES]
             network = sum(
                 hop_between(links, a, b).ms(n)
@@ -42,21 +49,21 @@ def every_plan(
                     shape.stage_memory(layers, first=k == 0, last=k == size - 1)
                     for k, layers in enumerate(own)
                 ]
-                if all(m <= seat.memory for m, seat in zip(memory, order, strict=True)):
+                if all(m <= device.memory for m, device in zip(memory, order, strict=True)):
                     ms = [
-                        sum(seat.decode_ms[shape.layers[layer]] for layer in layers)
-                        for layers, seat in zip(own, order, strict=True)
+                        sum(device.decode_ms[shape.layers[layer]] for layer in layers)
+                        for layers, device in zip(own, order, strict=True)
                     ]
                     ms[-1] += order[-1].head_ms
                     yield sum(ms) + network, max(ms)
 
 
-def check(plan: Plan, shape: ModelShape, seats: Sequence[Seat], links: Links) -> None:
+def check(plan: Plan, shape: ModelShape, devices: Sequence[DeviceCost], links: Links) -> None:
     """What is true of every plan."""
     assert [i for stage in plan.stages for i in stage.layers] == list(range(shape.num_layers))
     assert [stage.embedding for stage in plan.stages] == [True] + [False] * (len(plan.stages) - 1)
     assert [stage.head for stage in plan.stages] == [False] * (len(plan.stages) - 1) + [True]
-    by_device = {(seat.node, seat.device): seat for seat in seats}
+    by_device = {(device.node, device.device): device for device in devices}
     for stage in plan.stages:
         assert stage.layers
         assert stage.memory <= by_device[stage.node, stage.device].memory
@@ -71,7 +78,7 @@ def check(plan: Plan, shape: ModelShape, seats: Sequence[Seat], links: Links) ->
     assert plan.token_ms == pytest.approx(network + sum(s.predicted_ms for s in plan.stages))
     assert plan.slowest_ms == pytest.approx(max(s.predicted_ms for s in plan.stages))
     assert plan.lower_bound_ms <= plan.token_ms
-    assert set(plan.alone) == {seat.node for seat in seats}
+    assert set(plan.alone) == {device.node for device in devices}
 
 
 @pytest.mark.slow
@@ -79,20 +86,20 @@ def check(plan: Plan, shape: ModelShape, seats: Sequence[Seat], links: Links) ->
 @pytest.mark.parametrize("seed", range(4))
 def test_no_order_and_no_division_is_faster(home_of: HomeOf, seed: int, kinds: int) -> None:
     random = Random(seed)
-    for _ in range(1000):
-        shape, seats, links = home_of(random, kinds=kinds)
+    for _ in range(300):
+        shape, devices, links = home_of(random, kinds=kinds)
         min_workers = random.choice([0, 0, 0, 1, 2])
-        best = min(every_plan(shape, seats, links, min_workers), default=None)
+        best = min(every_plan(shape, devices, links, min_workers), default=None)
         try:
-            plan = make_plan(shape, seats, links, min_workers=min_workers)
+            plan = make_plan(shape, devices, links, min_workers=min_workers)
         except (PlanError, UsageError):
             assert best is None
             continue
-        check(plan, shape, seats, links)
+        check(plan, shape, devices, links)
         assert best is not None
         assert plan.token_ms == pytest.approx(best[0])
         assert plan.optimal
-        assert len({s.node for s in plan.stages} - {seats[0].node}) >= min_workers
+        assert len({s.node for s in plan.stages} - {devices[0].node}) >= min_workers
 
 
 @pytest.mark.slow
@@ -100,15 +107,15 @@ def test_no_order_and_no_division_is_faster(home_of: HomeOf, seed: int, kinds: i
 @pytest.mark.parametrize("seed", range(2))
 def test_no_slowest_stage_is_faster(home_of: HomeOf, seed: int, kinds: int) -> None:
     random = Random(1000 + seed)
-    for _ in range(800):
-        shape, seats, links = home_of(random, kinds=kinds)
-        plans = list(every_plan(shape, seats, links, 0))
+    for _ in range(150):
+        shape, devices, links = home_of(random, kinds=kinds)
+        plans = list(every_plan(shape, devices, links, 0))
         try:
-            plan = make_plan(shape, seats, links, objective="throughput")
+            plan = make_plan(shape, devices, links, objective="throughput")
         except PlanError:
             assert not plans
             continue
-        check(plan, shape, seats, links)
+        check(plan, shape, devices, links)
         slowest = min(slow for _, slow in plans)
         assert plan.slowest_ms == pytest.approx(slowest)
         assert plan.token_ms == pytest.approx(
@@ -125,26 +132,31 @@ def token_ms(*args: Any, **options: Any) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [1, 3])
-def test_laws_of_planning(home_of: HomeOf, seat_of: SeatOf, kinds: int) -> None:
+def test_laws_of_planning(home_of: HomeOf, device_of: DeviceOf, kinds: int) -> None:
     random = Random(7)
-    for _ in range(150):
-        shape, seats, links = home_of(random, max_seats=5, max_layers=20, kinds=kinds)
-        ms = token_ms(shape, seats, links)
+    for _ in range(60):
+        shape, devices, links = home_of(random, max_devices=5, max_layers=20, kinds=kinds)
+        ms = token_ms(shape, devices, links)
 
-        richer = [replace(seat, memory=seat.memory + random.randint(0, 90)) for seat in seats]
+        richer = [
+            replace(device, memory=device.memory + random.randint(0, 90)) for device in devices
+        ]
         assert token_ms(shape, richer, links) <= ms + 1e-9, "more memory hurts"
 
         times = tuple(random.random() for _ in range(kinds))
-        more = [*seats, seat_of("another", random.randint(0, 200), times, node="f" * 64)]
+        more = [*devices, device_of("another", random.randint(0, 200), times, node="f" * 64)]
         assert token_ms(shape, more, links) <= ms + 1e-9, "one more computer hurts"
 
-        shuffled = [seats[0], *random.sample(seats[1:], len(seats) - 1)]
+        shuffled = [devices[0], *random.sample(devices[1:], len(devices) - 1)]
         assert token_ms(shape, shuffled, links) == pytest.approx(ms), "the order given matters"
 
-        renamed = [replace(seat, name=f"z{random.random()}") for seat in seats]
+        renamed = [replace(device, name=f"z{random.random()}") for device in devices]
         assert token_ms(shape, renamed, links) == pytest.approx(ms), "names matter"
 
-        faster = [replace(seat, decode_ms=tuple(ms / 2 for ms in seat.decode_ms)) for seat in seats]
+        faster = [
+            replace(device, decode_ms=tuple(ms / 2 for ms in device.decode_ms))
+            for device in devices
+        ]
         assert token_ms(shape, faster, links) <= ms + 1e-9, "faster computers hurt"
 
 
@@ -152,10 +164,10 @@ def test_laws_of_planning(home_of: HomeOf, seat_of: SeatOf, kinds: int) -> None:
 @pytest.mark.parametrize("kinds", [1, 3])
 def test_no_computer_alone_is_faster_than_the_plan(home_of: HomeOf, kinds: int) -> None:
     random = Random(8)
-    for _ in range(150):
-        shape, seats, links = home_of(random, kinds=kinds)
+    for _ in range(60):
+        shape, devices, links = home_of(random, kinds=kinds)
         try:
-            plan = make_plan(shape, seats, links)
+            plan = make_plan(shape, devices, links)
         except NotEnoughMemoryError:
             continue
         for rate in plan.alone.values():
@@ -167,170 +179,166 @@ def test_no_computer_alone_is_faster_than_the_plan(home_of: HomeOf, kinds: int) 
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [1, 3])
 def test_the_gigabytes_that_are_missing_are_enough_and_not_too_many(
-    home_of: HomeOf, seat_of: SeatOf, kinds: int
+    home_of: HomeOf, device_of: DeviceOf, kinds: int
 ) -> None:
     random = Random(9)
     seen = 0
-    while seen < 100:
-        shape, seats, links = home_of(random, max_layers=30, kinds=kinds)
+    while seen < 40:
+        shape, devices, links = home_of(random, max_layers=30, kinds=kinds)
         times = (1.0,) * kinds
         try:
-            make_plan(shape, seats, links)
+            make_plan(shape, devices, links)
         except NotEnoughMemoryError as error:
             needed, available = error.data["needed"], error.data["available"]
             assert isinstance(needed, int)
             assert isinstance(available, int)
             missing = needed - available
-            make_plan(shape, [*seats, seat_of("new", missing, times, node="f" * 64)], links)
+            make_plan(shape, [*devices, device_of("new", missing, times, node="f" * 64)], links)
             with pytest.raises(NotEnoughMemoryError):
-                make_plan(shape, [*seats, seat_of("new", missing - 1, times, node="f" * 64)], links)
+                make_plan(
+                    shape, [*devices, device_of("new", missing - 1, times, node="f" * 64)], links
+                )
             seen += 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", [[0] * 40, [0, 1] * 20])
-def test_many_computers_are_planned_well_though_not_provably(
-    seat_of: SeatOf, shape_of: ShapeOf, layers: list[int]
+def test_many_computers_are_planned_well_and_the_rest_is_said(
+    device_of: DeviceOf, shape_of: ShapeOf, layers: list[int]
 ) -> None:
     random = Random(3)
     shape = shape_of(layers=layers, layer_bytes=[10, 12])
     speeds = [random.uniform(0.3, 3) for _ in range(20)]
-    seats = [
-        seat_of(f"pc {k}", random.randint(60, 200), (ms, 1.1 * ms), node=f"{k:064x}")
+    devices = [
+        device_of(
+            f"pc {k}",
+            random.randint(60, 200),
+            (ms, random.uniform(0.8, 1.4) * ms),
+            node=f"{k:064x}",
+        )
         for k, ms in enumerate(speeds)
     ]
     links = {
         (a.node, b.node): LinkCost(rtt_ms=random.uniform(0.2, 3), bytes_per_s=1e8)
-        for a in seats
-        for b in seats
+        for a in devices
+        for b in devices
         if a is not b
     }
 
-    plan = make_plan(shape, seats, links)
+    plan = make_plan(shape, devices, links)
 
-    check(plan, shape, seats, links)
-    assert not plan.optimal
-    assert plan.token_ms <= make_plan(shape, seats[:11], links).token_ms
-    assert plan.token_ms < plan.lower_bound_ms * 1.3
-
-
-@pytest.mark.parametrize("kinds", [1, 3])
-def test_the_local_search_finds_what_the_exact_one_does(
-    home_of: HomeOf, monkeypatch: pytest.MonkeyPatch, kinds: int
-) -> None:
-    random = Random(4)
-    homes = [home_of(random, max_seats=6, max_layers=12, kinds=kinds) for _ in range(60)]
-    exact = [token_ms(*home) for home in homes]
-
-    monkeypatch.setattr("potluck.plan.search.EXACT_SEATS", 2)
-    found = [token_ms(*home) for home in homes]
-
-    assert all(f >= e - 1e-9 for e, f in zip(exact, found, strict=True))
-    assert all((f == inf) == (e == inf) for e, f in zip(exact, found, strict=True))
-    equal = sum(f <= e * 1.001 for e, f in zip(exact, found, strict=True))
-    assert equal >= 50
+    check(plan, shape, devices, links)
+    gap = [line for line in plan.explanation.split("\n") if "faster." in line and "ways" in line]
+    assert bool(gap) != plan.optimal
+    assert plan.token_ms <= make_plan(shape, devices[:11], links).token_ms
+    assert plan.token_ms < plan.lower_bound_ms * 1.15
 
 
 def test_fewer_computers_are_used_when_fewer_are_faster(
-    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
 ) -> None:
-    seats = [seat_of("Laptop", decode_ms=3.0), seat_of("Desktop", decode_ms=0.5), seat_of("Mac")]
+    devices = [
+        device_of("Laptop", decode_ms=3.0),
+        device_of("Desktop", decode_ms=0.5),
+        device_of("Mac"),
+    ]
 
-    plan = make_plan(shape_of(), seats, links_of(seats))
+    plan = make_plan(shape_of(), devices, links_of(devices))
 
     assert [stage.name for stage in plan.stages] == ["Desktop"]
 
 
 def test_the_master_computes_alone_when_the_network_is_slow(
-    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
 ) -> None:
-    seats = [seat_of("Laptop", decode_ms=1.0), seat_of("Desktop", decode_ms=0.9)]
+    devices = [device_of("Laptop", decode_ms=1.0), device_of("Desktop", decode_ms=0.9)]
 
-    plan = make_plan(shape_of(), seats, links_of(seats, rtt_ms=30.0))
+    plan = make_plan(shape_of(), devices, links_of(devices, rtt_ms=30.0))
 
     assert [stage.name for stage in plan.stages] == ["Laptop"]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_as_many_other_computers_take_part_as_asked_for(
-    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf, workers: int
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf, workers: int
 ) -> None:
-    seats = [seat_of(name) for name in ("Laptop", "Desktop", "Mac", "NAS")]
+    devices = [device_of(name) for name in ("Laptop", "Desktop", "Mac", "NAS")]
 
-    plan = make_plan(shape_of(), seats, links_of(seats), min_workers=workers)
+    plan = make_plan(shape_of(), devices, links_of(devices), min_workers=workers)
 
     assert len({stage.name for stage in plan.stages} - {"Laptop"}) == workers
 
 
 def test_two_devices_of_one_computer_are_one_worker(
-    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
 ) -> None:
-    seats = [
-        seat_of("Laptop"),
-        seat_of("Desktop", device="cuda:0"),
-        seat_of("Desktop", device="cuda:1"),
+    devices = [
+        device_of("Laptop"),
+        device_of("Desktop", device="cuda:0"),
+        device_of("Desktop", device="cuda:1"),
     ]
 
     with pytest.raises(UsageError, match="2 other computers were to take part, and 1 can"):
-        make_plan(shape_of(), seats, links_of(seats), min_workers=2)
+        make_plan(shape_of(), devices, links_of(devices), min_workers=2)
 
 
 def test_more_computers_than_layers_cannot_take_part(
-    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
 ) -> None:
-    seats = [seat_of(name) for name in ("Laptop", "Desktop", "Mac", "NAS")]
+    devices = [device_of(name) for name in ("Laptop", "Desktop", "Mac", "NAS")]
 
     with pytest.raises(UsageError, match="The model has 2 layers"):
-        make_plan(shape_of(2), seats, links_of(seats), min_workers=3)
-    assert len(make_plan(shape_of(3), seats, links_of(seats), min_workers=3).stages) == 3
+        make_plan(shape_of(2), devices, links_of(devices), min_workers=3)
+    assert len(make_plan(shape_of(3), devices, links_of(devices), min_workers=3).stages) == 3
 
 
 def test_a_computer_too_small_for_a_layer_cannot_be_made_to_take_part(
-    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
 ) -> None:
-    seats = [seat_of("Laptop"), seat_of("Phone", memory=19)]
+    devices = [device_of("Laptop"), device_of("Phone", memory=19)]
 
     with pytest.raises(
         NotEnoughMemoryError, match=r"needs 20 B and Phone offers 19 B: 1 B"
     ) as info:
-        make_plan(shape_of(), seats, links_of(seats), min_workers=1)
+        make_plan(shape_of(), devices, links_of(devices), min_workers=1)
     assert info.value.data["computer"] == "Phone"
 
 
 def test_a_model_that_fits_but_not_with_so_many_computers_says_so(
-    seat_of: SeatOf, shape_of: ShapeOf, links_of: LinksOf
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
 ) -> None:
     # Each worker has room for one layer but for no end, and there are only two layers.
-    seats = [seat_of("Laptop"), seat_of("Phone", memory=20), seat_of("Tablet", memory=20)]
+    devices = [device_of("Laptop"), device_of("Phone", memory=20), device_of("Tablet", memory=20)]
 
     with pytest.raises(UsageError, match="fits, but not so that 2 other computers take part"):
-        make_plan(shape_of(2), seats, links_of(seats), min_workers=2)
+        make_plan(shape_of(2), devices, links_of(devices), min_workers=2)
 
 
-def test_a_model_too_big_names_what_is_missing(seat_of: SeatOf, shape_of: ShapeOf) -> None:
+def test_a_model_too_big_names_what_is_missing(device_of: DeviceOf, shape_of: ShapeOf) -> None:
     giga = 10**9
     shape = shape_of(
-        36, layer_bytes=[giga // 2], kv_bytes_per_token=0, embedding_bytes=giga, head_bytes=giga
+        36, layer_bytes=[giga // 2], cache_bytes=(0,), embedding_bytes=giga, head_bytes=giga
     )
-    seats = [seat_of("Laptop", 8 * giga), seat_of("Desktop", 8 * giga + giga // 4)]
+    devices = [device_of("Laptop", 8 * giga), device_of("Desktop", 8 * giga + giga // 4)]
 
     with pytest.raises(NotEnoughMemoryError, match=r"needs 20\.0 GB .* 4\.0 GB are missing"):
-        make_plan(shape, seats, {})
+        make_plan(shape, devices, {})
 
 
 def test_what_is_missing_is_known_without_any_time(home_of: HomeOf) -> None:
     random = Random(7)
     for _ in range(60):
-        shape, seats, links = home_of(random)
+        shape, devices, links = home_of(random)
         unmeasured = [
-            replace(seat, decode_ms=(0.0,) * len(seat.decode_ms), head_ms=0.0) for seat in seats
+            replace(device, decode_ms=(0.0,) * len(device.decode_ms), head_ms=0.0)
+            for device in devices
         ]
         lacking = lacking_memory(shape, unmeasured)
         if not lacking:
-            make_plan(shape, seats, links)
+            make_plan(shape, devices, links)
             continue
         with pytest.raises(NotEnoughMemoryError) as caught:
-            make_plan(shape, seats, links)
+            make_plan(shape, devices, links)
         assert caught.value.data["available"] == shape.model_memory - lacking
 
 
@@ -339,23 +347,23 @@ def test_no_computer_at_all_is_a_sentence(shape_of: ShapeOf) -> None:
         make_plan(shape_of(), [], {})
 
 
-def test_names_are_told_apart_only_where_they_must_be(seat_of: SeatOf) -> None:
-    seats = [
-        seat_of("Laptop", node="1" * 64),
-        seat_of("Laptop", node="2" * 64),
-        seat_of("Desktop", device="cuda:0"),
-        seat_of("Desktop", device="cuda:1"),
-        seat_of("Mac"),
+def test_names_are_told_apart_only_where_they_must_be(device_of: DeviceOf) -> None:
+    devices = [
+        device_of("Laptop", node="1" * 64),
+        device_of("Laptop", node="2" * 64),
+        device_of("Desktop", device="cuda:0"),
+        device_of("Desktop", device="cuda:1"),
+        device_of("Mac"),
     ]
 
-    assert labels(seats) == (
+    assert labels(devices) == (
         "Laptop (11111111)",
         "Laptop (22222222)",
         "Desktop/cuda:0",
         "Desktop/cuda:1",
         "Mac",
     )
-    assert computer_names(seats) == {
+    assert computer_names(devices) == {
         "1" * 64: "Laptop (11111111)",
         "2" * 64: "Laptop (22222222)",
         "d" * 64: "Desktop",

@@ -17,6 +17,7 @@ from potluck.engine.linear import Linear, PackedLinear
 from potluck.engine.mlp import PackedMlp
 from potluck.engine.weights import StoredTensor, load_weights
 from potluck.model.config import ModelConfig
+from potluck.model.formats import INT4_OFFSET, INT8, PackedFormat
 from potluck.model.nearest import nearest_schemes
 from potluck.store.registry import LocalModel, open_model
 
@@ -95,7 +96,7 @@ def test_a_file_is_the_model_of_the_safetensors(make: Make, tmp_path: Path, vari
 
 def assert_same(found: ModelConfig, expected: ModelConfig) -> None:
     """In everything but what a file says in another way."""
-    aside = ("architecture", "ropes", "unit_offset", "eos_token_ids", "quantization")
+    aside = ("architecture", "layers", "ropes", "unit_offset", "eos_token_ids", "quantization")
     for field in dataclasses.fields(ModelConfig):
         if field.name not in aside:
             values = getattr(found, field.name), getattr(expected, field.name)
@@ -197,21 +198,23 @@ def test_offsets_stay_as_they_are(
     assert nearest_schemes(model.config)[0] == "int4-offset"
     assert torch.equal(whole, cut)
     assert len(weights.runs) == runs
-    assert bits_of(weights.lm_head) == (8 if kinds else 5)
+    assert format_of(weights.lm_head) == (INT8 if kinds else INT4_OFFSET)
     for layer, block in enumerate(weights.blocks):
-        finer = 8 if kinds and layer in (0, 3) else 5
+        higher = INT8 if kinds and layer in (0, 3) else INT4_OFFSET
         attention, mlp = block.attention, block.mlp
         assert isinstance(mlp, PackedMlp)
-        held = [bits_of(each) for each in (attention.qkv, attention.output, mlp.gate_up, mlp.down)]
-        assert held == [finer, 5, 5, finer]
+        held = [
+            format_of(each) for each in (attention.qkv, attention.output, mlp.gate_up, mlp.down)
+        ]
+        assert held == [higher, INT4_OFFSET, INT4_OFFSET, higher]
     exact = Pipeline(model).run(ids)
     assert off(whole, exact) < 1.5 * off(Pipeline(model, [], "int8").run(ids), exact)
     assert off(whole, exact) < 0.5 * off(Pipeline(model, [], "int4-head8").run(ids), exact)
 
 
-def bits_of(linear: Linear | None) -> int:
+def format_of(linear: Linear | None) -> PackedFormat:
     assert isinstance(linear, PackedLinear)
-    return linear.weight.bits
+    return linear.weight.format
 
 
 @pytest.mark.parametrize(

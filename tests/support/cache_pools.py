@@ -6,20 +6,26 @@ import torch
 
 from potluck.engine.kvcache import CachePool
 from potluck.ids import SessionId
+from potluck.model.caches import CacheSpec, FullCache, KeysAndValues
 
 CPU = torch.device("cpu")
 PER_TOKEN = 2 * 2 * 3 * 4 * 4  # keys and values, layers, heads, values of a head, bytes of each
+
+ROW = KeysAndValues(heads=3, size=4, number_bytes=4)
+FULL = FullCache(row=ROW)
 
 A, B, C = (SessionId(name) for name in "abc")
 
 
 def make_pool(
-    *, context: int = 4096, budget: int = 1 << 30, budget_now: Callable[[int], int] | None = None
+    *specs: CacheSpec,
+    context: int = 4096,
+    budget: int = 1 << 30,
+    budget_now: Callable[[int], int] | None = None,
 ) -> CachePool:
+    """A pool of two layers, full unless told."""
     return CachePool(
-        layers=2,
-        kv_heads=3,
-        head_dim=4,
+        specs or (FULL, FULL),
         dtype=torch.float32,
         device=CPU,
         context=context,

@@ -1,21 +1,55 @@
-"""Answers from a generator whose pipeline is a fake chain."""
+"""Answers from a generator whose pipelines are fake chains."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from fake_chain import FakeChain, next_token
 
 from potluck.cluster.driver.generation import Generator, Usage
+from potluck.cluster.driver.limits import Limits
 from potluck.cluster.driver.pipeline import Pipeline, Room
 from potluck.wire.messages import Sampling
 
 GREEDY = Sampling()
 
 
+@asynccontextmanager
+async def attached(
+    generator: Generator,
+    chain: FakeChain,
+    *,
+    epoch: int = 1,
+    stages: int = 2,
+    context: int = 64,
+    room: int = 64,
+    chunk_tokens: int = 256,
+    clock: Callable[[], float] = time.perf_counter,
+) -> AsyncGenerator[Pipeline, None]:
+    """A pipeline over this chain, attached to the generator, and shut in the end."""
+    pipeline = Pipeline(epoch=epoch, first=chain, last=chain, stages=stages, clock=clock)
+    chain.report = pipeline.step_failed
+    running = asyncio.create_task(pipeline.run())
+    generator.attach(
+        pipeline,
+        context=context,
+        room=Room(room, "Laptop"),
+        chunk_tokens=lambda _: chunk_tokens,
+    )
+    try:
+        yield pipeline
+    finally:
+        pipeline.shut()
+        running.cancel()
+        await asyncio.wait([running])
+    assert chain.is_closed
+
+
 def on_a_chain(
     scenario: Callable[[Generator, FakeChain], Awaitable[None]],
     *,
+    limits: Limits | None = None,
     clock: Callable[[], float] = time.perf_counter,
     **options: int,
 ) -> FakeChain:
@@ -23,23 +57,9 @@ def on_a_chain(
 
     async def run() -> FakeChain:
         chain = FakeChain()
-        pipeline = Pipeline(epoch=1, first=chain, last=chain, stages=2, clock=clock)
-        chain.report = pipeline.step_failed
-        running = asyncio.create_task(pipeline.run())
-        generator = Generator(
-            pipeline,
-            context=64,
-            room=Room(options.get("room", 64), "Laptop"),
-            chunk_tokens=lambda _: options.get("chunk_tokens", 256),
-            max_sessions=options.get("max_sessions", 4),
-            clock=clock,
-        )
-        async with asyncio.timeout(10):
+        generator = Generator(limits=limits or Limits(), clock=clock)
+        async with asyncio.timeout(10), attached(generator, chain, clock=clock, **options):
             await scenario(generator, chain)
-        pipeline.shut()
-        running.cancel()
-        await asyncio.wait([running])
-        assert chain.is_closed
         return chain
 
     return asyncio.run(run())

@@ -64,7 +64,6 @@ TIMINGS = Timings(
 )
 
 
-SPLIT = schema.LayerSplit(products=2.0, attention=0.05, rest=0.1)
 BENCH = schema.BenchResult(
     shape="llama-1b",
     scheme="int4",
@@ -81,7 +80,7 @@ BENCH = schema.BenchResult(
             floor_ms=35.0,
             compute_ms=39.0,
             predicted_ms=40.0,
-            layer_ms=SPLIT,
+            layer_ms=2.15,
             head_ms=5.0,
         ),
     ),
@@ -94,7 +93,7 @@ BENCH = schema.BenchResult(
     token_ms=40.0,
     hop_ms=1.0,
     link_ms=0.5,
-    layer_ms=SPLIT,
+    layer_ms=2.15,
     predicted_tokens_per_s=24.5,
 )
 

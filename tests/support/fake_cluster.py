@@ -115,8 +115,6 @@ class FakeComputer:
             weight_bytes=1000,
             read_bytes_per_s=1e6,
             layers_ms=self._ms if self.layers_ms is None else self.layers_ms,
-            products_ms=0.75 * self._ms,
-            attention_ms=0.125 * self._ms,
             head_ms=self._ms,
         )
 

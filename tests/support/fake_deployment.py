@@ -7,9 +7,11 @@ from packing_engine import Workplace
 
 from potluck.cluster.device_names import device_label
 from potluck.cluster.master.deployment import Deployment, Planned
-from potluck.cluster.master.measurements import Measurements, shape_of
+from potluck.cluster.master.measurements import Measurements
+from potluck.cluster.master.stage_deployment import Retries
 from potluck.model.schemes import Scheme
 from potluck.plan.placement import make_plan
+from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel
 
 
@@ -20,6 +22,7 @@ async def deployment_on(
     changed: Callable[[], None] = lambda: None,
     workplace: Workplace | None = None,
     link_rate: float | None = None,
+    retries: Retries | None = None,
 ) -> Deployment:
     """These computers in this order, with so many layers each; the first is the master.
 
@@ -27,7 +30,9 @@ async def deployment_on(
     """
     scheme: Scheme = "f32" if workplace is None else "int4"
     measurements = Measurements()
-    seats = await measurements.seats(computers, model.manifest.config, model.config, scheme)
+    devices = await measurements.device_costs(
+        computers, model.manifest.config, model.config, scheme
+    )
     places = [
         c.name if len(c.devices) == 1 else f"{c.name}/{device_label(d, c.devices)}"
         for c in computers
@@ -36,7 +41,7 @@ async def deployment_on(
     by_hand = tuple(zip(places, layers, strict=True))
     shape = shape_of(model.config, scheme, context=64)
     plan = make_plan(
-        shape, seats, await measurements.links(computers[0], computers[1:]), layers=by_hand
+        shape, devices, await measurements.links(computers[0], computers[1:]), layers=by_hand
     )
     planned = Planned(
         note="",
@@ -57,6 +62,7 @@ async def deployment_on(
         changed=changed,
         packing=workplace.packing if workplace is not None else None,
         link_rate=lambda node: link_rate,
+        retries=retries,
     )
 
 

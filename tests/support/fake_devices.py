@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from potluck.engine import device as device_module
 from potluck.engine.accelerator import aligned, probe
 from potluck.engine.kernels import PackedWeight
+from potluck.model.formats import PackedFormat
 
 
 class ByOperators(TorchFunctionMode):
@@ -114,7 +115,7 @@ class FakeGraphs:
 def fake_device(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All that is made inside is fake, and this device has every operator."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 6))
-    monkeypatch.setattr(device_module, "_works", lambda *_: True)
+    monkeypatch.setattr(device_module, "_computes", lambda *_, **__: True)
     monkeypatch.setattr(FakeTensor, "data_ptr", lambda _: 0)
     monkeypatch.setattr(probe, "_gives", _gives)
     monkeypatch.setattr(probe, "_is_faster", lambda *_: False)
@@ -138,9 +139,9 @@ def _gives(
 class _Zeros:
     """Packs into bytes whose numbers do not matter."""
 
-    def pack(self, weight: Tensor, bits: int) -> PackedWeight:
+    def pack(self, weight: Tensor, weight_format: PackedFormat) -> PackedWeight:
         rows, width = weight.shape
-        return PackedWeight.empty(rows, width, bits)
+        return PackedWeight.empty(rows, width, weight_format)
 
 
 def _lower_right(device: torch.device) -> Callable[[int, int], Tensor]:

@@ -5,7 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 from potluck.cluster.master.stage_tensors import tensor_info
-from potluck.cluster.processes.messages import LayerProfiled, LoadProgress, LoadStage, StageLoaded
+from potluck.cluster.processes.messages import (
+    Held,
+    HeldSession,
+    LayerProfiled,
+    LoadProgress,
+    LoadStage,
+    StageLoaded,
+)
 from potluck.store.registry import LocalModel
 from potluck.wire.measuring_messages import StageTimes
 from potluck.wire.messages import Assign, DeviceInfo
@@ -24,6 +31,8 @@ class FakeEngine:
         self.gate: asyncio.Event | None = None
         self.error: Exception | None = None
         self.unloads = 0
+        self.sessions: tuple[HeldSession, ...] = ()  # as it said last
+        self.sessions_now: tuple[HeldSession, ...] = ()
         self.profiled: list[str] = []  # with which cache
 
     async def profile(
@@ -44,15 +53,44 @@ class FakeEngine:
             error, self.error = self.error, None
             raise error
         self.loaded = stage
-        return StageLoaded(request=1, seconds=0.5, memory_bytes=99, cache_tokens=64)
+        return StageLoaded(
+            request=1,
+            seconds=0.5,
+            memory_bytes=99,
+            cache_tokens=64,
+            layers_kept=0,
+            layers_loaded=stage.layers[1] - stage.layers[0],
+        )
+
+    @property
+    def held(self) -> Held | None:
+        stage = self.loaded
+        if stage is None:
+            return None
+        return Held(
+            home=stage.home,
+            model_id=stage.model_id,
+            seed=stage.seed,
+            scheme=stage.scheme,
+            cache=stage.cache,
+            layers=stage.layers,
+            embedding=stage.embedding,
+            head=stage.head,
+            memory_bytes=99,
+            epoch=stage.epoch,
+            context=stage.context,
+            sessions=self.sessions,
+        )
+
+    async def tell_held(self) -> Held | None:
+        self.sessions = self.sessions_now
+        return self.held
 
     async def measure(self, epoch: int, position: int) -> StageTimes:
         return StageTimes(
             weight_bytes=epoch,
             read_bytes_per_s=1e9,
             layers_ms=position,
-            products_ms=1.0,
-            attention_ms=0.5,
             head_ms=0.0,
         )
 

@@ -8,13 +8,17 @@ from fake_cluster import FakeComputer, FakeComputers, failing
 from model_folders import CONFIG
 
 from potluck.api.schema import PlanRequest
+from potluck.cluster.device_names import place_name
+from potluck.cluster.device_use import DeviceUse
+from potluck.cluster.events import ComputerLost, Events, ModelChanged, Notice, StageLost
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.packing import Packing
+from potluck.cluster.master.planning import DEADLINES, PlanningDeadlines
 from potluck.errors import PeerLostError
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import working_bytes
 from potluck.store.registry import LocalModel
-from potluck.wire.messages import DeviceInfo
+from potluck.wire.messages import DeviceId, DeviceInfo
 
 SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 2)), context=64)
 
@@ -22,21 +26,34 @@ SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 2)), context=64)
 class Home:
     """A master with a desk and a laptop."""
 
-    def __init__(self, model: LocalModel, packing: Packing | None = None) -> None:
+    def __init__(
+        self,
+        model: LocalModel,
+        packing: Packing | None = None,
+        deadlines: PlanningDeadlines = DEADLINES,
+        resolve: Callable[[str | None], Path] = lambda query: Path(query or "guide"),
+    ) -> None:
         self.model = model
         self.desk, self.laptop = FakeComputer("Desk", 1), FakeComputer("Laptop", 2)
         self.desk.stores_weights = True
         self.computers = FakeComputers(self.desk, self.laptop)
         self.changes = 0
+        self.notices: list[str] = []
+        self.use = DeviceUse()
+        self.events = Events()
+        self.events.on(ModelChanged, lambda _: self._changed())
+        self.events.on(Notice, lambda notice: self.notices.append(notice.text))
         self.opened: list[Path] = []
         self.open_error: BaseException | None = None
         self.master = Master(
             computers=self.computers,
             open_model=self._open,
-            resolve=lambda words: Path(words or "guide"),
-            changed=self._changed,
+            resolve=resolve,
+            events=self.events,
             packing=packing,
+            use=self.use,
             shapes={"tiny": {**CONFIG, "num_hidden_layers": 4}},
+            deadlines=deadlines,
         )
         self.states: list[tuple[str | None, str]] = []
 
@@ -56,7 +73,18 @@ class Home:
     def lose_laptop(self) -> None:
         self.computers.workers.remove(self.laptop)
         self.laptop.errors["unload"] = failing(PeerLostError("gone"))
-        assert self.master.lost(self.laptop.node_id, "Laptop", "stopped answering")
+        self.lose(self.laptop)
+
+    def lose(self, computer: FakeComputer) -> None:
+        lost = ComputerLost(node_id=computer.node_id, name=computer.name, how="stopped answering")
+        self.master.lost(lost)
+
+    def lose_stage(self, device: DeviceId) -> None:
+        """A stage process of the desk ends."""
+        place = place_name("Desk", device, self.desk.devices)
+        self.master.lost(
+            StageLost(node_id=self.desk.node_id, place=place, how="lost its engine", device=device)
+        )
 
     @property
     def stages(self) -> list[str]:

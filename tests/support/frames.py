@@ -6,7 +6,8 @@ from typing import Any
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
-from potluck.wire.frame import Frame, FrameDecoder, MiB, UnknownOp, encode
+from potluck.wire.codec import UnknownOp
+from potluck.wire.frame import Frame, FrameDecoder, MiB, encode
 from potluck.wire.measuring_messages import Blob
 from potluck.wire.messages import (
     Assign,

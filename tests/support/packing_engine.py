@@ -9,7 +9,7 @@ from pathlib import Path
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.processes.messages import Quantise, Quantised
 from potluck.errors import PotluckError
-from potluck.model.schemes import packed_bytes
+from potluck.model.formats import PACKED_DTYPES
 from potluck.store.chunks import ChunkStore
 
 
@@ -32,8 +32,8 @@ class PackingEngine:
             error, self.error = self.error, None
             raise error
         made_of = "".join(file.info.digest for file in matrix.parts)
-        seed = f"{made_of} {matrix.bits}".encode() + self.salt
-        nbytes = packed_bytes(*matrix.shape, matrix.bits)
+        seed = f"{made_of} {matrix.dtype}".encode() + self.salt
+        nbytes = PACKED_DTYPES[matrix.dtype].nbytes(*matrix.shape)
         data = hashlib.shake_256(seed).digest(nbytes)
         await asyncio.to_thread(Path(matrix.path).write_bytes, data)
         self.packed[name] += 1

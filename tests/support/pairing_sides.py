@@ -7,45 +7,48 @@ from pathlib import Path
 from fake_cluster import until
 
 from potluck.api.schema import Pairing as PairingView
+from potluck.cluster.events import Changed, ComputerPaired, Events, HomeJoined
 from potluck.cluster.membership.pairing import Pairings
 from potluck.net.identity import Identity
 from potluck.net.pairing_link import PairingLink
 from potluck.net.transport import Listener
 from potluck.wire.messages import Address, NodeInfo
-from potluck.wire.pairing import Admitted, Member
 from potluck.wire.token import PairingToken
 
 
 class Side:
     """A computer as far as pairing goes."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, *, keep_ended_s: float = 30.0) -> None:
         self.name = name
         self.identity = Identity.load_or_create(folder / name, name)
         self.joinable = True
-        self.admitted: list[Admitted] = []
+        self.admitted: list[ComputerPaired] = []
         self.addresses: list[Address] = []  # where who was admitted listens
-        self.joined: list[Member] = []
+        self.joined: list[HomeJoined] = []
         self.homes_when_told: list[int] = []  # how many were stored when `joined` was called
         self.changes = 0
         self.port = 4711  # until it listens
         self.links: list[PairingLink] = []
+        events = Events()
+        events.on(ComputerPaired, self._on_admitted)
+        events.on(HomeJoined, self._on_joined)
+        events.on(Changed, lambda _: self._changed())
         self.desk = Pairings(
             self.identity,
             name=lambda: self.name,
             port=lambda: self.port or 4000,
             may_join=lambda: self.joinable,
-            admitted=self._on_admitted,
-            joined=self._on_joined,
-            changed=self._changed,
+            events=events,
+            keep_ended_s=keep_ended_s,
         )
 
-    def _on_admitted(self, admitted: Admitted, address: Address) -> None:
-        self.admitted.append(admitted)
-        self.addresses.append(address)
+    def _on_admitted(self, paired: ComputerPaired) -> None:
+        self.admitted.append(paired)
+        self.addresses.append(paired.address)
 
-    def _on_joined(self, member: Member) -> None:
-        self.joined.append(member)
+    def _on_joined(self, joined: HomeJoined) -> None:
+        self.joined.append(joined)
         self.homes_when_told.append(len(self.identity.homes))
 
     def _changed(self) -> None:

@@ -97,6 +97,7 @@ class StageNode:
             request=0,
             home=self.home,
             epoch=epoch,
+            model_id=model.manifest.model_id,
             config=dict(model.manifest.config),
             scheme="f32",
             layers=(layers.start, layers.stop),
@@ -173,7 +174,8 @@ async def answer(
     pipeline: Pipeline, node: StageNode | None = None, *, sampling: Sampling | None = None
 ) -> list[Token]:
     """Six tokens after the prompt, whose prefill goes in two chunks."""
-    generator = Generator(pipeline, context=64, chunk_tokens=lambda _: 5)
+    generator = Generator()
+    generator.attach(pipeline, context=64, chunk_tokens=lambda _: 5)
     stream = generator.tokens(PROMPT, sampling or Sampling(), limit=6, usage=Usage())
     return [token async for token in stream]
 
@@ -182,7 +184,7 @@ async def step(pipeline: Pipeline, position: int, tokens: list[int], number: int
     future = pipeline.start_step(
         CHAT, step=number, position=position, tokens=tokens, sampling=Sampling()
     )
-    return (await pipeline.finish_step(future)).result
+    return (await future.future).result
 
 
 async def reported(node: StageNode, pipeline: Pipeline) -> None:

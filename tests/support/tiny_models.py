@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 import transformers
@@ -205,6 +205,14 @@ WIDE_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+class Sizes(TypedDict, total=False):
+    """A stage's own, where a test needs smaller ones."""
+
+    chunk: int
+    slack: int
+    max_sessions: int
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """A model on disk as the Hub has it, and the same in `transformers`."""
@@ -236,8 +244,12 @@ class Reference:
         context: int = CONTEXT,
         cache_budget: int = 1 << 24,
         epoch: int = 1,
+        **sizes: Unpack[Sizes],
     ) -> Stage:
-        """These layers; with embedding and head where the model has its ends, unless told."""
+        """These layers; with embedding and head where the model has its ends, unless told.
+
+        Of the stage's own sizes those that are given, such as `slack`.
+        """
         stop = self.config.num_layers if stop is None else stop
         weights = load_weights(
             self.config,
@@ -249,7 +261,7 @@ class Reference:
             cache=cache,
             device=device,
         )
-        return Stage(weights, context=context, cache_budget=cache_budget, epoch=epoch)
+        return Stage(weights, context=context, cache_budget=cache_budget, epoch=epoch, **sizes)
 
 
 class Pipeline:
@@ -263,12 +275,20 @@ class Pipeline:
         cache: Cache = "full",
         device: torch.device = CPU,
         context: int = CONTEXT,
+        **sizes: Unpack[Sizes],
     ) -> None:
         layers = reference.config.num_layers
         bounds = [0, *cuts, layers]
         self.stages = [
             reference.stage(
-                start, stop, head=False, scheme=scheme, cache=cache, device=device, context=context
+                start,
+                stop,
+                head=False,
+                scheme=scheme,
+                cache=cache,
+                device=device,
+                context=context,
+                **sizes,
             )
             for start, stop in pairwise(bounds)
         ]

@@ -4,8 +4,8 @@ import ssl
 from pathlib import Path
 
 from potluck.ids import HomeId
-from potluck.net.certificates import tls_name
 from potluck.net.identity import Identity, PeerIdentity
+from potluck.wire.certificates import tls_name
 
 
 def make(folder: Path, name: str) -> Identity:

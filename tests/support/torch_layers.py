@@ -14,8 +14,9 @@ from potluck.engine.kernels.decode import Expert, LayerWeights, Moe
 from potluck.engine.kernels.generated import KINDS
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.moe_kernel import MoeShape
-from potluck.engine.kernels.tensors import FloatWeight, Weight
-from potluck.model.families import QkNorm
+from potluck.engine.kernels.tensors import DTYPES, FloatWeight, Weight
+from potluck.model.families import PRE_NORMS, LayerNorms, QkNorm
+from potluck.model.formats import PackedFormat, WeightFormat
 
 EPSILON = 1e-5
 Angles = tuple[Tensor, Tensor]
@@ -115,26 +116,29 @@ def random_layer(
     heads: Heads,
     hidden: int,
     intermediate: int,
-    bits: Sequence[int],
+    formats: Sequence[WeightFormat],
     *,
-    norms: int = 2,
+    norms: LayerNorms[str] = PRE_NORMS,
     has_biases: bool = False,
     window: int | None = None,
     rope: int | None = 0,
-    floats: torch.dtype = torch.bfloat16,
     moe: MoeShape | None = None,
 ) -> LayerWeights:
-    """Matrices of 16 bits are floats of that dtype."""
+    """In these formats: queries, keys and values; output; gates and ups; down."""
 
-    def matrix(rows: int, width: int, bits: int) -> Weight:
+    def matrix(rows: int, width: int, held: WeightFormat) -> Weight:
         numbers = torch.randn(rows, width) / math.sqrt(width)
-        return FloatWeight(numbers.to(floats)) if bits == 16 else kernels.pack(numbers, bits)
+        if isinstance(held, PackedFormat):
+            return kernels.pack(numbers, held)
+        return FloatWeight(numbers.to(DTYPES[held]))
 
     def bias(rows: int) -> Tensor | None:
         return torch.randn(rows) if has_biases else None
 
     def mlp() -> Expert:
-        return matrix(2 * intermediate, hidden, bits[2]), matrix(hidden, intermediate, bits[3])
+        return matrix(2 * intermediate, hidden, formats[2]), matrix(
+            hidden, intermediate, formats[3]
+        )
 
     experts = gate_up = down = None
     if moe is None:
@@ -148,11 +152,11 @@ def random_layer(
         )
     qkv_rows = (heads.heads + 2 * heads.kv_heads) * heads.head_dim
     return LayerWeights(
-        norms=tuple(torch.rand(hidden) + 0.5 for _ in range(norms)),
-        qkv=matrix(qkv_rows, hidden, bits[0]),
+        norms=norms.map(lambda _: torch.rand(hidden) + 0.5),
+        qkv=matrix(qkv_rows, hidden, formats[0]),
         qkv_bias=bias(qkv_rows),
         qk_norm=make_qk_norm(heads),
-        output=matrix(hidden, heads.heads * heads.head_dim, bits[1]),
+        output=matrix(hidden, heads.heads * heads.head_dim, formats[1]),
         output_bias=bias(hidden),
         gate_up=gate_up,
         gate_up_bias=bias(2 * intermediate) if moe is None else None,
@@ -174,10 +178,11 @@ def run_layer(
     angles: Sequence[Angles],
 ) -> Tensor:
     """The layer of torch's operators and the kernels' products, which tests of their own cover."""
-    heads, norms = shape.attention, iter(layer.norms)
+    heads, norms = shape.attention, layer.norms
 
-    def norm(numbers: Tensor) -> Tensor:
-        weight = next(norms)
+    def norm(numbers: Tensor, weight: Tensor | None) -> Tensor:
+        if weight is None:
+            return numbers
         return F.rms_norm(numbers, weight.shape, weight, shape.epsilon)
 
     def multiply(matrix: Weight, numbers: Tensor, bias: Tensor | None) -> Tensor:
@@ -185,15 +190,15 @@ def run_layer(
             return F.linear(numbers, matrix.data.float(), bias)
         return kernels.multiply(matrix, kernels.quantise(numbers), addend=bias)
 
-    qkv = multiply(layer.qkv, norm(x) if shape.has_norms_before else x, layer.qkv_bias)
+    qkv = multiply(layer.qkv, norm(x, norms.before_mixer), layer.qkv_bias)
     turn = None if layer.rope is None else angles[layer.rope]
     qkv = rotate(qkv.view(1, -1, heads.head_dim), heads, turn, layer.qk_norm)[0]
     write(cache, position, qkv[heads.heads :])
     start = 0 if layer.window is None else max(0, position + 1 - layer.window)
     attended = attend(qkv[: heads.heads], heads, cache, start, position + 1).view(1, -1)
     added = multiply(layer.output, attended, layer.output_bias)
-    x = x + shape.multiplier * (norm(added) if shape.has_norms_after else added)
-    before = norm(x) if shape.has_norms_before else x
+    x = x + shape.multiplier * norm(added, norms.after_mixer)
+    before = norm(x, norms.before_mlp)
 
     def mlp(matrices: Expert) -> Tensor:
         gate, up = multiply(matrices[0], before, layer.gate_up_bias).chunk(2, -1)
@@ -207,4 +212,4 @@ def run_layer(
         pairs = zip(factors, chosen.tolist(), strict=True)
         return x + sum(factor * mlp(moe.experts[expert]) for factor, expert in pairs)
     added = mlp(layer.mlp)
-    return x + shape.multiplier * (norm(added) if shape.has_norms_after else added)
+    return x + shape.multiplier * norm(added, norms.after_mlp)

@@ -11,7 +11,8 @@ from air import Air
 from potluck.api.backend import Finished, GenerationRequest, Piece, SamplingOptions, TextPrompt
 from potluck.api.schema import Computer, PlanRequest, RoleRequest
 from potluck.cluster import node as node_module
-from potluck.cluster.node import Node
+from potluck.cluster.master.planning import PlanningDeadlines
+from potluck.cluster.node import Node, NodeDeadlines
 from potluck.settings import Folders, Settings, read_node_file, save_settings
 
 QUESTION = GenerationRequest(
@@ -31,7 +32,7 @@ def folders_of(base: Path, name: str) -> Folders:
 @asynccontextmanager
 async def running(folders: Folders) -> AsyncGenerator[Node, None]:
     """A node that is up."""
-    node = Node(folders)
+    node = Node(folders, deadlines=NodeDeadlines(planning=PlanningDeadlines(settle_s=0.0)))
     serving = asyncio.create_task(node.run())
     try:
         while read_node_file(folders) is None and not serving.done():
@@ -105,4 +106,3 @@ def find_in_memory(patch: pytest.MonkeyPatch, guide: Path) -> None:
     patch.setattr(node_module, "own_interfaces", frozenset)
     patch.setattr(node_module, "announced", lambda _: ("127.0.0.1",))
     patch.setattr(node_module, "guide_folder", lambda: guide)
-    patch.setattr("potluck.cluster.master.planning.SETTLE_S", 0.0)

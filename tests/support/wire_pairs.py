@@ -1,18 +1,16 @@
 """Computers that pair, with real keys and certificates, and what stands between them."""
 
-import datetime
 import os
 from collections.abc import Callable, Sequence
 
 import msgspec
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from potluck.errors import PairingError
-from potluck.ids import HomeId
-from potluck.wire import proofs
+from potluck.ids import HomeId, Role
+from potluck.wire import certificates, proofs
 from potluck.wire.frame import Frame, FrameDecoder, encode
 from potluck.wire.messages import Message
 from potluck.wire.pairing import Me, Membership, Pairing, PairingState
@@ -27,10 +25,11 @@ class Computer:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.key = ec.generate_private_key(ec.SECP256R1())
-        self.home_key = ec.generate_private_key(ec.SECP256R1())
-        self.certificate = _certificate(name, self.key, name, self.key)
-        self.authority = _certificate("home", self.home_key, "home", self.home_key, is_home=True)
+        self.key, self.home_key = certificates.new_key(), certificates.new_key()
+        self._own = certificates.self_signed(self.key, name)
+        self._home = certificates.new_authority(self.home_key, name)
+        self.certificate = certificates.to_der(self._own)
+        self.authority = certificates.to_der(self._home)
         self.issued: list[bytes] = []
 
     def me(self, versions: tuple[int, ...] = (1,)) -> Me:
@@ -48,44 +47,18 @@ class Computer:
 
     def issue(self, certificate: bytes) -> Membership:
         self.issued.append(certificate)
-        return self._membership(certificate, "worker")
+        return self._membership(certificates.peer_certificate(certificate), "worker")
 
     def own_membership(self) -> Membership:
-        return self._membership(self.certificate, "master")
+        return self._membership(self._own, "master")
 
-    def _membership(self, certificate: bytes, role: str) -> Membership:
-        key = proofs.key(certificate)
-        issued = _certificate(self.name, key, "home", self.home_key, role=role)
+    def _membership(self, member: x509.Certificate, role: Role) -> Membership:
+        issued = certificates.issue_member(self._home, self.home_key, member, role)
         return Membership(
-            home_name=f"{self.name}'s home", authority=self.authority, certificate=issued
+            home_name=f"{self.name}'s home",
+            authority=self.authority,
+            certificate=certificates.to_der(issued),
         )
-
-
-def _certificate(
-    name: str,
-    key: ec.EllipticCurvePrivateKey | ec.EllipticCurvePublicKey,
-    issuer: str,
-    issuer_key: ec.EllipticCurvePrivateKey,
-    *,
-    role: str | None = None,
-    is_home: bool = False,
-) -> bytes:
-    public = key.public_key() if isinstance(key, ec.EllipticCurvePrivateKey) else key
-    attributes = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
-    if role:
-        attributes.append(x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role))
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name(attributes))
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC))
-        .not_valid_after(datetime.datetime(3000, 1, 1, tzinfo=datetime.UTC))
-        .add_extension(x509.BasicConstraints(ca=is_home, path_length=None), critical=True)
-        .sign(issuer_key, hashes.SHA256())
-    )
-    return certificate.public_bytes(serialization.Encoding.DER)
 
 
 def over_the_wire(message: Message) -> Message:

@@ -47,11 +47,18 @@ class FakeMaster:
 class Bench:
     """A worker that lends itself, its fake engines and its real store."""
 
-    def __init__(self, folder: Path, *, quota: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, quota: int | None = None, keep_loaded_s: float = 600.0
+    ) -> None:
         self.stage, self.other = FakeEngine(), FakeEngine(OTHER)
         self.store = ChunkStore(folder / "tensors", quota=quota, reserve=0)
         self.changes = 0
-        self.worker = Worker(stage=self._stage, store=self.store, changed=self._changed)
+        self.worker = Worker(
+            stage=self._stage,
+            store=self.store,
+            changed=self._changed,
+            keep_loaded_s=keep_loaded_s,
+        )
         self.worker.is_lending = True
         self.mine, self.ana = FakeMaster("Desk", MY_HOME), FakeMaster("Ana's Mac", ANAS_HOME)
 

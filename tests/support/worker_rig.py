@@ -8,8 +8,9 @@ from typing import Any
 
 from fake_engine import DEVICE, FakeEngine
 
+from potluck.cluster.computer import PATIENCE, Patience
 from potluck.cluster.membership.remote import RemoteComputer
-from potluck.cluster.worker.links import WorkerLinks
+from potluck.cluster.worker.links import LinkTimes, WorkerLinks
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import PeerLostError
 from potluck.ids import HomeId
@@ -110,7 +111,7 @@ class Control:
 class Rig:
     """The worker that everything is about, and masters that dial it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, idle_s: float = 30.0) -> None:
         self._folder = folder
         self._stack = AsyncExitStack()
         self.laptop, self.desk = Party("Laptop", folder), Party("Desk", folder)
@@ -130,6 +131,7 @@ class Rig:
             devices=lambda: self.devices,
             removed=self.removed.append,
             changed=lambda: self.links.announce(),
+            times=LinkTimes(idle_s=idle_s, status_s=0.0),
         )
 
     async def _engine(self, device: DeviceId | None) -> Any:
@@ -144,12 +146,21 @@ class Rig:
         await self._stack.aclose()
         self.store.close()
 
-    async def control(self, master: Party | None = None, home: HomeId | None = None) -> Control:
+    async def control(
+        self,
+        master: Party | None = None,
+        home: HomeId | None = None,
+        patience: Patience = PATIENCE,
+    ) -> Control:
         """Dial the worker as its master does, and serve the connection."""
         party = master or self.desk
         link = await party.dial(self.laptop, home or self.home)
         computer = RemoteComputer(
-            link, identity=party.identity, me=party.me, addresses=self.laptop.addresses
+            link,
+            identity=party.identity,
+            me=party.me,
+            addresses=self.laptop.addresses,
+            patience=patience,
         )
         control = Control(link, computer)
 

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from potluck.errors import ProtocolError
-from potluck.wire.frame import Frame, FrameDecoder, KiB, MiB, UnknownOp
+from potluck.wire.codec import UnknownOp
+from potluck.wire.frame import Frame, FrameDecoder, KiB, MiB
 from potluck.wire.messages import Message
 from potluck.wire.operations import ALL
 from potluck.wire.pairing_messages import PAIRING

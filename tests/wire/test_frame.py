@@ -3,7 +3,6 @@
 import struct
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
-import msgspec
 import pytest
 from frames import (
     ASSIGN,
@@ -18,6 +17,7 @@ from frames import (
 )
 
 from potluck.errors import LocalProtocolError
+from potluck.wire.codec import UnknownOp
 from potluck.wire.frame import (
     MAX_HEADER,
     MAX_PAYLOAD,
@@ -25,7 +25,6 @@ from potluck.wire.frame import (
     FrameDecoder,
     KiB,
     MiB,
-    UnknownOp,
     encode,
 )
 from potluck.wire.measuring_messages import Blob, Profile
@@ -159,13 +158,6 @@ def test_a_whole_history_passes() -> None:
 def test_we_send_nothing_that_no_peer_accepts() -> None:
     with pytest.raises(LocalProtocolError, match="profile"):
         encode(Profile(config={"x": "y" * MAX_HEADER}, scheme="f32", tokens=1))
-
-
-def test_we_send_no_history_that_no_peer_accepts() -> None:
-    sampling = Sampling(history=(1,) * (MAX_HISTORY + 1))
-
-    with pytest.raises(LocalProtocolError, match="history"):
-        encode(msgspec.structs.replace(FORWARD, sampling=sampling), bytes(12))
 
 
 def test_we_send_no_payload_where_none_belongs() -> None:

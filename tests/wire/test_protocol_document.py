@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.model.footprint import MAX_CHUNK_TOKENS
+from potluck.model.caches import MAX_CHUNK_TOKENS
 from potluck.wire import frame, messages, pairing, token
 from potluck.wire.connection import (
     HEARTBEAT_INTERVAL_S,

@@ -1,1 +1,1 @@
-"""The HTTP faces of a node."""
+"""The HTTP API of a node."""

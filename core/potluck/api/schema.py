@@ -288,14 +288,6 @@ class BenchRequest(Struct, frozen=True, kw_only=True):
     threads: ThreadCount | None = None  # that this computer computes with, for as long as it takes
 
 
-class LayerSplit(Struct, frozen=True, kw_only=True):
-    """Milliseconds of one token in one layer, the mean of the layers."""
-
-    products: float  # with matrices
-    attention: float  # to the cached tokens
-    rest: float  # norms, rotary embedding, activations, calls
-
-
 class BenchStage(Struct, frozen=True, kw_only=True):
     """What one computer did. Milliseconds are of one token, medians."""
 
@@ -307,7 +299,7 @@ class BenchStage(Struct, frozen=True, kw_only=True):
     floor_ms: float  # the first divided by the second
     compute_ms: float
     predicted_ms: float
-    layer_ms: LayerSplit
+    layer_ms: float  # one layer; 0 where there is none
     head_ms: float  # 0 where there is no head
 
 
@@ -331,7 +323,7 @@ class BenchResult(Struct, frozen=True, kw_only=True):
     token_ms: float  # one token through the pipeline
     hop_ms: float  # of that, all that is not a stage's computing
     link_ms: float  # what the links alone take, as they were measured before the tokens
-    layer_ms: LayerSplit
+    layer_ms: float  # one layer, the mean of all
     predicted_tokens_per_s: float
 
 

@@ -3,7 +3,7 @@
 import argparse
 from contextlib import closing
 
-from potluck.api.schema import BenchRequest, BenchResult, BenchStage, LayerSplit
+from potluck.api.schema import BenchRequest, BenchResult, BenchStage
 from potluck.cli.computers import open_client
 from potluck.cli.models import plan_request
 from potluck.cli.terminal import PHASES, Progress, put, put_json, put_table
@@ -66,7 +66,7 @@ def put_result(result: BenchResult) -> None:
         f"A token takes {result.token_ms:.2f} ms: {computed:.2f} computing, {result.hop_ms:.2f} on"
         f" its way. The links were measured at {result.link_ms:.2f}."
     )
-    put(f"A layer takes {_split(result.layer_ms)}.")
+    put(f"A layer takes {1000 * result.layer_ms:.0f} µs.")
 
 
 def _row(stage: BenchStage) -> tuple[str, ...]:
@@ -80,12 +80,4 @@ def _row(stage: BenchStage) -> tuple[str, ...]:
         f"{stage.floor_ms:.2f} ms",
         f"{stage.compute_ms:.2f} ms",
         f"{stage.predicted_ms:.2f} ms",
-    )
-
-
-def _split(split: LayerSplit) -> str:
-    whole = split.products + split.attention + split.rest
-    return (
-        f"{1000 * whole:.0f} µs: {1000 * split.products:.0f} products,"
-        f" {1000 * split.attention:.0f} attention, {1000 * split.rest:.0f} the rest"
     )

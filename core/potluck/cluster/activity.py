@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from potluck.api.backend import Holder
 
-IDLE_S = 600.0  # ten minutes that nobody needs the node, or the model
-
 
 class Activity:
     """Holders keep the node alive; `touch` wakes everyone who shows its state."""
@@ -61,7 +59,7 @@ class Activity:
         return self._revision
 
     def touch(self) -> None:
-        """Something that a face shows is different now."""
+        """Something that clients show is different now."""
         self._revision += 1
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:

@@ -32,7 +32,7 @@ from potluck.cluster.driver.completion import LoadedModel, complete
 from potluck.cluster.master.bench import Bench, check_context
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.master import Master
-from potluck.cluster.membership.membership import Membership
+from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.views import ComputerViews, load_progress, loaded, model_state, plan_view
 from potluck.cluster.worker.worker import Worker
@@ -70,7 +70,7 @@ class Parts:
     guide: Path
     activity: Activity
     discovery: Discovery
-    membership: Membership
+    membership: Members
     worker: Worker
     master: Master
     pairings: Pairings
@@ -304,7 +304,7 @@ class NodeBackend:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         activity = self._parts.activity
         with activity.hold("request"):
-            loaded = await self._ready_speaker(request.model)
+            loaded = await self._ready_model(request.model)
             async with aclosing(complete(loaded, request)) as events:
                 async for event in events:
                     if isinstance(event, Finished):
@@ -313,7 +313,7 @@ class NodeBackend:
                         activity.touch()
                     yield event
 
-    async def _ready_speaker(self, model: str | None) -> LoadedModel:
+    async def _ready_model(self, model: str | None) -> LoadedModel:
         """The loaded model.
 
         Raises:

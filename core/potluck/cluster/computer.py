@@ -27,6 +27,23 @@ class Neighbours:
     next_hop: Hop | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long each answer of a computer is waited for, in seconds."""
+
+    dial_s: float = 10.0
+    profile_s: float = 90.0  # the first one waits for the stage process to start
+    measure_link_s: float = 20.0
+    measure_stage_s: float = 90.0  # more than its stage process is given
+    assign_s: float = 60.0  # the worker looks at every tensor of its store
+    load_s: float = 6 * 3600.0  # the silence below ends a load that is stuck
+    load_silence_s: float = 60.0  # a worker that loads says so all the time
+    unload_s: float = 15.0
+
+
+PATIENCE = Patience()
+
+
 class Computer(Protocol):
     """This computer or a connected worker.
 

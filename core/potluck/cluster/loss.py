@@ -1,12 +1,21 @@
-"""What everybody says of a computer that is gone."""
+"""What is said of a computer of the plan that is gone."""
 
 from potluck.errors import PeerLostError
 
 
 def computer_lost(name: str, how: str = "stopped answering") -> PeerLostError:
-    """A computer that holds a part of the model is gone; the sentence names it."""
+    """The error of an answer under way; `name` is the computer's, and `how` goes on after it."""
     return PeerLostError(
         f"{name} {how}, and it held a part of the model. The answer was interrupted; the next one"
         " runs on the computers that are left.",
+        name=name,
+    )
+
+
+def lost_while_loading(name: str, how: str) -> PeerLostError:
+    """The error of a load under way."""
+    return PeerLostError(
+        f"{name} {how} before the model was ready. What it has received stays there:"
+        " load the model again to go on.",
         name=name,
     )

@@ -1,8 +1,6 @@
 """One node: everything that a user's Potluck is on one computer, put together.
 
-    run(folders)        serve until told to stop, or until nobody needs the node any more
-
-The parts know nothing of each other; who hears of what is decided here.
+run(folders)        serve until told to stop, or until nobody needs the node any more
 """
 
 import asyncio
@@ -15,26 +13,48 @@ import shutil
 import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 import potluck
 from potluck.api.server import HttpServer, local_app
-from potluck.cluster.activity import IDLE_S, Activity
+from potluck.cluster.activity import Activity
 from potluck.cluster.backend import NodeBackend, Parts
-from potluck.cluster.device_names import describe
+from potluck.cluster.device_names import describe, place_name
+from potluck.cluster.device_use import DeviceUse
+from potluck.cluster.events import (
+    Changed,
+    ComputerLost,
+    ComputerPaired,
+    DiscoveryChanged,
+    Events,
+    HolderLeft,
+    Holds,
+    HomeJoined,
+    HomeLeft,
+    ModelChanged,
+    Notice,
+    StageDied,
+    StageLost,
+    StepRefused,
+    ThreadsChanged,
+)
 from potluck.cluster.machine import machine_id
 from potluck.cluster.master.master import DEPLOYING, Master
 from potluck.cluster.master.packing import Packing
+from potluck.cluster.master.planning import DEADLINES, PlanningDeadlines
 from potluck.cluster.membership.local import LocalComputer
-from potluck.cluster.membership.membership import Membership, MembershipEvents
+from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.processes.devices import StageProcesses
-from potluck.cluster.tasks import TaskSet
-from potluck.cluster.worker.lending import Lending
+from potluck.cluster.tasks import TaskSet, in_thread
+from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.links import WorkerLinks
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import PotluckError
-from potluck.ids import HomeId, NodeId, short
+from potluck.ids import short
 from potluck.net.advert import Advert
 from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
@@ -52,29 +72,54 @@ from potluck.settings import (
 from potluck.store.chunks import ChunkStore
 from potluck.store.hub import RecentFolders, find_model
 from potluck.store.registry import LocalModel, open_model
-from potluck.wire.messages import Address, DeviceId, NodeInfo, StepFailed
-from potluck.wire.pairing import Admitted, Member
+from potluck.wire.messages import Address, NodeInfo
 from potluck.wire.versions import PROTOCOL_VERSIONS
 
 logger = logging.getLogger(__name__)
 
-_IDLE_CHECK_S = 5.0
 _LOG_BYTES = 2_000_000
 
 
-class Node:
-    """Starts the parts in order, connects them, and takes them down again."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDeadlines:
+    """How long a node waits, in seconds."""
 
-    def __init__(self, folders: Folders) -> None:
+    idle_s: float = 600.0  # that nobody needs the model, or the node, before it is given up
+    idle_check_s: float = 5.0  # between two looks at that
+    leave_s: float = 3.0  # for the others to free their memory when the node ends
+    planning: PlanningDeadlines = DEADLINES
+
+
+class Node:
+    """Starts the parts in order, and takes them down again.
+
+    Each part gets what was made before it. What it has to say to the others goes over `events`;
+    `_connect` says who hears of what.
+    """
+
+    def __init__(self, folders: Folders, *, deadlines: NodeDeadlines | None = None) -> None:
         self._folders = folders
+        self._deadlines = deadlines if deadlines is not None else NodeDeadlines()
         folders.config.mkdir(parents=True, exist_ok=True)
         settings = load_settings(folders.settings_file)
-        self._machine = machine_id()
         self._stop = asyncio.Event()
         self._tasks = TaskSet()
-        self.activity = Activity(let_go=lambda holder: self.lending.let_go(holder))
+        self._port = 0  # until the listener is up
+        self.events = Events()
+        use = DeviceUse()
         identity_folder = folders.data / "identity"
         self.identity = Identity.load_or_create(identity_folder, settings.shown_name)
+        self._info = NodeInfo(
+            node_id=self.identity.node_id,
+            name=settings.shown_name,
+            version=potluck.__version__,
+            os=f"{platform.system()} {platform.release()}"[:64],
+            arch=platform.machine()[:32],
+            machine=machine_id(),
+        )
+        self.activity = Activity(
+            let_go=lambda holder: self.events.publish(HolderLeft(holder=holder))
+        )
         folders.cache.mkdir(parents=True, exist_ok=True)
         half = shutil.disk_usage(folders.cache).total // 2
         self.store = ChunkStore(folders.cache / "tensors", settings.store_limit or half)
@@ -86,51 +131,45 @@ class Node:
             memory_limit=settings.memory_limit,
             threads=settings.threads,
             cpus=cpu_threads(),
-            step_failed=self._step_failed,
-            died=self._engine_died,
-            changed=self._changed,
-            is_used=self._is_used,
+            step_failed=lambda failure: self.events.publish(StepRefused(failure=failure)),
+            died=lambda device, error: self.events.publish(StageDied(device=device, error=error)),
+            changed=self.events.changed,
+            is_used=use.has,
         )
         self.identity.watch(self.processes)
         self.packing = Packing(
             store=self.store, memory=folders.cache / "packed", engine=self.processes.handle
         )
         self.worker = Worker(
-            stage=self.processes.handle,
-            store=self.store,
-            changed=self._changed,
-            in_own_use=lambda: self.master.uses_this_computer,
+            stage=self.processes.handle, store=self.store, changed=self.events.changed, use=use
         )
-        self.lending = Lending(
+        self.lending = LendingSettings(
             settings,
             folders.settings_file,
             activity=self.activity,
             worker=self.worker,
             processes=self.processes,
-            forget_profiles=lambda: self.master.measurements.forget_profiles(self.identity.node_id),
-            changed=self._changed,
+            events=self.events,
         )
         self.links = WorkerLinks(
             worker=self.worker,
             identity=self.identity,
             me=self.me,
             devices=lambda: self.processes.devices,
-            removed=self._removed,
-            changed=self._changed,
+            removed=lambda home: self.events.publish(HomeLeft(home=home)),
+            changed=self.events.changed,
         )
         self.discovery = Discovery(
-            on_change=self._found_changed,
+            on_change=lambda: self.events.publish(DiscoveryChanged()),
             remembered=folders.config / "addresses.json",
             probe=lambda address: identify(address, self.identity),
         )
         self.pairings = Pairings(
             self.identity,
-            name=lambda: self.lending.settings.shown_name,
-            port=lambda: self.listener.port,
+            name=lambda: self._info.name,
+            port=lambda: self._port,
             may_join=lambda: self.worker.is_lending,
-            admitted=self._admitted,
-            joined=self._joined,
-            changed=self._changed,
+            events=self.events,
         )
         self.listener = Listener(
             self.identity,
@@ -144,31 +183,29 @@ class Node:
             me=self.me,
             processes=self.processes,
             addresses=self.addresses,
-            lent_to=lambda: self.worker.lease.master_name if self.worker.lease else None,
+            use=use,
         )
-        self.membership = Membership(
+        self.membership = Members(
             identity=self.identity,
             discovery=self.discovery,
             local=local,
             me=self.me,
             record_file=folders.config / "computers.json",
-            events=MembershipEvents(
-                changed=self._changed,
-                lost=self._lost,
-                step_failed=lambda node_id, failure: self.master.step_failed(node_id, failure),
-                unloaded=self._unloaded,
-            ),
+            events=self.events,
         )
+        guide, recent = guide_folder(), self.recent
         self.master = Master(
             computers=self.membership,
             open_model=self._open_model,
-            resolve=self._resolve_model,
-            changed=self.activity.touch,
+            resolve=lambda query: find_model(query, default=guide, recent=recent.folders()),
+            events=self.events,
             packing=self.packing,
+            use=use,
+            deadlines=self._deadlines.planning,
         )
         self.backend = NodeBackend(
             Parts(
-                name=lambda: self.lending.settings.shown_name,
+                name=lambda: self._info.name,
                 addresses=self.addresses,
                 set_role=self.lending.set_role,
                 memory_limit=lambda: self.lending.settings.memory_limit,
@@ -176,7 +213,7 @@ class Node:
                 computing_with=self.lending.computing_with,
                 masters=self.links.master_names,
                 stop=self._stop.set,
-                guide=guide_folder(),
+                guide=guide,
                 activity=self.activity,
                 discovery=self.discovery,
                 membership=self.membership,
@@ -186,6 +223,24 @@ class Node:
                 recent=self.recent,
             )
         )
+        self._connect(self.events)
+
+    def _connect(self, events: Events) -> None:
+        """Who hears of what."""
+        events.on(Changed, lambda _: self._changed())
+        events.on(ModelChanged, lambda _: self.activity.touch())
+        events.on(Notice, lambda notice: self.backend.notice(notice.level, notice.text))
+        events.on(HolderLeft, lambda event: self.lending.let_go(event.holder))
+        events.on(ThreadsChanged, lambda _: self._forget_profiles())
+        events.on(DiscoveryChanged, lambda _: self.membership.look())
+        events.on(ComputerPaired, self.membership.admit)
+        events.on(HomeJoined, self._joined)
+        events.on(HomeLeft, self._removed)
+        events.on(ComputerLost, self.master.lost)
+        events.on(StageLost, self.master.lost)
+        events.on(Holds, self.master.happened)
+        events.on(StepRefused, self._step_refused)
+        events.on(StageDied, self._stage_died)
 
     # --- life
 
@@ -193,10 +248,11 @@ class Node:
         """Serve until `shutdown` is asked for, or nobody has needed the node for long."""
         async with AsyncExitStack() as stack:
             stack.callback(self.store.close)
-            engine = self._tasks.spawn(self.processes.run())
-            stack.push_async_callback(_end, engine)
+            processes = self._tasks.spawn(self.processes.run())
+            stack.push_async_callback(_end, processes)
             stack.push_async_callback(self.packing.stop)
             await self.listener.start()
+            self._port = self.listener.port
             stack.push_async_callback(self.listener.stop)
             await self.discovery.start(self._advert())
             stack.push_async_callback(self.discovery.stop)
@@ -221,21 +277,22 @@ class Node:
     async def _leave(self) -> None:
         """Free the others' memory; what cannot be reached frees itself later."""
         with suppress(PotluckError, TimeoutError):
-            async with asyncio.timeout(3.0):
+            async with asyncio.timeout(self._deadlines.leave_s):
                 await self.master.unload()
 
     async def _end_when_idle(self) -> None:
         """Give back first the model's memory, then the process, when nobody needs them."""
+        idle_s = self._deadlines.idle_s
         while True:
-            await asyncio.sleep(_IDLE_CHECK_S)
-            if self.activity.idle_s() < IDLE_S:
+            await asyncio.sleep(self._deadlines.idle_check_s)
+            if self.activity.idle_s() < idle_s:
                 continue
-            if self.master.deployment is not None:
-                logger.info("unloading the model, unused for %.0f seconds", IDLE_S)
+            if self.master.holds_anything:
+                logger.info("unloading the model, unused for %.0f seconds", idle_s)
                 await self.master.unload()
                 self.activity.use()
             elif not self.worker.is_lending:
-                logger.info("nobody has needed the node for %.0f seconds", IDLE_S)
+                logger.info("nobody has needed the node for %.0f seconds", idle_s)
                 self._stop.set()
 
     async def _measure_new_links(self) -> None:
@@ -256,28 +313,19 @@ class Node:
     # --- who this node is
 
     def me(self) -> NodeInfo:
-        return NodeInfo(
-            node_id=self.identity.node_id,
-            name=self.lending.settings.shown_name,
-            version=potluck.__version__,
-            os=f"{platform.system()} {platform.release()}"[:64],
-            arch=platform.machine()[:32],
-            machine=self._machine,
-            devices=self.processes.devices,
-        )
+        return self._info
 
     def addresses(self) -> tuple[Address, ...]:
         """Where other computers reach this one."""
-        port = self.listener.port
-        return tuple(Address(host=host, port=port) for host in announced(own_interfaces()))
+        return tuple(Address(host=host, port=self._port) for host in announced(own_interfaces()))
 
     def _advert(self) -> Advert:
         home = self.identity.own_home
         return Advert(
             node_id=self.identity.node_id,
-            name=self.lending.settings.shown_name,
+            name=self._info.name,
             role=self.backend.role(),
-            port=self.listener.port,
+            port=self._port,
             home=home.home_id if home is not None else None,
             joinable=self.worker.is_lending and not self._others_homes(),
             devices=", ".join(describe(device) for device in self.processes.devices),
@@ -288,71 +336,55 @@ class Node:
         """The names of other computers' homes that have this one already."""
         return tuple(h.name for h in self.identity.homes.values() if h.role == "worker")
 
-    # --- who hears of what
+    # --- what happens
 
     def _changed(self) -> None:
+        self._info = msgspec.structs.replace(self._info, devices=self.processes.devices)
         self.activity.touch()
         self.links.announce()
-        if self.listener.port:
+        if self._port:
             self._tasks.spawn(self.discovery.announce(self._advert()))
 
-    def _found_changed(self) -> None:
-        self.activity.touch()
-        self.membership.look()
+    def _joined(self, event: HomeJoined) -> None:
+        self.backend.notice("info", f"This computer helps {event.master_name} now.")
+        self.events.changed()
 
-    def _admitted(self, admitted: Admitted, address: Address) -> None:
-        self.membership.admit(admitted.node_id, admitted.name, address)
-        self._changed()
-
-    def _joined(self, member: Member) -> None:
-        self.backend.notice("info", f"This computer helps {member.master_name} now.")
-        self._changed()
-
-    def _removed(self, home: HomeId) -> None:
-        name = self.identity.homes[home].name if home in self.identity.homes else "A home"
-        if self.worker.lease is not None and self.worker.lease.home == home:
+    def _removed(self, event: HomeLeft) -> None:
+        home = self.identity.homes.get(event.home)
+        if self.worker.lease is not None and self.worker.lease.home == event.home:
             self._tasks.spawn(self.worker.release())
-        self.identity.remove_home(home)
+        self.identity.remove_home(event.home)
+        name = home.name if home is not None else "A home"
         self.backend.notice("info", f"{name} has removed this computer.")
-        self._changed()
+        self.events.changed()
 
-    def _lost(self, node_id: NodeId, name: str, how: str) -> None:
-        if self.master.lost(node_id, name, how):
-            self.backend.notice("warning", f"{name} {how}. The next message runs without it.")
+    def _forget_profiles(self) -> None:
+        self.master.measurements.forget_profiles(self.identity.node_id)
 
-    def _unloaded(self, node_id: NodeId, name: str, epoch: int) -> None:
-        if self.master.unloaded(node_id, name, epoch):
-            self.backend.notice("warning", f"{name} lost its part of the model.")
-
-    def _step_failed(self, failure: StepFailed) -> None:
-        """Of the own stage process, which works for one master at a time."""
-        if self.worker.lease is not None:
-            self.worker.step_failed(failure)
+    def _step_refused(self, event: StepRefused) -> None:
+        if event.node_id is None and self.worker.lease is not None:
+            self.worker.step_failed(event.failure)  # this computer's stages work for one master
         else:
-            self.master.step_failed(self.identity.node_id, failure)
+            self.master.step_refused(event)
 
-    def _is_used(self, device: DeviceId) -> bool:
-        lease = self.worker.lease
-        return self.master.uses(device) or (lease is not None and device in lease.stages)
-
-    def _engine_died(self, device: DeviceId, error: PotluckError) -> None:
-        self.worker.stage_died(device)
-        self.master.stage_died(device)
-        self.backend.notice("error", error.message)
-
-    # --- models
+    def _stage_died(self, event: StageDied) -> None:
+        self.worker.stage_died(event.device)
+        place = place_name(self._info.name, event.device, self.processes.devices)
+        self.master.lost(
+            StageLost(
+                node_id=self.identity.node_id,
+                place=place,
+                how="lost its engine",
+                device=event.device,
+            )
+        )
+        self.backend.notice("error", event.error.message)
 
     async def _open_model(self, folder: Path, progress: Callable[[int, int], None]) -> LocalModel:
-        loop = asyncio.get_running_loop()
-
-        def report(done: int, total: int) -> None:
-            loop.call_soon_threadsafe(progress, done, total)
-
         cache = self._folders.cache / "digests"
-        return await asyncio.to_thread(open_model, folder, cache_dir=cache, progress=report)
-
-    def _resolve_model(self, words: str | None) -> Path:
-        return find_model(words, default=guide_folder(), recent=self.recent.folders())
+        return await in_thread(
+            lambda report: open_model(folder, cache_dir=cache, progress=report), progress
+        )
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+import threading
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -18,6 +19,36 @@ async def together(steps: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+async def in_thread(
+    work: Callable[[Callable[[int, int], None]], _T], progress: Callable[[int, int], None]
+) -> _T:
+    """Run work that takes long in a thread; cancelled, it ends at its next report.
+
+    Args:
+        work: gets a function to which it reports what is done, and of how much.
+        progress: told the same, in the event loop, until the work is over.
+    """
+    loop, is_over = asyncio.get_running_loop(), threading.Event()
+
+    def report(done: int, total: int) -> None:
+        if is_over.is_set():
+            raise _NotWantedError
+        loop.call_soon_threadsafe(tell, done, total)
+
+    def tell(done: int, total: int) -> None:
+        if not is_over.is_set():
+            progress(done, total)
+
+    try:
+        return await asyncio.to_thread(work, report)
+    finally:
+        is_over.set()
+
+
+class _NotWantedError(Exception):
+    """Ends work in a thread that nobody waits for any more."""
 
 
 class TaskSet:

@@ -1,4 +1,4 @@
-"""What the faces see: the cluster's moving parts as the frozen values of the local API."""
+"""What clients see: the cluster's moving parts as the frozen values of the local API."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -11,7 +11,7 @@ from potluck.cluster.master.deployment import Deployment, Planned
 from potluck.cluster.master.master import DEPLOYING, LoadState, Master
 from potluck.cluster.master.stage_deployment import StageDeployment
 from potluck.cluster.membership.local import LocalComputer
-from potluck.cluster.membership.membership import Membership
+from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.cluster.worker.lease import Lease
@@ -171,12 +171,12 @@ class ComputerViews:
     """Every computer of the list: this one, the paired ones, the found ones."""
 
     def __init__(
-        self, *, local: LocalComputer, membership: Membership, master: Master, pairings: Pairings
+        self, *, local: LocalComputer, membership: Members, master: Master, pairings: Pairings
     ) -> None:
         self._local = local
         self._membership = membership
         self._master = master
-        self._desk = pairings
+        self._pairings = pairings
 
     def all(self, found: Sequence[Found], worker: Worker) -> tuple[schema.Computer, ...]:
         by_id = {f.node_id: f for f in found}
@@ -242,7 +242,7 @@ class ComputerViews:
         )
 
     def _stranger(self, found: Found) -> schema.Computer:
-        attempt = self._desk.under_way(found.node_id)
+        attempt = self._pairings.under_way(found.node_id)
         state: ComputerState = "found"
         if attempt is not None:
             state = "asking" if attempt.machine.code is None else "pairing"

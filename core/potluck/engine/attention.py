@@ -1,11 +1,10 @@
 """Attention of one session: a step's queries against what is cached.
 
-One session at a time, so no batch axis: hidden states are (T, D). What one forward pass shares among
-its layers (rotary angles, masks) is made once, in `Step`, and a mask only for what cannot do without:
-windows that end within what is attended to, soft caps, and operators that take the first query to
-stand at the first token. Keys and values are never expanded to the number of query heads. One token at
-a time is a path of its own (`_attend_one`): that is where a generated kernel or a CUDA graph takes
-over, and the only place that it needs to know.
+There is one session at a time, so no batch axis: hidden states are (T, D). What the layers of one forward
+pass share (rotary angles, masks) is made once, in `Step`. A mask is made only where it is needed: for
+windows shorter than what is cached, for eager attention, and for operators that would align the first
+query with the first key. Keys and values are not expanded to the number of query heads, except in
+`ExpandedAttention`. A single token takes a path of its own (`_attend_one`), which is faster.
 """
 
 from collections.abc import Sequence
@@ -20,23 +19,22 @@ from potluck.engine.linear import Linear
 from potluck.engine.norms import QkNorm
 from potluck.engine.rotary import Rotary, rotate
 from potluck.model.footprint import CAPPED_QUERIES
-
-_QUERIES = CAPPED_QUERIES  # whose scores are held at a time
+from potluck.model.layers import AttentionSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Which cached tokens a step's queries look at, and which of those each query."""
+    """Which cached tokens the queries of a step see, and which of these each query sees."""
 
     start: int
     length: int
-    # (T, length), True: looks at, or numbers that are added to scores; None: all, or `is_causal`
+    # (T, length), True where a query sees a token, or numbers to add to scores. None: all, or causal
     mask: Tensor | None
-    is_causal: bool  # each looks at all up to its own place, the last query at the last token
+    is_causal: bool  # a query sees all tokens up to its own; the last query is the last token
 
 
 class Step:
-    """What the layers of one forward pass have in common."""
+    """What the layers of one forward pass share."""
 
     __slots__ = ("_causal", "_device", "_spans", "angles", "end", "position", "tokens")
 
@@ -56,13 +54,13 @@ class Step:
 
     @property
     def causal(self) -> Tensor:
-        """(T, end), True: looks at. The mask of a causal span, for whom it must be spelt out."""
+        """(T, end), True where a query sees a token: a causal span as a mask."""
         if self._causal is None:
             self._causal = self._mask(0, None)
         return self._causal
 
     def _make_span(self, window: int | None) -> Span:
-        if window is None or window >= self.end:  # no query reaches past its window
+        if window is None or window >= self.end:  # no window is shorter than what is cached
             return Span(0, self.end, None, is_causal=self.tokens > 1)
         start = max(0, self.position + 1 - window)
         if self.tokens == 1:
@@ -78,51 +76,41 @@ class Step:
         return mask
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
-    """The shape of one layer's attention, and how it looks at what it sees."""
-
-    queries: int
-    keys: int
-    size: int
-    window: int | None  # tokens that it looks back on; None: all
-    scale: float  # of queries times keys
-    rope: int | None  # which of a step's angles turn its heads; None: none do
-    rotary_dim: int  # the first values of a head, which are turned
-
-
 class Attention:
-    """From hidden states to what attention adds to them."""
+    """Attention of a layer, from normed hidden states to what is added to them, by torch's operator."""
 
     __slots__ = (
-        "_partial", "head_dim", "num_heads", "num_kv_heads", "output", "qk_norm", "qkv", "rope",
-        "rotary_dim", "scale", "window",
+        "_partial", "_rope", "_scale", "head_dim", "num_heads", "num_kv_heads", "output", "qk_norm",
+        "qkv", "spec", "window",
     )  # fmt: skip
 
-    def __init__(self, heads: Heads, qkv: Linear, qk_norm: QkNorm | None, output: Linear) -> None:
-        self.num_heads, self.num_kv_heads = heads.queries, heads.keys
-        self.head_dim, self.window = heads.size, heads.window
-        # None is torch's own, and saves it a conversion for each token.
-        self.scale = None if heads.scale == heads.size**-0.5 else heads.scale
-        self.rope, self.rotary_dim = heads.rope, heads.rotary_dim
-        self._partial = heads.rotary_dim if heads.rotary_dim < heads.size else None
+    def __init__(
+        self, spec: AttentionSpec, qkv: Linear, qk_norm: QkNorm | None, output: Linear
+    ) -> None:
+        self.spec = spec
+        self.num_heads, self.num_kv_heads, self.head_dim = spec.heads, spec.kv_heads, spec.head_dim
+        self.window = spec.window
+        # Torch's default is None; giving the same number costs a conversion for each token.
+        self._scale = None if spec.scale == spec.head_dim**-0.5 else spec.scale
+        self._rope = spec.rope
+        self._partial = spec.rotary_dim if spec.rotary_dim < spec.head_dim else None
         self.qkv, self.qk_norm, self.output = qkv, qk_norm, output
 
     def __call__(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        """Attend with (T, D); the cache gets its keys and values from `step.position` on."""
+        """(T, D) → (T, D); keys and values are written to the cache from `step.position` on."""
         T, H = step.tokens, self.num_heads
         qkv = self.qkv(x).view(T, H + 2 * self.num_kv_heads, self.head_dim)
-        qk = qkv[:, : H + self.num_kv_heads]  # queries and keys turn together
+        qk = qkv[:, : H + self.num_kv_heads]  # queries and keys are rotated together
         if self.qk_norm is not None:
             qk.copy_(self.qk_norm(qk))
-        if self.rope is not None:
-            cos, sin = step.angles[self.rope]
+        if self._rope is not None:
+            cos, sin = step.angles[self._rope]
             rotate(qk if self._partial is None else qk[..., : self._partial], cos, sin)
         cache.write(step.position, qkv[:, H:])
         return self.output(self.attend(qkv[:, :H], cache, step))
 
     def attend(self, q: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        """What these queries (T, H, K) find in the cache, up to their own places: (T, H·K)."""
+        """Attention of the queries (T, H, K) over the cache, up to their own positions: (T, H·K)."""
         span = step.span(self.window)
         if step.tokens == 1:
             return self._attend_one(q, cache, span)
@@ -134,7 +122,7 @@ class Attention:
         return self.qkv.nbytes + norm + self.output.nbytes
 
     def _attend_one(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
-        """One query per head. The heads that share a key head are its rows of queries.
+        """One query per head; the heads that share a key head are computed as rows of queries of that head.
 
         Measured against `enable_gqa` on one core, 900 cached tokens, 32 heads on 8: 163 µs instead
         of 262 in f32, 227 instead of 2551 in bf16; grouped `matmul` takes 172 and 413.
@@ -143,13 +131,13 @@ class Attention:
         q = q.view(1, self.num_kv_heads, G, self.head_dim)
         keys, values = cache.read(span.start, span.length, q.dtype)
         out = F.scaled_dot_product_attention(  # (1, Hkv, G, K)
-            q, keys, values, attn_mask=span.mask, scale=self.scale
+            q, keys, values, attn_mask=span.mask, scale=self._scale
         )
         return out.view(1, self.num_heads * self.head_dim)
 
     def _mask(self, step: Step, span: Span) -> Tensor | None:
-        """What these queries are masked by; None: nothing but by being causal, if they are."""
-        # `is_causal` of torch takes the first query to stand at the first token.
+        """The mask to give to torch's operator; None: none, and causal if the span is."""
+        # `is_causal` of torch aligns the first query with the first key.
         return step.causal if span.is_causal and step.position > 0 else span.mask
 
     def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
@@ -161,20 +149,53 @@ class Attention:
             values,
             attn_mask=mask,
             is_causal=mask is None,
-            scale=self.scale,
+            scale=self._scale,
             enable_gqa=self.num_heads != self.num_kv_heads,
         )
         return out.transpose(1, 2).reshape(-1, self.num_heads * self.head_dim)
 
 
-class SpeltAttention(Attention):
-    """With products and a softmax: scores are held as numbers, those of some queries at a time."""
+class ExpandedAttention(Attention):
+    """Keys and values are repeated for every head of queries, where there are many tokens."""
 
-    __slots__ = ("_scale",)
+    __slots__ = ()
 
-    def __init__(self, heads: Heads, qkv: Linear, qk_norm: QkNorm | None, output: Linear) -> None:
-        super().__init__(heads, qkv, qk_norm, output)
-        self._scale = heads.scale
+    def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
+        keys, values = cache.read(span.start, span.length, q.dtype)
+        if (group := self.num_heads // self.num_kv_heads) > 1:
+            keys, values = (each.repeat_interleave(group, 1) for each in (keys, values))
+        out = F.scaled_dot_product_attention(
+            q.transpose(0, 1)[None],  # (1, H, T, K)
+            keys,
+            values,
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=self._scale,
+        )
+        return out.transpose(1, 2).reshape(-1, self.num_heads * self.head_dim)
+
+
+class EagerAttention(Attention):
+    """Attention as products and a softmax, which every device has, and the one with a softcap.
+
+    Scores of some queries at a time are held in memory. With a softcap they become
+    softcap · tanh(score / softcap) (Gemma 2).
+    """
+
+    __slots__ = ("_queries",)
+
+    def __init__(
+        self,
+        spec: AttentionSpec,
+        qkv: Linear,
+        qk_norm: QkNorm | None,
+        output: Linear,
+        *,
+        queries: int = CAPPED_QUERIES,
+    ) -> None:
+        """Make one that holds the scores of so many queries at a time."""
+        super().__init__(spec, qkv, qk_norm, output)
+        self._queries = queries
 
     def _attend_one(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
         keys, values = cache.read(span.start, span.length, q.dtype)
@@ -184,38 +205,25 @@ class SpeltAttention(Attention):
         return step.causal if span.is_causal else span.mask
 
     def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
-        assert mask is not None  # of many queries, the first does not look at the last token
+        assert mask is not None  # with many queries, the first does not see the last token
         keys, values = cache.read(span.start, span.length, q.dtype)
-        parts = zip(q.split(_QUERIES), mask.split(_QUERIES), strict=True)
+        parts = zip(q.split(self._queries), mask.split(self._queries), strict=True)
         return torch.cat([self._attend(some, keys[0], values[0], seen) for some, seen in parts])
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         T, H, K = q.shape
         Hkv = self.num_kv_heads
         rows = q.view(T, Hkv, H // Hkv, K).permute(1, 2, 0, 3).reshape(Hkv, -1, K)  # (Hkv, G·T, K)
-        scores = (rows @ keys.transpose(1, 2)).float()  # (Hkv, G·T, length)
-        scores = self._bend(scores)
+        scores = self._scores((rows @ keys.transpose(1, 2)).float())  # (Hkv, G·T, length)
         if mask is not None:
             seen = scores.view(Hkv, -1, T, keys.shape[1])
             seen.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else seen.add_(mask)
         out = scores.softmax(-1).to(values.dtype) @ values  # (Hkv, G·T, K)
         return out.view(H, T, K).transpose(0, 1).reshape(T, H * K)
 
-    def _bend(self, scores: Tensor) -> Tensor:
-        """From products to scores, in place."""
-        return scores.mul_(self._scale)
-
-
-class SoftCappedAttention(SpeltAttention):
-    """Scores are bent to stay below a cap: cap · tanh(score / cap) (Gemma 2)."""
-
-    __slots__ = ("_scale_to_cap", "cap")
-
-    def __init__(
-        self, heads: Heads, qkv: Linear, qk_norm: QkNorm | None, output: Linear, *, cap: float
-    ) -> None:
-        super().__init__(heads, qkv, qk_norm, output)
-        self.cap, self._scale_to_cap = cap, heads.scale / cap
-
-    def _bend(self, scores: Tensor) -> Tensor:
-        return scores.mul_(self._scale_to_cap).tanh_().mul_(self.cap)
+    def _scores(self, products: Tensor) -> Tensor:
+        """Scale and softcap the products of queries and keys, in place."""
+        scale, softcap = self.spec.scale, self.spec.softcap
+        if softcap is None:
+            return products.mul_(scale)
+        return products.mul_(scale / softcap).tanh_().mul_(softcap)

@@ -1,8 +1,8 @@
-"""The decoder layer that every family is built of; which pieces it has, the config says.
+"""A decoder layer in torch, and runs of layers that one token goes through.
 
-Attention and MLP, each beside a residual; the layers here differ in where their norms stand. Pieces
-are chosen when a layer is built (`builder.py`), so that computing asks no questions. Activations are
-updated in place only where the block made them itself: the input of a layer belongs to the caller.
+Attention and MLP, each with norms around it and beside a residual. What a layer is made of says its
+`LayerSpec`; the parts are chosen when it is built (`builder.py`). The input of a layer belongs to the
+caller and is never changed; what a layer made itself, it may update in place.
 """
 
 from abc import ABC, abstractmethod
@@ -13,92 +13,61 @@ from torch import Tensor
 
 from potluck.engine.attention import Attention, Step
 from potluck.engine.kvcache import LayerCache
-from potluck.engine.mlp import Experts, Mlp
+from potluck.engine.mlp import Mlp, MoE
 from potluck.engine.norms import RmsNorm
+from potluck.model.families import LayerNorms
+from potluck.model.layers import LayerSpec
 
 
-class DecoderLayer(ABC):
-    """Attention, MLP and the norms around them, in the order in which a token passes them."""
+class DecoderLayer:
+    """What every family's layers are; norms stand where the specification has them."""
 
-    __slots__ = ("attention", "mlp", "norms")
+    __slots__ = ("_multiplier", "attention", "mlp", "norms", "spec")
 
-    def __init__(self, attention: Attention, mlp: Mlp | Experts, norms: Sequence[RmsNorm]) -> None:
-        self.attention, self.mlp, self.norms = attention, mlp, tuple(norms)
+    def __init__(
+        self, spec: LayerSpec, attention: Attention, mlp: Mlp | MoE, norms: LayerNorms[RmsNorm]
+    ) -> None:
+        self.spec, self.attention, self.mlp, self.norms = spec, attention, mlp, norms
+        self._multiplier = spec.residual_multiplier
 
     def forward(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
         """Run (T, D) through the layer; the cache gets its keys and values from `step.position`."""
-        return self.add_mlp(self.add_attention(x, cache, step))
-
-    @abstractmethod
-    def add_attention(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        """The first half."""
-
-    @abstractmethod
-    def add_mlp(self, x: Tensor) -> Tensor:
-        """The second."""
+        norms = self.norms
+        mixed = self.attention(_normed(x, norms.before_mixer), cache, step)
+        x = self._add(x, _normed(mixed, norms.after_mixer))
+        return self._add(x, _normed(self.mlp(_normed(x, norms.before_mlp)), norms.after_mlp))
 
     @property
     def nbytes(self) -> int:
-        return self.attention.nbytes + self.mlp.nbytes + sum(norm.nbytes for norm in self.norms)
+        norms = sum(norm.nbytes for norm in self.norms.present)
+        return self.attention.nbytes + self.mlp.nbytes + norms
+
+    def _add(self, x: Tensor, added: Tensor) -> Tensor:
+        """`added` is this layer's own memory, `x` may be the caller's."""
+        if self._multiplier == 1.0:
+            return added.add_(x)
+        return torch.add(x, added, alpha=self._multiplier)
 
 
-class PreNormLayer(DecoderLayer):
-    """A norm before each: Llama and most others."""
+class Run(ABC):
+    """Consecutive layers of a stage, as one token goes through them in one call."""
 
-    __slots__ = ()
-
-    def add_attention(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        return self.attention(self.norms[0](x), cache, step).add_(x)
-
-    def add_mlp(self, x: Tensor) -> Tensor:
-        return self.mlp(self.norms[1](x)).add_(x)
+    @abstractmethod
+    def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
+        """(1, D) → (1, D); `caches` are those of all layers of the stage; `x` is not changed."""
 
 
-class PostNormLayer(DecoderLayer):
-    """A norm after each, inside the residual: OLMo 2, EXAONE 4."""
+class LayerRun(Run):
+    """One layer after the other, in torch."""
 
-    __slots__ = ()
+    def __init__(self, first: int, blocks: Sequence[DecoderLayer]) -> None:
+        self._first, self._blocks = first, tuple(blocks)
 
-    def add_attention(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        return self.norms[0](self.attention(x, cache, step)).add_(x)
-
-    def add_mlp(self, x: Tensor) -> Tensor:
-        return self.norms[1](self.mlp(x)).add_(x)
-
-
-class SandwichLayer(DecoderLayer):
-    """A norm before and after each: Gemma 2 and 3."""
-
-    __slots__ = ()
-
-    def add_attention(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        before, after = self.norms[:2]
-        return after(self.attention(before(x), cache, step)).add_(x)
-
-    def add_mlp(self, x: Tensor) -> Tensor:
-        before, after = self.norms[2:]
-        return after(self.mlp(before(x))).add_(x)
+    def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
+        for block, cache in zip(self._blocks, caches[self._first :], strict=False):
+            x = block.forward(x, cache, step)
+        return x
 
 
-class ScaledLayer(DecoderLayer):
-    """A norm before each, and what they add multiplied: Granite."""
-
-    __slots__ = ("multiplier",)
-
-    def __init__(
-        self,
-        attention: Attention,
-        mlp: Mlp | Experts,
-        norms: Sequence[RmsNorm],
-        *,
-        multiplier: float,
-    ) -> None:
-        super().__init__(attention, mlp, norms)
-        self.multiplier = multiplier
-
-    def add_attention(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        added = self.attention(self.norms[0](x), cache, step)
-        return torch.add(x, added, alpha=self.multiplier)
-
-    def add_mlp(self, x: Tensor) -> Tensor:
-        return torch.add(x, self.mlp(self.norms[1](x)), alpha=self.multiplier)
+def _normed(x: Tensor, norm: RmsNorm | None) -> Tensor:
+    return x if norm is None else norm(x)

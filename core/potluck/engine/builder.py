@@ -1,31 +1,33 @@
-"""Choose a stage's pieces by its config and scheme, and allocate their weights.
+"""Make the layers of a stage from their specifications, allocate their weights, and have them filled.
 
-The matrices have the form that is computed with: queries, keys and values in one, gate and up in one,
-of the compute dtype or packed. Whoever builds fills them, layer by layer; what a family does to the
-loaded weights comes after that.
+Matrices are allocated as they are computed with: queries, keys and values in one, gates and ups in one,
+of the compute dtype or packed. The caller's `fill` writes them, layer by layer; what changes loaded
+weights (a norm's 1 + weight, the way to a GPU) is done after that.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from math import prod
 from threading import Lock
 
 import torch
 from torch import Tensor
 
-from potluck.engine.accelerator import MakeLinear, Pieces, choose_linear, choose_pieces
-from potluck.engine.attention import Attention, Heads, SoftCappedAttention
-from potluck.engine.blocks import (
-    DecoderLayer,
-    PostNormLayer,
-    PreNormLayer,
-    SandwichLayer,
-    ScaledLayer,
+from potluck.engine.accelerator import (
+    Graphs,
+    LayerOps,
+    MakeLinear,
+    choose_linear,
+    choose_ops,
+    find_graphs,
+    graph_runs,
 )
-from potluck.engine.decoding import Run, decode_runs
+from potluck.engine.attention import Attention, EagerAttention
+from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.device import cache_dtype, compute_dtype
 from potluck.engine.kernels import Arena, Kernels, PackedWeight, ReferenceKernels, best_kernels
 from potluck.engine.linear import (
@@ -37,51 +39,73 @@ from potluck.engine.linear import (
     PackedEmbedding,
     PackedLinear,
 )
-from potluck.engine.mlp import Experts, GatedMlp, Mlp, PackedMlp
-from potluck.engine.norms import HeadNorm, ProjectionNorm, RmsNorm
+from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp
+from potluck.engine.norms import QkNorm, RmsNorm
 from potluck.engine.pages import Scratch
 from potluck.engine.products import Products, fastest_products
 from potluck.engine.targets import PackedTarget, Target, TensorTarget, is_whole_blocks
-from potluck.model.config import ModelConfig, Shape
-from potluck.model.families import NormPlacement
-from potluck.model.layers import Experts as ExpertsConfig
-from potluck.model.schemes import PACKINGS, Cache, Scheme, tensor_bits, weight_bytes
+from potluck.model.config import ModelConfig
+from potluck.model.formats import PackedFormat
+from potluck.model.layers import AttentionSpec, DenseSpec, MoeSpec, Projection
+from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, tensor_format, weight_bytes
 
 Fill = Callable[[list[tuple[str, Target]]], Callable[[], None]]
-"""Begin to put the tensors of these names into this memory, which they fit; what it returns waits."""
+"""Begins to write tensors, by name, into the targets, which have their shapes; the result waits for it."""
 
-# Layers being filled while others are made or placed: threads find work while one reads a large matrix.
-# Metal ends a process in which two threads use it at once (pytorch issue 197805): there, all wait.
+# So many layers are filled while another is made or placed: threads have work while one reads a large
+# matrix. Metal ends a process in which two threads use it at once (pytorch issue 197805): none there.
 _AHEAD = {"cpu": 4, "cuda": 1, "mps": 0}
-
-_LAYERS: dict[NormPlacement, type[PreNormLayer | PostNormLayer | SandwichLayer]] = {
-    "before": PreNormLayer,
-    "after": PostNormLayer,
-    "around": SandwichLayer,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageWeights:
-    """What a stage computes with, all on one device."""
+    """The weights and layers of a stage, all on one device."""
 
     config: ModelConfig
     layers: Sequence[int]
     blocks: tuple[DecoderLayer, ...]
-    runs: tuple[Run, ...]  # the same layers, as one token goes through them
+    runs: tuple[Run, ...]  # the same layers, as a single token goes through them
     embedding: Embedding | None
     norm: RmsNorm | None
     lm_head: Linear | None
     is_tied: bool  # embedding and head are one matrix, in the same memory
-    dtype: torch.dtype  # that is computed in
+    dtype: torch.dtype  # of hidden states
     cache_dtype: torch.dtype  # of keys and values
     device: torch.device
-    is_generated: bool = False  # computed by functions that were generated for this computer's CPU
+    graphs: Graphs | None = None  # of a GPU that has them: one memory pool for layers and head
+    is_generated: bool = False  # packed weights, computed by functions generated for this CPU
+    kernels: Kernels | None = None  # that the runs are generated with
+    scratch: Scratch  # that the layers share
+
+    def keep(self, layers: Iterable[int], *, embedding: bool, head: bool) -> "StageWeights":
+        """The parts of these that a stage of such layers needs, to be given to `build_weights`.
+
+        It has no runs: nothing can be computed with it.
+        """
+        wanted = set(layers)
+        kept = [pair for pair in zip(self.layers, self.blocks, strict=True) if pair[0] in wanted]
+        if embedding and head and self.config.tie_word_embeddings and not self.is_tied:
+            embedding = head = False  # they are to be one matrix, and here is one of the two alone
+        return replace(
+            self,
+            layers=tuple(layer for layer, _ in kept),
+            blocks=tuple(block for _, block in kept),
+            runs=(),
+            embedding=self.embedding if embedding else None,
+            norm=self.norm if head else None,
+            lm_head=self.lm_head if head else None,
+            is_tied=self.is_tied and embedding and head,
+        )
+
+    def has_all(self, layers: Iterable[int], *, embedding: bool, head: bool) -> bool:
+        """Whether a stage of such layers computes with just these weights."""
+        ends = (self.embedding is not None, self.lm_head is not None)
+        return tuple(self.layers) == tuple(layers) and ends == (embedding, head)
 
     @property
     def nbytes(self) -> int:
-        pieces = [*self.blocks, self.norm, self.lm_head, None if self.is_tied else self.embedding]
-        return sum(piece.nbytes for piece in pieces if piece is not None)
+        parts = [*self.blocks, self.norm, self.lm_head, None if self.is_tied else self.embedding]
+        return sum(part.nbytes for part in parts if part is not None)
 
 
 @torch.inference_mode()
@@ -95,46 +119,75 @@ def build_weights(
     device: torch.device,
     fill: Fill,
     cache: Cache = "full",
+    kept: StageWeights | None = None,
 ) -> StageWeights:
-    """Allocate a stage's matrices and have them filled, layer by layer."""
-    keys = cache_dtype(scheme, device, cache)
-    # Layer by layer: a profile has the same one more than once.
+    """Allocate a stage's matrices and have them filled, layer by layer.
+
+    Args:
+        config: of the model.
+        layers: of the stage.
+        embedding: whether it has the embedding.
+        head: whether it has the final norm and the head.
+        scheme: how the weights are held.
+        device: where.
+        fill: called with what is allocated.
+        cache: how keys and values are held.
+        kept: parts that are loaded already, of the same model, scheme, device and cache; what `keep`
+            gave for these layers. They are used as they are, and not filled.
+    """
+    keys = cache_dtype(scheme, device, cache, exceeds_f16=config.exceeds_f16)
+    # A list, since a profile may have the same layer more than once.
     token_tensors = [config.layer_tensors(layer) for layer in layers]
     token_tensors += [config.head_tensors()] if head else []
     token_bytes = sum(weight_bytes(config, tensors, scheme) for tensors in token_tensors)
-    builder = _Builder(config, scheme, device, keys, token_bytes, fill)
+    builder = _Builder(config, scheme, device, keys, token_bytes, fill, kept)
     is_tied = embedding and head and config.tie_word_embeddings
-    with builder.filling():
-        table = builder.matrix(config.embedding_name) if embedding else None
-    norm = lm_head = None
-    if head:  # the largest first, so that nobody waits for it alone in the end
+    loaded = {} if kept is None else dict(zip(kept.layers, kept.blocks, strict=True))
+    first = None if kept is None else kept.embedding
+    norm, lm_head = (None, None) if kept is None else (kept.norm, kept.lm_head)
+    table = None
+    if embedding and first is None:
         with builder.filling():
-            norm = builder.norm(config.final_norm_name)
+            table = builder.matrix(config.embedding_name)
+    if head and lm_head is None:  # the largest matrix first, so that nobody waits for it in the end
+        with builder.filling():
+            norm = builder.norm(config.final_norm_name, config.rms_norm_eps)
             matrix = table if is_tied and table is not None else builder.matrix(config.head_name)
             lm_head = builder.lm_head(matrix)
     blocks: list[DecoderLayer] = []
     for layer in layers:
+        if layer in loaded:
+            blocks.append(loaded[layer])
+            continue
         with builder.filling():
             blocks.append(builder.layer(layer))
     builder.finish()
+    graphs = find_graphs(device) if kept is None else kept.graphs
+    if graphs is not None:
+        runs = graph_runs(blocks, graphs)
+    else:
+        runs = _kernel_runs(blocks, builder.run_kernels, keys)
     return StageWeights(
         config=config,
         layers=layers,
         blocks=tuple(blocks),
-        runs=decode_runs(blocks, device, builder.run_kernels, keys),
-        embedding=builder.embedding(table) if table is not None else None,
+        runs=runs,
+        embedding=builder.embedding(table) if table is not None else first,
         norm=norm,
         lm_head=lm_head,
         is_tied=is_tied,
-        dtype=compute_dtype(scheme, device),
+        dtype=builder.dtype,
         cache_dtype=keys,
         device=device,
+        graphs=graphs,
         is_generated=builder.is_generated,
+        kernels=builder.run_kernels,
+        scratch=builder.scratch,
     )
 
 
 class _Builder:
-    """Makes pieces; notes what they have to be filled with, and what is to be done then."""
+    """Makes layers; collects what has to be filled, and what has to be done after that."""
 
     def __init__(
         self,
@@ -144,62 +197,64 @@ class _Builder:
         cache_dtype: torch.dtype,
         token_bytes: int,
         fill: Fill,
+        kept: StageWeights | None = None,
     ) -> None:
         self._config, self._device = config, device
         self._scheme: Scheme = scheme
-        self._dtype = compute_dtype(scheme, device)
+        self.dtype = compute_dtype(scheme, device, exceeds_f16=config.exceeds_f16)
         self._cache_dtype = cache_dtype
-        self._token_bytes = token_bytes  # of all the weights that one token reads
+        self._token_bytes = token_bytes  # of all weights that one token reads
         self._fill = fill
-        self._shapes: dict[str, Shape] = {}  # of the layer that is being built
         self._targets: list[tuple[str, Target]] = []
         self._finishing: list[Callable[[], object]] = []
         self._being_filled: deque[tuple[Callable[[], None], list[Callable[[], object]]]] = deque()
-        # Those who fill take turns at Metal too.
+        # Threads that fill memory of Metal do so one at a time: they take this lock.
         self._turns = Lock() if device.type == "mps" else nullcontext()
-        # What is placed elsewhere leaves the RAM matrix by matrix.
+        # Matrices for a GPU leave the RAM one by one, so that an arena would keep memory for nothing.
         self._arena = Arena() if device.type == "cpu" else None
-        self._scratch = Scratch()
+        # Layers that are computed one after the other share both, also those that were loaded before.
+        self._kept_kernels = None if kept is None else kept.kernels
+        self.scratch = Scratch() if kept is None else kept.scratch
 
     @cached_property
     def _products(self) -> Products:
         generated = () if self.run_kernels is None else (self._kernels.multiply_plain,)
-        return fastest_products(self._dtype, self._device, self._token_bytes, *generated)
+        return fastest_products(self.dtype, self._device, self._token_bytes, *generated)
 
     @cached_property
     def _kernels(self) -> Kernels:
-        return best_kernels(threads=torch.get_num_threads())
+        return self._kept_kernels or best_kernels(threads=torch.get_num_threads())
 
     @property
     def run_kernels(self) -> Kernels | None:
-        """For what one token goes through: weights that are packed or of 16 bits, on a CPU."""
-        is_narrow = self._scheme in PACKINGS or self._dtype.itemsize == 2
+        """The kernels for single tokens: of a CPU, with weights that are packed or have 16 bits."""
+        is_narrow = self._scheme in PACKED_SCHEMES or self.dtype.itemsize == 2
         return self._kernels if is_narrow and self._device.type == "cpu" else None
 
     @cached_property
     def is_generated(self) -> bool:
-        """Whether packed weights are computed with by functions generated for this computer's CPU."""
-        is_packed = self._scheme in PACKINGS and self._device.type == "cpu"
+        """Whether functions generated for this CPU compute with packed weights."""
+        is_packed = self._scheme in PACKED_SCHEMES and self._device.type == "cpu"
         return is_packed and not isinstance(self._kernels, ReferenceKernels)
 
     @cached_property
     def _make_placed(self) -> MakeLinear:
-        return choose_linear(self._device, self._dtype)
+        return choose_linear(self._device, self.dtype)
 
     @cached_property
-    def _pieces(self) -> Pieces:
-        return choose_pieces(self._device, self._dtype)
+    def _ops(self) -> LayerOps:
+        return choose_ops(self._device, self.dtype)
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Fill what is made inside, and do what comes after that; the end of it `finish` waits for."""
+        """Begin to fill what is made inside the block. `finish` waits for the end."""
         yield
         self._being_filled.append((self._fill(self._targets), self._finishing))
         self._targets, self._finishing = [], []
         self.finish(_AHEAD.get(self._device.type, 1))
 
     def finish(self, ahead: int = 0) -> None:
-        """Wait until at most so many fillings are under way, and do what comes after the others."""
+        """Wait until at most `ahead` fillings are under way, and finish the others."""
         while len(self._being_filled) > ahead:
             wait, finishing = self._being_filled.popleft()
             wait()
@@ -207,31 +262,29 @@ class _Builder:
                 finish()
 
     def layer(self, index: int) -> DecoderLayer:
-        config, prefix = self._config, self._config.layer_prefix(index)
-        self._shapes = config.layer_tensors(index)
-        attention = self._attention(index)
-        if config.experts is not None and config.expert_layers[index]:
-            mlp = self._experts(prefix, config.experts)
-        else:
-            mlp = self._mlp(prefix)
-        norms = [self.norm(f"{prefix}{name}.weight") for name in config.norm_names]
-        if config.residual_multiplier != 1.0:
-            return ScaledLayer(attention, mlp, norms, multiplier=config.residual_multiplier)
-        return _LAYERS[config.norms](attention, mlp, norms)
+        spec, prefix = self._config.layers[index], self._config.layer_prefix(index)
+        attention = self._attention(prefix, spec.mixer)
+        match spec.feed_forward:
+            case DenseSpec() as dense:
+                mlp = self._mlp(prefix, dense)
+            case MoeSpec() as moe:
+                mlp = self._moe(prefix, moe)
+        norms = spec.norms.map(lambda name: self.norm(f"{prefix}{name}.weight", spec.norm_eps))
+        return DecoderLayer(spec, attention, mlp, norms)
 
     def matrix(self, name: str) -> Tensor | PackedWeight:
-        """A matrix of the whole vocabulary: the embedding's or the head's."""
+        """The embedding's or the head's matrix, with a row for each token of the vocabulary."""
         shape = (self._config.vocab_size, self._config.hidden_size)
-        bits = tensor_bits(self._config, name, shape, self._scheme)
-        if bits is None:
+        held = tensor_format(self._config, name, shape, self._scheme)
+        if not isinstance(held, PackedFormat):
             return self._filled(name, self._empty(*shape))
-        weight = PackedWeight.empty(*shape, bits, self._arena)
+        weight = PackedWeight.empty(*shape, held, self._arena)
         self._targets.append((name, PackedTarget(weight, 0, shape[0], self._kernels)))
         return weight
 
     def embedding(self, matrix: Tensor | PackedWeight) -> Embedding:
         if isinstance(matrix, PackedWeight):
-            return PackedEmbedding(matrix, self._dtype, self._device)
+            return PackedEmbedding(matrix, self.dtype, self._device)
         return FloatEmbedding(matrix)
 
     def lm_head(self, matrix: Tensor | PackedWeight) -> Linear:
@@ -239,135 +292,85 @@ class _Builder:
             return self._packed_linear(matrix, None)
         return FloatLinear(matrix, None, self._products)
 
-    def norm(self, name: str) -> RmsNorm:
+    def norm(self, name: str, eps: float) -> RmsNorm:
         weight = self._norm_weight(self._config.hidden_size)
-        return self._pieces.rms_norm(self._filled(name, weight), self._config.rms_norm_eps)
+        return self._ops.rms_norm(self._filled(name, weight), eps)
 
-    def _attention(self, index: int) -> Attention:
-        config = self._config
-        prefix = config.layer_prefix(index) + "self_attn."
-        rope = config.ropes.layers[index]
-        heads = Heads(
-            queries=config.num_heads,
-            keys=config.num_kv_heads,
-            size=config.head_dim,
-            window=config.sliding_windows[index],
-            scale=config.attention_scale,
-            rope=rope,
-            rotary_dim=config.head_dim if rope is None else config.ropes.distinct[rope].dim,
-        )
-        parts = ("qkv_proj",) if config.fused else ("q_proj", "k_proj", "v_proj")
-        qkv = self._linear(prefix, parts, bias=config.qkv_bias)
-        qk_norm = self._qk_norm(prefix)
-        output = self._linear(prefix, ("o_proj",), bias=config.output_bias)
+    def _attention(self, prefix: str, spec: AttentionSpec) -> Attention:
+        qkv, qk_norm = self._linear(prefix, spec.qkv), self._qk_norm(prefix, spec)
+        output = self._linear(prefix, spec.output)
         if self.is_generated:
-            return self._generated_attention(heads, qkv, qk_norm, output)
-        if config.attention_softcap is None:
-            return self._pieces.attention(heads, qkv, qk_norm, output)
-        return SoftCappedAttention(heads, qkv, qk_norm, output, cap=config.attention_softcap)
+            # Imported late: it brings llvmlite, which does not load on every computer.
+            from potluck.engine.generated_attention import GeneratedAttention
+            from potluck.engine.kernels.generated import GeneratedKernels
 
-    def _generated_attention(
-        self, heads: Heads, qkv: Linear, qk_norm: HeadNorm | ProjectionNorm | None, output: Linear
-    ) -> Attention:
-        # Not before it is needed, nor where it does not load: it brings llvmlite.
-        from potluck.engine.generated_attention import GeneratedAttention
-        from potluck.engine.kernels.generated import KINDS, GeneratedKernels
-
-        assert isinstance(self._kernels, GeneratedKernels)
-        return GeneratedAttention(
-            heads,
-            qkv,
-            qk_norm,
-            output,
-            kernels=self._kernels,
-            softcap=self._config.attention_softcap,
-            cache_kind=KINDS[self._cache_dtype],
-        )
-
-    def _qk_norm(self, prefix: str) -> HeadNorm | ProjectionNorm | None:
-        config = self._config
-        names = (f"{prefix}q_norm.weight", f"{prefix}k_norm.weight")
-        match config.qk_norm:
-            case None:
-                return None
-            case "head":
-                weight = self._norm_weight(2, config.head_dim)
-                for name, part in zip(names, weight, strict=True):
-                    self._filled(name, part)
-                heads = (config.num_heads, config.num_kv_heads)
-                norm = self._pieces.head_norm(weight, heads, config.rms_norm_eps)
-                self._finishing.append(norm.spread)
-                return norm
-            case "projection":
-                sizes = (config.q_size, config.kv_size)
-                weight = self._norm_weight(sum(sizes))
-                for name, part in zip(names, weight.split(sizes), strict=True):
-                    self._filled(name, part)
-                return self._pieces.projection_norm(weight, sizes, config.rms_norm_eps)
-
-    def _mlp(self, prefix: str) -> Mlp:
-        config = self._config
-        parts = ("gate_up_proj",) if config.fused else ("gate_proj", "up_proj")
-        gate_up = self._linear(f"{prefix}mlp.", parts, bias=config.mlp_bias)
-        down = self._linear(f"{prefix}mlp.", ("down_proj",), bias=config.mlp_bias)
-        return self._gated(gate_up, down)
-
-    def _gated(self, gate_up: Linear, down: Linear) -> Mlp:
-        if isinstance(down, PackedLinear):
-            return PackedMlp(gate_up, down, self._config.activation, self._scratch)
-        return GatedMlp(gate_up, down, self._config.activation)
-
-    def _experts(self, prefix: str, experts: ExpertsConfig) -> Experts:
-        config, facts = self._config, experts.facts
-        block = f"{prefix}{facts.block}."
-        router = torch.empty((experts.count, config.hidden_size), device=self._device)
-        self._filled(f"{block}gate.weight", router)
-        mlps = [
-            self._gated(
-                self._linear(f"{block}experts.{expert}.", (facts.gate, facts.up), bias=False),
-                self._linear(f"{block}experts.{expert}.", (facts.down,), bias=False),
+            assert isinstance(self._kernels, GeneratedKernels)
+            return GeneratedAttention(
+                spec, qkv, qk_norm, output, kernels=self._kernels, cache=self._cache_dtype
             )
-            for expert in range(experts.count)
-        ]
-        return Experts(router, mlps, per_token=experts.per_token, normalise=experts.normalise)
+        kind = self._ops.attention if spec.softcap is None else EagerAttention
+        return kind(spec, qkv, qk_norm, output)
 
-    def _linear(self, prefix: str, parts: tuple[str, ...], *, bias: bool) -> Linear:
+    def _qk_norm(self, prefix: str, spec: AttentionSpec) -> QkNorm | None:
+        if spec.qk_norm is None:
+            return None
+        sizes = [size for (size,) in spec.norm_tensors.values()]
+        weight = self._norm_weight(sum(sizes))
+        for name, part in zip(spec.norm_tensors, weight.split(sizes), strict=True):
+            self._filled(prefix + name, part)
+        if spec.qk_norm == "projection":
+            return self._ops.projection_norm(weight, sizes, spec.qk_norm_eps)
+        heads = spec.heads, spec.kv_heads
+        norm = self._ops.head_norm(weight.view(2, spec.head_dim), heads, spec.qk_norm_eps)
+        self._finishing.append(norm.spread)
+        return norm
+
+    def _mlp(self, prefix: str, spec: DenseSpec) -> Mlp:
+        gate_up, down = self._linear(prefix, spec.gate_up), self._linear(prefix, spec.down)
+        if isinstance(down, PackedLinear):
+            return PackedMlp(gate_up, down, spec.activation, self.scratch)
+        return GatedMlp(gate_up, down, spec.activation)
+
+    def _moe(self, prefix: str, spec: MoeSpec) -> MoE:
+        ((name, shape),) = spec.router.tensors()
+        router = self._filled(prefix + name, torch.empty(shape, device=self._device))
+        experts = spec.experts
+        mlps = [self._mlp(prefix, spec.expert(index)) for index in range(experts.count)]
+        return MoE(router, mlps, per_token=experts.per_token, normalise=experts.normalise)
+
+    def _linear(self, prefix: str, projection: Projection) -> Linear:
         """One matrix whose rows are those of the parts, one after the other."""
-        names = [f"{prefix}{part}.weight" for part in parts]
-        shapes = [self._shapes[name] for name in names]
-        is_packed = self._scheme in PACKINGS
-        if is_packed and not all(is_whole_blocks(rows) for rows, _ in shapes[:-1]):
-            return JoinedLinear([self._linear(prefix, (part,), bias=bias) for part in parts])
-        rows, width = [shape[0] for shape in shapes], shapes[0][1]
-        offsets = self._bias(prefix, parts, rows) if bias else None
+        is_packed = self._scheme in PACKED_SCHEMES
+        if is_packed and not all(map(is_whole_blocks, projection.rows[:-1])):
+            return JoinedLinear([self._linear(prefix, part) for part in projection.split()])
+        rows, width = projection.rows, projection.width
+        bias = self._empty(sum(rows)) if projection.has_bias else None
+        if bias is not None:
+            for part, target in zip(projection.parts, bias.split(rows), strict=True):
+                self._filled(f"{prefix}{part}.bias", target)
+        names = [f"{prefix}{part}.weight" for part in projection.parts]
         if not is_packed:
             weight = self._empty(sum(rows), width)
             for name, target in zip(names, weight.split(rows), strict=True):
                 self._filled(name, target)
-            return FloatLinear(weight, offsets, self._products)
-        bits = tensor_bits(self._config, names[0], shapes[0], self._scheme)
-        assert bits is not None
-        packed, first = PackedWeight.empty(sum(rows), width, bits, self._arena), 0
+            return FloatLinear(weight, bias, self._products)
+        held = tensor_format(self._config, names[0], (rows[0], width), self._scheme)
+        assert isinstance(held, PackedFormat)
+        packed, first = PackedWeight.empty(sum(rows), width, held, self._arena), 0
         for name, some in zip(names, rows, strict=True):
             self._targets.append((name, PackedTarget(packed, first, some, self._kernels)))
             first += some
-        return self._packed_linear(packed, offsets)
+        return self._packed_linear(packed, bias)
 
     def _packed_linear(self, weight: PackedWeight, bias: Tensor | None) -> Linear:
         if self._device.type == "cpu":
             return PackedLinear(weight, bias, self._kernels)
         linear = self._make_placed(weight, bias)
-        self._finishing.append(linear.place)  # the packed bytes leave the RAM layer by layer
+        self._finishing.append(linear.place)  # frees the packed bytes in RAM, layer by layer
         return linear
 
-    def _bias(self, prefix: str, parts: tuple[str, ...], rows: Sequence[int]) -> Tensor:
-        offsets = self._empty(sum(rows))
-        for part, target in zip(parts, offsets.split(list(rows)), strict=True):
-            self._filled(f"{prefix}{part}.bias", target)
-        return offsets
-
     def _norm_weight(self, *shape: int) -> Tensor:
-        """In f32, whatever is computed in; of some families one less than what they multiply by."""
+        """Memory for a norm's weight, f32. Where a family multiplies by 1 + weight, the 1 is added later."""
         weight = torch.empty(shape, device=self._device)
         if self._config.unit_offset:
             self._finishing.append(lambda: weight.add_(1))
@@ -379,6 +382,37 @@ class _Builder:
 
     def _empty(self, *shape: int) -> Tensor:
         if self._arena is None:
-            return torch.empty(shape, dtype=self._dtype, device=self._device)
-        memory = self._arena.allocate(prod(shape) * self._dtype.itemsize)
-        return memory.view(self._dtype).view(shape)
+            return torch.empty(shape, dtype=self.dtype, device=self._device)
+        memory = self._arena.allocate(prod(shape) * self.dtype.itemsize)
+        return memory.view(self.dtype).view(shape)
+
+
+def _kernel_runs(
+    blocks: Sequence[DecoderLayer], kernels: Kernels | None, cache: torch.dtype
+) -> tuple[Run, ...]:
+    """Cut a stage's layers into the longest runs that one call can compute for one token.
+
+    Args:
+        blocks: all layers of the stage.
+        kernels: that can generate functions; None: the layers stay as they are.
+        cache: the dtype of keys and values.
+    """
+    if kernels is None or isinstance(kernels, ReferenceKernels):
+        return (LayerRun(0, blocks),)
+    # Imported late: it brings llvmlite, which does not load on every computer.
+    from potluck.engine.generated_run import GeneratedRun, generated_layer
+    from potluck.engine.kernels.generated import GeneratedKernels
+
+    assert isinstance(kernels, GeneratedKernels)
+    layers = [generated_layer(block, cache) for block in blocks]
+    runs: list[Run] = []
+    first = 0
+    for _, group in groupby(layers, lambda layer: None if layer is None else layer.shape):
+        some = list(group)
+        generated = [layer for layer in some if layer is not None]
+        if generated:
+            runs.append(GeneratedRun(first, generated, kernels))
+        else:
+            runs.append(LayerRun(first, blocks[first : first + len(some)]))
+        first += len(some)
+    return tuple(runs)

@@ -1,6 +1,6 @@
-"""Put matrices that are stored quantised where they go, as integers where those can be kept.
+"""Read matrices that are stored quantised, and hand their integers on wherever the target can keep those.
 
-`model/quantized.py` says in which tensors each format stores a matrix. The bits in them:
+`model/quantized.py` says in which tensors each method stores a matrix. What the bits in them mean:
 
     gptq    w[i, o] is the i % (32 / bits)-th field, from the low end, of qweight[i // (32 / bits), o];
             zero points lie so along o, one less than they are in the first version. A value is
@@ -12,8 +12,8 @@
     fp8, integers   a byte each, times the scale of the block, row or matrix
     gguf    rows of blocks: `gguf_blocks.py`
 
-Whole blocks of rows reach the target, whose groups of 32 inputs hold the integers exactly where the
-format's groups are made of those.
+Targets are given whole blocks of rows. A target keeps the integers exactly if the groups of the method are
+whole groups of 32 neighbouring inputs.
 """
 
 import math
@@ -23,42 +23,43 @@ import torch
 from torch import Tensor
 
 from potluck.engine.gguf_blocks import block_integers, block_numbers, block_offsets
-from potluck.engine.kernels.layout import GROUP, MOST_STEPS, ROWS, groups_of
+from potluck.engine.kernels.layout import GROUP, ROWS, groups_of
+from potluck.engine.kernels.tensors import DTYPES
 from potluck.engine.targets import Target
 from potluck.errors import BrokenModelError
 from potluck.model.config import ModelConfig
 from potluck.model.quantized import GGUF, Quantization, gguf_bytes
 
-FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+FLOATS = {plain.dtype: dtype for plain, dtype in DTYPES.items()}
 PART_DTYPES: Mapping[str, torch.dtype] = {
     **FLOATS,
     "I32": torch.int32,
     "I8": torch.int8,
     "F8_E4M3": torch.float8_e4m3fn,
 }
-_AT_ONCE = 1 << 19  # weights: fewer cost calls (1 << 16: half as fast), more leave the caches
+_AT_ONCE = 1 << 19  # weights; fewer cost calls (1 << 16: half as fast), more do not fit the caches
 _AWQ_FIELDS = (0, 4, 1, 5, 2, 6, 3, 7)  # of a word, those of the columns in order
 
 
 class StoredRows:
-    """How the rows of a tensor lie in a file, in which they follow one another, and what they are worth."""
+    """The rows of a tensor that a file holds one after the other: their bytes, and how to read them."""
 
     def __init__(self, dtype: str, width: int, *, interleaved: int | None = None) -> None:
-        """`interleaved`: the size of heads whose rows stand pairwise (see `_in_halves`); None: in order."""
+        """`interleaved`: the size of heads whose rows are in pairs (see `_in_halves`); None: rows are in order."""
         self._dtype, self._width, self._interleaved = dtype, width, interleaved
         nbytes = FLOATS[dtype].itemsize * width if dtype in FLOATS else gguf_bytes(dtype, (width,))
         assert nbytes is not None, f"{dtype} of {width}"
         self.nbytes = nbytes  # of a row
         self.step = ROWS if interleaved is None else math.lcm(ROWS, interleaved)
-        """Rows that have to be read together, or a multiple of them."""
+        """Rows are read in multiples of so many."""
 
     @classmethod
     def of(cls, config: ModelConfig, name: str, dtype: str, width: int) -> "StoredRows":
-        """Those of a tensor of this model."""
+        """The rows of this tensor of the model."""
         stored = config.quantization
         is_interleaved = stored is not None and stored.interleaved_heads
-        is_turned = name.rpartition(".")[0].endswith(("self_attn.q_proj", "self_attn.k_proj"))
-        head = config.head_dim if is_interleaved and is_turned else None
+        is_rotated = name.rpartition(".")[0].endswith(("self_attn.q_proj", "self_attn.k_proj"))
+        head = config.head_dim if is_interleaved and is_rotated else None
         return cls(dtype, width, interleaved=head)
 
     def fill(self, target: Target, first: int, data: memoryview) -> None:
@@ -70,7 +71,8 @@ class StoredRows:
         blocks = torch.frombuffer(data, dtype=torch.uint8).view(-1, self.nbytes)
         kind = self._dtype.removeprefix(GGUF)
         ordered = self._ordered(blocks)
-        if target.has_offsets and (parts := block_offsets(kind, ordered)) is not None:
+        has_offsets = target.format is not None and target.format.has_offsets
+        if has_offsets and (parts := block_offsets(kind, ordered)) is not None:
             target.fill_integers(first, *parts)
         elif (found := block_integers(kind, ordered)) is not None:
             target.fill_integers(first, *found)
@@ -82,7 +84,7 @@ class StoredRows:
 
 
 class PartRows:
-    """The rows of a matrix in several tensors, of which one has them, one after the other."""
+    """The rows of a matrix in several tensors, one of which has them one after the other."""
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class PartRows:
         stored_width: int,
         width: int,
     ) -> None:
-        """Take what the rows need.
+        """Prepare to read rows.
 
         Args:
             quantization: the model's; its `rows_part` is not None.
@@ -103,7 +105,7 @@ class PartRows:
             width: of the matrix.
 
         Raises:
-            BrokenModelError: an index in the other tensors leads nowhere.
+            BrokenModelError: an input of the other tensors is in a group that does not exist.
         """
         self._dtype, self._stored_width, self._width = dtype, stored_width, width
         self._fill = _FILLS[quantization.method](quantization, others, width)
@@ -115,14 +117,14 @@ class PartRows:
         self.fill_rows(target, first, torch.frombuffer(data, dtype=self._dtype))
 
     def fill_rows(self, target: Target, first: int, rows: Tensor) -> None:
-        """The same of rows in a tensor."""
+        """`fill` for rows in a tensor."""
         rows = rows.view(-1, self._stored_width)
         for start, stop in _pieces(len(rows), self._width):
             self._fill(target, first + start, rows[start:stop])
 
 
 def rows_part(quantization: Quantization) -> str | None:
-    """The last part of the name of the tensor that has the rows one after the other; None: none has."""
+    """The last part of the name of the tensor that has the rows one after the other; None: there is none."""
     return {"fp8": "weight", "integers": "weight", "packed": "weight_packed"}.get(
         quantization.method
     )
@@ -139,7 +141,7 @@ def fill_from_parts(
         parts: by the last part of their names: `qweight`, `weight_scale`. Their shapes were checked.
 
     Raises:
-        BrokenModelError: an index in them leads nowhere.
+        BrokenModelError: an input is in a group that does not exist.
     """
     if (name := rows_part(quantization)) is not None:
         others = {other: part for other, part in parts.items() if other != name}
@@ -155,13 +157,13 @@ def fill_from_parts(
 
 
 _Fill = Callable[[Target, int, Tensor], None]
-"""Hands on rows as they are stored; the number of the first one stands before them."""
+"""Hands rows on to a target: the number of the first one, and the rows as they are stored."""
 _Rows = Callable[[int, int], Tensor]
-"""From the first row and the end to integers (n, width) as they are stored, u8."""
+"""First row and end → the integers of these rows as they are stored, (n, width), u8."""
 
 
 class _Words:
-    """What makes numbers of a matrix's integers: zero points and a scale for each group of inputs."""
+    """Zero points and scales of a matrix, one of each for each group of inputs."""
 
     def __init__(self, zeros: Tensor, scales: Tensor, group: int, group_of: Tensor | None) -> None:
         """Take zero points (out, groups), i16, and scales (out, groups), f32.
@@ -176,13 +178,15 @@ class _Words:
         is_whole_row = zeros.shape[1] == 1
         self.is_exact = group_of is None and (group % GROUP == 0 or is_whole_row)
         middle = int(zeros.flatten()[0]) if zeros.numel() else 0
-        self.middle = middle if bool((zeros == middle).all()) else None  # None: they differ
+        self.middle = middle if bool((zeros == middle).all()) else None  # None: zero points differ
 
 
 def _fill_words(target: Target, words: _Words, first: int, stored: Tensor) -> None:
     width, rows = target.width, slice(first, first + len(stored))
     scales = words.scales[rows]
-    if target.has_offsets and words.is_exact and stored.max() <= MOST_STEPS:
+    held = target.format
+    takes_offsets = held is not None and held.has_offsets and int(stored.max()) <= held.limits[1]
+    if takes_offsets and words.is_exact:
         repeated, offsets = (
             _repeat(words, of_groups, width) for of_groups in (scales, scales * words.zeros[rows])
         )
@@ -213,7 +217,7 @@ def _spread(words: _Words, of_groups: Tensor, width: int) -> Tensor:
 
 
 def _group(quantization: Quantization, width: int) -> int:
-    """Inputs that share a scale: what a config says may be more than a row has, or any number."""
+    """Inputs that share a scale; a config may say more than a row has."""
     return min(quantization.group_size or width, width)
 
 
@@ -223,7 +227,7 @@ def _gptq(
     bits, qweight = quantization.bits, parts["qweight"]  # (words of in, out)
     scales = parts["scales"].float().t().contiguous()
     zeros = _fields(parts["qzeros"], bits)[:, : len(scales)].t().to(torch.int16)  # (out, groups)
-    # What was no zero point but -1 is one of 0.
+    # GPTQ v1 stores zero - 1, modulo 2^bits.
     zeros = (zeros + quantization.zero_offset) & ((1 << bits) - 1)
     group = _group(quantization, width)
 
@@ -306,7 +310,7 @@ _FILLS: Mapping[str, Callable[[Quantization, Mapping[str, Tensor], int], _Fill]]
 
 
 def _group_of(index: Tensor | None, group: int, width: int, scales: Tensor) -> Tensor | None:
-    """The group of each input, where they do not simply follow one another."""
+    """The group of each input; None: groups follow one another."""
     if index is None or torch.equal(index.long(), torch.arange(width) // group):
         return None
     if int(index.min()) < 0 or int(index.max()) >= scales.shape[1]:
@@ -318,8 +322,8 @@ def _group_of(index: Tensor | None, group: int, width: int, scales: Tensor) -> T
 
 
 def _fields(words: Tensor, bits: int) -> Tensor:
-    """(n, words) i32 → (n, words · 32 / bits) u8, from each word's low end."""
-    # little-endian, as the files are and all that runs torch
+    """(n, words) i32 → (n, words · 32 / bits) u8, from the low end of each word."""
+    # Files are little-endian, and so is every processor that torch runs on.
     octets = words.flatten().view(torch.uint8).view(len(words), -1)
     if bits == 8:
         return octets
@@ -328,9 +332,9 @@ def _fields(words: Tensor, bits: int) -> Tensor:
 
 
 def _from_e4m3(stored: Tensor) -> Tensor:
-    """As f32, seven times faster than torch: shifted into place as f16, whose exponents count from 8 more."""
+    """As f32, seven times faster than torch: the bits are shifted to those of an f16, whose exponent bias is 8 more."""
     bits = stored.view(torch.uint8).to(torch.int16)
-    if bool(((bits & 0x7F) == 0x7F).any()):  # no numbers, which would become some
+    if bool(((bits & 0x7F) == 0x7F).any()):  # NaN, which the shift would turn into a number
         return stored.float()
     return ((bits << 8) & -0x8000 | (bits << 7) & 0x3F80).view(torch.float16).float().mul_(256)
 
@@ -340,7 +344,7 @@ def _scale_of_bytes(parts: Mapping[str, Tensor]) -> Tensor:
 
 
 def _pieces(rows: int, width: int) -> Iterator[tuple[int, int]]:
-    """First row and end of each piece, of whole blocks of rows."""
+    """First row and end of each piece; pieces are whole blocks of rows."""
     step = max(ROWS, _AT_ONCE // max(1, width) // ROWS * ROWS)
     for first in range(0, rows, step):
         yield first, min(first + step, rows)
@@ -349,8 +353,8 @@ def _pieces(rows: int, width: int) -> Iterator[tuple[int, int]]:
 def _in_halves(rows: Tensor, head: int) -> Tensor:
     """Undo llama.cpp's order of the rows of queries and keys.
 
-    Its rotary turns neighbours, Hugging Face's the halves of a head: row 2i + j of a head belongs to
-    place i of half j (`LlamaModel.permute` in convert_hf_to_gguf.py).
+    Its rope rotates neighbouring rows, that of Hugging Face the halves of a head: row 2i + j of a head belongs
+    to place i of half j (`LlamaModel.permute` in convert_hf_to_gguf.py).
     """
     pairs = rows.unflatten(0, (-1, head // 2, 2))  # (heads, K / 2, 2, …)
     return pairs.transpose(1, 2).flatten(0, 2)

@@ -1,8 +1,8 @@
-"""The devices of this computer: which there are, what they have free, what they can compute.
+"""The devices of this computer: which there are, how much memory is free, what they can compute.
 
-Memory is asked for now, every time: other programs come and go. How much of it may be used is the
-user's limit, less a reserve that keeps the computer usable. The limit is of the RAM, and of each GPU
-that has memory of its own.
+Free memory is asked for anew every time, since other programs start and end. A model may use what is
+free, less a reserve that keeps the computer usable, within the user's limit. The limit holds for the RAM
+and for each GPU that has memory of its own.
 """
 
 import logging
@@ -20,7 +20,7 @@ import psutil
 import torch
 
 from potluck.errors import UsageError
-from potluck.model.schemes import PACKINGS, Cache, Scheme
+from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +41,8 @@ class Device:
     name: str
     memory_total: int
     memory_free: int
-    parts: int = (
-        1  # of a CPU that is offered as several devices: this is one, with as much of the RAM
-    )
-    is_beside_gpu: bool = False  # a CPU whose RAM a GPU has too, which comes first
+    parts: int = 1  # a CPU may be offered as several devices, each with such a part of the RAM
+    is_beside_gpu: bool = False  # a CPU that shares its RAM with a GPU, which is preferred
 
     @property
     def torch_device(self) -> torch.device:
@@ -53,17 +51,17 @@ class Device:
         )
 
     def now(self) -> "Device":
-        """The same, as of now. Of a GPU this takes some of its memory, so ask of one that is used."""
+        """This device with its memory as of now. Asking takes memory of a GPU, so ask only one in use."""
         total, free = _MEMORY[self.kind](self.index)
         total, free = total // self.parts, free // self.parts
         return replace(self, memory_total=total, memory_free=free)
 
     def lendable(self, limit: int | None = None, *, in_use: int = 0) -> int:
-        """Bytes that a model may take: what is free, less the reserve, within the user's limit.
+        """Bytes that a model may use: what is free, less the reserve, within the user's limit.
 
         Args:
             limit: at most so many bytes in all; None: no limit of the user's.
-            in_use: bytes that our own stages hold already, hence not free but ours.
+            in_use: bytes that our own stages hold already; they count as free.
         """
         reserve = GPU_RESERVE
         if self.kind != "cuda":
@@ -71,7 +69,7 @@ class Device:
         room = max(0, self.memory_free + in_use - reserve)
         if limit is None:
             return room
-        # The GPU can have all of a limit that it shares; twice as much would be beyond it.
+        # A GPU that shares the RAM may use the whole limit, so nothing of it is left for the CPU.
         return 0 if self.is_beside_gpu else min(room, limit // self.parts)
 
 
@@ -79,12 +77,12 @@ def find_devices(cpus: int = 1) -> list[Device]:
     """All devices of this computer, the best one first and the CPU last; it is always there.
 
     Args:
-        cpus: the CPU is offered as so many devices, which share the RAM equally.
+        cpus: as how many devices the CPU is offered; they share the RAM equally.
 
     Returns:
-        Of the GPUs the first as it is now. Another one counts as free: to ask it would take some
-        hundred megabytes of it, and it may be that nobody wants it. See `Device.now`. One that
-        cannot be computed on is left out, with a note in the log.
+        The first GPU with its memory as of now. The other GPUs count as free, since asking would take
+        some hundred megabytes of each, and perhaps nobody uses them: see `Device.now`. A GPU that
+        torch cannot compute on is left out, with a line in the log.
     """
     gpus = [_cuda_device(index) for index in range(_cuda_count()) if _has_kernels(index)]
     if torch.backends.mps.is_available():
@@ -93,7 +91,7 @@ def find_devices(cpus: int = 1) -> list[Device]:
 
 
 def find_device(kind: Kind, index: int = 0, *, cpus: int = 1) -> Device:
-    """One device as it is now; the others are left alone.
+    """One device with its memory as of now; the other devices are not asked.
 
     Raises:
         UsageError: this computer has no such device.
@@ -108,48 +106,61 @@ def find_device(kind: Kind, index: int = 0, *, cpus: int = 1) -> Device:
 
 
 def use(device: torch.device) -> None:
-    """Make this the thread's device: what names none must not go to the first GPU."""
+    """Make this the thread's device, so that calls without a device do not use the first GPU."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
 
 
-def compute_dtype(scheme: Scheme, device: torch.device) -> torch.dtype:
-    """What a scheme is computed in: 16 bits are bf16 where the device has it, else f16.
+def compute_dtype(
+    scheme: Scheme, device: torch.device, *, exceeds_f16: bool = False
+) -> torch.dtype:
+    """The dtype of hidden states, and of weights that are not packed.
 
-    Packed weights are multiplied with sums in f32 on a CPU, where nothing is gained by less.
+    16 bits are bf16 where the device is fast with it, else f16. Packed weights on a CPU are multiplied
+    with sums in f32, where 16 bits would gain nothing.
+
+    Args:
+        scheme: what the weights are held in.
+        device: that computes.
+        exceeds_f16: whether the model's hidden states are beyond the numbers of f16. Then bf16 is taken
+            also where the device only emulates it, and f32 where it has none at all.
     """
     match scheme:
         case "f32":
             return torch.float32
         case "f16":
             return torch.float16
-        case _ if scheme in PACKINGS and device.type == "cpu":
+        case _ if scheme in PACKED_SCHEMES and device.type == "cpu":
             return torch.float32
+        case _ if _computes(device, torch.bfloat16, emulated=exceeds_f16):
+            return torch.bfloat16
         case _:
-            return torch.bfloat16 if _works(device, torch.bfloat16) else torch.float16
+            return torch.float32 if exceeds_f16 else torch.float16
 
 
-def cache_dtype(scheme: Scheme, device: torch.device, cache: Cache = "full") -> torch.dtype:
-    """What keys and values are kept in: beside packed weights never more than 16 bits.
+def cache_dtype(
+    scheme: Scheme, device: torch.device, cache: Cache = "full", *, exceeds_f16: bool = False
+) -> torch.dtype:
+    """The dtype of keys and values: beside packed weights never more than 16 bits on a CPU.
 
     int8 is for CPUs: a GPU would have to unpack the whole cache for each token.
     """
     if cache == "int8" and device.type == "cpu":
         return torch.int8
-    if scheme in PACKINGS and device.type == "cpu":
+    if scheme in PACKED_SCHEMES and device.type == "cpu":
         return torch.float16
-    return compute_dtype(scheme, device)
+    return compute_dtype(scheme, device, exceeds_f16=exceeds_f16)
 
 
 def compute_capability(device: torch.device) -> tuple[int, int] | None:
-    """Which instructions a CUDA device has, such as (8, 6); None: it is no CUDA device."""
+    """The compute capability of a CUDA device, such as (8, 6); None for other devices."""
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
 
 
 def set_threads(threads: int | None = None) -> int:
-    """Compute with so many threads; None: as many as the processor has real cores.
+    """Compute with so many threads, and return their number; None: as many as there are real cores.
 
-    Two threads of one core share its arithmetic and its cache: more of them make a product slower.
+    Two threads on one core share its arithmetic and its cache, which makes a product slower.
     """
     torch.set_num_threads(max(1, threads or usable_cores()))
     return torch.get_num_threads()
@@ -157,7 +168,7 @@ def set_threads(threads: int | None = None) -> int:
 
 @contextmanager
 def computing_with(threads: int | None = None) -> Iterator[None]:
-    """The same for a while, on the thread that calls; afterwards as many as before."""
+    """`set_threads` inside the block, on the calling thread; afterwards there are as many as before."""
     before = torch.get_num_threads()
     set_threads(threads)
     try:
@@ -175,7 +186,7 @@ def usable_cores() -> int:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what it was given; a CPU has, when a call returns."""
+    """Wait until the device has finished its work; on a CPU, calls return when they have."""
     match device.type:
         case "cuda":
             torch.cuda.synchronize(device)
@@ -186,10 +197,10 @@ def synchronize(device: torch.device) -> None:
 
 
 def is_lost(device: torch.device) -> bool:
-    """Whether this process can compute nothing on it any more.
+    """Whether this process cannot use the device any more.
 
-    After a driver went to sleep, or a kernel wrote where it must not, CUDA answers every call with the
-    same error. Only a new process helps.
+    After the driver slept, or a kernel wrote to a wrong address, CUDA answers every call with the same
+    error. Only a new process helps.
     """
     try:
         synchronize(device)
@@ -199,10 +210,13 @@ def is_lost(device: torch.device) -> bool:
     return False
 
 
-def _works(device: torch.device, dtype: torch.dtype) -> bool:
-    """Try it: what a driver promises and what it does are two things."""
-    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        return False  # emulated bf16 computes, but slower than f16
+def _computes(device: torch.device, dtype: torch.dtype, *, emulated: bool) -> bool:
+    """Whether the device multiplies numbers of this dtype, tried there: a driver may promise too much.
+
+    A GPU that only emulates bf16 is slower with it than with f16; it counts if `emulated` says so.
+    """
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=emulated):
+        return False
     try:
         x = torch.ones((2, 16), dtype=dtype, device=device)
         return torch.nn.functional.linear(x, x).sum().item() == 64.0
@@ -215,7 +229,7 @@ def _cuda_count() -> int:
 
 
 def _has_kernels(index: int) -> bool:
-    """Whether torch was built for it. Of older GPUs all is known, and nothing can be computed."""
+    """Whether torch was built for this GPU. Older GPUs are listed, but nothing can run on them."""
     built_for = torch.cuda.get_arch_list()  # such as sm_86, and compute_90 for what is newer
     if torch.version.hip or not built_for:
         return True
@@ -237,7 +251,7 @@ def _has_kernels(index: int) -> bool:
 
 
 def _answering(gpus: Sequence[Device]) -> list[Device]:
-    """Without the first ones that cannot say what they have free; the first that can is as it is now."""
+    """Drop GPUs from the front that cannot tell their memory; the first that can has it as of now."""
     for count, gpu in enumerate(gpus):
         try:
             return [gpu.now(), *gpus[count + 1 :]]
@@ -284,7 +298,7 @@ def _mps_memory(_: int) -> tuple[int, int]:
 
 
 def _ram(_: int) -> tuple[int, int]:
-    """Beside a GPU that shares the RAM: what that leaves."""
+    """All and free bytes of the RAM, less what a GPU that shares it has."""
     memory = psutil.virtual_memory()
     if not torch.backends.mps.is_available():
         return memory.total, memory.available
@@ -297,7 +311,7 @@ _MEMORY: Mapping[Kind, Callable[[int], tuple[int, int]]] = {
     "mps": _mps_memory,
     "cpu": _ram,
 }
-"""Bytes in all and free, of the device with this index."""
+"""Total and free bytes of the device with this index."""
 
 
 def cpu_name() -> str:

@@ -1,50 +1,59 @@
-"""Attention as a CPU's kernels compute it: two calls between the matrices, in whatever the cache holds."""
+"""Attention by kernels that were generated for this computer's CPU."""
 
+import torch
 from torch import Tensor
 
-from potluck.engine.attention import Attention, Heads, Step
-from potluck.engine.kernels.attention import Heads as HeadsShape
-from potluck.engine.kernels.generated import GeneratedKernels
+from potluck.engine.attention import Attention, Step
+from potluck.engine.kernels.attention import Heads
+from potluck.engine.kernels.generated import KINDS, GeneratedKernels
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
-from potluck.engine.norms import HeadNorm, ProjectionNorm
+from potluck.engine.norms import QkNorm
+from potluck.model.layers import AttentionSpec
 
 
 class GeneratedAttention(Attention):
-    """With hidden states in f32."""
+    """Hidden states are f32; the cache is of any dtype that kernels read."""
 
-    __slots__ = ("_kernels", "_norm", "shape")
+    __slots__ = ("_heads", "_kernels", "_norm")
 
     def __init__(
         self,
-        heads: Heads,
+        spec: AttentionSpec,
         qkv: Linear,
-        qk_norm: HeadNorm | ProjectionNorm | None,
+        qk_norm: QkNorm | None,
         output: Linear,
         *,
         kernels: GeneratedKernels,
-        softcap: float | None,
-        cache_kind: int,
+        cache: torch.dtype,
     ) -> None:
-        super().__init__(heads, qkv, qk_norm, output)
-        self._kernels = kernels
+        super().__init__(spec, qkv, qk_norm, output)
+        self._kernels, self._heads = kernels, kernel_heads(spec, cache)
         self._norm = None if qk_norm is None else qk_norm.weight
-        self.shape = HeadsShape(
-            heads=heads.queries,
-            kv_heads=heads.keys,
-            head_dim=heads.size,
-            rotary_dim=heads.rotary_dim,
-            qk_norm=None if qk_norm is None else qk_norm.kind,
-            epsilon=0.0 if qk_norm is None else qk_norm.eps,
-            scale=heads.scale,
-            softcap=softcap,
-            cache_kind=cache_kind,
-        )
-        kernels.prepare(self.shape)
+        kernels.prepare(self._heads)
 
     def __call__(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
         qkv, memory = self.qkv(x), cache.both
-        angles = None if self.rope is None else step.angles[self.rope]
-        self._kernels.rope_and_cache(self.shape, qkv, memory, step.position, angles, self._norm)
-        attended = self._kernels.attend(self.shape, qkv, memory, step.position, self.window)
+        row = step.position - cache.first  # the kernels know rows, and no positions
+        angles = None if self._rope is None else step.angles[self._rope]
+        self._kernels.rope_and_cache(self._heads, qkv, memory, row, angles, self._norm)
+        attended = self._kernels.attend(self._heads, qkv, memory, row, self.window)
         return self.output(attended)
+
+
+def kernel_heads(spec: AttentionSpec, cache: torch.dtype) -> Heads:
+    """What kernels are generated for, with keys and values of this dtype.
+
+    Window and rope are not part of it: layers that differ in these alone share their kernels.
+    """
+    return Heads(
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        rotary_dim=spec.rotary_dim,
+        qk_norm=spec.qk_norm,
+        epsilon=spec.qk_norm_eps,
+        scale=spec.scale,
+        softcap=spec.softcap,
+        cache_kind=KINDS[cache],
+    )

@@ -1,173 +1,142 @@
-"""Runs of layers as generated functions: which layers they can do, and how they are called."""
+"""Runs of layers as generated functions: which layers can be in one, and how it is called."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from potluck.engine.attention import Attention, SoftCappedAttention, Step
-from potluck.engine.blocks import (
-    DecoderLayer,
-    PostNormLayer,
-    PreNormLayer,
-    SandwichLayer,
-    ScaledLayer,
-)
-from potluck.engine.decoding import Run
-from potluck.engine.generated_attention import GeneratedAttention
-from potluck.engine.kernels.attention import Heads
+from potluck.engine.attention import Step
+from potluck.engine.blocks import DecoderLayer, Run
+from potluck.engine.generated_attention import kernel_heads
 from potluck.engine.kernels.decode import Decoder, Expert, LayerWeights, Moe, layer_shape
-from potluck.engine.kernels.generated import KINDS, GeneratedKernels
+from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.tensors import FloatWeight, Weight
 from potluck.engine.kvcache import LayerCache, SessionCache
 from potluck.engine.linear import FloatLinear, Linear, PackedLinear
-from potluck.engine.mlp import Experts, GatedMlp, PackedMlp
-from potluck.engine.norms import HeadNorm, ProjectionNorm
-from potluck.model.families import NormPlacement
-
-_NORMS: Mapping[type[DecoderLayer], NormPlacement] = {
-    PreNormLayer: "before",
-    ScaledLayer: "before",
-    PostNormLayer: "after",
-    SandwichLayer: "around",
-}
+from potluck.engine.mlp import Mlp, MoE
+from potluck.model.layers import DenseSpec, LayerSpec, MoeSpec
 
 
-def run_shape(block: DecoderLayer, cache: torch.dtype) -> LayerShape | None:
-    """What a function has to be generated for, with a cache of this dtype; None: it cannot do this layer."""
-    weights, attention, mlp = _layer_weights(block), block.attention, _one_mlp(block)
-    if weights is None:
-        return None
-    is_generated = isinstance(attention, GeneratedAttention)
-    heads = attention.shape if is_generated else _heads(attention, cache)
-    return layer_shape(
-        weights,
-        heads,
-        norms=_NORMS[type(block)],
-        epsilon=block.norms[0].eps,
-        multiplier=block.multiplier if isinstance(block, ScaledLayer) else 1.0,
-        activation=mlp.activation,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedLayer:
+    """A layer as a generated function takes it; those of one shape can be in one function."""
+
+    shape: LayerShape
+    weights: LayerWeights
 
 
 class GeneratedRun(Run):
-    """Consecutive layers of one shape, with hidden states in f32 between them."""
+    """Consecutive layers of one shape; the hidden states between them are f32."""
 
     def __init__(
-        self,
-        first: int,
-        blocks: Sequence[DecoderLayer],
-        shape: LayerShape,
-        kernels: GeneratedKernels,
+        self, first: int, layers: Sequence[GeneratedLayer], kernels: GeneratedKernels
     ) -> None:
-        weights = [_layer_weights(block) for block in blocks]
-        layers = [layer for layer in weights if layer is not None]
-        self.layers, self.heads = slice(first, first + len(blocks)), shape.attention
-        self.kernels = kernels
-        self._decoder = Decoder(kernels, layers, shape)
-        self._placed: object = None  # whose caches the decoder knows
+        self.layers, self.kernels = slice(first, first + len(layers)), kernels
+        self._decoder = Decoder(kernels, [layer.weights for layer in layers], layers[0].shape)
+        self._placed: object = None  # the `place` of the cache whose addresses the decoder has
 
     def step(
         self, hidden: int, cache: SessionCache, position: int, angles: Sequence[tuple[int, int]]
     ) -> None:
-        """`__call__` for D hidden states in f32 at this address, in place, with no torch operator.
+        """Run one token through the layers without any torch operator.
 
         Args:
-            hidden: where they are.
+            hidden: the address of D hidden states in f32, which are updated in place.
             cache: of all layers of the stage.
             position: of the token.
-            angles: of the position, for each kind of rotary where its cosines and sines are, in f32.
+            angles: for each rope of the model, the addresses of the position's cosines and sines, f32.
         """
         if self._placed is not cache.place:
-            self._decoder.place([layer.both for layer in cache.layers[self.layers]])
+            own = cache.layers[self.layers]
+            self._decoder.place([one.both for one in own], [one.first for one in own])
             self._placed = cache.place
         self._decoder.step(hidden, position, angles)
 
     def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
-        hidden = x.to(torch.float32, copy=True)  # it is updated in place
-        memory, self._placed = [cache.both for cache in caches[self.layers]], None
+        hidden = x.to(torch.float32, copy=True)  # the decoder updates it in place
+        own, self._placed = caches[self.layers], None
         angles = [(cosines.float(), sines.float()) for cosines, sines in step.angles]
-        self._decoder(hidden, memory, step.position, angles)
+        memory, firsts = [one.both for one in own], [one.first for one in own]
+        self._decoder(hidden, memory, step.position, angles, firsts)
         return hidden.to(x.dtype)
 
 
-def _heads(attention: Attention, cache: torch.dtype) -> Heads:
-    norm = attention.qk_norm
-    assert isinstance(norm, HeadNorm | ProjectionNorm | None)
-    scale = attention.head_dim**-0.5 if attention.scale is None else attention.scale
-    return Heads(
-        heads=attention.num_heads,
-        kv_heads=attention.num_kv_heads,
-        head_dim=attention.head_dim,
-        rotary_dim=attention.rotary_dim,
-        qk_norm=None if norm is None else norm.kind,
-        epsilon=0.0 if norm is None else norm.eps,
-        scale=scale,
-        softcap=attention.cap if isinstance(attention, SoftCappedAttention) else None,
-        cache_kind=KINDS[cache],
+def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer | None:
+    """The layer for a generated function, with keys and values of this dtype.
+
+    None: no function can be generated for it, and torch computes it. The specification says so, or
+    a matrix is in several pieces.
+    """
+    spec, weights = block.spec, _layer_weights(block) if is_generable(block.spec) else None
+    if weights is None:
+        return None
+    shape = layer_shape(
+        weights,
+        kernel_heads(spec.mixer, cache),
+        epsilon=spec.norm_eps,
+        multiplier=spec.residual_multiplier,
+        activation=spec.feed_forward.activation,
     )
+    return GeneratedLayer(shape=shape, weights=weights)
+
+
+def is_generable(spec: LayerSpec) -> bool:
+    """Whether a function can be generated for layers of this specification."""
+    norms = spec.norms
+    has_before, has_after = norms.before_mixer is not None, norms.after_mixer is not None
+    if (has_before, has_after) != (norms.before_mlp is not None, norms.after_mlp is not None):
+        return False
+    adds_as_is = not has_after and spec.residual_multiplier == 1.0
+    match spec.feed_forward:
+        case DenseSpec():
+            return not has_after or spec.residual_multiplier == 1.0
+        case MoeSpec():
+            return has_before and adds_as_is
 
 
 def _layer_weights(block: DecoderLayer) -> LayerWeights | None:
-    """None where a matrix is not in one piece."""
-    attention, mlp = block.attention, block.mlp
-    norm = attention.qk_norm
+    """None where a matrix is in several pieces."""
+    attention, mlp, spec = block.attention, block.mlp, block.spec.mixer
     qkv, output = _weight(attention.qkv), _weight(attention.output)
-    if qkv is None or output is None:
+    dense = None if isinstance(mlp, MoE) else _expert(mlp)
+    moe = _moe(mlp) if isinstance(mlp, MoE) else None
+    if qkv is None or output is None or (dense is None and moe is None):
         return None
-    assert isinstance(norm, HeadNorm | ProjectionNorm | None)
-    gate_up = down = moe = None
-    if isinstance(mlp, Experts):
-        if (moe := _moe(mlp)) is None:
-            return None
-    else:
-        assert isinstance(mlp, GatedMlp | PackedMlp)
-        gate_up, down = mlp.gate_up, mlp.down
-        if _weight(gate_up) is None or _weight(down) is None:
-            return None
+    gate_up, down = dense or (None, None)
     return LayerWeights(
-        norms=tuple(one.weight for one in block.norms),
+        norms=block.norms.map(lambda norm: norm.weight),
         qkv=qkv,
         qkv_bias=_bias(attention.qkv),
-        qk_norm=None if norm is None else norm.weight,
+        qk_norm=None if attention.qk_norm is None else attention.qk_norm.weight,
         output=output,
         output_bias=_bias(attention.output),
-        gate_up=_weight(gate_up),
-        gate_up_bias=_bias(gate_up),
-        down=_weight(down),
-        down_bias=_bias(down),
+        gate_up=gate_up,
+        gate_up_bias=None if isinstance(mlp, MoE) else _bias(mlp.gate_up),
+        down=down,
+        down_bias=None if isinstance(mlp, MoE) else _bias(mlp.down),
         moe=moe,
-        window=attention.window,
-        rope=attention.rope,
+        window=spec.window,
+        rope=spec.rope,
     )
 
 
-def _moe(experts: Experts) -> Moe | None:
-    """None where a matrix is not in one piece."""
-    pairs: list[Expert] = []
-    for mlp in experts.experts:
-        assert isinstance(mlp, GatedMlp | PackedMlp)
-        gate_up, down = _weight(mlp.gate_up), _weight(mlp.down)
-        if gate_up is None or down is None:
-            return None
-        pairs.append((gate_up, down))
-    return Moe(
-        router=experts.router,
-        experts=tuple(pairs),
-        per_token=experts.per_token,
-        normalise=experts.normalise,
-    )
+def _moe(moe: MoE) -> Moe | None:
+    """None where a matrix is in several pieces."""
+    experts = [_expert(mlp) for mlp in moe.experts]
+    whole = tuple(expert for expert in experts if expert is not None)
+    if len(whole) < len(experts):
+        return None
+    return Moe(router=moe.router, experts=whole, per_token=moe.per_token, normalise=moe.normalise)
 
 
-def _one_mlp(block: DecoderLayer) -> GatedMlp | PackedMlp:
-    """The layer's, or its first expert."""
-    mlp = block.mlp.experts[0] if isinstance(block.mlp, Experts) else block.mlp
-    assert isinstance(mlp, GatedMlp | PackedMlp)
-    return mlp
+def _expert(mlp: Mlp) -> Expert | None:
+    gate_up, down = _weight(mlp.gate_up), _weight(mlp.down)
+    return None if gate_up is None or down is None else (gate_up, down)
 
 
-def _weight(linear: Linear | None) -> Weight | None:
+def _weight(linear: Linear) -> Weight | None:
     match linear:
         case PackedLinear():
             return linear.weight
@@ -177,7 +146,7 @@ def _weight(linear: Linear | None) -> Weight | None:
             return None
 
 
-def _bias(linear: Linear | None) -> Tensor | None:
+def _bias(linear: Linear) -> Tensor | None:
     if not isinstance(linear, PackedLinear | FloatLinear) or linear.bias is None:
         return None
     return linear.bias.float()

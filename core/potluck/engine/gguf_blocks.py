@@ -1,8 +1,8 @@
-"""What the blocks of GGUF hold: rows of bytes in, integers with scales or numbers out.
+"""Read blocks of GGUF: from rows of bytes to integers with scales, or to numbers.
 
-`ggml-common.h` and `ggml-quants.c` of llama.cpp say what lies where; each function says it again for its
-type. Those in use most are read by torch, which takes a third to a half of the time that the `gguf`
-package takes, and equal its numbers to the bit; the others are read by the package.
+The layout of each type is from `ggml-common.h` and `ggml-quants.c` of llama.cpp; each function repeats it for
+its type. The types in use most are read by torch here, in a third to a half of the time that the `gguf`
+package takes, with bit-equal numbers. The package reads the others.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from potluck.engine.kernels.tensors import unpack_nibbles
+
 WithOffsets = tuple[Tensor, Tensor, Tensor]
-"""Integers of 0 to 15 (n, width), i8, and of each 32 a scale and what is subtracted then, f32."""
+"""Integers of 0 to 15 (n, width), i8, and scales and offsets (n, groups of 32), f32."""
 
 _IQ4_INTEGERS = torch.tensor(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=torch.int8
@@ -20,13 +22,13 @@ _IQ4_INTEGERS = torch.tensor(
 
 
 def block_integers(kind: str, rows: Tensor) -> tuple[Tensor, Tensor] | None:
-    """(n, bytes) → integers (n, width), i8, and scales of 32 each, f32; None: they are no such."""
+    """(n, bytes) → integers (n, width), i8, and scales (n, groups of 32), f32; None: the type is none of these."""
     read = _INTEGERS.get(kind)
     return None if read is None else read(rows)
 
 
 def block_offsets(kind: str, rows: Tensor) -> WithOffsets | None:
-    """(n, bytes) → integers with scales and offsets; None: they are no such."""
+    """(n, bytes) → integers with scales and offsets; None: the type has no such."""
     read = _OFFSETS.get(kind)
     return None if read is None else read(rows)
 
@@ -37,69 +39,69 @@ def block_numbers(kind: str, rows: Tensor) -> Tensor:
         return _less_offsets(found)
     if (read := _NUMBERS.get(kind)) is not None:
         return read(rows)
-    # Not before it is needed: it takes 4 MB, of every process that computes.
+    # Imported late: it takes 4 MB, and few models need it.
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize
 
-    with np.errstate(all="ignore"):  # a scale that is no number is found when it is packed
+    with np.errstate(all="ignore"):  # a scale of NaN is found when it is packed
         return torch.from_numpy(dequantize(rows.numpy(), GGMLQuantizationType[kind]))
 
 
 def _q4_0(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """An f16 scale, and 16 bytes: inputs 0 to 15 in the low halves, 16 to 31 in the high ones."""
+    """An f16 scale, then 16 bytes: inputs 0 to 15 in the low nibbles, 16 to 31 in the high ones."""
     groups = rows.unflatten(1, (-1, 18))
-    integers = _halves(groups[..., 2:]).view(torch.int8) - 8
+    integers = unpack_nibbles(groups[..., 2:]).view(torch.int8) - 8
     return integers.flatten(1), _f16(groups, 0)
 
 
 def _q4_1(rows: Tensor) -> WithOffsets:
-    """The same with an f16 behind the scale that is added to the product."""
+    """As Q4_0, with an f16 after the scale that is added to the product."""
     groups = rows.unflatten(1, (-1, 20))
-    integers = _halves(groups[..., 4:]).view(torch.int8)
+    integers = unpack_nibbles(groups[..., 4:]).view(torch.int8)
     return integers.flatten(1), _f16(groups, 0), -_f16(groups, 2)
 
 
 def _q5_0(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """As Q4_0 with 4 bytes behind the scale: the fifth bit of each input, in order from the low end."""
+    """As Q4_0, with 4 bytes after the scale: the fifth bit of each input, from the low end."""
     groups = rows.unflatten(1, (-1, 22))
     fifth = (groups[..., 2:6, None] >> torch.arange(8, dtype=torch.uint8)).flatten(-2) & 1
-    integers = (_halves(groups[..., 6:]) | fifth << 4).view(torch.int8) - 16
+    integers = (unpack_nibbles(groups[..., 6:]) | fifth << 4).view(torch.int8) - 16
     return integers.flatten(1), _f16(groups, 0)
 
 
 def _q8_0(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """An f16 scale, and 32 bytes."""
+    """An f16 scale, then 32 signed bytes."""
     groups = rows.unflatten(1, (-1, 34))
     return groups[..., 2:].contiguous().view(torch.int8).flatten(1), _f16(groups, 0)
 
 
 def _iq4_nl(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """As Q4_0, but the four bits are the place of an integer in a table."""
+    """As Q4_0, but the four bits are an index into a table of integers."""
     groups = rows.unflatten(1, (-1, 18))
-    return _IQ4_INTEGERS[_halves(groups[..., 2:]).long()].flatten(1), _f16(groups, 0)
+    return _IQ4_INTEGERS[unpack_nibbles(groups[..., 2:]).long()].flatten(1), _f16(groups, 0)
 
 
 def _q4_k(rows: Tensor) -> WithOffsets:
-    """Two f16 scales, 12 bytes of 8 scales and minima, and 4 times 32 bytes: low halves, high halves."""
+    """Two f16 scales, 12 bytes of 8 scales and 8 minima, then 4 times 32 bytes: low nibbles, high nibbles."""
     blocks = rows.unflatten(1, (-1, 144))
     scale, minimum = _scales_and_minima(blocks)
-    integers = _halves(blocks[..., 16:].unflatten(-1, (4, 32))).view(torch.int8)
+    integers = unpack_nibbles(blocks[..., 16:].unflatten(-1, (4, 32))).view(torch.int8)
     return integers.flatten(1), scale.flatten(1), minimum.flatten(1)
 
 
 def _q5_k(rows: Tensor) -> Tensor:
-    """The same with 32 bytes in between: bit i has the fifth bits of the i-th 32 inputs."""
+    """As Q4_K, with 32 bytes before the nibbles: bit i of a byte is the fifth bit of the i-th 32 inputs."""
     blocks = rows.unflatten(1, (-1, 176))
     fifth = (blocks[..., None, 16:48] >> torch.arange(8, dtype=torch.uint8)[:, None]) & 1
-    low = _halves(blocks[..., 48:].unflatten(-1, (4, 32))).view(fifth.shape)
+    low = unpack_nibbles(blocks[..., 48:].unflatten(-1, (4, 32))).view(fifth.shape)
     return _less_offsets((low | fifth << 4, *_scales_and_minima(blocks)))
 
 
 def _q6_k(rows: Tensor) -> Tensor:
-    """Twice 64 bytes of low bits, twice 32 bytes of two high ones, 16 scales of i8, and an f16 one."""
+    """Twice 64 bytes of four low bits, twice 32 bytes of two high bits, 16 scales of i8, then an f16 scale."""
     blocks = rows.unflatten(1, (-1, 210))
     shape = (*blocks.shape[:2], 8, 32)
-    low = _halves(blocks[..., :128].unflatten(-1, (2, 64))).reshape(shape)
+    low = unpack_nibbles(blocks[..., :128].unflatten(-1, (2, 64))).reshape(shape)
     places = torch.arange(0, 8, 2, dtype=torch.uint8)[:, None]
     high = (blocks[..., 128:192].unflatten(-1, (2, 1, 32)) >> places) & 3
     integers = (low | high.reshape(shape) << 4).view(torch.int8) - 32
@@ -117,29 +119,24 @@ _OFFSETS: Mapping[str, Callable[[Tensor], WithOffsets]] = {"Q4_1": _q4_1, "Q4_K"
 _NUMBERS: Mapping[str, Callable[[Tensor], Tensor]] = {"Q5_K": _q5_k, "Q6_K": _q6_k}
 
 
-def _halves(octets: Tensor) -> Tensor:
-    """Along the last axis all low halves, then all high ones."""
-    return torch.cat((octets & 15, octets >> 4), -1)
-
-
 def _f16(blocks: Tensor, at: int) -> Tensor:
     """The f16 that begins at this byte of each block, as f32."""
     return blocks[..., at : at + 2].contiguous().view(torch.float16).float().squeeze(-1)
 
 
 def _less_offsets(found: WithOffsets) -> Tensor:
-    """Scale · integer - offset, of integers (n, groups · 32) in whatever shape."""
+    """Scale · integer - offset, (n, groups · 32); the integers may have any shape of that size."""
     integers, scale, offset = found
     numbers = integers.reshape(*scale.shape, 32).float()
     return numbers.mul_(scale[..., None]).sub_(offset[..., None]).view(len(integers), -1)
 
 
 def _scales_and_minima(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """8 of each in every block of 256.
+    """8 scales and 8 minima of six bits in every block of 256, times the scales of the block, f32.
 
-    Of their six bits, bytes 4 to 7 have those of the first four scales and bytes 8 to 11 those of the
-    first four minima; their two upper bits belong above the four bits in bytes 12 to 15, where the low
-    halves are the other scales and the high halves the other minima.
+    Bytes 4 to 7 have the first four scales in their lower six bits, bytes 8 to 11 the first four minima. The
+    other four have their lower four bits in bytes 12 to 15, scales in the low nibbles and minima in the
+    high ones, and their upper two bits at the top of bytes 4 to 11.
     """
     first, second, both = blocks[..., 4:16].unflatten(-1, (3, 4)).unbind(-2)
     scales = torch.cat((first & 63, both & 15 | first >> 2 & 48), -1)

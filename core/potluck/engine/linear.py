@@ -1,4 +1,4 @@
-"""A matrix that is multiplied with: the seam of the schemes."""
+"""Matrices and embeddings, in whatever scheme their weights are held."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from potluck.engine.products import Products
 
 
 class Linear(ABC):
-    """x Wᵀ + b, whatever W is held in."""
+    """x Wᵀ + b."""
 
     __slots__ = ()
 
@@ -23,16 +23,16 @@ class Linear(ABC):
     @property
     @abstractmethod
     def memory(self) -> tuple[Tensor, ...]:
-        """What one token's product reads of W."""
+        """The tensors of W that the product of one token reads."""
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """What it holds."""
+        """Bytes of its weights and bias."""
 
 
 class FloatLinear(Linear):
-    """A matrix of the dtype that is computed in."""
+    """A matrix of plain numbers, in the compute dtype."""
 
     __slots__ = ("bias", "products", "weight")
 
@@ -54,7 +54,7 @@ class FloatLinear(Linear):
 
 
 class PackedLinear(Linear):
-    """A matrix of 4 or 8 bits on a CPU; inputs are quantised to 8 bits, sums are f32."""
+    """A packed matrix on a CPU; inputs are quantised to 8 bits, sums are f32."""
 
     __slots__ = ("bias", "kernels", "weight")
 
@@ -65,7 +65,7 @@ class PackedLinear(Linear):
         return self.multiply(self.kernels.quantise(x))
 
     def multiply(self, x: QuantisedInput, out: Tensor | None = None) -> Tensor:
-        """The product with an input that is quantised already, into `out` where it is given."""
+        """Multiply with an input that is quantised already, into `out` where it is given."""
         return self.kernels.multiply(self.weight, x, out=out, addend=self.bias)
 
     @property
@@ -78,9 +78,9 @@ class PackedLinear(Linear):
 
 
 class JoinedLinear(Linear):
-    """Several matrices of one input, whose outputs stand one after the other.
+    """Several matrices with the same input, whose outputs are concatenated.
 
-    For packed matrices that cannot be one, since a block of 16 rows would belong to two of them.
+    For packed matrices that cannot be one matrix, since a block of 16 rows would belong to two of them.
     """
 
     __slots__ = ("_parts",)
@@ -101,7 +101,7 @@ class JoinedLinear(Linear):
 
 
 class Embedding(ABC):
-    """A row of a matrix for each token."""
+    """Embedding lookup: a row of a matrix for each token."""
 
     __slots__ = ()
 
@@ -112,11 +112,11 @@ class Embedding(ABC):
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """What it holds."""
+        """Bytes of its weights and bias."""
 
 
 class FloatEmbedding(Embedding):
-    """Rows of the dtype that is computed in."""
+    """Rows of plain numbers, in the compute dtype."""
 
     __slots__ = ("weight",)
 
@@ -132,7 +132,7 @@ class FloatEmbedding(Embedding):
 
 
 class PackedEmbedding(Embedding):
-    """Rows of 4 or 8 bits in RAM, on whatever device is computed, unpacked when they are looked up."""
+    """Packed rows in RAM, whatever the device, which are dequantised when they are looked up."""
 
     __slots__ = ("_device", "_dtype", "weight")
 
@@ -140,7 +140,7 @@ class PackedEmbedding(Embedding):
         self.weight, self._dtype, self._device = weight, dtype, device
 
     def __call__(self, ids: Tensor) -> Tensor:
-        return self.weight.take(ids.long()).to(self._device, self._dtype)
+        return self.weight.look_up(ids.long()).to(self._device, self._dtype)
 
     @property
     def nbytes(self) -> int:

@@ -1,9 +1,8 @@
-"""Measure a loaded stage part by part: what a bench holds its tokens against.
+"""Measure a loaded stage: what a bench compares its tokens with.
 
-The parts of one token are timed alone, with everything prepared: all layers as they decode, their
-products, their attention, the head; and one pass that reads the same weights and does nothing with them,
-as fast as memory gives them: the floor. One round takes each once, so that rounds in turns with real
-tokens see the same noise. What the layers take beside products and attention is the rest.
+Timed are the layers as one token goes through them, the head, and one pass that only reads the weights of
+these, as fast as the memory gives them: the floor, below which no token can be. A round takes each once,
+and rounds alternate with real tokens, so that other load of the computer slows down both alike.
 """
 
 import time
@@ -18,225 +17,126 @@ from torch import Tensor
 from potluck.engine.attention import Step
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.device import synchronize
-from potluck.engine.kernels import PackedWeight, ReferenceKernels, best_kernels
-from potluck.engine.kernels.layout import GROUP, ROWS
+from potluck.engine.kernels import ReferenceKernels, best_kernels
 from potluck.engine.kvcache import LayerCache
-from potluck.engine.linear import FloatLinear, Linear, PackedLinear
+from potluck.engine.linear import Linear
 from potluck.engine.memory import out_of_memory
-from potluck.engine.mlp import Experts, GatedMlp, PackedMlp
+from potluck.engine.mlp import MoE
 from potluck.engine.rotary import Rotary
-from potluck.engine.sampler import choose
+from potluck.engine.sampler import Sampler
 from potluck.engine.stage import Stage
+from potluck.model.caches import CacheSpec
 from potluck.wire.measuring_messages import StageTimes
-from potluck.wire.messages import (
-    Sampling,
-)
+from potluck.wire.messages import Sampling
 
-_ENOUGH = 1 << 32  # bytes read in a pass; a mixture of experts has more than a token ever reads
+_ENOUGH = 1 << 32  # bytes read in a pass; experts may have far more than a token reads
 _LARGE = 1 << 22  # bytes; on a GPU, reading less than that is waiting for the call
-_PIECE = 1 << 12  # bytes: threads share out whole pages
+_PIECE = 1 << 12  # bytes: threads divide memory by whole pages
 _MS = 1000.0
 _TICK = 1e-9  # seconds; no clock divides by less
 
-Call = Callable[[], object]
-
 
 class StageMeter:
-    """Times the parts of one token in a stage, at one position. Keeps caches of its own.
+    """Times one token in a stage, at one position, with caches of its own.
 
     To be used by the thread that computes.
     """
 
     @torch.inference_mode()
-    def __init__(self, stage: Stage, position: int) -> None:
-        """Prepare everything.
+    def __init__(self, stage: Stage, position: int, *, enough: int = _ENOUGH) -> None:
+        """Prepare everything; `enough` is how many bytes a pass over the weights reads at most.
 
         Raises:
             OutOfMemoryError: there is no room for a cache of so many tokens beside the sessions'.
         """
         weights = stage.weights
+        config = weights.config
         self.position = position
         self._stage, self._device = stage, weights.device
-        self._parts = [
-            (linear, share) for block in weights.blocks for linear, share in _linears(block)
-        ]
+        self._sampler = Sampler()
+        self._matrices = [one for block in weights.blocks for one in _matrices(block)]
         if weights.lm_head is not None:
-            self._parts.append((weights.lm_head, 1.0))
+            self._matrices.append((weights.lm_head, 1.0))
         with out_of_memory("measure this stage", self._device):
-            self._caches = self._make_caches(stage, position)
-            self._step = Step(position, 1, self._rotaries(stage), self._device)
-            self._hidden = self._random(weights.config.hidden_size)
-            self._prepare_layers(weights.blocks)
-        memory = [part for linear, _ in self._parts for part in linear.memory]
-        self._read = _Reader(_enough(memory), self._device, torch.get_num_threads())
-        self.round()  # what is compiled, captured or allocated once is not what a token takes
+            self._caches = [self._new_cache(spec) for spec in stage.caches]
+            rotaries = [
+                Rotary(rope, stage.context, weights.dtype, self._device)
+                for rope in config.ropes.distinct
+            ]
+            self._step = Step(position, 1, rotaries, self._device)
+            self._hidden = torch.randn(1, config.hidden_size).to(self._device, weights.dtype)
+        memory = [part for linear, _ in self._matrices for part in linear.memory]
+        self._read = _Reader(_first(memory, enough), self._device, torch.get_num_threads())
+        self.round()  # compiles, captures and allocates what later tokens use again
+
+    def _new_cache(self, spec: CacheSpec) -> LayerCache:
+        """A layer's cache with as many rows as it has at the position."""
+        weights, rows = self._stage.weights, spec.rows(self.position + 1)
+        cache = LayerCache(spec.row.heads, spec.row.size, weights.cache_dtype, self._device)
+        cache.resize(rows, 0)
+        cache.both.zero_()
+        cache.first = self.position + 1 - rows
+        return cache
 
     @property
     def read_bytes(self) -> int:
-        """Of one pass."""
+        """Bytes of weights that one pass reads."""
         return self._read.nbytes
 
     @property
     def weight_bytes(self) -> int:
-        """Of the matrices that one token reads, the head's among them: not all of the experts'."""
+        """Bytes of the matrices that one token reads: with experts, of as many as it goes through."""
         return round(
-            sum(share * sum(m.nbytes for m in linear.memory) for linear, share in self._parts)
+            sum(share * sum(m.nbytes for m in linear.memory) for linear, share in self._matrices)
         )
 
     @torch.inference_mode()
     def round(self) -> StageTimes:
-        """Time each part once, one after the other."""
+        """Time each once, one after the other."""
         read_bytes_per_s = self._read()
         has_head = self._stage.weights.lm_head is not None
-        layers_s = self._time([self._run])
-        products_s = max(0.0, self._time(self._products) - self._time(self._idle))
-        attention_s = self._time(self._attention)
-        head_s = self._time([self._choose]) if has_head else 0.0
+        layers_s = self._time(self._run_layers)
         return StageTimes(
             weight_bytes=self.weight_bytes,
             read_bytes_per_s=read_bytes_per_s,
             layers_ms=_MS * max(layers_s, _TICK),
-            products_ms=_MS * products_s,
-            attention_ms=_MS * attention_s,
-            head_ms=_MS * head_s,
+            head_ms=_MS * self._time(self._choose) if has_head else 0.0,
         )
 
-    def _time(self, calls: Sequence[Call]) -> float:
-        """Seconds that these calls take, one after the other."""
+    def _time(self, call: Callable[[], object]) -> float:
+        """Seconds that the call takes."""
         synchronize(self._device)
         start = time.perf_counter()
-        for call in calls:
-            call()
+        call()
         synchronize(self._device)
         return time.perf_counter() - start
 
-    def _run(self) -> None:
+    def _run_layers(self) -> None:
         x = self._hidden
         for run in self._stage.weights.runs:
             x = run(x, self._caches, self._step)
 
     def _choose(self) -> None:
         logits, _ = self._stage.next_logits(self._hidden)
-        choose(logits, Sampling(), position=self.position, history=())
-
-    def _random(self, *shape: int) -> Tensor:
-        x = torch.randn(1, *shape)
-        return x.to(self._device, self._stage.weights.dtype)
-
-    def _make_caches(self, stage: Stage, position: int) -> list[LayerCache]:
-        config, weights = stage.weights.config, stage.weights
-        caches = [
-            LayerCache(config.num_kv_heads, config.head_dim, weights.cache_dtype, self._device)
-            for _ in weights.blocks
-        ]
-        for cache in caches:
-            cache.resize(position + 1, 0)
-            cache.both.zero_()
-        return caches
-
-    @staticmethod
-    def _rotaries(stage: Stage) -> list[Rotary]:
-        weights = stage.weights
-        return [
-            Rotary(rope, stage.context, weights.dtype, weights.device)
-            for rope in weights.config.ropes.distinct
-        ]
-
-    def _products_of(self, block: DecoderLayer) -> list[Call]:
-        """As many products as a token has in this layer, with inputs that are made."""
-        config, attention, mlp = self._stage.weights.config, block.attention, block.mlp
-        calls = [
-            self._product(attention.qkv, config.hidden_size),
-            self._product(attention.output, config.q_size),
-        ]
-        width: int = config.intermediate_size
-        mlps: Sequence[object] = (mlp,)
-        if isinstance(mlp, Experts):
-            assert config.experts is not None
-            width, mlps = config.experts.intermediate_size, mlp.experts[: mlp.per_token]
-            x, router = self._random(config.hidden_size).float(), mlp.router
-            calls.append(lambda: torch.nn.functional.linear(x, router))
-        for one in mlps:
-            gate_up, down = _matrices(one)
-            calls.append(self._product(gate_up, config.hidden_size))
-            calls.append(self._product(down, width))
-        return calls
-
-    def _product(self, linear: Linear, width: int) -> Call:
-        x = self._random(width)
-        if not isinstance(linear, PackedLinear):
-            return lambda: linear(x)
-        quantised = linear.kernels.quantise(x)
-        return lambda: linear.multiply(quantised)
-
-    def _prepare_layers(self, blocks: Sequence[DecoderLayer]) -> None:
-        self._products = [call for block in blocks for call in self._products_of(block)]
-        self._attention = [
-            self._attention_of(block, cache)
-            for block, cache in zip(blocks, self._caches, strict=True)
-        ]
-        self._idle: list[Call] = []
-        if isinstance(best_kernels(), ReferenceKernels):
-            return
-        # Not before it is needed, nor where it does not load: it brings llvmlite.
-        from potluck.engine.attention_alone import attention_call, generated_layers
-
-        generated = generated_layers(self._stage.weights.runs)
-        for layer, run in generated.items():
-            queries, cache = torch.randn(run.heads.heads * run.heads.head_dim), self._caches[layer]
-            call = attention_call(blocks[layer], run, queries, cache, self.position)
-            self._attention[layer] = call
-        self._idle = _calls_saved([blocks[layer] for layer in generated])
-
-    def _attention_of(self, block: DecoderLayer, cache: LayerCache) -> Call:
-        attention, step = block.attention, self._step
-        q = self._random(attention.num_heads, attention.head_dim)
-        return lambda: attention.attend(q, cache, step)
+        self._sampler.choose(logits, Sampling(), position=self.position, history=())
 
 
-def _linears(block: DecoderLayer) -> Iterator[tuple[Linear, float]]:
+def _matrices(block: DecoderLayer) -> Iterator[tuple[Linear, float]]:
     """The matrices of a layer, and which share of their bytes a token reads."""
     yield block.attention.qkv, 1.0
     yield block.attention.output, 1.0
     mlp = block.mlp
-    experts = mlp.experts if isinstance(mlp, Experts) else (mlp,)
-    share = mlp.per_token / len(experts) if isinstance(mlp, Experts) else 1.0
+    experts = mlp.experts if isinstance(mlp, MoE) else (mlp,)
+    share = mlp.per_token / len(experts) if isinstance(mlp, MoE) else 1.0
     for one in experts:
-        gate_up, down = _matrices(one)
-        yield gate_up, share
-        yield down, share
+        yield one.gate_up, share
+        yield one.down, share
 
 
-def _matrices(mlp: object) -> tuple[Linear, Linear]:
-    assert isinstance(mlp, GatedMlp | PackedMlp)
-    return mlp.gate_up, mlp.down
-
-
-def _calls_saved(blocks: Sequence[DecoderLayer]) -> list[Call]:
-    """The smallest product as often as these generated layers save Python the call of one."""
-    calls: list[Call] = []
-    for block in blocks:
-        product = _smallest_product(block.attention.qkv)
-        mlps = block.mlp.per_token if isinstance(block.mlp, Experts) else 1
-        calls += [product] * (2 + 2 * mlps)
-    return calls
-
-
-def _smallest_product(like: Linear) -> Call:
-    if isinstance(like, FloatLinear):
-        small = FloatLinear(like.weight.new_zeros((ROWS, GROUP)), None, like.products)
-        row = like.weight.new_zeros((1, GROUP))
-        return lambda: small(row)
-    assert isinstance(like, PackedLinear)
-    kernels = like.kernels
-    weight, x = PackedWeight.empty(ROWS, GROUP, 8), kernels.quantise(torch.zeros(1, GROUP))
-    return lambda: kernels.multiply(weight, x)
-
-
-def _enough(memory: Sequence[Tensor]) -> list[Tensor]:
-    """The first of these matrices, as many as tell how fast all of them are read."""
+def _first(memory: Sequence[Tensor], enough: int) -> list[Tensor]:
+    """As many of these matrices as are enough to tell how fast all of them are read."""
     before = accumulate((part.nbytes for part in memory), initial=0)
-    return [part for part, nbytes in zip(memory, before, strict=False) if nbytes < _ENOUGH]
+    return [part for part, nbytes in zip(memory, before, strict=False) if nbytes < enough]
 
 
 class _Reader:
@@ -255,7 +155,7 @@ class _Reader:
         self.nbytes = sum(part.nbytes for share in self._shares for part in share)
 
     def __call__(self) -> float:
-        """Read everything once; bytes a second."""
+        """Read everything once; gives bytes per second."""
         synchronize(self._device)
         start = time.perf_counter()
         if self._pool is None:
@@ -291,7 +191,7 @@ def _fastest_reading() -> Callable[[Tensor], object]:
 
 
 def _combine(part: Tensor) -> object:
-    """Without llvmlite: of numpy's operators the one that does least with what it reads."""
+    """Read without llvmlite, by the operator of numpy that computes least with what it reads."""
     numbers = part.numpy()
     return np.bitwise_xor.reduce(numbers[: len(numbers) // 8 * 8].view(np.int64))
 

@@ -1,7 +1,7 @@
-"""Tell a device that ran out of memory from a mistake of ours, and give memory back.
+"""Recognise that a device ran out of memory, and give memory back.
 
-torch raises `OutOfMemoryError` on CUDA and a plain `RuntimeError` elsewhere, which only its text gives
-away.
+torch raises `OutOfMemoryError` on CUDA, and elsewhere a plain `RuntimeError` that only its text tells from
+other errors.
 """
 
 import ctypes
@@ -21,20 +21,25 @@ _SIGNS = (
     "can't allocate memory",
     "not enough memory",
     "out of memory",
-    "alloc_failed",  # what CUDA's libraries compute in
-    "invalid buffer size",  # more than Metal gives in one piece
+    "alloc_failed",  # of the memory that CUDA's libraries compute in
+    "invalid buffer size",  # a tensor is larger than the largest that Metal has
 )
 
 
 @contextmanager
 def out_of_memory(what: str, device: torch.device) -> Iterator[None]:
-    """Raise our own `OutOfMemoryError` for the device's; what was allocated inside is released."""
+    """Raise Potluck's `OutOfMemoryError` in place of the device's, and release what was allocated inside.
+
+    Args:
+        what: could not be done, after "has no memory left to".
+        device: that computed.
+    """
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        traceback.clear_frames(error.__traceback__)  # which hold what was allocated
+        traceback.clear_frames(error.__traceback__)  # the frames hold what was allocated
         release(device)
         raise OutOfMemoryError(
             f"This computer's {device.type} has no memory left to {what}. Close other programs,"
@@ -43,13 +48,13 @@ def out_of_memory(what: str, device: torch.device) -> Iterator[None]:
 
 
 def release(device: torch.device) -> None:
-    """Give back what torch, or the C library, keeps for later."""
+    """Give the system back the free memory that torch, or the C library, keeps for later."""
     match device.type:
         case "cuda":
             try:
                 torch.cuda.empty_cache()
             except RuntimeError as error:
-                # Nothing depends on it, and the error that led here is the one to be heard.
+                # Nothing depends on it, and it must not hide the error that led here.
                 logger.warning("a GPU's memory cannot be given back: %s", error)
         case "mps":
             torch.mps.empty_cache()
@@ -58,16 +63,16 @@ def release(device: torch.device) -> None:
 
 
 def release_prompt(device: torch.device) -> None:
-    """Give back what a prompt was computed in, in a few milliseconds: tens of megabytes.
+    """Give back what a prompt was computed in: tens of megabytes in a few milliseconds.
 
-    A GPU's is left to torch: all of its work would be waited for, and the next prompt would ask again.
+    On a GPU torch keeps it: giving it back waits for all work of the GPU, and the next prompt needs it again.
     """
     if device.type == "cpu":
         _trim()
 
 
 def _trim() -> None:
-    """Have glibc return what was freed between what is in use, which it keeps for the next time."""
+    """Have glibc return the free memory between what is in use, which it otherwise keeps."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
         if trim is not None:

@@ -1,4 +1,4 @@
-"""What a layer has beside attention: one gated MLP, or a mixture of experts that are such MLPs."""
+"""The feed-forward of a layer: one gated MLP, or a mixture of experts (MoE), each a gated MLP."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,9 +11,9 @@ from torch import Tensor
 from potluck.engine.kernels import QuantisedInput
 from potluck.engine.linear import Linear, PackedLinear
 from potluck.engine.pages import Scratch
-from potluck.model.config import Activation
+from potluck.model.families import Activation
 
-_TOKENS = 64  # whose gates are held at a time, in f32
+_TOKENS = 64  # gates and ups of so many tokens are held at a time, in f32
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -22,7 +22,15 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class Mlp(Protocol):
-    """down(activation(gate x) · (up x)) (https://arxiv.org/abs/2002.05202)."""
+    """A gated MLP: down(activation(gate x) · (up x)) (https://arxiv.org/abs/2002.05202)."""
+
+    @property
+    def gate_up(self) -> Linear:
+        """The matrix of gates and ups: all gates before all ups."""
+        ...
+
+    @property
+    def down(self) -> Linear: ...
 
     def __call__(self, x: Tensor) -> Tensor:
         """(T, D) → (T, D)."""
@@ -33,13 +41,12 @@ class Mlp(Protocol):
 
 
 class GatedMlp:
-    """As torch computes it."""
+    """The activation and the product of gates and ups are torch's."""
 
-    __slots__ = ("_activate", "activation", "down", "gate_up")
+    __slots__ = ("_activate", "down", "gate_up")
 
     def __init__(self, gate_up: Linear, down: Linear, activation: Activation) -> None:
         self.gate_up, self.down = gate_up, down
-        self.activation: Activation = activation
         self._activate = ACTIVATIONS[activation]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -52,10 +59,10 @@ class GatedMlp:
 
 
 class PackedMlp:
-    """With the gates in one kernel, which also quantises them for the last product.
+    """One kernel applies the activation and quantises the result for the product with `down`.
 
-    Some tokens at a time, in the same place: what lies between the products is the most that a prompt
-    takes in memory.
+    A chunk is computed a few tokens at a time, in the same scratch memory: gates and ups of a whole
+    chunk would be the largest thing that prefill holds.
     """
 
     __slots__ = ("_scratch", "activation", "down", "gate_up")
@@ -67,7 +74,7 @@ class PackedMlp:
         activation: Activation,
         scratch: Scratch | None = None,
     ) -> None:
-        """Make one; those that are not computed at the same time may share their scratch."""
+        """Make one. MLPs that never compute at the same time may share a `scratch`."""
         self.gate_up, self.down = gate_up, down
         self.activation: Activation = activation
         self._scratch = scratch or Scratch()
@@ -94,11 +101,11 @@ class PackedMlp:
         return kernels.quantise_gated(gates, self.activation)
 
 
-class Experts:
-    """Each token goes through the few experts that the router scores highest.
+class MoE:
+    """A mixture of experts: each token goes through the few that the router scores highest.
 
-    Router, weights and sums are f32, whatever the experts compute in: the choice is a comparison of
-    close numbers. Only experts that were chosen are computed.
+    Router, weights and sums are f32, whatever the experts compute in, since the choice compares numbers
+    that are close to each other. Only experts that were chosen are computed.
     """
 
     __slots__ = ("experts", "normalise", "per_token", "router")
@@ -127,12 +134,12 @@ class Experts:
         return self.router.nbytes + sum(expert.nbytes for expert in self.experts)
 
     def _add_one(self, total: Tensor, x: Tensor, weights: Tensor, chosen: Tensor) -> None:
-        # In the order of the experts, as many tokens add them up.
+        # In the order of the experts: the order in which `_add_many` adds them up.
         for expert, weight in sorted(zip(chosen[0].tolist(), weights[0].tolist(), strict=True)):
             total.add_(self.experts[expert](x), alpha=weight)
 
     def _add_many(self, total: Tensor, x: Tensor, weights: Tensor, chosen: Tensor) -> None:
-        """Expert by expert, all the tokens that chose it at once."""
+        """Compute each expert once, for all the tokens that chose it."""
         flat = chosen.flatten()  # (T·k,)
         order = flat.argsort(stable=True)
         counts = flat.bincount(minlength=len(self.experts)).tolist()

@@ -1,10 +1,11 @@
 """Root mean square norms (https://arxiv.org/abs/1910.07467), computed in f32.
 
-Their weights are f32 too: 16 bits of a norm save nothing and cost a conversion. What a family does to
-the weights (adding one) is done once they are loaded.
+Their weights are f32 too: 16 bits would save no memory worth having and cost a conversion. Where a family
+multiplies by 1 + weight, the one is added when the weights are loaded.
 """
 
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -12,7 +13,7 @@ from torch import Tensor
 
 
 class RmsNorm:
-    """Of hidden states, (T, D)."""
+    """The norm of hidden states, (T, D)."""
 
     __slots__ = ("eps", "shape", "weight")
 
@@ -22,7 +23,7 @@ class RmsNorm:
         self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        # Not `F.rms_norm`, which asks first whether anybody overrides it.
+        # `F.rms_norm` does the same after a check for overrides, which takes time.
         if x.dtype == torch.float32:
             return torch.rms_norm(x, self.shape, self.weight, self.eps)
         return torch.rms_norm(x.float(), self.shape, self.weight, self.eps).to(x.dtype)
@@ -33,32 +34,33 @@ class RmsNorm:
 
 
 class QkNorm(Protocol):
-    """A norm of queries and keys, (T, H + Hkv, K), both in one call; gives f32."""
+    """The norm of queries and keys, (T, H + Hkv, K), both in one call; gives f32."""
 
     def __call__(self, x: Tensor) -> Tensor: ...
+    @property
+    def weight(self) -> Tensor: ...
     @property
     def nbytes(self) -> int: ...
 
 
 class HeadNorm:
-    """Over each head by itself."""
+    """A norm over each head."""
 
-    kind: Final = "head"
-    __slots__ = ("_heads", "_per_head", "_shape", "eps", "weight")
+    __slots__ = ("_eps", "_heads", "_per_head", "_shape", "weight")
 
     def __init__(self, weight: Tensor, heads: tuple[int, int], eps: float) -> None:
         self.weight = weight  # (2, K): of the queries, of the keys
         self._shape = tuple(weight.shape[-1:])
-        self._heads, self.eps = heads, eps
+        self._heads, self._eps = heads, eps
         self._per_head = weight.new_empty((sum(heads), weight.shape[-1]))
 
     def spread(self) -> None:
-        """Give each head its weights; to be called once they are loaded."""
+        """Copy the weights to each head; call it once they are loaded."""
         rows = zip(self.weight, self._heads, strict=True)
         self._per_head = torch.cat([row.expand(heads, -1) for row, heads in rows])  # (H + Hkv, K)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.float(), self._shape, None, self.eps).mul_(self._per_head)
+        return F.rms_norm(x.float(), self._shape, None, self._eps).mul_(self._per_head)
 
     @property
     def nbytes(self) -> int:
@@ -66,20 +68,19 @@ class HeadNorm:
 
 
 class ProjectionNorm:
-    """Over all heads together, those of queries and those of keys."""
+    """One norm over all heads of queries together, and one over all heads of keys."""
 
-    kind: Final = "projection"
-    __slots__ = ("_sizes", "eps", "weight")
+    __slots__ = ("_eps", "_sizes", "weight")
 
-    def __init__(self, weight: Tensor, sizes: tuple[int, int], eps: float) -> None:
+    def __init__(self, weight: Tensor, sizes: Sequence[int], eps: float) -> None:
         self.weight = weight  # (H·K + Hkv·K,)
-        self._sizes, self.eps = list(sizes), eps
+        self._sizes, self._eps = list(sizes), eps
 
     def __call__(self, x: Tensor) -> Tensor:
         parts = x.float().flatten(1).split(self._sizes, -1)
         weights = self.weight.split(self._sizes)
         normed = [
-            F.rms_norm(part, tuple(weight.shape), weight, self.eps)
+            F.rms_norm(part, tuple(weight.shape), weight, self._eps)
             for part, weight in zip(parts, weights, strict=True)
         ]
         return torch.cat(normed, -1).view(x.shape)

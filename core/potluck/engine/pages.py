@@ -1,6 +1,7 @@
-"""Memory asked of the system itself, for weights, caches and scratch: in huge pages, given back at once."""
+"""Memory mapped by the system itself, for weights, caches and scratch: in huge pages, given back at once."""
 
 import mmap
+import weakref
 from contextlib import suppress
 
 import torch
@@ -9,36 +10,82 @@ from torch import Tensor
 HUGE_PAGE = 1 << 21
 
 
-def map_pages(nbytes: int) -> Tensor:
-    """So many bytes, uint8, which the system has back as soon as no tensor holds them.
+def has_huge_pages() -> bool:
+    """Whether this system can be asked for them."""
+    return hasattr(mmap, "MADV_HUGEPAGE")
 
-    Where it has them, in huge pages as far as these fill any: fewer to ask for, and to look up while a
-    product or attention reads them. Memory is taken when it is written to.
+
+def map_pages(nbytes: int) -> Tensor:
+    """Map so many bytes, uint8. The system has them back as soon as no tensor holds them.
+
+    They are in huge pages where the system has these and as far as whole ones are filled: there are fewer
+    to map, and fewer to look up while a product or attention reads them. The system takes a page from free
+    memory when it is first written.
 
     Raises:
-        MemoryError: there are not as many.
+        MemoryError: there is not as much memory.
     """
-    if nbytes == 0 or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if nbytes == 0 or not has_huge_pages():
         return torch.empty(nbytes, dtype=torch.uint8)
+    memory, start = _map(nbytes)
+    return torch.frombuffer(memory, dtype=torch.uint8)[start : start + nbytes]
+
+
+class Slab:
+    """Pages that many tensors share, one after the other. What a tensor had goes back to the system with it.
+
+    Only where there are huge pages: elsewhere nothing is gained by sharing.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        """Map so many bytes; they take memory when they are written to.
+
+        Raises:
+            MemoryError: there are not as many.
+        """
+        self._memory, self._next = _map(nbytes)
+        self._end = self._next + nbytes
+
+    def take(self, nbytes: int, *, align: int) -> Tensor | None:
+        """So many bytes, more than none, that begin at a multiple of `align`; None: they are not left."""
+        start = -(-self._next // align) * align
+        end = start + nbytes
+        if end > self._end:
+            return None
+        self._next = end
+        view = memoryview(self._memory)[start:end]
+        # The tensor holds the view as long as its memory is used by anyone.
+        weakref.finalize(view, _give_back, self._memory, start, end).atexit = False
+        return torch.frombuffer(view, dtype=torch.uint8)
+
+
+def _give_back(memory: mmap.mmap, start: int, end: int) -> None:
+    """Return the whole pages between these offsets; the ones at the ends are also a neighbour's."""
+    first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first:
+        memory.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+def _map(nbytes: int) -> tuple[mmap.mmap, int]:
+    """A mapping, and where in it these bytes begin: where a huge page does, if they fill any."""
     in_huge = nbytes // HUGE_PAGE * HUGE_PAGE
     to_align = HUGE_PAGE if in_huge else 0
     try:
         memory = mmap.mmap(-1, nbytes + to_align, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(f"no memory for {nbytes} bytes") from error
-    mapped = torch.frombuffer(memory, dtype=torch.uint8)
     if not in_huge:
-        return mapped
-    start = -mapped.data_ptr() % HUGE_PAGE
-    with suppress(OSError):  # a kernel may be built without them
+        return memory, 0
+    start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % HUGE_PAGE
+    with suppress(OSError):  # a Linux kernel may be built without them
         memory.madvise(mmap.MADV_HUGEPAGE, start, in_huge)
-    return mapped[start : start + nbytes]
+    return memory, start
 
 
 class Scratch:
-    """Memory that one computation after the other uses.
+    """Memory that one computation uses after the other.
 
-    From the C library each would get other pages, and a prompt would take twice what it needs.
+    The C library would give each computation other pages, and a prompt would take twice what it needs.
     """
 
     __slots__ = ("_memory",)
@@ -47,7 +94,7 @@ class Scratch:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
     def floats(self, rows: int, width: int) -> Tensor:
-        """(rows, width), f32, to be written to; what was here before is lost."""
+        """Return memory (rows, width), f32, that holds anything. The last call's memory is used again."""
         nbytes = 4 * rows * width
         if nbytes > len(self._memory):
             self._memory = map_pages(nbytes)

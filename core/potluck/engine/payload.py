@@ -1,7 +1,7 @@
 """Tensors as they travel: a header with dtype and shape, and the bytes behind it.
 
-Nothing is copied: the payload's bytes are the tensor's memory, both ways. Bytes are little-endian,
-as every machine that torch runs on.
+Nothing is copied: the payload's bytes are the tensor's memory, when sent and when received. Bytes are
+little-endian, as on every machine that torch runs on.
 """
 
 import math
@@ -24,22 +24,22 @@ _NAMES: dict[torch.dtype, Dtype] = {dtype: name for name, dtype in DTYPES.items(
 
 
 class Activations:
-    """Token ids or hidden states between stages: bytes, and a tensor over them when one is asked for.
+    """Token ids or hidden states between stages: bytes, and a tensor over them once somebody asks for it.
 
-    One token may never need the tensor. That is what the bytes are for: a stage that waited for its turn
-    finds torch's code outside all caches, and then even its smallest operator takes 50 to 100 µs.
+    A single token may never need the tensor, and then no operator of torch runs. After a stage waited for
+    its turn, torch's code is in no cache, and even its smallest operator takes 50 to 100 µs.
     """
 
     __slots__ = ("_data", "_tensor", "dtype", "shape")
 
     def __init__(self, dtype: torch.dtype, shape: Sequence[int], data: memoryview) -> None:
         self.dtype, self.shape = dtype, tuple(shape)
-        self._data: memoryview | None = data  # bytes, as many as they are numbers
+        self._data: memoryview | None = data
         self._tensor: Tensor | None = None
 
     @classmethod
     def of(cls, tensor: Tensor) -> "Activations":
-        """Of a tensor on any device, whose bytes are those of a copy where it is not contiguous RAM."""
+        """From a tensor on any device. Its bytes are copied only if it is not contiguous or not in RAM."""
         made = cls.__new__(cls)
         made.dtype, made.shape = tensor.dtype, tuple(tensor.shape)
         made._data, made._tensor = None, tensor
@@ -51,18 +51,18 @@ class Activations:
         if self._data is None:
             assert self._tensor is not None
             tensor = self._tensor.detach().cpu().contiguous()
-            # numpy has no bfloat16; bytes it has.
+            # As bytes, since numpy has no bfloat16.
             self._data = tensor.view(-1).view(torch.uint8).numpy().data
         return self._data
 
     @property
     def number(self) -> int:
-        """The only one, of integers."""
+        """The value of a single integer, such as a token id."""
         return int.from_bytes(self.data, "little", signed=True)
 
     @property
     def tensor(self) -> Tensor:
-        """A tensor over the bytes, which it keeps alive."""
+        """A tensor over the bytes, which the tensor keeps alive."""
         if self._tensor is None:
             view = self._data
             assert view is not None
@@ -73,13 +73,13 @@ class Activations:
 
 
 def to_payload(activations: Activations) -> tuple[TensorHeader, memoryview]:
-    """The header, and the bytes."""
+    """What is sent: a header, and the bytes."""
     header = TensorHeader(dtype=_NAMES[activations.dtype], shape=activations.shape)
     return header, activations.data
 
 
 def from_payload(header: TensorHeader, payload: bytes | bytearray | memoryview) -> Activations:
-    """What a payload holds, which is kept alive.
+    """What was received; it keeps the payload alive.
 
     Raises:
         InvalidStepError: the dtype never travels, or the bytes are not as many as the header says.

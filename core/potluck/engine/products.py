@@ -1,11 +1,11 @@
-"""x Wᵀ + b on the device at hand, by whichever way is the fastest there.
+"""x Wᵀ + b in plain numbers, by whichever way is the fastest on the device at hand.
 
-On a CPU there are several, and which one wins depends on the processor. Measured on one core of an
-AVX-512 machine, one row times a matrix of 16 bits, gigabytes of weights a second: 9 to 16 through
-oneDNN, 23 to 24 through torch's own loop, 35 through a generated kernel; 8 rows times 8 MB of f16 take
-torch 2.8 ms and the kernel 0.5, of bf16 both 0.5. On one without 16-bit arithmetic (AVX2) a chunk of 128
-rows takes 404 ms as it is and 127 ms with the weights widened to f32 block by block. So they are tried
-when weights are made, in a tenth of a second or two, and the best is kept.
+On a CPU there are several ways, and which one wins depends on the processor. Measured on one core of an
+AVX-512 machine with weights of 16 bits: one row of input reads 9 to 16 GB/s of weights through torch and
+35 GB/s through a generated kernel; 8 rows times 8 MB of f16 take torch 2.8 ms and the kernel 0.5 ms, of
+bf16 both 0.5 ms. On a processor without 16-bit arithmetic (AVX2) a chunk of 128 rows takes 404 ms as it
+is, and 127 ms with the weights converted to f32 block by block. So the ways are tried when weights are
+made, which takes a tenth of a second or two, and the fastest is kept.
 """
 
 import time
@@ -18,18 +18,18 @@ from torch import Tensor
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(T, in), (out, in), (out,) or None → (T, out)."""
 
-_MANY = 16  # rows, from which widening can pay
-_BLOCK_ROWS = 512  # of weights widened at a time: 4 MB at a hidden size of 2048
-_WORTH_PARTS = 1 << 20  # weights; a smaller product takes no longer than waking threads
+_MANY = 16  # rows of input, from which converting the weights to f32 can pay
+_BLOCK_ROWS = 512  # rows of weights converted at a time: 4 MB at a hidden size of 2048
+_LARGE = 1 << 20  # weights; a smaller product takes no longer than waking threads
 _TRIAL_BYTES = 1 << 26  # more than caches hold: within them oneDNN wins, beyond them it loses
 _TRIAL_WIDTH = 2048
-_TRIAL_ROWS = 2048  # timed at once: so short that little of what else runs here comes between
-_FEW_PARTS = 2  # of so many rows, for a few rows of input
+_TRIAL_ROWS = 2048  # timed at once: so short that other programs seldom interrupt it
+_FEW_PARTS = 2  # so many times these rows are tried with a few rows of input
 _ROUNDS = 3
 
 
 class Products:
-    """The ways that were chosen for one row, for a few and for many."""
+    """The ways that were chosen for one row of input, for a few and for many."""
 
     __slots__ = ("_few", "_many", "_one")
 
@@ -47,55 +47,54 @@ class Products:
 
 @torch.inference_mode()
 def fastest_products(
-    dtype: torch.dtype, device: torch.device, nbytes: int, *generated: Product
+    dtype: torch.dtype,
+    device: torch.device,
+    nbytes: int,
+    *generated: Product,
+    trial_rows: int = _TRIAL_ROWS,
 ) -> Products:
-    """Try what there is for these numbers on this device.
+    """Try the ways that the device has for this dtype.
 
     Args:
         dtype: of weights and inputs.
-        device: where.
-        nbytes: of all the weights that one token reads; a model that fits a cache is tried in it.
-        generated: ways for one row or a few of 16 bits on a CPU, beside torch's.
+        device: that computes.
+        nbytes: of all the weights that one token reads; a model that fits into a cache is tried in it.
+        generated: ways beside torch's, for one row or a few rows of 16 bits on a CPU.
+        trial_rows: rows of weights that are timed at once.
     """
     if device.type != "cpu":
         return Products()
     if dtype.itemsize == 4:
-        # Not a matter of time: f32 is what is compared, and has to add up the same way every time.
+        # Not tried: f32 is what others are compared with, and has to add up in the same order every time.
         return Products(one=linear_in_parts if torch.get_num_threads() > 1 else F.linear)
     rows = max(1, min(nbytes, _TRIAL_BYTES) // (_TRIAL_WIDTH * dtype.itemsize))
     weight = torch.ones((rows, _TRIAL_WIDTH), dtype=dtype)
     return Products(
         one=_fastest(
-            (F.linear, linear_by_loop, *generated), weight.new_ones((1, _TRIAL_WIDTH)), weight
+            (F.linear, *generated), weight.new_ones((1, _TRIAL_WIDTH)), weight, trial_rows
         ),
         few=_fastest(
             (F.linear, *generated),
             weight.new_ones((_MANY // 2, _TRIAL_WIDTH)),
-            weight[: _FEW_PARTS * _TRIAL_ROWS],
+            weight[: _FEW_PARTS * trial_rows],
+            trial_rows,
         ),
         many=_fastest(
             (F.linear, linear_widened),
             weight.new_ones((2 * _MANY, _TRIAL_WIDTH)),
-            weight[: 2 * _BLOCK_ROWS],  # arithmetic, not memory, is what many rows wait for
+            weight[: 2 * _BLOCK_ROWS],  # many rows wait for arithmetic, not for memory
+            trial_rows,
         ),
     )
 
 
-def linear_by_loop(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Without oneDNN, which repacks the weights for every product."""
-    # The switch is the process's; one thread computes, and only its own next operator reads it.
-    torch.backends.mkldnn.enabled = False
-    try:
-        return F.linear(x, weight, bias)
-    finally:
-        torch.backends.mkldnn.enabled = True
-
-
-def linear_in_parts(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """One row in f32: a matrix product for each thread, since one alone uses one core of all."""
+def linear_in_parts(
+    x: Tensor, weight: Tensor, bias: Tensor | None, *, large: int = _LARGE
+) -> Tensor:
+    """One row in f32: a matrix product for each thread, since torch computes one product on one core."""
     parts = torch.get_num_threads()
     rows, width = weight.shape
-    if rows % parts or weight.numel() < _WORTH_PARTS:
+    if rows % parts or weight.numel() < large:
         return F.linear(x, weight, bias)
     columns = weight.view(parts, rows // parts, width).transpose(1, 2)
     y = torch.bmm(x.expand(parts, 1, width), columns).view(1, rows)
@@ -103,7 +102,7 @@ def linear_in_parts(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def linear_widened(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """In f32, a block of weights at a time: never a second copy of the matrix."""
+    """The product in f32. Weights are converted block by block: there is never a second copy of them."""
     y = x.new_empty((x.shape[0], weight.shape[0]))
     wide = x.float()
     for start in range(0, weight.shape[0], _BLOCK_ROWS):
@@ -113,14 +112,14 @@ def linear_widened(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return y
 
 
-def _fastest(ways: Sequence[Product], x: Tensor, weight: Tensor) -> Product:
-    """The one with the shortest of a few runs, taken in turns; the first of equals.
+def _fastest(ways: Sequence[Product], x: Tensor, weight: Tensor, trial_rows: int) -> Product:
+    """The way that takes the least time; the first of equals.
 
-    A run is all the parts of the matrix, so that none finds the part it comes to in a cache. The shortest
-    of each part count. Where torch has threads, they spin for a while after a product and would hold up
-    the next way: it multiplies once more for that, before its time is taken.
+    In each round every way multiplies with all parts of the matrix, so that none finds its part in a
+    cache. Of each part the shortest time counts. Torch's threads spin for a while after a product, which
+    would slow down the next way: each way multiplies once before its time is taken.
     """
-    parts = weight.split(_TRIAL_ROWS)
+    parts = weight.split(trial_rows)
     runs: list[list[list[float]]] = [[] for _ in ways]
     for _ in range(_ROUNDS):
         for way, times in zip(ways, runs, strict=True):

@@ -1,9 +1,9 @@
 """Measure what a model's layers cost on a device: the numbers that the planner plans with.
 
-Real layers of the model's shape with random weights, several of each kind one after the other, since a
-single small layer would stay in the processor's cache, where no layer of a whole model ever is: as much
-of a rare kind as of any other, though the model may have fewer. Bounded in time and memory; the caller
-keeps the result by (device, shape, scheme, cache).
+Real layers of the model's shape with random weights are run, several of each kind one after the other:
+a single small layer would stay in the processor's cache, which a layer of a whole model never does. So of
+a rare kind as many are run as of any other, even if the model has fewer. Time and memory are bounded; the
+caller keeps the result by (device, shape, scheme, cache).
 """
 
 import time
@@ -21,26 +21,27 @@ from potluck.engine.device import synchronize
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.memory import out_of_memory, release
 from potluck.engine.rotary import Rotary
-from potluck.engine.sampler import choose
+from potluck.engine.sampler import Sampler
 from potluck.engine.weights import random_weights
 from potluck.errors import OutOfMemoryError, format_bytes
+from potluck.model.caches import layer_cache, number_bytes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
-from potluck.model.schemes import Cache, Scheme, cache_bytes, weight_bytes
+from potluck.model.schemes import Cache, Scheme, weight_bytes
 from potluck.wire.messages import Sampling
 
 CACHED = 256  # tokens in the cache while one token is timed: a short chat
-# A long one. Only where some layers see all of it and others a window does it change what one of them
-# costs beside another: a full layer of Gemma 3 (4B, int4) then takes a quarter more than a local one.
+# A long chat. It is timed only where some layers have a window and others see all tokens, since only then
+# their costs drift apart: a full layer of Gemma 3 (4B, int4) takes a quarter more than a local one.
 LONG_CACHED = 4096
 WORKING_SET = 256 * 10**6  # bytes of layers: more than the caches of a home's processors
-# Of experts a token reads a few here and there. The more there are, the longer it takes to look up their
-# pages: of Qwen3-30B-A3B in int4, with one layer (340 MB) 0.87 ms, with 4 0.96, with 24 0.98 to 1.07.
+# A token reads a few experts, scattered in memory. The more memory, the longer page lookups take: a layer
+# of Qwen3-30B-A3B in int4 (340 MB) takes 0.87 ms alone, 0.96 ms among 4, 0.98 to 1.07 ms among 24.
 SCATTERED_SET = 1000 * 10**6
-BUDGET_S = 0.25  # per figure, once one run of it is done
-_LOOKS = 2  # at each: a computer that does something else for a moment is not slow
+BUDGET_S = 0.25  # seconds for each figure, beyond its first run
+_LOOKS = 2  # measurements of each; the best counts, since other programs may interrupt one
 _INPUTS = 8
-_LIKELY, _ABOVE = 8, 20.0  # tokens that may come next, and by how much
+_LIKELY, _ABOVE = 8, 20.0  # so many tokens are likely, with logits higher by so much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,7 @@ def profile_layers(
 
 
 def cached_tokens(config: ModelConfig) -> tuple[int, ...]:
-    """So many tokens are in the cache while one is timed: once each."""
+    """How many tokens are in the cache while one is timed; each number is timed once."""
     if len({kind.window for kind in config.layer_kinds}) == 1:
         return (CACHED,)
     return CACHED, max(CACHED, min(LONG_CACHED, config.max_position - 1))
@@ -118,10 +119,11 @@ def cached_tokens(config: ModelConfig) -> tuple[int, ...]:
 def sample_layers(
     config: ModelConfig, kind: LayerKind, scheme: Scheme, cache: Cache, memory: int
 ) -> list[int]:
-    """So many layers of a kind that they leave the processor's cache, as far as they have room.
+    """Indices of layers of a kind, so many that they do not fit into the processor's cache.
 
-    Some of them more than once, each time with weights of its own, where the model has too few. But
-    never more than the whole model holds: one that fits a cache is there when it runs.
+    An index appears more than once where the model has too few; each time the layer gets weights of its
+    own. They are never larger than the whole model or than half of `memory`: a model that fits into a
+    cache also runs there.
 
     Raises:
         OutOfMemoryError: one layer alone needs more than `memory`.
@@ -131,16 +133,19 @@ def sample_layers(
         return weight_bytes(config, config.layer_tensors(layer), scheme)
 
     like = [layer for layer, other in enumerate(config.layer_kinds) if other == kind]
-    if (one := nbytes(like[0])) > memory:  # said before the computer begins to swap
+    if (one := nbytes(like[0])) > memory:  # refused before the computer starts to swap
         raise OutOfMemoryError(
             f"One layer of this model has {format_bytes(one)}, and this computer lends"
             f" {format_bytes(memory)}. It cannot take part with this model.",
             needed=one,
             available=memory,
         )
-    cached = cached_tokens(config)[-1] * cache_bytes(config, scheme, cache)
+    row = layer_cache(config, like[0], number_bytes(scheme, cache)).row
+    cached = (
+        cached_tokens(config)[-1] * row.nbytes
+    )  # all rows, also of a window: see `_time_layers`
     whole = sum(nbytes(layer) + cached for layer in range(config.num_layers))
-    wanted = SCATTERED_SET if kind.experts else WORKING_SET
+    wanted = SCATTERED_SET if kind.has_experts else WORKING_SET
     count = -(-min(wanted, memory // 2, whole) // (one + cached))
     return list(islice(cycle(like), max(1, count)))
 
@@ -160,13 +165,14 @@ def _time_layers(
     ropes, dtype, depths = config.ropes.distinct, weights.cache_dtype, cached_tokens(config)
     room = max(depths[-1] + 1, chunk)
     rotaries = [Rotary(rope, room, weights.dtype, device) for rope in ropes]
+    # Also a layer with a window has all rows here: a token takes the same time, and none has to move.
     caches = [LayerCache(config.num_kv_heads, config.head_dim, dtype, device) for _ in layers]
-    for layer_cache in caches:
-        layer_cache.resize(room, 0)
-        layer_cache.both.zero_()  # memory that nothing was written to is all one page, in a cache
+    for one in caches:
+        one.resize(room, 0)
+        one.both.zero_()  # untouched memory would be one shared page, which stays in a cache
 
     def run(position: int, tokens: int) -> Callable[[], None]:
-        # Not one token over and over: experts are chosen anew for each.
+        # Several tokens in turns, since each chooses other experts.
         inputs = cycle([_hidden(weights, tokens) for _ in range(_INPUTS)])
 
         def once() -> None:
@@ -175,13 +181,13 @@ def _time_layers(
                 for layers in weights.runs:
                     y = layers(y, caches, step)
                 return
-            for block, layer_cache in zip(weights.blocks, caches, strict=True):
-                y = block.forward(y, layer_cache, step)
+            for block, one in zip(weights.blocks, caches, strict=True):
+                y = block.forward(y, one, step)
 
         return once
 
     def look() -> tuple[float, float]:
-        # Prefill first: it writes the cache that one token then looks at.
+        # Prefill first: it writes the cache that the token then attends to.
         prefill_ms = _time(run(0, chunk), device, budget_s / _LOOKS)
         token_ms = fmean(_time(run(depth, 1), device, budget_s / _LOOKS) for depth in depths)
         return prefill_ms / len(caches), token_ms / len(caches)
@@ -193,7 +199,7 @@ def _time_layers(
 def _time_head(
     config: ModelConfig, device: torch.device, scheme: Scheme, nbytes: int, budget_s: float
 ) -> float:
-    """Time a part of the vocabulary's rows and conclude on all: a head may have gigabytes."""
+    """Time the head with a part of the vocabulary and scale it up: a whole head may have gigabytes."""
     row_bytes = weight_bytes(config, config.head_tensors(), scheme) // config.vocab_size
     rows = max(1, min(config.vocab_size, nbytes // max(1, row_bytes)))
     part = replace(config, vocab_size=rows)
@@ -202,16 +208,18 @@ def _time_head(
     assert norm is not None
     assert lm_head is not None
     x = _hidden(weights, 1)
-    # As a trained model has them: a few far above the rest. Flat ones would have to be sorted.
+    # A few are far above the rest, as in a trained model. Equal ones would all have to be sorted.
     logits = torch.randn(config.vocab_size)
     logits[:_LIKELY] += _ABOVE
     logits = logits.to(device)
-    sampling = Sampling(temperature=0.7, top_p=0.95)
+    sampler, sampling = Sampler(), Sampling(temperature=0.7, top_p=0.95)
 
     def look() -> float:
         share = budget_s / 2 / _LOOKS
         products_ms = _time(lambda: lm_head(norm(x)).float(), device, share)
-        choice_ms = _time(lambda: choose(logits, sampling, position=0, history=()), device, share)
+        choice_ms = _time(
+            lambda: sampler.choose(logits, sampling, position=0, history=()), device, share
+        )
         return products_ms * config.vocab_size / rows + choice_ms
 
     return min(look() for _ in range(_LOOKS))
@@ -223,9 +231,9 @@ def _hidden(weights: StageWeights, tokens: int) -> Tensor:
 
 
 def _time(once: Callable[[], object], device: torch.device, budget_s: float) -> float:
-    """The median in milliseconds of as many runs as the budget allows, three at least.
+    """The median in milliseconds of as many runs as the budget allows, at least three after a warm-up.
 
-    A run that alone takes more than the budget is its own answer: the first, which also warms up.
+    If the first run alone exceeds the budget, its time is the result.
     """
     times: list[float] = []
     end = time.perf_counter() + budget_s

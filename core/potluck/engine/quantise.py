@@ -1,8 +1,8 @@
-"""Quantise a tensor of a model into a file, before it is sent: what a stage would make of it, byte for byte.
+"""Quantise a tensor of a model into a file, before it is sent: byte for byte what a stage would make of it.
 
-The reader, the kernels and the pieces are those of loading, so it needs to know of no format. A piece is
-read, packed, digested and written while it is in the processor's cache: whatever the size of a matrix,
-it takes a few megabytes; a part of it that has to be held whole (`reading.py`) takes its own.
+The reader and the kernels are those of loading. A piece is read, packed, digested and written while it is
+in the processor's cache, so that a matrix of any size takes a few megabytes of memory, and those of its
+stored parts that have to be held whole (`reading.py`).
 """
 
 import hashlib
@@ -16,12 +16,12 @@ from typing import cast
 from torch import Tensor
 
 from potluck.engine.kernels import Kernels, PackedWeight
-from potluck.engine.kernels.layout import has_offsets
 from potluck.engine.reading import Allowance, Reader, StoredTensor
 from potluck.engine.targets import PackedTarget, Target
 from potluck.errors import DiskFullError
 from potluck.ids import Digest
 from potluck.model.config import ModelConfig
+from potluck.model.formats import PackedFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class QuantisedFile:
 def quantise(
     config: ModelConfig,
     shape: tuple[int, int],
-    bits: int,
+    weight_format: PackedFormat,
     parts: Sequence[StoredTensor],
     path: Path,
     kernels: Kernels,
@@ -46,11 +46,11 @@ def quantise(
     Args:
         config: of the model.
         shape: of the matrix.
-        bits: 4, 5 (which are 4 with offsets) or 8.
+        weight_format: that the bytes are packed in.
         parts: the tensors that it is stored in, as `find_stored` checked them.
-        path: of the file; nothing is left of it after a failure. It is not flushed.
-        kernels: what packs; the bytes are the same of all.
-        held: what all that run at once may hold of parts; None: this one runs alone.
+        path: of the file, which is not flushed. It is removed after a failure.
+        kernels: what packs; all make the same bytes.
+        held: the bytes of parts that all who quantise at once may hold together; None: this one runs alone.
 
     Raises:
         IntegrityError: a part does not have its digest; `data["digest"]`.
@@ -63,7 +63,7 @@ def quantise(
     try:
         total = sum(part.nbytes for part in parts)
         with file, Reader(config, total, None, 1, held) as reader:
-            target = _FileTarget(shape, bits, file, kernels)
+            target = _FileTarget(shape, weight_format, file, kernels)
             reader.fill(parts, target)
             return target.finished()
     except BaseException:
@@ -72,13 +72,19 @@ def quantise(
 
 
 class _FileTarget:
-    """Rows that are packed as they come, and appended to a file."""
+    """Packs rows as they come, and appends them to a file."""
 
     packed = None
 
-    def __init__(self, shape: tuple[int, int], bits: int, file: FileIO, kernels: Kernels) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        weight_format: PackedFormat,
+        file: FileIO,
+        kernels: Kernels,
+    ) -> None:
         self.rows, self.width = shape
-        self._bits, self._file, self._kernels = bits, file, kernels
+        self.format, self._file, self._kernels = weight_format, file, kernels
         self._sha = hashlib.sha256()
         self._done = self._nbytes = 0  # rows, bytes of the file
 
@@ -91,13 +97,9 @@ class _FileTarget:
         rows = len(integers)
         self._append(first, rows, lambda target: target.fill_integers(0, integers, scales, offsets))
 
-    @property
-    def has_offsets(self) -> bool:
-        return has_offsets(self._bits)
-
     def _append(self, first: int, rows: int, fill: Callable[[Target], None]) -> None:
         assert first == self._done, "rows come in their order"
-        packed = PackedWeight.empty(rows, self.width, self._bits)
+        packed = PackedWeight.empty(rows, self.width, self.format)
         fill(PackedTarget(packed, 0, rows, self._kernels))
         left = memoryview(cast("bytearray", packed.data.numpy()))
         self._sha.update(left)
@@ -107,7 +109,7 @@ class _FileTarget:
                 left = left[self._file.write(left) :]
 
     def finished(self) -> QuantisedFile:
-        """What is in the file now, which is all."""
+        """Describe the file; all rows are in it."""
         assert self._done == self.rows
         return QuantisedFile(Digest(self._sha.hexdigest()), self._nbytes)
 

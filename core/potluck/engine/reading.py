@@ -1,11 +1,13 @@
 """Read stored tensors into the memory that they are computed from.
 
-Files are read piece by piece straight into their targets, converted or packed on the way. What is
-packed already is read into its place; what is stored quantised goes through `dequantise.py`. Of a matrix
-in several tensors the scales are held while its rows are read; GPTQ and AWQ, whose words lie across the
-rows, are held whole, only so many at a time as `HELD` allows. Each tensor's SHA-256 is checked over the
-very bytes that are read, while they are in the processor's cache.
-`read` and not `mmap`: a file that another process truncates is an error here, not a dead process.
+Files are read piece by piece straight into their targets, and converted or packed on the way. Packed bytes
+are read to where they stay; quantised tensors go through `dequantise.py`. Where a matrix is stored in several
+tensors, its scales are held while its rows are read. Matrices of GPTQ and AWQ, whose words lie across the
+rows, are held whole, as many at a time as `HELD` allows. Each tensor's SHA-256 is computed over the very
+bytes that are used, while they are in the processor's cache.
+
+Files are read and not mapped: if another process truncates a file, `read` gives an error, and `mmap` a dead
+process.
 """
 
 import hashlib
@@ -31,19 +33,19 @@ from potluck.engine.targets import Target
 from potluck.errors import BrokenModelError, IntegrityError
 from potluck.ids import Digest
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import PACKED_DTYPES
+from potluck.model.formats import PACKED_DTYPES
 
-PIECE = 1 << 20  # bytes read, hashed and converted at a time: fits the processor's L2 cache
+PIECE = 1 << 20  # bytes read, hashed and converted at a time, which the processor's L2 cache holds
 HELD = 160 << 20  # bytes of parts at once: the largest matrix of a GPTQ model of 70B takes 131 MB
-_COPIES = 3  # of zero points and scales: as they are stored, and turned and widened to f32
+_COPIES = 3  # of zero points and scales: as they are stored, transposed, and widened to f32
 
 Progress = Callable[[int, int], None]
-"""Told bytes done and bytes in all, from any thread, one call at a time; may raise to stop loading."""
+"""Called with bytes done and bytes in all, from any thread, one call at a time. It may raise to stop loading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """Where a tensor's bytes stand on disk, and what they must be."""
+    """Where the bytes of a tensor are on disk, and their digest."""
 
     name: str
     dtype: str  # as safetensors names it
@@ -55,7 +57,7 @@ class StoredTensor:
 
 
 class Reader:
-    """Read, check and convert tensors on a few threads; counts what is done."""
+    """Reads, checks and converts tensors on a few threads, and reports how much is done."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class Reader:
         threads: int,
         held: "Allowance | None" = None,
     ) -> None:
-        """Read tensors of so many bytes in all; `held`: shared with other readers, else its own."""
+        """Read tensors of `total` bytes; `held` may be shared with other readers, None makes one."""
         self._config = config
         self._total, self._done, self._progress = total, 0, progress
         self._lock = threading.Lock()
@@ -81,7 +83,7 @@ class Reader:
         self._pool.shutdown(cancel_futures=True)
 
     def begin(self, jobs: Iterable[tuple[Sequence[StoredTensor], Target]]) -> Callable[[], None]:
-        """Begin to fill the targets, several at a time, the largest first; what it returns waits."""
+        """Begin to fill the targets, several at a time, the largest first; call the result to wait for all."""
         ordered = sorted(jobs, key=lambda job: -sum(part.nbytes for part in job[0]))
         futures = [self._pool.submit(self.fill, *job) for job in ordered]
 
@@ -90,7 +92,7 @@ class Reader:
                 while futures:
                     futures.pop(0).result()
             finally:
-                # An error leads to this frame: left here, it would hold on to all that was loaded.
+                # The traceback of an error refers to this frame, which would keep all targets alive.
                 futures.clear()
 
         return wait
@@ -101,7 +103,7 @@ class Reader:
 
         Raises:
             IntegrityError: the bytes do not have their digest.
-            BrokenModelError: they are no weights.
+            BrokenModelError: the bytes are not weights.
             OSError: a file cannot be read.
         """
         if len(parts) > 1:
@@ -125,12 +127,14 @@ class Reader:
                 try:
                     form.fill(target, starts[index], view)
                 except BrokenModelError as error:
-                    broken = error  # unless the digest tells that the file was damaged here
+                    broken = (
+                        error  # raised at the end, unless the digest says that the file is damaged
+                    )
         if broken is not None:
             raise broken
 
     def _read_parts(self, parts: Sequence[StoredTensor], target: Target) -> None:
-        """A matrix in several tensors."""
+        """Fill a target from a matrix that is stored in several tensors."""
         quantization = self._config.quantization
         assert quantization is not None
         by_name = {part.name.rpartition(".")[2]: part for part in parts}
@@ -164,7 +168,7 @@ class Reader:
             pass
 
     def _filled(self, tensor: StoredTensor, views: Iterable[memoryview]) -> Iterator[memoryview]:
-        """Read the tensor into one view after the other; at the end its digest is checked."""
+        """Read the tensor into one view after the other, then check its digest."""
         digest = hashlib.sha256()
         with tensor.path.open("rb", buffering=0) as file:
             file.seek(tensor.offset)
@@ -172,7 +176,7 @@ class Reader:
                 if self._stopped.is_set():
                     return
                 if not _read_fully(file, view):
-                    break  # the digest of what is there is not the one asked for
+                    break  # the file is too short: its digest differs
                 digest.update(view)
                 yield view
                 self._advance(len(view))
@@ -192,7 +196,7 @@ class Reader:
 
 
 class Allowance:
-    """So many bytes for all threads together; who asks for more than are left waits for the others."""
+    """Bytes that all threads may hold together; a thread that asks for more than are left waits for others."""
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes, self._taken = nbytes, 0
@@ -200,7 +204,7 @@ class Allowance:
 
     @contextmanager
     def take(self, nbytes: int) -> Generator[None]:
-        """Take bytes for as long as the context lasts; more than there are is given to one alone."""
+        """Take bytes until the context ends; who asks for more than the whole allowance is served alone."""
         with self._changed:
             self._changed.wait_for(lambda: not self._taken or self.has(nbytes))
             self._taken += nbytes

@@ -1,9 +1,9 @@
-"""Rotary position embedding: frequencies of every kind of scaling, and the turning itself.
+"""Rotary position embedding (rope): the frequencies of every kind of scaling, and the rotation.
 
-Checked against `transformers/modeling_rope_utils.py`. Two kinds of scaling depend on how long a
-sequence is. `transformers` looks at the tokens so far, and computes the cache anew when the answer
-changes; here the context that a stage was loaded for decides, as in vLLM and llama.cpp: what is cached
-stays right, and a prompt in chunks is the prompt.
+Checked against `transformers/modeling_rope_utils.py`. Two kinds of scaling depend on how long a sequence
+is. `transformers` counts the tokens so far, and its frequencies change when the sequence grows. Here the
+context that a stage was loaded for decides, as in vLLM and llama.cpp: cached keys stay right, and a
+prompt in chunks gives what the whole prompt gives.
 """
 
 import math
@@ -22,7 +22,10 @@ from potluck.model.rope import (
 
 
 def rotary_frequencies(rope: Rope, context: int) -> tuple[Tensor, float]:
-    """Radians per position of each pair, (dim / 2,), f32, and the factor of cosines and sines."""
+    """Radians per position of each pair, (dim / 2,), f32, and a factor for cosines and sines.
+
+    `context` is how many tokens a session can have.
+    """
     pairs = torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim
     frequencies = 1.0 / (rope.theta**pairs)
     match rope.scaling:
@@ -43,8 +46,11 @@ def rotary_frequencies(rope: Rope, context: int) -> tuple[Tensor, float]:
 
 
 def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
-    """Divide the frequencies that turn less than `low` times in the original context; keep those
-    that turn more than `high` times; blend between."""  # noqa: D205, D209
+    """Blend divided and kept frequencies.
+
+    Pairs that turn less than `low` times in the original context are divided, those that turn more than
+    `high` times are kept, and those between are blended.
+    """
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     turns = scaling.original_max_position * frequencies / (2 * math.pi)
     kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
@@ -58,9 +64,9 @@ def _dynamic_theta(rope: Rope, scaling: DynamicScaling, context: int) -> float:
 
 
 def _yarn(frequencies: Tensor, rope: Rope, scaling: YarnScaling) -> Tensor:
-    """Keep the pairs that turn often, divide those that turn seldom, a ramp between."""
+    """Keep the frequencies of pairs that turn often, divide those of others, with a ramp between."""
 
-    def pair(turns: float) -> float:  # that turns so many times in the original context
+    def pair(turns: float) -> float:  # the pair that turns so many times in the original context
         radians = scaling.original_max_position / (turns * 2 * math.pi)
         return rope.dim * math.log(radians) / (2 * math.log(rope.theta))
 
@@ -74,7 +80,7 @@ def _yarn(frequencies: Tensor, rope: Rope, scaling: YarnScaling) -> Tensor:
 
 
 class Rotary:
-    """Cosines and sines of all positions so far, grown as sessions grow; one per stage and kind."""
+    """A table of cosines and sines of all positions so far; one for each rope of a stage."""
 
     def __init__(self, rope: Rope, context: int, dtype: torch.dtype, device: torch.device) -> None:
         self._frequencies, self._factor = rotary_frequencies(rope, context)
@@ -84,14 +90,14 @@ class Rotary:
         self._addresses, self._row_bytes = (0, 0), rope.dim * dtype.itemsize
 
     def angles(self, position: int, tokens: int) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines, (T, 1, dim) each, as `rotate` wants them."""
+        """Cosines and signed sines, (T, 1, dim) each, as `rotate` takes them."""
         end = position + tokens
         if end > self._positions:
             self._grow(max(end, self._positions * 5 // 4, 512))
         return self._cos[position:end], self._sin[position:end]
 
     def addresses(self, position: int) -> tuple[int, int]:
-        """Where those of one position are, which is no work at all; until more positions are asked for."""
+        """The addresses of one position's cosines and sines; valid until the table grows."""
         if position >= self._positions:
             self.angles(position, 1)
         offset = position * self._row_bytes
@@ -108,6 +114,6 @@ class Rotary:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Turn (T, H, dim) in place: (a, b) → (a·cos - b·sin, b·cos + a·sin) of each head's halves."""
+    """Rotate (T, H, dim) in place: the halves (a, b) of each head → (a·cos - b·sin, b·cos + a·sin)."""
     swapped = x.roll(x.shape[-1] // 2, -1)  # (b, a)
     x.mul_(cos).addcmul_(swapped, sin)

@@ -1,18 +1,17 @@
 """Choose one token from a row of logits.
 
-The choice depends on the logits, the `Sampling` and the token's position alone: there is no state
-and no generator, so a step that is replayed on another machine, or after a failure, gives the same
-token. Candidates are cut off by a threshold on the logit, never by rank, and drawn in the order of
-their ids: equal logits then mean the same everywhere.
-Order of the filters as in `transformers`: repetition penalty, temperature, top-k, top-p, min-p.
+The choice depends on the logits, the `Sampling` and the token's position alone. There is no state and
+no random generator, so a step that is replayed on another machine, or after a failure, gives the same
+token. Filters cut candidates off by a threshold on the logit, never by rank, and the token is drawn from
+candidates in the order of their ids, so equal logits mean the same everywhere.
+The order of the filters is that of `transformers`: repetition penalty, temperature, top-k, top-p, min-p.
 
-What a candidate weighs is a whole number, made by operations that IEEE 754 rounds in one way only
-(no `exp`, which each library rounds as it likes), and whole numbers have the same sum in any order:
-every machine comes to the same token. Numpy does this in a fraction of the time that torch takes.
+A candidate's weight is a whole number, made by operations that IEEE 754 rounds in one way only: not by
+`exp`, which each library rounds differently. Whole numbers have the same sum in any order. So every machine
+chooses the same token. Numpy does this in a fraction of the time that torch takes.
 """
 
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,32 +27,15 @@ from potluck.wire.messages import Sampling
 _Logits = npt.NDArray[np.float32]
 _Integers = npt.NDArray[np.int64]
 
-_BEST = (1 << 62) // MAX_VOCAB  # 2⁴¹, what the best weighs; sums of such weights fit into 64 bits
-_REACH = 29.0  # more than 41 ln 2: what is less likely than the best by e⁻²⁹ weighs nothing
+_BEST = (1 << 62) // MAX_VOCAB  # 2⁴¹, the weight of the best; sums of such weights fit into 64 bits
+_REACH = 29.0  # more than 41 ln 2: a candidate e⁻²⁹ times as likely as the best has the weight 0
 _SQUARINGS = 8  # from e^(x/256) to eˣ
-_SERIES = (1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0)  # of e^(x/256), as many terms as whole numbers show
-_PIECE = 16 * 1024  # logits at a time, so that what is made of them stays in a cache
-_COLUMNS = 2048  # into which logits are divided, to see at once which are not among the best few
+_SERIES = (1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0)  # of e^(x/256); more terms change no weight
+_PIECE = 16 * 1024  # logits at a time, so that intermediate values stay in the processor's cache
+_COLUMNS = 2048  # that logits are divided into, to find quickly which are not among the best few
 _HUGE = 1e30  # keeps penalised logits finite whatever the penalty
 
 _MASK = (1 << 64) - 1
-
-
-class _Workspace(threading.local):
-    """Memory that a thread keeps: to touch new pages takes longer than what is computed in them."""
-
-    def __init__(self) -> None:
-        self._integers = np.empty((2, 0), np.int64)
-        self.floats = np.empty((2, _PIECE))
-
-    def integers(self, count: int) -> _Integers:
-        """Two rows of as many, with anything in them."""
-        if self._integers.shape[1] < count:
-            self._integers = np.empty((2, count), np.int64)
-        return self._integers[:, :count]
-
-
-_workspace = _Workspace()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,31 +50,126 @@ class Choice:
     top: tuple[tuple[int, float], ...] = ()
 
 
-def choose(logits: Tensor, sampling: Sampling, *, position: int, history: Sequence[int]) -> Choice:
-    """Choose the token that stands at `position`.
+class Sampler:
+    """Chooses tokens, and keeps the memory for it: new pages take longer than computing in them.
 
-    Args:
-        logits: (V,), f32, on any device; not changed.
-        sampling: how to choose.
-        position: of the chosen token in its session.
-        history: the tokens so far, for the repetition penalty; each below V.
-
-    Raises:
-        EngineError: a logit is not a number, or all are infinitely small.
+    For one thread.
     """
-    penalised = sampling.repetition_penalty != 1.0 and len(history) > 0
-    drawn = sampling.temperature > 0.0
-    if not (drawn or penalised or sampling.logprobs is not None or logits.device.type == "cpu"):
-        return Choice(token_id=_best_on_device(logits))
-    row: _Logits = logits.to("cpu", torch.float32).numpy()
-    best, values = _best(row), row
-    if penalised:
-        values = _penalise(row, sampling.repetition_penalty, history)
-        best = _best(values)
-    token_id = _draw(values, float(values[best]), sampling, position) if drawn else best
-    if sampling.logprobs is None:
-        return Choice(token_id=token_id)
-    return _with_logprobs(row, token_id, sampling.logprobs)
+
+    def __init__(self) -> None:
+        self._room = np.empty((2, 0), np.int64)
+        self._floats = np.empty((2, _PIECE))
+
+    def choose(
+        self, logits: Tensor, sampling: Sampling, *, position: int, history: Sequence[int]
+    ) -> Choice:
+        """Choose the token that stands at `position`.
+
+        Args:
+            logits: (V,), f32, on any device; not changed.
+            sampling: how to choose.
+            position: of the chosen token in its session.
+            history: the tokens so far, for the repetition penalty; each below V.
+
+        Raises:
+            EngineError: a logit is not a number, or all are infinitely small.
+        """
+        penalised = sampling.repetition_penalty != 1.0 and len(history) > 0
+        drawn = sampling.temperature > 0.0
+        if not (drawn or penalised or sampling.logprobs is not None or logits.device.type == "cpu"):
+            return Choice(token_id=_best_on_device(logits))
+        row: _Logits = logits.to("cpu", torch.float32).numpy()
+        best, values = _best(row), row
+        if penalised:
+            values = _penalise(row, sampling.repetition_penalty, history)
+            best = _best(values)
+        token_id = self._draw(values, float(values[best]), sampling, position) if drawn else best
+        if sampling.logprobs is None:
+            return Choice(token_id=token_id)
+        return self._with_logprobs(row, token_id, sampling.logprobs)
+
+    def _draw(self, logits: _Logits, best: float, sampling: Sampling, position: int) -> int:
+        ids = self._candidates(logits, best, sampling)
+        candidates = logits[ids]
+        weights, room = self._integers(len(candidates))
+        self._weigh(candidates, best, sampling.temperature, weights)
+        cut = math.ceil(sampling.min_p * _BEST)
+        if sampling.top_p < 1.0:
+            cut = max(cut, _nucleus(weights, sampling.top_p, room))
+        if cut > 1:
+            weights *= weights >= cut
+        cumulative = weights.cumsum(out=room)
+        # A number of 53 random bits, of 2⁵³, times the sum: without rounding, so less than the sum.
+        target = int(uniform(sampling.seed, position) * 2.0**53) * int(cumulative[-1]) >> 53
+        index = int(cumulative.searchsorted(target, side="right"))
+        return index if isinstance(ids, slice) else int(ids[index])
+
+    def _candidates(self, logits: _Logits, best: float, sampling: Sampling) -> _Integers | slice:
+        """The ids that top-k leaves, or those of a weight above 0; all ids where these are many."""
+        if 0 < sampling.top_k < len(logits):
+            return np.flatnonzero(logits >= self._ranked(logits, sampling.top_k))
+        reach = _REACH
+        if sampling.min_p > 0.0 and sampling.top_p == 1.0:  # top-p counts what min-p leaves out
+            # A little more than min-p leaves: the weights decide.
+            reach = min(reach, 0.001 - math.log(sampling.min_p))
+        return _few(logits >= best - reach * sampling.temperature)
+
+    def _ranked(self, logits: _Logits, rank: int) -> np.float32:
+        """The logit of this rank; 1 is the best."""
+        if 4 * rank <= _COLUMNS <= len(logits) // 4:
+            # At least `rank` columns have a maximum this large, so smaller logits have a lower rank.
+            whole = len(logits) // _COLUMNS * _COLUMNS
+            maxima: _Logits = logits[:whole].reshape(-1, _COLUMNS).max(0)
+            logits = logits[np.flatnonzero(logits >= self._ranked(maxima, rank))]
+        room = self._integers(len(logits)).view(np.float32)[0, : len(logits)]
+        room[:] = logits
+        room.partition(len(logits) - rank)
+        return room[-rank]
+
+    def _weigh(self, logits: _Logits, best: float, temperature: float, weights: _Integers) -> None:
+        """Write each candidate's weight: `_BEST` times e to the ((logit - best) / temperature).
+
+        Computed as `_BEST` / (e^(x/256))^256 of x = (best - logit) / temperature. Each operation is
+        monotone, so a threshold on weights is one on logits, and none gives NaN, even for infinity.
+        """
+        for start in range(0, len(logits), _PIECE):
+            piece = logits[start : start + _PIECE]
+            x, power = self._floats[:, : len(piece)]
+            np.subtract(best, piece, out=x, dtype=np.float64)
+            with np.errstate(over="ignore"):
+                x /= temperature * 2**_SQUARINGS
+                np.multiply(x, _SERIES[0], out=power)
+                for term in _SERIES[1:]:
+                    power += term
+                    power *= x
+                power += 1.0
+                for _ in range(_SQUARINGS):
+                    np.square(power, out=power)
+            np.divide(_BEST, power, out=power)
+            weights[start : start + _PIECE] = power  # rounded towards zero
+
+    def _with_logprobs(self, logits: _Logits, token_id: int, count: int) -> Choice:
+        best = logits.max()
+        pieces = (logits[start : start + _PIECE] for start in range(0, len(logits), _PIECE))
+        total = sum(float(np.exp(piece - best).sum(dtype=np.float64)) for piece in pieces)
+        shift = float(best) + math.log(total)
+        top: list[int] = []
+        if count > 0:
+            last = self._ranked(logits, min(count, len(logits)))
+            better = np.flatnonzero(logits > last)
+            top = better[np.argsort(-logits[better], kind="stable")].tolist()
+            top += np.flatnonzero(logits == last)[: count - len(top)].tolist()
+        return Choice(
+            token_id=token_id,
+            logprob=float(logits[token_id]) - shift,
+            top=tuple((i, float(logits[i]) - shift) for i in top),
+        )
+
+    def _integers(self, count: int) -> _Integers:
+        """Two rows of `count` whole numbers that hold anything, until the next call."""
+        if self._room.shape[1] < count:
+            self._room = np.empty((2, count), np.int64)
+        return self._room[:, :count]
 
 
 def uniform(seed: int, position: int) -> float:
@@ -109,8 +186,8 @@ def _mix(value: int) -> int:
 
 
 def _best(logits: _Logits) -> int:
-    """The first of the largest; numpy's takes a tenth of the time of torch's."""
-    index = int(logits.argmax())  # of what is not a number, if there is any
+    """The first id of the largest logit. Numpy takes a tenth of the time that torch takes."""
+    index = int(logits.argmax())  # of a NaN, if there is one
     if not math.isfinite(logits[index]):
         raise _not_finite()
     return index
@@ -134,85 +211,22 @@ def _penalise(logits: _Logits, penalty: float, history: Sequence[int]) -> _Logit
     return logits
 
 
-def _draw(logits: _Logits, best: float, sampling: Sampling, position: int) -> int:
-    ids = _candidates(logits, best, sampling)
-    candidates = logits[ids]
-    weights, room = _workspace.integers(len(candidates))
-    _weigh(candidates, best, sampling.temperature, weights)
-    cut = math.ceil(sampling.min_p * _BEST)
-    if sampling.top_p < 1.0:
-        cut = max(cut, _nucleus(weights, sampling.top_p, room))
-    if cut > 1:
-        weights *= weights >= cut
-    cumulative = weights.cumsum(out=room)
-    # A number of 53 random bits, of 2⁵³, times the sum: without rounding, so less than the sum.
-    target = int(uniform(sampling.seed, position) * 2.0**53) * int(cumulative[-1]) >> 53
-    index = int(cumulative.searchsorted(target, side="right"))
-    return index if isinstance(ids, slice) else int(ids[index])
-
-
-def _candidates(logits: _Logits, best: float, sampling: Sampling) -> _Integers | slice:
-    """The ids that top-k leaves, if it does anything; without those that weigh nothing, if few do."""
-    if 0 < sampling.top_k < len(logits):
-        return np.flatnonzero(logits >= _ranked(logits, sampling.top_k))
-    reach = _REACH
-    if sampling.min_p > 0.0 and sampling.top_p == 1.0:  # top-p counts what min-p leaves out
-        reach = min(reach, 0.001 - math.log(sampling.min_p))  # rather too many: weights decide
-    return _few(logits >= best - reach * sampling.temperature)
-
-
-def _ranked(logits: _Logits, rank: int) -> np.float32:
-    """The logit of this rank; 1 is the best."""
-    if 4 * rank <= _COLUMNS <= len(logits) // 4:
-        # That many columns have a maximum as large as the one of this rank: the rest is out.
-        whole = len(logits) // _COLUMNS * _COLUMNS
-        maxima: _Logits = logits[:whole].reshape(-1, _COLUMNS).max(0)
-        logits = logits[np.flatnonzero(logits >= _ranked(maxima, rank))]
-    room = _workspace.integers(len(logits)).view(np.float32)[0, : len(logits)]
-    room[:] = logits
-    room.partition(len(logits) - rank)
-    return room[-rank]
-
-
 def _few(chosen: npt.NDArray[np.bool_]) -> _Integers | slice:
-    """Where it is true; everywhere, if to pick those out is not worth the while."""
+    """The indices where it is true; all indices, if so many are true that picking them takes longer."""
     if np.count_nonzero(chosen) * 4 > len(chosen):
         return slice(None)
     return np.flatnonzero(chosen)
 
 
-def _weigh(logits: _Logits, best: float, temperature: float, weights: _Integers) -> None:
-    """What each weighs, in units of which the best one has `_BEST`: e to the (logit / temperature).
-
-    Made as 1 / (e^(x/256))^256 of x, how far it is below the best. Each step is monotone, so that a
-    threshold on weights is one on logits, and none comes to what is not a number, even at infinity.
-    """
-    for start in range(0, len(logits), _PIECE):
-        piece = logits[start : start + _PIECE]
-        x, power = _workspace.floats[:, : len(piece)]
-        np.subtract(best, piece, out=x, dtype=np.float64)
-        with np.errstate(over="ignore"):
-            x /= temperature * 2**_SQUARINGS
-            np.multiply(x, _SERIES[0], out=power)
-            for term in _SERIES[1:]:
-                power += term
-                power *= x
-            power += 1.0
-            for _ in range(_SQUARINGS):
-                np.square(power, out=power)
-        np.divide(_BEST, power, out=power)
-        weights[start : start + _PIECE] = power  # rounded towards zero
-
-
 def _nucleus(weights: _Integers, top_p: float, room: _Integers) -> int:
     """The largest weight such that those as large or larger have `top_p` of the sum.
 
-    https://arxiv.org/abs/1904.09751; found by halving the part that it must be in, which needs
-    room for as many.
+    See https://arxiv.org/abs/1904.09751. It is found by halving the range of candidates that has it;
+    `room` takes as many numbers as there are weights.
     """
     total = int(weights.sum())
     needed = math.ceil(top_p * total)
-    spare = (total - needed) // len(weights)  # all that weigh no more can be left out together
+    spare = (total - needed) // len(weights)  # all weights up to it are, together, not needed
     heavy = weights[_few(weights > spare)]
     rest = room[: len(heavy)]
     rest[:] = heavy
@@ -226,24 +240,6 @@ def _nucleus(weights: _Integers, top_p: float, room: _Integers) -> int:
             needed -= upper
             rest = rest[:middle]
     return int(rest[0])
-
-
-def _with_logprobs(logits: _Logits, token_id: int, count: int) -> Choice:
-    best = logits.max()
-    pieces = (logits[start : start + _PIECE] for start in range(0, len(logits), _PIECE))
-    total = sum(float(np.exp(piece - best).sum(dtype=np.float64)) for piece in pieces)
-    shift = float(best) + math.log(total)
-    top: list[int] = []
-    if count > 0:
-        last = _ranked(logits, min(count, len(logits)))
-        better = np.flatnonzero(logits > last)
-        top = better[np.argsort(-logits[better], kind="stable")].tolist()
-        top += np.flatnonzero(logits == last)[: count - len(top)].tolist()
-    return Choice(
-        token_id=token_id,
-        logprob=float(logits[token_id]) - shift,
-        top=tuple((i, float(logits[i]) - shift) for i in top),
-    )
 
 
 def _not_finite() -> EngineError:

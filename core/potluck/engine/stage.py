@@ -2,8 +2,9 @@
 
 Rules of the file. A step is done whole or not at all: a session's position moves after the last layer,
 so a step that fails may be sent again. A step that does not start where the cache ends is refused with
-`need_replay`; the very step that was done last is answered from memory. What comes in is untrusted:
-token ids, shapes and sizes are checked before anything is computed.
+`need_replay`. A session's last step may be repeated: a token that was chosen is answered from memory, and
+so are hidden states, as long as no other step was done since; then they are computed again. What comes in
+is untrusted: token ids, shapes and sizes are checked before anything is computed.
 Not thread-safe: one thread computes, behind a queue.
 """
 
@@ -15,47 +16,40 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from potluck.engine.accelerator import GraphedHead, find_graphs
+from potluck.engine.accelerator import GraphedHead
 from potluck.engine.attention import Step
 from potluck.engine.builder import StageWeights
 from potluck.engine.kvcache import CachePool, SessionCache
 from potluck.engine.memory import out_of_memory
 from potluck.engine.payload import Activations
 from potluck.engine.rotary import Rotary
-from potluck.engine.sampler import Choice, choose
-from potluck.errors import (
-    InvalidStepError,
-    NeedReplayError,
-    PromptError,
-    StaleEpochError,
-    UnknownSessionError,
-)
+from potluck.engine.sampler import Choice, Sampler
+from potluck.engine.step_bounds import StepBounds
+from potluck.errors import NeedReplayError, StaleEpochError, UnknownSessionError
 from potluck.ids import SessionId
-from potluck.model.footprint import MAX_CHUNK_TOKENS
+from potluck.model.caches import MAX_CHUNK_TOKENS, WINDOW_SLACK, layer_cache
 from potluck.wire.messages import Sampling
 
 if TYPE_CHECKING:
     from potluck.engine.token_step import TokenStep
 
-MAX_SESSIONS = 1024  # that are known; how many are cached is a matter of the budget
-
-_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-_INTEGERS = (torch.int32, torch.int64)
+MAX_SESSIONS = 1024  # that are known; how many of them are cached depends on the budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What a step gives: hidden states for the next stage, or from the head a token."""
+    """What a step gives: hidden states for the next stage, or a token from the head."""
 
     position: int  # where the session's cache ends now
-    hidden: Activations | None = None  # (T, D), in the compute dtype; None where the head is
-    choice: Choice | None = None  # None also where no token was asked for
+    hidden: Activations | None = None  # (T, D), in the compute dtype; None from the head
+    choice: Choice | None = None  # None also if no token was asked for
 
 
 @dataclass(slots=True)
 class _Session:
     cache: SessionCache
-    last: tuple[tuple[int, int, int], Output] | None = None  # (step, position, tokens)
+    last: tuple[int, int, int] | None = None  # (step, position, tokens) of the step done last
+    output: Output | None = None  # of that step; None: it is not kept
     history: list[int] = field(default_factory=list[int])  # for the repetition penalty
 
 
@@ -70,28 +64,44 @@ class Stage:
         cache_budget: int,
         budget_now: Callable[[int], int] | None = None,
         epoch: int = 0,
+        chunk: int = MAX_CHUNK_TOKENS,
+        slack: int = WINDOW_SLACK,
+        max_sessions: int = MAX_SESSIONS,
     ) -> None:
         """Make a stage with no sessions.
 
         Args:
-            weights: what it computes with; they say which layers, and whether embedding and head.
-            context: tokens that one session holds at most.
-            cache_budget: bytes that all sessions' caches hold at most.
-            budget_now: the same as of now, as `CachePool` asks for it.
-            epoch: of the plan in force; set `epoch` anew when a plan leaves this stage as it is.
+            weights: what it computes with. They say which layers, and whether embedding and head.
+            context: the most tokens of one session.
+            cache_budget: the most bytes of all sessions' caches.
+            budget_now: the budget as of now, as `CachePool` asks for it.
+            epoch: of the plan in force. Set `epoch` again when a new plan leaves this stage as it is.
+            chunk: the most tokens of one step.
+            slack: rows that a sliding window's cache has beside the window, as `WindowCache` has it.
+            max_sessions: that are known at a time.
         """
         config = weights.config
         self.weights = weights
         self.context = context
         self.epoch = epoch
+        self._bounds = StepBounds(
+            vocabulary=config.vocab_size,
+            hidden=None if weights.embedding is not None else config.hidden_size,
+            chunk=chunk,
+            context=context,
+        )
+        self._max_sessions = max_sessions
         self._device, self._dtype = weights.device, weights.dtype
         self._rotaries = [
             Rotary(rope, context, weights.dtype, weights.device) for rope in config.ropes.distinct
         ]
+        number_bytes = weights.cache_dtype.itemsize
+        self.caches = tuple(
+            layer_cache(config, layer, number_bytes, chunk=chunk, slack=slack)
+            for layer in weights.layers
+        )  # of each layer of a session
         self._pool = CachePool(
-            layers=len(weights.blocks),
-            kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
+            self.caches,
             dtype=weights.cache_dtype,
             device=weights.device,
             context=context,
@@ -99,42 +109,51 @@ class Stage:
             budget_now=budget_now,
         )
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()  # latest used last
-        graphs = None if weights.lm_head is None else find_graphs(weights.device)
+        self._holder: _Session | None = None  # the session whose hidden states are kept
+        self._sampler = Sampler()
+        graphs = None if weights.lm_head is None else weights.graphs
         self._graphed_head = None if graphs is None else GraphedHead(graphs)
         self._token_step = _find_token_step(weights, self._rotaries)
 
     @property
     def nbytes(self) -> int:
-        """Weights and caches."""
+        """Bytes of weights and caches. `working_bytes` counts the hidden states that are kept."""
         return self.weights.nbytes + self._pool.nbytes
 
     @property
     def cache_tokens(self) -> int:
-        """How long a session can become here."""
+        """The most tokens that a session can have here."""
         return self._pool.tokens
 
     def position(self, session: SessionId) -> int:
-        """How many tokens of the session are cached; 0 where it is not known."""
+        """How many tokens of the session are cached; 0 if it is not known."""
         known = self._sessions.get(session)
         return known.cache.length if known else 0
 
+    @property
+    def positions(self) -> dict[SessionId, int]:
+        """How many tokens of each session are cached. On the thread that computes."""
+        return {name: known.cache.length for name, known in self._sessions.items()}
+
     def open(self, session: SessionId, *, epoch: int) -> None:
-        """Begin a session at position 0; one of the same name is forgotten."""
-        self._check_epoch(epoch)
-        self._sessions.pop(session, None)
-        while len(self._sessions) >= MAX_SESSIONS:
-            oldest, _ = self._sessions.popitem(last=False)
-            self._pool.close(oldest)
+        """Begin a session at position 0. One of the same name is forgotten."""
+        self.close(session, epoch=epoch)
+        while len(self._sessions) >= self._max_sessions:
+            self.close(next(iter(self._sessions)), epoch=epoch)
         self._sessions[session] = _Session(self._pool.open(session))
 
     def close(self, session: SessionId, *, epoch: int) -> None:
-        """Forget a session; one that is not known is already forgotten."""
+        """Forget a session. One that is not known is already forgotten."""
         self._check_epoch(epoch)
-        self._sessions.pop(session, None)
+        if (known := self._sessions.pop(session, None)) is not None:
+            self._forget_last(known)
         self._pool.close(session)
 
     def trim(self, session: SessionId, position: int, *, epoch: int) -> None:
         """Forget what is cached from `position` on.
+
+        Where a layer no longer holds what its window has there, the session goes back further, to where
+        all layers can go on; the next step is then answered with `need_replay` from there.
 
         Raises:
             NeedReplayError: less than that is cached; nothing was changed.
@@ -142,9 +161,7 @@ class Stage:
         known = self._find(session, epoch)
         if position > known.cache.length:
             raise _need_replay(known.cache.length, position)
-        known.cache.length = position
-        known.last = None
-        del known.history[position:]
+        self._trim(known, position)
 
     def forward(
         self,
@@ -164,39 +181,60 @@ class Stage:
             inputs: token ids (T,) on the stage with the embedding, else hidden states (T, D), on
                 the CPU; not changed.
             epoch: of the plan that the step belongs to.
-            step: its number; the one that was done last is answered from memory.
+            step: its number. The session's last step is not done twice.
             position: of the first token.
-            prompt_end: where the session will end after the prompt's last chunk; there is room for
-                all of it, or the first is refused. None: after these tokens.
-            sampling: how the head chooses the next token; None: none is needed.
+            prompt_end: where the session will end after the prompt's last chunk. The first chunk is
+                refused if there is no room for all of it. None: after these tokens.
+            sampling: how the head chooses the next token. None: no token is needed.
 
         Raises:
             StaleEpochError, UnknownSessionError, NeedReplayError: see `potluck.errors`.
             InvalidStepError: the inputs are not what this stage computes on.
             PromptError: a token is not in the vocabulary, or the context is full.
-            OutOfMemoryError: there is no room for this step; the stage and its sessions live on.
+            OutOfMemoryError: there is no room for this step. The stage and its sessions live on.
         """
         known = self._find(session, epoch)
         if not isinstance(inputs, Activations):
             inputs = Activations.of(inputs)
         T = inputs.shape[0] if inputs.shape else 0
-        identity = (step, position, T)
-        if known.last is not None and known.last[0] == identity:
-            return known.last[1]
-        self._check_inputs(inputs)
+        is_repeated = known.last == (step, position, T)
+        if is_repeated and known.output is not None:
+            return known.output
+        self._bounds.check_inputs(inputs)
+        if is_repeated:
+            self._trim(known, position)
         if position != known.cache.length:
             raise _need_replay(known.cache.length, position)
         end = max(position + T, prompt_end or 0)
-        self._check_context(end)
+        self._bounds.check_context(end)
         with out_of_memory(f"compute what follows position {position}", self._device):
             self._reserve(session, end)
+            known.cache.make_room(position, T)
             if T == 1 and self._token_step is not None:
                 output = self._run_token(self._token_step, inputs, known, position, sampling)
             else:
                 output = self._run(inputs.tensor, known, position, sampling)
         known.cache.length = position + T
-        known.last = (identity, output)
+        self._remember(known, (step, position, T), output)
         return output
+
+    def _remember(self, known: _Session, last: tuple[int, int, int], output: Output) -> None:
+        """Keep what a step gave. Hidden states of a chunk are megabytes: only the last step's are kept."""
+        if output.hidden is not None:
+            if self._holder is not None:
+                self._holder.output = None
+            self._holder = known
+        known.last, known.output = last, output
+
+    def _forget_last(self, known: _Session) -> None:
+        known.last = known.output = None
+        if self._holder is known:
+            self._holder = None
+
+    def _trim(self, known: _Session, position: int) -> None:
+        known.cache.trim(position)
+        self._forget_last(known)
+        del known.history[known.cache.length :]
 
     def _run_token(
         self,
@@ -206,19 +244,19 @@ class Stage:
         position: int,
         sampling: Sampling | None,
     ) -> Output:
-        """`_run` of one token, without torch."""
+        """Do what `_run` does, for one token and without torch."""
         token_step(inputs, known.cache, position)
         if self.weights.lm_head is None:
             return Output(position=position + 1, hidden=token_step.hidden)
         if sampling is None:
             return Output(position=position + 1)
-        return self._choose(*self._bend(*token_step.head()), known, position + 1, sampling)
+        return self._choose(*self._scaled(*token_step.head()), known, position + 1, sampling)
 
     @torch.inference_mode()
     def _run(
         self, inputs: Tensor, known: _Session, position: int, sampling: Sampling | None
     ) -> Output:
-        """All that this stage has. The session's cache is written, its length is not moved."""
+        """Run the tokens through all that this stage has. Writes the cache, but does not move its length."""
         x = self._run_layers(inputs, known.cache, position)
         end = position + x.shape[0]
         if self.weights.lm_head is None:
@@ -231,7 +269,7 @@ class Stage:
         if self.weights.embedding is not None:
             x = self.weights.embedding(inputs)
             if (multiplier := self.weights.config.embedding_multiplier) != 1.0:
-                # Rounded to the compute dtype, as Gemma was trained.
+                # Gemma was trained with the multiplier rounded to the compute dtype.
                 x *= torch.tensor(multiplier, dtype=self._dtype)
         else:
             x = inputs.to(self._device, self._dtype)
@@ -245,22 +283,26 @@ class Stage:
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Final norm and `lm_head`: (T, D) → (T, V), f32."""
+        """Compute logits: final norm, `lm_head`, scale and softcap, (T, D) → (T, V), f32."""
         assert self.weights.norm is not None
         assert self.weights.lm_head is not None
         logits = self.weights.lm_head(self.weights.norm(hidden)).float()
-        return self._bend(logits, None)[0]
+        return self._scaled(logits, None)[0]
 
     def next_logits(self, hidden: Tensor) -> tuple[Tensor, int | None]:
-        """Of the last token's hidden states (1, D): (V,), until the next call, and the best if known."""
+        """Compute the logits of one token's hidden states (1, D).
+
+        Returns:
+            Logits (V,), valid until the next call; and the first id of the largest, None if not known.
+        """
         if self._token_step is not None:
-            return self._bend(*self._token_step.head_of(hidden))
+            return self._scaled(*self._token_step.head_of(hidden))
         if self._graphed_head is not None:
             return self._graphed_head(hidden, self.logits)[0], None
         return self.logits(hidden)[0], None
 
-    def _bend(self, logits: Tensor, best: int | None) -> tuple[Tensor, int | None]:
-        """As the family has them: small differences may vanish, and the best be the same as others."""
+    def _scaled(self, logits: Tensor, best: int | None) -> tuple[Tensor, int | None]:
+        """Apply scale and softcap. Equal logits may appear, so `best` is dropped where they apply."""
         config = self.weights.config
         cap = config.logits_softcap
         if config.logits_divisor == 1.0 and cap is None:
@@ -276,11 +318,12 @@ class Stage:
     ) -> Output:
         history = known.history
         if sampling.history is not None:
-            history = self._check_history(sampling.history)
+            self._bounds.check_history(sampling.history)
+            history = list(sampling.history)
         if best is not None and _is_greedy(sampling):
             choice = Choice(token_id=best)
         else:
-            choice = choose(logits, sampling, position=end, history=history)
+            choice = self._sampler.choose(logits, sampling, position=end, history=history)
         if sampling.repetition_penalty != 1.0:
             known.history = [*history, choice.token_id]
         return Output(position=end, choice=choice)
@@ -288,7 +331,7 @@ class Stage:
     def _reserve(self, session: SessionId, tokens: int) -> None:
         self._sessions.move_to_end(session)
         for evicted in self._pool.reserve(session, tokens):
-            self._sessions[evicted].last = None
+            self._forget_last(self._sessions[evicted])
 
     def _find(self, session: SessionId, epoch: int) -> _Session:
         self._check_epoch(epoch)
@@ -308,66 +351,18 @@ class Stage:
                 current=self.epoch,
             )
 
-    def _check_inputs(self, inputs: Activations) -> None:
-        config = self.weights.config
-        takes_ids = self.weights.embedding is not None
-        shape = (
-            inputs.shape[0] if inputs.shape else 0,
-            *([] if takes_ids else [config.hidden_size]),
-        )
-        dtypes = _INTEGERS if takes_ids else _FLOATS
-        if (
-            inputs.shape != shape
-            or inputs.dtype not in dtypes
-            or not 0 < shape[0] <= MAX_CHUNK_TOKENS
-        ):
-            wanted = "token ids [T]" if takes_ids else f"hidden states [T, {config.hidden_size}]"
-            raise InvalidStepError(
-                f"The stage takes {wanted} of 1 to {MAX_CHUNK_TOKENS} tokens, and got"
-                f" {list(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}.",
-            )
-        if takes_ids:
-            if shape[0] == 1:
-                self._check_token(inputs.number)
-                return
-            for bound in inputs.tensor.aminmax():
-                self._check_token(int(bound))
-
-    def _check_history(self, history: tuple[int, ...]) -> list[int]:
-        for bound in (min(history, default=0), max(history, default=0)):
-            self._check_token(bound)
-        return list(history)
-
-    def _check_token(self, token: int) -> None:
-        vocabulary = self.weights.config.vocab_size
-        if not 0 <= token < vocabulary:
-            raise PromptError(
-                f"The token {token} is not one of the model's {vocabulary}. The prompt was made"
-                " with another model's tokenizer.",
-                token=token,
-            )
-
-    def _check_context(self, tokens: int) -> None:
-        if tokens > self.context:
-            raise PromptError(
-                f"The conversation has {tokens} tokens, and the context holds {self.context}."
-                " Begin a new conversation, or load the model with a longer context.",
-                tokens=tokens,
-                context=self.context,
-            )
-
 
 def _find_token_step(weights: StageWeights, rotaries: Sequence[Rotary]) -> "TokenStep | None":
     if not weights.is_generated:
         return None
-    # Not before it is needed, nor where it does not load: it brings llvmlite.
+    # Imported only where it is needed, since it imports llvmlite, which not every computer has.
     from potluck.engine.token_step import make_token_step
 
     return make_token_step(weights, rotaries)
 
 
 def _is_greedy(sampling: Sampling) -> bool:
-    """Whether the largest logit is the choice, and all that is asked for."""
+    """Whether the id of the largest logit is all that is asked for."""
     return (sampling.temperature, sampling.repetition_penalty, sampling.logprobs) == (0, 1, None)
 
 

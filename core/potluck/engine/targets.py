@@ -1,7 +1,7 @@
-"""Where a tensor of the model goes when it is loaded: rows in, the form that is computed with kept.
+"""Where a tensor of the model goes when it is loaded: it takes rows, and keeps them in its format.
 
-A loader reads a tensor piece by piece and hands the rows on; whether they are converted or packed, it
-does not know. Packed bytes that come as they are go straight into `packed`.
+A loader reads a tensor piece by piece and hands the rows on; it does not know whether they are converted
+or packed. Bytes that are packed already go straight into `packed`.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from potluck.engine.kernels import Kernels, PackedWeight
 from potluck.engine.kernels.integers import pack_integers
-from potluck.engine.kernels.layout import GROUP, ROWS, groups_of, has_offsets
-from potluck.model.schemes import packed_bytes
+from potluck.engine.kernels.layout import GROUP, ROWS, groups_of
+from potluck.model.formats import PackedFormat
 
 _AT_ONCE = nullcontext()
 
@@ -34,15 +34,19 @@ class Target(Protocol):
     def fill_integers(
         self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
     ) -> None:
-        """Take (n, width) i8 and (n, groups of 32 inputs) f32, worth their product; exactly, if possible.
+        """Take rows whose values are scale x integer - offset, and keep them exactly if possible.
 
-        With offsets, (n, groups) f32, worth so much less; with those integers are 0 to 15.
+        Args:
+            first: as of `fill`.
+            integers: (n, width), i8; with offsets 0 to 15.
+            scales: (n, groups of 32 inputs), f32.
+            offsets: (n, groups), f32; only where the format has offsets. None: nothing is subtracted.
         """
         ...
 
     @property
-    def has_offsets(self) -> bool:
-        """Whether it holds integers with offsets as they are; else they are better told without any."""
+    def format(self) -> PackedFormat | None:
+        """The packed format that it keeps its rows in; None: it keeps plain numbers."""
         ...
 
     @property
@@ -52,7 +56,7 @@ class Target(Protocol):
 
 
 class TensorTarget:
-    """Numbers in the dtype and on the device of a tensor, which is written in `turns`."""
+    """A tensor of plain numbers; several threads write to its device in `turns`."""
 
     def __init__(self, tensor: Tensor, turns: AbstractContextManager[object] = _AT_ONCE) -> None:
         self._tensor, self._turns = tensor, turns
@@ -67,14 +71,14 @@ class TensorTarget:
     def fill_integers(
         self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
     ) -> None:
-        self.fill(first, worth(integers, scales, offsets))
+        self.fill(first, dequantise(integers, scales, offsets))
 
     @property
-    def has_offsets(self) -> bool:
-        return False
+    def format(self) -> None:
+        return None
 
     @property
-    def packed(self) -> PackedWeight | None:
+    def packed(self) -> None:
         return None
 
 
@@ -93,20 +97,15 @@ class PackedTarget:
         self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
     ) -> None:
         if not pack_integers(self._weight, self._first + first, integers, scales, offsets):
-            self.fill(first, worth(integers, scales, offsets))
+            self.fill(first, dequantise(integers, scales, offsets))
 
     @property
-    def has_offsets(self) -> bool:
-        return has_offsets(self._weight.bits)
+    def format(self) -> PackedFormat:
+        return self._weight.format
 
     @property
     def packed(self) -> PackedWeight:
-        """These rows alone, in the same memory."""
-        weight = self._weight
-        start = packed_bytes(self._first, weight.width, weight.bits)
-        nbytes = packed_bytes(self.rows, weight.width, weight.bits)
-        data = weight.data[start : start + nbytes]
-        return PackedWeight(data, self.rows, weight.width, weight.bits)
+        return self._weight.rows_of(self._first, self.rows)
 
 
 def is_whole_blocks(rows: int) -> bool:
@@ -114,8 +113,8 @@ def is_whole_blocks(rows: int) -> bool:
     return rows % ROWS == 0
 
 
-def worth(integers: Tensor, scales: Tensor, offsets: Tensor | None = None) -> Tensor:
-    """(n, width) and twice (n, groups) → (n, width), f32."""
+def dequantise(integers: Tensor, scales: Tensor, offsets: Tensor | None = None) -> Tensor:
+    """Signed integers (n, width), scales and offsets (n, groups) → values (n, width), f32."""
     rows, width = integers.shape
     padded = torch.nn.functional.pad(integers, (0, groups_of(width) * GROUP - width))
     values = padded.view(rows, -1, GROUP).float() * scales[..., None]

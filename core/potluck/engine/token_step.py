@@ -1,8 +1,8 @@
-"""One token through a whole stage in two or three generated calls, and not one torch operator.
+"""One token through a whole stage in two or three generated calls, without any torch operator.
 
-A stage waits most of the time, while the others stream their weights through the caches. What it then
-executes for the first time comes from memory: a single operator of torch takes 50 to 200 µs, a call
-through `ctypes` 10. So the memory is all made beforehand, and known by its address.
+A stage waits most of the time, while other stages on the computer replace what is in the caches. The code
+that it runs next then comes from RAM: one operator of torch takes 50 to 200 µs, a call through `ctypes`
+10 µs. So all memory is allocated beforehand, and calls get addresses.
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from potluck.engine.blocks import Run
 from potluck.engine.builder import StageWeights
-from potluck.engine.decoding import Run
 from potluck.engine.generated_run import GeneratedRun
-from potluck.engine.kernels.ends import Head, RowTaker
+from potluck.engine.kernels.ends import EmbeddingLookup, Head
 from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.layout import GROUP, groups_of
 from potluck.engine.kvcache import SessionCache
@@ -31,20 +31,22 @@ class TokenStep:
         width: int,
         runs: Sequence[GeneratedRun],
         rotaries: Sequence[Rotary],
-        embedding: RowTaker | None,
+        embedding: EmbeddingLookup | None,
         head: Head | None,
     ) -> None:
         self._runs, self._rotaries = tuple(runs), tuple(rotaries)
         self._embedding, self._head = embedding, head
         self._shape = (1, width)
-        self._memory = torch.zeros(groups_of(width) * GROUP)  # whole groups, as rows are taken
+        self._memory = torch.zeros(
+            groups_of(width) * GROUP
+        )  # whole groups, since an embedding lookup writes these
         self._hidden = self._memory.data_ptr()
         self._bytes = self._memory.numpy().data.cast("B")[: 4 * width]
 
     def __call__(self, inputs: Activations, cache: SessionCache, position: int) -> None:
-        """Run a token, or what the stage before made of it, through embedding and layers.
+        """Run one token through embedding and layers: its id, or the hidden states of the stage before.
 
-        The session's cache, which has to have room, is written, its length is not moved.
+        The session's cache must have room. The token's keys and values are written, but `length` stays.
         """
         if self._embedding is not None:
             self._embedding(inputs.number, self._hidden)
@@ -56,20 +58,20 @@ class TokenStep:
 
     @property
     def hidden(self) -> Activations:
-        """A copy of the hidden states (1, D) that the last call made."""
+        """The hidden states (1, D) after the last call, as a copy."""
         return Activations(torch.float32, self._shape, memoryview(bytearray(self._bytes)))
 
     def head(self) -> tuple[Tensor, int | None]:
-        """Logits (V,) of the last call's token, until the next call; and which is the first of the largest.
+        """Logits (V,) of the last call's token, and the index of the largest; of equal ones the first.
 
-        None where one of them is not finite.
+        The logits are overwritten by the next call. The index is None if a logit is not finite.
         """
         assert self._head is not None
         best = self._head(self._hidden)
         return self._head.logits, best
 
     def head_of(self, hidden: Tensor) -> tuple[Tensor, int | None]:
-        """The same of given hidden states (1, D)."""
+        """The same for given hidden states (1, D)."""
         self._read(Activations.of(hidden))
         return self.head()
 
@@ -80,7 +82,7 @@ class TokenStep:
 
 
 def make_token_step(weights: StageWeights, rotaries: Sequence[Rotary]) -> TokenStep | None:
-    """None where torch has a part in what one token takes."""
+    """A step for this stage; None where a token needs torch's operators."""
     runs = _generated(weights.runs)
     if runs is None or weights.dtype != torch.float32:
         return None
@@ -92,7 +94,7 @@ def make_token_step(weights: StageWeights, rotaries: Sequence[Rotary]) -> TokenS
         if not isinstance(weights.embedding, PackedEmbedding):
             return None
         multiplier = weights.config.embedding_multiplier
-        embedding = RowTaker(kernels, weights.embedding.weight, multiplier)
+        embedding = EmbeddingLookup(kernels, weights.embedding.weight, multiplier)
     head = None if weights.lm_head is None else _head(kernels, weights.norm, weights.lm_head)
     if head is None and weights.lm_head is not None:
         return None

@@ -1,7 +1,7 @@
 """Load a stage's weights from tensors on disk, or make random ones to measure with.
 
-The matrices that `builder.py` allocates are filled by a `Reader`, so that loading never holds a second
-copy of the model.
+A `Reader` fills the matrices that `builder.py` allocates, so that loading never holds a second copy of the
+model.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,8 +16,8 @@ from potluck.engine.memory import out_of_memory
 from potluck.engine.reading import PIECE, Progress, Reader, StoredTensor
 from potluck.engine.targets import Target
 from potluck.errors import InvalidLayersError
-from potluck.model.config import ModelConfig
-from potluck.model.schemes import Cache, Scheme, packed_bytes
+from potluck.model.config import ModelConfig, Shape
+from potluck.model.schemes import Cache, Scheme
 from potluck.model.stored import find_stored
 
 _MOST_THREADS = 8  # each reads and digests 1 to 2 GB/s: no disk of a home has more than that
@@ -35,8 +35,9 @@ def load_weights(
     cache: Cache = "full",
     progress: Progress | None = None,
     threads: int | None = None,
+    kept: StageWeights | None = None,
 ) -> StageWeights:
-    """Load a stage's weights; tensors of other stages may be among those given.
+    """Load a stage's weights, but for those of `kept`; tensors of other stages may be among those given.
 
     Raises:
         InvalidLayersError: the model has no such layers.
@@ -50,7 +51,7 @@ def load_weights(
             f"The model has {config.num_layers} layers, and {layers.start} to {layers.stop} were"
             " asked for.",
         )
-    needed = config.stage_tensors(layers, embedding=embedding, head=head)
+    needed = _missing_tensors(config, layers, embedding, head, kept)
     found = {tensor.name: tensor for tensor in tensors}
     stored = find_stored(config, needed, found, scheme=scheme, where="the store")
     total = sum(tensor.nbytes for parts in stored.values() for tensor in parts)
@@ -64,6 +65,7 @@ def load_weights(
             scheme=scheme,
             device=device,
             cache=cache,
+            kept=kept,
             fill=lambda targets: reader.begin((stored[name], target) for name, target in targets),
         )
 
@@ -79,15 +81,16 @@ def random_weights(
     cache: Cache = "full",
     seed: int = 0,
     progress: Progress | None = None,
+    kept: StageWeights | None = None,
 ) -> StageWeights:
-    """Weights that mean nothing and compute in the same time; made at the speed of memory.
+    """Make random weights, which take as long to compute with, as fast as memory can be written.
 
     Raises:
         OutOfMemoryError: the device has no room for these layers.
     """
     generator = torch.Generator().manual_seed(seed)
     numbers = torch.randn(PIECE, generator=generator).mul_(0.02).bfloat16()
-    tensors = config.stage_tensors(layers, embedding=embedding, head=head)
+    tensors = _missing_tensors(config, layers, embedding, head, kept)
     done, total = 0, sum(map(prod, tensors.values()))
 
     def fill(targets: list[tuple[str, Target]]) -> Callable[[], None]:
@@ -108,18 +111,34 @@ def random_weights(
             scheme=scheme,
             device=device,
             cache=cache,
+            kept=kept,
             fill=fill,
         )
 
 
+def _missing_tensors(
+    config: ModelConfig,
+    layers: Sequence[int],
+    embedding: bool,
+    head: bool,
+    kept: StageWeights | None,
+) -> dict[str, Shape]:
+    """The tensors that a stage needs beside those that it keeps, and their shapes."""
+    if kept is not None:
+        layers = [layer for layer in layers if layer not in kept.layers]
+        embedding = embedding and kept.embedding is None
+        head = head and kept.lm_head is None
+    return config.stage_tensors(layers, embedding=embedding, head=head)
+
+
 def _fill(target: Target, numbers: torch.Tensor) -> None:
-    """The same rows again and again; what is packed once is copied."""
+    """Fill a target with the same rows again and again; packed bytes are copied, not packed again."""
     rows = min(_rows_at_once(target, 1), -(-target.rows // ROWS) * ROWS)
     piece = numbers.repeat(-(-rows * target.width // PIECE))[: rows * target.width]
     piece = piece.view(rows, target.width)
     target.fill(0, piece[: target.rows])
     packed = target.packed
-    nbytes = 0 if packed is None else packed_bytes(rows, target.width, packed.bits)
+    nbytes = 0 if packed is None else packed.format.nbytes(rows, target.width)
     for number, first in enumerate(range(rows, target.rows, rows), 1):
         if packed is not None and first + rows <= target.rows:
             packed.data[number * nbytes :][:nbytes] = packed.data[:nbytes]
@@ -128,6 +147,6 @@ def _fill(target: Target, numbers: torch.Tensor) -> None:
 
 
 def _rows_at_once(target: Target, itemsize: int) -> int:
-    """Whole blocks of rows, of about a piece."""
+    """Whole blocks of rows, about as many as a piece has bytes for."""
     rows = PIECE // max(1, target.width * itemsize)
     return max(ROWS, rows // ROWS * ROWS)

@@ -1,23 +1,26 @@
 """What a decoder is made of, read from its `config.json`.
 
-`ModelConfig.from_dict` takes the dictionary as it stands in the file, also from a peer: whatever is
-in it, the result is a config that holds together or a `ModelError` that names the field. Sizes are
-bounded here, so that nobody downstream multiplies two numbers of a stranger.
-Names of tensors are those of Hugging Face. `families.py` says what differs between families,
-`rope.py` and `layers.py` read what differs between layers.
+`ModelConfig.from_dict` takes the dictionary as it stands in the file, also from a peer: whatever it
+holds, the result is a consistent config, or a `ModelError` that names the field. Sizes are bounded here,
+so that nobody multiplies two unchecked numbers later.
+Names of tensors are those of Hugging Face. `families.py` says what differs between families, `rope.py`
+and `layers.py` read what differs between layers. `ModelConfig.layers` has what each layer is made of.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from potluck.errors import UnknownArchitectureError
-from potluck.model.families import FAMILIES, Family, NormPlacement, QkNorm
+from potluck.model.families import FAMILIES, Activation, Family, LayerNorms, QkNorm
 from potluck.model.fields import Fields, invalid
 from potluck.model.layers import (
     Experts,
     LayerKind,
+    LayerSpec,
+    Shape,
+    layer_kind,
+    layer_specs,
     read_expert_layers,
     read_experts,
     read_windows,
@@ -40,28 +43,13 @@ EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 LM_HEAD = "lm_head.weight"
 
-Activation = Literal["silu", "gelu_pytorch_tanh"]
-
-_NORMS: Mapping[NormPlacement, tuple[str, ...]] = {
-    "before": ("input_layernorm", "post_attention_layernorm"),
-    "after": ("post_attention_layernorm", "post_feedforward_layernorm"),
-    "around": (
-        "input_layernorm",
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "post_feedforward_layernorm",
-    ),
-}
-
-Shape = tuple[int, ...]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """A decoder's shape. Every value is checked; the fields of one config agree with each other."""
+    """What a model is. Every value is checked, and the values agree with each other."""
 
     architecture: str
-    prefix: str  # of the names of all tensors, where the decoder is a part of a model
+    prefix: str  # of all names of tensors, if the decoder is part of a larger model
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -73,26 +61,32 @@ class ModelConfig:
     rms_norm_eps: float
     activation: Activation
     ropes: Ropes
-    sliding_windows: tuple[int | None, ...]  # of each layer: how many tokens it sees, None: all
+    sliding_windows: tuple[
+        int | None, ...
+    ]  # for each layer how many tokens a query sees; None: all
     experts: Experts | None
-    expert_layers: tuple[bool, ...]  # of each layer: whether it has experts in place of an MLP
+    expert_layers: tuple[bool, ...]  # for each layer whether it is a MoE
     tie_word_embeddings: bool
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
-    fused: bool  # whether files have queries, keys and values in one matrix, and gate and up
-    norms: NormPlacement
+    fused: bool  # files have queries, keys and values in one matrix, and gates and ups in one
+    norms: LayerNorms[str]  # where a layer has norms, and what files call them
     unit_offset: bool  # norms multiply by 1 + weight
     qk_norm: QkNorm | None
-    attention_scale: float  # of queries times keys
+    attention_scale: float  # of the products of queries and keys
     attention_softcap: float | None
     logits_softcap: float | None
     embedding_multiplier: float
     residual_multiplier: float  # of what a layer adds
     logits_divisor: float
-    exceeds_f16: bool  # hidden states do, which bf16 holds
+    exceeds_f16: bool  # hidden states may exceed f16, though not bf16
     eos_token_ids: tuple[int, ...]
-    quantization: Quantization | None  # how files hold the matrices; None: as plain numbers
+    quantization: Quantization | None  # how files hold the matrices; None: plain numbers
+    layers: tuple[LayerSpec, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", layer_specs(self))
 
     @classmethod
     def from_dict(cls, config: Mapping[str, object]) -> "ModelConfig":
@@ -124,60 +118,43 @@ class ModelConfig:
 
     @property
     def head_name(self) -> str:
-        """The matrix of logits; a tied head reads the embedding's."""
+        """The name of the head's matrix; with tied embeddings it is the embedding's."""
         return self.prefix + (EMBEDDING if self.tie_word_embeddings else LM_HEAD)
 
     @property
-    def norm_names(self) -> tuple[str, ...]:
-        """A layer's norms in the order in which a token passes them."""
-        return _NORMS[self.norms]
-
-    @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
-        """Of each layer, what its cost depends on."""
+        """For each layer its kind: layers of equal kinds cost the same."""
         stored = self.quantization
         return tuple(
-            LayerKind(
-                window=self.sliding_windows[layer],
-                experts=self.expert_layers[layer],
-                finer=frozenset() if stored is None else stored.finer_roles(layer),
+            layer_kind(
+                spec, frozenset() if stored is None else stored.higher_precision_roles(layer)
             )
-            for layer in range(self.num_layers)
+            for layer, spec in enumerate(self.layers)
         )
 
     def layer_prefix(self, layer: int) -> str:
         return f"{self.prefix}model.layers.{layer}."
 
     def layer_tensors(self, layer: int) -> dict[str, Shape]:
-        """The tensors of one decoder layer: Hugging Face name and shape."""
+        """Names and shapes of all tensors of one layer."""
         prefix = self.layer_prefix(layer)
-        tensors: dict[str, Shape] = {}
-        for name, shape, bias in self._matrices(layer):
-            tensors[f"{prefix}{name}.weight"] = shape
-            if bias:
-                tensors[f"{prefix}{name}.bias"] = shape[:1]
-        norms = dict.fromkeys(self.norm_names, self.hidden_size)
-        if self.qk_norm == "head":
-            norms |= dict.fromkeys(("self_attn.q_norm", "self_attn.k_norm"), self.head_dim)
-        elif self.qk_norm == "projection":
-            norms |= {"self_attn.q_norm": self.q_size, "self_attn.k_norm": self.kv_size}
-        return tensors | {f"{prefix}{name}.weight": (size,) for name, size in norms.items()}
+        return {prefix + name: shape for name, shape in self.layers[layer].tensors().items()}
 
     def is_router(self, name: str) -> bool:
-        """Whether a tensor is the matrix that chooses the experts of a layer."""
+        """Whether a tensor is the router of a MoE."""
         return self.experts is not None and name.endswith(
             f".{self.experts.facts.block}.gate.weight"
         )
 
     def is_of_expert(self, name: str) -> bool:
-        """Whether a tensor is a matrix of one of the experts of a layer."""
+        """Whether a tensor belongs to one expert of a MoE."""
         return self.experts is not None and f".{self.experts.facts.block}.experts." in name
 
     def embedding_tensors(self) -> dict[str, Shape]:
         return {self.embedding_name: (self.vocab_size, self.hidden_size)}
 
     def head_tensors(self) -> dict[str, Shape]:
-        """Final norm and `lm_head`."""
+        """Names and shapes of final norm and head."""
         return {
             self.final_norm_name: (self.hidden_size,),
             self.head_name: (self.vocab_size, self.hidden_size),
@@ -186,46 +163,15 @@ class ModelConfig:
     def stage_tensors(
         self, layers: Iterable[int], *, embedding: bool, head: bool
     ) -> dict[str, Shape]:
-        """All that a stage needs, each tensor once."""
+        """Names and shapes of all that a stage needs, each tensor once."""
         tensors = self.embedding_tensors() if embedding else {}
         for layer in layers:
             tensors |= self.layer_tensors(layer)
         return tensors | self.head_tensors() if head else tensors
 
     def kv_bytes_per_token(self, itemsize: int) -> int:
-        """Keys and values of one token in one layer."""
+        """Bytes of one token's keys and values in one layer, if each number has `itemsize` bytes."""
         return 2 * self.kv_size * itemsize
-
-    def _matrices(self, layer: int) -> Iterator[tuple[str, Shape, bool]]:
-        """Name, shape, and whether it has a bias."""
-        D = self.hidden_size  # noqa: N806
-        if self.fused:
-            yield "self_attn.qkv_proj", (self.q_size + 2 * self.kv_size, D), self.qkv_bias
-        else:
-            yield "self_attn.q_proj", (self.q_size, D), self.qkv_bias
-            yield "self_attn.k_proj", (self.kv_size, D), self.qkv_bias
-            yield "self_attn.v_proj", (self.kv_size, D), self.qkv_bias
-        yield "self_attn.o_proj", (D, self.q_size), self.output_bias
-        if self.experts is not None and self.expert_layers[layer]:
-            yield from _expert_matrices(self.experts, D)
-            return
-        F = self.intermediate_size  # noqa: N806
-        if self.fused:
-            yield "mlp.gate_up_proj", (2 * F, D), self.mlp_bias
-        else:
-            yield "mlp.gate_proj", (F, D), self.mlp_bias
-            yield "mlp.up_proj", (F, D), self.mlp_bias
-        yield "mlp.down_proj", (D, F), self.mlp_bias
-
-
-def _expert_matrices(experts: Experts, hidden: int) -> Iterator[tuple[str, Shape, bool]]:
-    facts, size = experts.facts, experts.intermediate_size
-    yield f"{facts.block}.gate", (experts.count, hidden), False
-    for expert in range(experts.count):
-        name = f"{facts.block}.experts.{expert}."
-        yield name + facts.gate, (size, hidden), False
-        yield name + facts.up, (size, hidden), False
-        yield name + facts.down, (hidden, size), False
 
 
 def _architecture(fields: Fields) -> str:
@@ -235,7 +181,7 @@ def _architecture(fields: Fields) -> str:
     for name in names:
         if name in FAMILIES:
             return name
-    # A peer's text may hold anything; what cannot be shown is spelt out.
+    # A peer's text may hold any characters; those that cannot be shown are escaped.
     name = names[0][:80].encode("ascii", "backslashreplace").decode()
     raise UnknownArchitectureError(
         f"The model is of the architecture {name}, which Potluck cannot run yet."
@@ -354,5 +300,5 @@ def _head_dim(fields: Fields, hidden: int, heads: int) -> int:
         raise invalid("hidden_size", hidden, f"must be a multiple of num_attention_heads = {heads}")
     head_dim = fields.integer("head_dim", 1, MAX_HEAD_DIM, hidden // heads)
     if head_dim % 2:
-        raise invalid("head_dim", head_dim, "must be even, since rotary embedding turns pairs")
+        raise invalid("head_dim", head_dim, "must be even, since rotary embedding rotates pairs")
     return head_dim

@@ -1,21 +1,69 @@
-"""What each family of decoders does in its own way: the one table of such facts.
+"""The table of model families: what each does in its own way.
 
-A family is a row of values, or of names of `config.json` fields that hold the value; nothing else in
-the code asks which family a model is of. `defaults` are what the family's configuration class in
-`transformers` takes for a field that is missing (`models/*/configuration_*.py`), where that is not
-what all take: that is what the weights were made with. A field that is `null` has no default there,
-nor here. Names of tensors are those that the files on the Hub have.
+A family is a row of values, or of names of `config.json` fields that hold the value. Nothing else in the
+code asks for a model's family. `defaults` are what the family's configuration class in `transformers`
+(`models/*/configuration_*.py`) takes for a missing field, where it differs from what all families take:
+the weights were trained with it. A field that is `null` gets no default there, nor here. Names of tensors
+are those of the files on the Hub.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
-NormPlacement = Literal["before", "after", "around"]
-"""Where a layer's norms stand: before attention and MLP, after them, or both."""
+T = TypeVar("T")
+U = TypeVar("U")
+
+Activation = Literal["silu", "gelu_pytorch_tanh"]
+"""What a feed-forward applies to its gates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerNorms(Generic[T]):
+    """One value for each place of a layer where a norm can stand; None: there is no norm.
+
+    A family has the norms' names in files here, a layer the norms themselves, a kernel their weights.
+    The order of the fields is the order in which a token passes them.
+    """
+
+    before_mixer: T | None = None
+    after_mixer: T | None = None
+    before_mlp: T | None = None
+    after_mlp: T | None = None
+
+    @property
+    def present(self) -> tuple[T, ...]:
+        places = (self.before_mixer, self.after_mixer, self.before_mlp, self.after_mlp)
+        return tuple(one for one in places if one is not None)
+
+    def map(self, make: Callable[[T], U]) -> "LayerNorms[U]":
+        """The same places, each with what `make` gives for it."""
+
+        def one(value: T | None) -> U | None:
+            return None if value is None else make(value)
+
+        return LayerNorms(
+            before_mixer=one(self.before_mixer),
+            after_mixer=one(self.after_mixer),
+            before_mlp=one(self.before_mlp),
+            after_mlp=one(self.after_mlp),
+        )
+
+
+# Files call the norm before the MLP after what stands before it: `post_attention_layernorm`.
+PRE_NORMS = LayerNorms(before_mixer="input_layernorm", before_mlp="post_attention_layernorm")
+POST_NORMS = LayerNorms(
+    after_mixer="post_attention_layernorm", after_mlp="post_feedforward_layernorm"
+)
+SANDWICH_NORMS = LayerNorms(
+    before_mixer="input_layernorm",
+    after_mixer="post_attention_layernorm",
+    before_mlp="pre_feedforward_layernorm",
+    after_mlp="post_feedforward_layernorm",
+)
 
 QkNorm = Literal["head", "projection"]
-"""RMSNorm of queries and keys before rotary: over each head, or over all heads together."""
+"""RMSNorm of queries and keys before rope: over each head, or over all heads together."""
 
 WindowPattern = Literal["none", "all", "last", "pattern", "without rope"]
 """Which layers have a sliding window where `layer_types` does not say it.
@@ -25,31 +73,33 @@ WindowPattern = Literal["none", "all", "last", "pattern", "without rope"]
 """
 
 RopeLayers = Literal["all", "listed", "windowed"]
-"""Which layers have rotary: `listed` by `no_rope_layers`; `windowed`: those with a window, or all
+"""Which layers have a rope: `listed` by `no_rope_layers`; `windowed`: those with a window, or all
 where `sliding_window` is null."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertFacts:
-    """The names of a mixture of experts, of its tensors and of its fields."""
+    """What a family calls the tensors and the fields of its MoE."""
 
     block: str  # below the layer; the router is its `gate`
     gate: str
     up: str
     down: str
     intermediate: str  # the field with the size of one expert
-    normalise: bool | str  # whether the weights of the chosen ones add up to one
+    normalise: bool | str  # whether the factors of the chosen experts are made to add up to one
     some_layers: bool = False  # `mlp_only_layers` and `decoder_sparse_step` say which have experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A `str` names the field of `config.json` that holds the answer; else it is the answer itself."""
+    """Facts of a family. Where a fact may be a `str`, it names the field of `config.json` to read."""
 
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
-    text_config: bool = False  # the decoder is a part: of the config, and of the names of tensors
+    text_config: bool = (
+        False  # the decoder is part of a larger model, as are its config and its tensors
+    )
 
-    norms: NormPlacement = "before"
+    norms: LayerNorms[str] = PRE_NORMS
     unit_offset: bool = False  # norms multiply by 1 + weight
     qk_norm: QkNorm | None = None
 
@@ -65,12 +115,12 @@ class Family:
     window_switch: str | None = None  # the field that must be true for `sliding_window` to count
 
     rope_layers: RopeLayers = "all"
-    local_theta: str | None = None  # the field with the theta of layers with a window, never scaled
+    local_theta: str | None = None  # the field with the theta of layers with a window; never scaled
     partial_rotary: bool = False  # `partial_rotary_factor` counts
-    scaling_names: Mapping[str, str] = field(default_factory=dict[str, str])  # as it calls them
+    scaling_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own name → ours
 
-    query_scalar: str | None = None  # attention divides by the root of this and not of head_dim
-    attention_multiplier: str | None = None  # what attention multiplies by instead
+    query_scalar: str | None = None  # scores are divided by the root of this, not of head_dim
+    attention_multiplier: str | None = None  # scores are multiplied by this instead
     attention_softcap: str | None = None
     logits_softcap: str | None = None
     root_embedding: bool = False  # embeddings are multiplied by the root of hidden_size
@@ -78,7 +128,7 @@ class Family:
     residual_multiplier: str | None = None
     logits_divisor: str | None = None
 
-    exceeds_f16: bool = False  # hidden states do, beyond 65,504 (transformers issue 36822)
+    exceeds_f16: bool = False  # hidden states may exceed 65,504 (transformers issue 36822)
 
 
 _MIXTRAL_EXPERTS = ExpertFacts(
@@ -121,7 +171,7 @@ _GEMMA_3 = Family(
         "rope_theta": 1e6,
         "rope_local_base_freq": 1e4,
     },
-    norms="around",
+    norms=SANDWICH_NORMS,
     unit_offset=True,
     qk_norm="head",
     qkv_bias="attention_bias",
@@ -215,7 +265,7 @@ FAMILIES: Mapping[str, Family] = {
             "attn_logit_softcapping": 50.0,
             "final_logit_softcapping": 30.0,
         },
-        norms="around",
+        norms=SANDWICH_NORMS,
         unit_offset=True,
         qkv_bias="attention_bias",
         output_bias="attention_bias",
@@ -232,7 +282,7 @@ FAMILIES: Mapping[str, Family] = {
     "Gemma3ForConditionalGeneration": replace(_GEMMA_3, text_config=True),  # its text part
     "Olmo2ForCausalLM": Family(
         defaults={"max_position_embeddings": 2048, "rms_norm_eps": 1e-5},
-        norms="after",
+        norms=POST_NORMS,
         qk_norm="projection",
         qkv_bias="attention_bias",
         output_bias="attention_bias",
@@ -270,7 +320,7 @@ FAMILIES: Mapping[str, Family] = {
             "sliding_window": 4096,
             "sliding_window_pattern": 4,
         },
-        norms="after",
+        norms=POST_NORMS,
         qk_norm="head",
         windows="pattern",
         layer_types=True,

@@ -4,31 +4,36 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from potluck.errors import OutOfMemoryError, format_bytes
+from potluck.model.caches import MAX_CHUNK_TOKENS, layer_cache, number_bytes, session_bytes
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import PACKINGS, Cache, Scheme, cache_bytes, weight_bytes
+from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, weight_bytes
 
-MAX_CHUNK_TOKENS = 512  # of prefill, that the driver sends at once; a stage takes no more
-CAPPED_QUERIES = 256  # whose scores are held at a time where torch caps them (Gemma 2)
+CAPPED_QUERIES = 256  # whose scores are held at a time where torch computes a softcap (Gemma 2)
 _GPU_SHARE = 0.85
-_ITEM = 4  # bytes of a number that is computed with: the most that any device takes
-_MASK = 5  # bytes for each query and key: whether it is seen, and what is added to its score
-_SCORE = 10  # bytes where it is capped: itself in f32, its softmax, and that in 16 bits
+_ITEM = 4  # bytes of a number that is computed with, the most that any device takes
+_MASK = 5  # bytes for each query and key: whether the query sees it, and what is added to the score
+_SCORE = 10  # bytes of a score with a softcap: itself in f32, its softmax, and that in 16 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Bytes."""
+    """Bytes of a stage."""
 
     weights: int
-    cache: int  # of one session of the whole context
-    working: int  # hidden states of a chunk, and logits
+    cache: int  # of one session that fills the context
+    working: int  # see `working_bytes`
 
     @property
     def total(self) -> int:
         return self.weights + self.cache + self.working
 
     def check(self, free: int, who: str, context: int) -> None:
-        """Refuse what does not fit, with the numbers.
+        """Refuse a stage that does not fit, with the numbers.
+
+        Args:
+            free: bytes that the computer lends.
+            who: the computer's name.
+            context: tokens that the footprint was made for.
 
         Raises:
             OutOfMemoryError: less than the total is free.
@@ -55,31 +60,33 @@ def stage_footprint(
     context: int,
     cache: Cache = "full",
 ) -> Footprint:
-    """What these layers take."""
+    """Return what a stage of these layers takes."""
     layers = list(layers)
     tensors = config.stage_tensors(layers, embedding=embedding, head=head)
+    size = number_bytes(scheme, cache)
     return Footprint(
         weights=weight_bytes(config, tensors, scheme),
-        cache=len(layers) * cache_bytes(config, scheme, cache) * context,
+        cache=session_bytes((layer_cache(config, layer, size) for layer in layers), context),
         working=working_bytes(config, context),
     )
 
 
 def usable_memory(free: int, kind: str, scheme: Scheme) -> int:
-    """What of a device's free bytes is for packed weights as they are counted here.
+    """Return how many of a device's free bytes packed weights can take, as they are counted here.
 
-    In the order that the products of a GPU (`cuda`, `mps`) want they take up to 1.18 times as much.
+    In the order that the products of a GPU (`cuda`, `mps`) read, they take up to 1.18 times as much.
     """
-    return free if kind == "cpu" or scheme not in PACKINGS else int(free * _GPU_SHARE)
+    return free if kind == "cpu" or scheme not in PACKED_SCHEMES else int(free * _GPU_SHARE)
 
 
 def working_bytes(config: ModelConfig, context: int) -> int:
-    """What a chunk of prefill needs on its way through a layer, and a row of logits after it.
+    """Return the bytes that a stage computes with, beside weights and caches.
 
-    Of a layer's two halves the larger one. Both have its input, their norm and their output.
-    Attention: queries, keys and values, and what is attended; keys and values of all that is cached,
-    as they are computed with; who sees whom, and scores where torch computes them one by one. The
-    MLP: gate, up and their product.
+    They are what a chunk of a prompt needs in the larger half of a layer, a row of logits, and the last
+    step's hidden states, which are kept in case the step is repeated. Both halves of a layer have its
+    input, their norm and their output. Attention also has queries, keys and values, what is attended,
+    the cached keys and values in the dtype that is computed with, a mask, and scores where torch computes
+    them one by one. The MLP also has gate, up and their product.
     """
     chunk, hidden = min(MAX_CHUNK_TOKENS, context), 4 * config.hidden_size
     mlp = config.intermediate_size
@@ -89,5 +96,6 @@ def working_bytes(config: ModelConfig, context: int) -> int:
     attention += (config.kv_bytes_per_token(_ITEM) + _MASK * chunk) * context
     if config.attention_softcap is not None:
         attention += _SCORE * config.num_heads * min(CAPPED_QUERIES, chunk) * context
+    kept = chunk * config.hidden_size
     logits = 4 * config.vocab_size  # sampling sorts a copy, with its order
-    return max(attention, _ITEM * chunk * (hidden + 3 * mlp)) + _ITEM * logits
+    return max(attention, _ITEM * chunk * (hidden + 3 * mlp)) + _ITEM * (kept + logits)

@@ -1,8 +1,10 @@
-"""How the layers of one model differ: which have a sliding window, which have experts."""
+"""What each layer of a model is made of: one `LayerSpec`, which all who compute or plan read."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from potluck.model.families import ExpertFacts, Family
+from potluck.model.families import Activation, ExpertFacts, Family, LayerNorms, QkNorm
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import (
     MAX_EXPERT_MATRICES,
@@ -14,22 +16,126 @@ from potluck.model.limits import (
 from potluck.model.quantized import Role
 from potluck.model.rope import listed_ropes
 
+if TYPE_CHECKING:
+    from potluck.model.config import ModelConfig
+
+Shape = tuple[int, ...]
+
 _EXPERT_MATRICES = 3  # of one expert: gate, up, down
 _MAX_PATTERN = 64  # letters: EXAONE 4 has four
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerKind:
-    """What makes a layer cost more or less than another of its model. Equal kinds cost the same."""
+class Projection:
+    """A matrix as it is computed with: the rows of one or more matrices of the files.
 
-    window: int | None  # tokens that it looks back on; None: all
-    experts: bool  # a mixture of them in place of one MLP
-    finer: frozenset[Role] = frozenset()  # matrices that may be held in more bits than others
+    Names are those of the files, without the layer's prefix and without `.weight`.
+    """
+
+    parts: tuple[str, ...]
+    rows: tuple[int, ...]  # of each part
+    width: int
+    has_bias: bool = False
+
+    def tensors(self) -> Iterator[tuple[str, Shape]]:
+        """Names and shapes of what the files hold, each weight before its bias."""
+        for part, rows in zip(self.parts, self.rows, strict=True):
+            yield f"{part}.weight", (rows, self.width)
+            if self.has_bias:
+                yield f"{part}.bias", (rows,)
+
+    def split(self) -> "list[Projection]":
+        """Each part as a projection of its own."""
+        pairs = zip(self.parts, self.rows, strict=True)
+        return [replace(self, parts=(part,), rows=(rows,)) for part, rows in pairs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSpec:
+    """Attention over the keys and values of all tokens so far, or of the last `window` ones."""
+
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotary_dim: int  # the first values of each head, which are rotated
+    rope: int | None = None  # which of the model's distinct ropes rotates them; None: no rope
+    window: int | None = None  # tokens that a query sees, itself among them; None: all
+    scale: float  # of the products of queries and keys
+    softcap: float | None = None  # scores become softcap · tanh(score / softcap)
+    qk_norm: QkNorm | None = None
+    qk_norm_eps: float = 0.0
+    qkv_bias: bool = False
+    output_bias: bool = False
+    is_fused: bool = False  # files have queries, keys and values in one matrix
+
+    @property
+    def q_size(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    @property
+    def qkv(self) -> Projection:
+        parts, rows = ("q_proj", "k_proj", "v_proj"), (self.q_size, self.kv_size, self.kv_size)
+        if self.is_fused:
+            parts, rows = ("qkv_proj",), (sum(rows),)
+        return Projection(
+            parts=tuple(f"self_attn.{part}" for part in parts),
+            rows=rows,
+            width=self.hidden_size,
+            has_bias=self.qkv_bias,
+        )
+
+    @property
+    def output(self) -> Projection:
+        return Projection(
+            parts=("self_attn.o_proj",),
+            rows=(self.hidden_size,),
+            width=self.q_size,
+            has_bias=self.output_bias,
+        )
+
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        return self.qkv, self.output
+
+    @property
+    def norm_tensors(self) -> dict[str, Shape]:
+        """The weights of the norms of queries and of keys, in this order."""
+        match self.qk_norm:
+            case None:
+                return {}
+            case "head":
+                sizes = (self.head_dim, self.head_dim)
+            case "projection":
+                sizes = (self.q_size, self.kv_size)
+        names = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
+        return {name: (size,) for name, size in zip(names, sizes, strict=True)}
+
+
+Mixer = AttentionSpec
+"""What mixes tokens with those before them. What is not attention joins here, as a union."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseSpec:
+    """A gated MLP: down(activation(gate x) · (up x))."""
+
+    gate_up: Projection  # all gates before all ups
+    down: Projection
+    activation: Activation
+
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        return self.gate_up, self.down
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """A mixture of experts: each token goes through the few that a router chooses for it."""
+    """How many experts a layer has, and how a router chooses a few of them for each token."""
 
     count: int
     per_token: int
@@ -38,11 +144,166 @@ class Experts:
     facts: ExpertFacts
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeSpec:
+    """A mixture of experts (MoE), each of which is a gated MLP."""
+
+    hidden_size: int
+    experts: Experts
+    activation: Activation
+
+    @property
+    def router(self) -> Projection:
+        name = f"{self.experts.facts.block}.gate"
+        return Projection(parts=(name,), rows=(self.experts.count,), width=self.hidden_size)
+
+    def expert(self, index: int) -> DenseSpec:
+        facts, size = self.experts.facts, self.experts.intermediate_size
+        prefix = f"{facts.block}.experts.{index}."
+        return DenseSpec(
+            gate_up=Projection(
+                parts=(prefix + facts.gate, prefix + facts.up),
+                rows=(size, size),
+                width=self.hidden_size,
+            ),
+            down=Projection(parts=(prefix + facts.down,), rows=(self.hidden_size,), width=size),
+            activation=self.activation,
+        )
+
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        experts = [self.expert(index).projections for index in range(self.experts.count)]
+        return self.router, *(one for projections in experts for one in projections)
+
+
+FeedForward = DenseSpec | MoeSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSpec:
+    """All that is known of a decoder layer before its weights are.
+
+    hidden += multiplier · after_mixer(mixer(before_mixer(hidden)))
+    hidden += multiplier · after_mlp(feed_forward(before_mlp(hidden)))
+    """
+
+    hidden_size: int
+    mixer: Mixer
+    feed_forward: FeedForward
+    norms: LayerNorms[str]  # where they stand, and what files call them
+    norm_eps: float
+    residual_multiplier: float = 1.0  # of what mixer and feed-forward add to the hidden states
+
+    def tensors(self) -> dict[str, Shape]:
+        """Names, without the layer's prefix, and shapes of what files hold of it."""
+        projections = (*self.mixer.projections, *self.feed_forward.projections)
+        tensors: dict[str, Shape] = dict(
+            tensor for projection in projections for tensor in projection.tensors()
+        )
+        tensors |= {f"{name}.weight": (self.hidden_size,) for name in self.norms.present}
+        return tensors | self.mixer.norm_tensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerKind:
+    """What makes a layer cost more or less than another of its model. Equal kinds cost the same."""
+
+    spec: LayerSpec  # without its rope, which costs next to nothing
+    finer: frozenset[Role] = frozenset()  # matrices that may be held in more bits than others
+
+    @property
+    def window(self) -> int | None:
+        return self.spec.mixer.window
+
+    @property
+    def has_experts(self) -> bool:
+        return isinstance(self.spec.feed_forward, MoeSpec)
+
+
+def layer_specs(config: "ModelConfig") -> tuple[LayerSpec, ...]:
+    """What each layer of the model is made of."""
+    dense = _dense(config)
+    whole = LayerSpec(
+        hidden_size=config.hidden_size,
+        mixer=_attention(config),
+        feed_forward=dense,
+        norms=config.norms,
+        norm_eps=config.rms_norm_eps,
+        residual_multiplier=config.residual_multiplier,
+    )
+    moe = None
+    if config.experts is not None:
+        moe = MoeSpec(
+            hidden_size=config.hidden_size, experts=config.experts, activation=config.activation
+        )
+    return tuple(
+        replace(
+            whole,
+            mixer=_of_layer(config, whole.mixer, layer),
+            feed_forward=moe if moe is not None and config.expert_layers[layer] else dense,
+        )
+        for layer in range(config.num_layers)
+    )
+
+
+def layer_kind(spec: LayerSpec, finer: frozenset[Role]) -> LayerKind:
+    """The kind of a layer with some matrices that may be held in more bits."""
+    mixer = replace(spec.mixer, rope=None, rotary_dim=0)
+    return LayerKind(spec=replace(spec, mixer=mixer), finer=finer)
+
+
+def _attention(config: "ModelConfig") -> AttentionSpec:
+    """What the attention of all layers has in common."""
+    return AttentionSpec(
+        hidden_size=config.hidden_size,
+        heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        rotary_dim=config.head_dim,
+        scale=config.attention_scale,
+        softcap=config.attention_softcap,
+        qk_norm=config.qk_norm,
+        qk_norm_eps=0.0 if config.qk_norm is None else config.rms_norm_eps,
+        qkv_bias=config.qkv_bias,
+        output_bias=config.output_bias,
+        is_fused=config.fused,
+    )
+
+
+def _of_layer(config: "ModelConfig", attention: AttentionSpec, layer: int) -> AttentionSpec:
+    rope = config.ropes.layers[layer]
+    return replace(
+        attention,
+        window=config.sliding_windows[layer],
+        rope=rope,
+        rotary_dim=config.head_dim if rope is None else config.ropes.distinct[rope].dim,
+    )
+
+
+def _dense(config: "ModelConfig") -> DenseSpec:
+    size, parts = config.intermediate_size, ("mlp.gate_proj", "mlp.up_proj")
+    rows = (size, size)
+    if config.fused:
+        parts, rows = ("mlp.gate_up_proj",), (2 * size,)
+    return DenseSpec(
+        gate_up=Projection(
+            parts=parts, rows=rows, width=config.hidden_size, has_bias=config.mlp_bias
+        ),
+        down=Projection(
+            parts=("mlp.down_proj",),
+            rows=(config.hidden_size,),
+            width=size,
+            has_bias=config.mlp_bias,
+        ),
+        activation=config.activation,
+    )
+
+
 def read_windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, ...]:
-    """For each layer how many tokens it sees; None: all."""
+    """For each layer how many tokens a query sees; None: all."""
     switch = family.window_switch
     off = switch is not None and not fields.flag(switch, False)
-    # `"sliding_window": null` switches it off too; only a missing field takes the default.
+    # `"sliding_window": null` also means no window; only a missing field gets the default.
     if family.windows == "none" or off or "sliding_window" not in fields:
         return (None,) * layers
     window = fields.integer("sliding_window", 1, MAX_POSITION)
@@ -79,7 +340,7 @@ def _pattern(fields: Fields, family: Family, layers: int) -> list[bool]:
 
 
 def _repeated(fields: Fields, layers: int) -> list[bool]:
-    """Every n-th layer sees all; or, as letters, `L` a window and `G` all, and the last layer all."""
+    """A number n: each n-th layer sees all tokens. Letters: `L` is a window, `G` and the last layer see all."""
     name = "sliding_window_pattern"
     if not isinstance(fields.value(name), str):
         every = fields.integer(name, 1, MAX_LAYERS)
@@ -92,11 +353,11 @@ def _repeated(fields: Fields, layers: int) -> list[bool]:
 
 
 def read_experts(fields: Fields, family: Family) -> Experts | None:
-    """The model's mixture of experts, where its family has one."""
+    """The experts of the model's MoE layers; None: its family has none."""
     facts = family.experts
     if facts is None:
         return None
-    # What Qwen calls num_experts is written as num_local_experts by transformers 5.
+    # Transformers 5 writes num_local_experts for what Qwen calls num_experts.
     name = "num_experts" if "num_experts" in fields else "num_local_experts"
     count = fields.integer(name, 1, MAX_EXPERTS)
     normalise = facts.normalise
@@ -110,11 +371,11 @@ def read_experts(fields: Fields, family: Family) -> Experts | None:
 
 
 def read_expert_layers(fields: Fields, experts: Experts | None, layers: int) -> tuple[bool, ...]:
-    """Which layers have experts; the others have an ordinary MLP."""
+    """For each layer whether it is a MoE; the others have one MLP."""
     if experts is None:
         return (False,) * layers
     found = _expert_layers(fields, experts, layers)
-    # Every matrix becomes a name and a shape, more than once: a small file must not ask for a gigabyte.
+    # Each matrix takes memory for its name and shape: a small file must not make that a gigabyte.
     most = MAX_EXPERT_MATRICES // (experts.count * _EXPERT_MATRICES)
     if sum(found) > most:
         raise invalid(

@@ -1,8 +1,8 @@
-"""Bounds on what a `config.json` may say, so that nobody multiplies two numbers of a stranger.
+"""Bounds on what a `config.json` may say, so that sizes computed from a stranger's numbers stay small.
 
 The largest known decoders have a hidden size of 18,432 (PaLM), 126 layers and 128 heads (Llama 3.1
-405B), 512 experts (Qwen3-Next), a vocabulary of 262,208 (Gemma 3) and 10 M positions (Llama 4); a few
-times that is no model.
+405B), 512 experts (Qwen3-Next), a vocabulary of 262,208 (Gemma 3) and 10 M positions (Llama 4). The
+bounds are a few times that.
 """
 
 MAX_HIDDEN = 1 << 16
@@ -16,5 +16,5 @@ MAX_VOCAB = 1 << 21
 MAX_POSITION = 1 << 24
 MAX_EOS = 64  # Llama 3 has three
 MAX_THETA = 1e12  # 10 M is the largest in use
-MIN_FACTOR, MAX_FACTOR = 1e-3, 1e6  # of rotary scaling: 1 to 64 are in use
-MAX_MULTIPLIER = 1e6  # of activations: Granite has 12 for embeddings and 16 under logits
+MIN_FACTOR, MAX_FACTOR = 1e-3, 1e6  # of rope scaling: 1 to 64 are in use
+MAX_MULTIPLIER = 1e6  # of activations: Granite multiplies embeddings by 12 and divides logits by 16

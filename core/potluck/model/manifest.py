@@ -1,9 +1,11 @@
 """What a model is: its config and its tensors, each with the digest of its bytes.
 
-Also the header of a safetensors file (https://github.com/huggingface/safetensors#format), from bytes
-with limits: a downloaded file is a stranger's. A manifest has exactly the tensors that the config
-names, as they are stored (`quantized.py`); others (rotary `inv_freq`, an `lm_head` beside tied
-embeddings) are computed or unused, hence not part of the model, and never sent.
+A manifest has exactly the tensors that the config names, as they are stored (`quantized.py`). Others (the
+`inv_freq` of rope, an `lm_head` beside tied embeddings) are computed or unused: they are not part of
+the model, and never sent.
+
+This module also parses the header of a safetensors file
+(https://github.com/huggingface/safetensors#format), with limits, because a downloaded file may be anybody's.
 """
 
 import hashlib
@@ -25,16 +27,16 @@ MAX_HEADER = 100_000_000  # bytes; the limit of the reference implementation
 MAX_NAME = 256  # characters; what a message on the wire allows
 MAX_RANK = 8  # dimensions; decoders have tensors of one to three
 
-# Bits of one element. Sub-byte formats exist, so bits and not bytes.
+# Bits of one element: bits and not bytes, because some dtypes of safetensors are smaller than a byte.
 DTYPE_BITS: Mapping[str, int] = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
     "F8_E5M2FNUZ": 8, "F8_E4M3FNUZ": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4, "C64": 64,
     "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
 }  # fmt: skip
 
-# Fields of config.json that say where a model came from, who saved it or how it was trained and
-# stored, not what is computed. Two folders that differ in these alone are one model, and the path in
-# `_name_or_path` is nobody else's business. Each tensor carries the dtype that it is stored in.
+# Fields of config.json that say where a model came from, who saved it, or how it was trained and stored, and
+# not what is computed. Two folders that differ in these alone are one model, and the path in `_name_or_path`
+# is private. The dtype is not needed: each tensor has its own.
 NOT_COMPUTED = frozenset(
     {
         "_name_or_path", "_commit_hash", "transformers_version", "torch_dtype", "dtype",
@@ -66,7 +68,7 @@ class TensorSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorEntry:
-    """A tensor of the manifest: the digest is of its bytes as they stand in the file."""
+    """A tensor of the manifest; the digest is of its bytes as the file has them."""
 
     name: str
     dtype: str
@@ -77,7 +79,7 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A whole model, by content. Made by `make_manifest`."""
+    """A whole model by its content, made by `make_manifest`."""
 
     model_id: ModelId
     config: Mapping[str, object]  # canonical: without the fields of NOT_COMPUTED
@@ -88,9 +90,9 @@ class Manifest:
         return sum(entry.nbytes for entry in self.tensors)
 
     def stage(self, names: Iterable[str]) -> tuple[TensorEntry, ...]:
-        """The entries that these tensors of the model are stored in, tensor by tensor in this order.
+        """The entries that these tensors of the model are stored in, in the order of the names.
 
-        A name that is none of the model's is our bug.
+        All names must be the model's.
         """
         stored: dict[str, list[TensorEntry]] = {}
         for entry in self.tensors:
@@ -111,7 +113,7 @@ def make_manifest(config: Mapping[str, object], tensors: Iterable[TensorEntry]) 
 
 
 def header_length(prefix: bytes, file_size: int, file: str) -> int:
-    """How long a safetensors header is, from the first `LENGTH_SIZE` bytes of the file."""
+    """The bytes of a safetensors header, from the first `LENGTH_SIZE` bytes of the file."""
     length = int.from_bytes(prefix, "little")
     if len(prefix) < LENGTH_SIZE or length > file_size - LENGTH_SIZE:
         raise _truncated(file, LENGTH_SIZE + length, file_size)
@@ -127,8 +129,8 @@ def header_length(prefix: bytes, file_size: int, file: str) -> int:
 def parse_header(header: bytes, file_size: int, file: str) -> dict[str, TensorSpan]:
     """The tensors of a safetensors file, from the header that follows its length.
 
-    The data must be covered without hole or overlap, as the format demands: then a tensor that is
-    listed twice, moved or cut off cannot pass.
+    The tensors must cover the data without a hole or an overlap, as the format demands. So a tensor that is
+    listed twice, moved or cut off is refused.
 
     Raises:
         BrokenModelError: with the file, the tensor, what was expected and what was found.

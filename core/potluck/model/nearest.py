@@ -1,4 +1,4 @@
-"""Which of our schemes is nearest to how a model is stored, and why it may take more bits."""
+"""The schemes that are nearest to how a model is stored, and why they may take more bits."""
 
 from collections.abc import Mapping
 
@@ -17,13 +17,13 @@ _NAMES: Mapping[Method, str] = {
 def nearest_schemes(config: ModelConfig) -> tuple[Scheme, ...]:
     """The schemes in which to hold a model that is stored quantised, best first.
 
-    None that takes several times the memory of the files: 16 bits of what was rounded to 4 show the
-    rounding more finely, and nothing else. Integers of 4 bits are held as they are, around a middle or with
-    offsets, and what was rounded to less loses little more in 4 bits. More bits, and 4 whose values are not
-    evenly spaced or whose groups lie otherwise, need 8.
+    Never 16 bits for a 4-bit checkpoint: it takes four times the memory and shows nothing but the rounding.
+    Integers of 4 bits are held exactly, symmetric or with offsets, and what was rounded to fewer bits loses
+    little more in 4. A checkpoint of more bits needs 8, and so does one of 4 bits whose values are not evenly
+    spaced, or whose groups are not of 32 neighbouring inputs.
 
     Returns:
-        Empty: the model is stored in plain numbers, and any scheme may be best.
+        Empty if the model is stored in plain numbers: any scheme may be best.
     """
     stored = config.quantization
     if stored is None or stored.bits > 8:
@@ -37,7 +37,7 @@ def nearest_schemes(config: ModelConfig) -> tuple[Scheme, ...]:
 
 
 def explain_more_bits(config: ModelConfig) -> str:
-    """Why the nearest scheme has twice the bits that the model is stored in; empty where it has not."""
+    """Why the nearest scheme has twice the bits that the model is stored in; empty if it does not."""
     stored = config.quantization
     if stored is None or stored.bits >= 8 or nearest_schemes(config)[0] != "int8":
         return ""

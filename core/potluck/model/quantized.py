@@ -1,6 +1,6 @@
-"""Models whose weights are stored quantised: what their config says, and in which tensors it is stored.
+"""Models whose weights are stored quantised: what their config says, and which tensors hold a matrix.
 
-A matrix `X.weight` of such a model stands in the files as several tensors, or as one in a packed form:
+The files hold a matrix `X.weight` of such a model as several tensors, or as one whose dtype is packed:
 
     gptq                X.qweight, X.qzeros, X.scales, X.g_idx      (AutoGPTQ and GPTQModel: formats
                                                                     `gptq` and `gptq_v2`; AutoRound)
@@ -11,9 +11,10 @@ A matrix `X.weight` of such a model stands in the files as several tensors, or a
                         X.weight_zero_point, X.weight_g_idx, X.weight_shape   (llm-compressor)
     gguf                X.weight, in blocks of one of llama.cpp's types
 
-Which matrices are stored so the files say themselves, whatever the lists of exceptions in the config:
-a matrix that is there in plain numbers is read as those. Scales of activations are not read: activations
-are quantised as they come. `gguf` is no `quant_method` of the Hub: it is what `gguf_config.py` writes.
+The files say themselves which matrices are quantised, and the lists of exceptions in the config are not
+read: a matrix that is stored in plain numbers is read as plain numbers. Scales of activations are not read
+either, because the kernels quantise activations by their own values. `gguf` is not a `quant_method` of the
+Hub; `gguf_config.py` writes it.
 """
 
 import re
@@ -23,6 +24,7 @@ from typing import Literal
 
 from potluck.errors import InvalidConfigError
 from potluck.model.fields import Fields, invalid
+from potluck.model.formats import BLOCK_INPUTS
 from potluck.model.limits import MAX_LAYERS
 
 Shape = tuple[int, ...]
@@ -30,13 +32,12 @@ Method = Literal["gptq", "awq", "fp8", "integers", "packed", "gguf"]
 """How a matrix is stored; `integers` (a byte each) and `packed` (in 32-bit words) are compressed-tensors'."""
 
 Role = Literal["qkv", "output", "gate_up", "down"]
-"""Matrices of a layer, or of its experts, that are held alike, because some are computed with as one."""
+"""Matrices of a layer, or of its experts, that are held in one format, because some are multiplied as one."""
 
 WEIGHT = ".weight"
 GGUF = "GGUF_"  # before the name of a type of llama.cpp: the dtype of a tensor of such blocks
-MAX_GROUP = 1 << 20  # inputs; 128 and 32 are in use
-_MAX_BLOCK = 1 << 16  # rows or inputs; 128 is in use
-_OFFSET_GROUP = 32  # inputs that share an offset where they are computed with
+MAX_GROUP = 1 << 20  # inputs; models have 128 or 32
+_MAX_BLOCK = 1 << 16  # rows or inputs; models have 128
 _MATRIX = re.compile(r"model\.layers\.(\d+)\..*\.(\w+)\.weight$")
 _ROLES: Mapping[str, Role] = {
     "q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "qkv_proj": "qkv", "o_proj": "output",
@@ -56,7 +57,7 @@ _READABLE = (
     " (float-quantized, int-quantized and pack-quantized) and GGUF"
 )
 
-# Inputs and bytes of a block (ggml-common.h of llama.cpp): what `gguf.quants` can read of those in use.
+# Inputs and bytes of a block (ggml-common.h of llama.cpp), for the types in use that `gguf.quants` can read.
 GGUF_BLOCKS: Mapping[str, tuple[int, int]] = {
     "Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34),
     "Q2_K": (256, 84), "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
@@ -74,51 +75,49 @@ class Quantization:
     is_symmetric: bool = True  # no zero points but the middle
     is_reordered: bool = False  # inputs of a group do not stand side by side ("act-order")
     group_size: int | None = None  # inputs that share a scale; None: all of a row
-    zero_offset: int = 0  # what a stored zero point lacks: 1 in GPTQ's first format
+    zero_offset: int = 0  # to be added to stored zero points: 1 in GPTQ's first format
     block: tuple[int, int] | None = None  # rows and inputs that share a scale (fp8)
-    interleaved_heads: bool = (
-        False  # rows of queries and keys stand as llama.cpp's rotary wants them
-    )
-    norms_are_whole: bool = False  # norms hold what they multiply by, also where a family adds one
-    is_affine: bool = True  # values are a scale times the integers, less an offset
-    finer: frozenset[tuple[int, Role]] = frozenset()
-    """Layers and roles of matrices that integers of 4 bits with offsets do not hold as they are, of a model
-    most of which they do."""
-    has_coarse_head: bool = False  # they do hold its head
+    # Rows of queries and keys are in the order of llama.cpp's rope.
+    interleaved_heads: bool = False
+    norms_are_whole: bool = False  # norms hold the whole factor, also where a family adds one
+    is_affine: bool = True  # value = scale x integer - offset
+    higher_precision: frozenset[tuple[int, Role]] = frozenset()
+    """Layers and roles of the matrices that are stored in more than 4 bits, where most have 4 with offsets."""
+    has_coarse_head: bool = False  # the head is stored in 4 bits with offsets too
 
     @property
     def fits_offsets(self) -> bool:
-        """Whether 4 bits hold most of it as it is if there is an offset for each 32 inputs, and only then."""
-        in_groups = (self.group_size or 0) % _OFFSET_GROUP == 0 and not self.is_reordered
+        """True if the source is asymmetric int4 with groups divisible by 32."""
+        in_groups = (self.group_size or 0) % BLOCK_INPUTS == 0 and not self.is_reordered
         return self.bits == 4 and not self.is_symmetric and self.is_affine and in_groups
 
-    def finer_roles(self, layer: int) -> frozenset[Role]:
-        """Of `finer` those in this layer."""
-        return frozenset(role for role in ROLES if (layer, role) in self.finer)
+    def higher_precision_roles(self, layer: int) -> frozenset[Role]:
+        """The roles in this layer whose matrices are stored in higher precision than most."""
+        return frozenset(role for role in ROLES if (layer, role) in self.higher_precision)
 
-    def is_finer(self, name: str) -> bool:
-        """Whether the matrix of a layer of this name is one of `finer`."""
-        if not self.finer or (found := _MATRIX.search(name)) is None:
+    def has_higher_precision(self, name: str) -> bool:
+        """Whether the matrix of this name is stored in higher precision than most."""
+        if not self.higher_precision or (found := _MATRIX.search(name)) is None:
             return False
         role = _ROLES.get(found[2])
-        return role is not None and (int(found[1]), role) in self.finer
+        return role is not None and (int(found[1]), role) in self.higher_precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPart:
     """One of the tensors that a matrix is stored in."""
 
-    suffixes: tuple[str, ...]  # one of these, in place of `.weight`
-    dtypes: tuple[str, ...]
-    shapes: tuple[Shape, ...]  # it has one of these
+    suffixes: tuple[str, ...]  # its name has one of these in place of `.weight`
+    dtypes: tuple[str, ...]  # it has one of these
+    shapes: tuple[Shape, ...]  # and one of these
     optional: bool = False
 
 
 def read_quantization(fields: Fields) -> Quantization | None:
-    """`quantization_config` of a config; None: it has none, and its weights are plain numbers.
+    """Read `quantization_config` of a config; None: it has none, and its weights are plain numbers.
 
     Raises:
-        InvalidConfigError: it says what cannot be read, or what makes no sense.
+        InvalidConfigError: the method cannot be read, or a field makes no sense.
     """
     if "quantization_config" not in fields:
         return None
@@ -130,9 +129,9 @@ def read_quantization(fields: Fields) -> Quantization | None:
 
 
 def stored_parts(quantization: Quantization, shape: Shape) -> tuple[StoredPart, ...]:
-    """The tensors in which a matrix (out, in) is stored that is not stored in plain numbers.
+    """The tensors in which a quantised matrix (out, in) is stored.
 
-    There are none for GGUF, where it is one tensor whose dtype says it all, and for what is no matrix.
+    Empty for GGUF, which stores it as one tensor whose dtype says everything, and for other shapes.
     """
     if len(shape) != 2:
         return ()
@@ -176,13 +175,13 @@ def stored_parts(quantization: Quantization, shape: Shape) -> tuple[StoredPart, 
 
 
 def weight_name(stored: str) -> str:
-    """The name of the tensor of the model that a stored one is, or is a part of."""
+    """The name of the model's tensor that a stored tensor is, or is a part of."""
     prefix, dot, last = stored.rpartition(".")
     return prefix + WEIGHT if dot + last in _SUFFIXES else stored
 
 
 def gguf_bytes(dtype: str, shape: Shape) -> int | None:
-    """The bytes of a tensor of GGUF blocks; None: the dtype is of no such, or rows are no whole blocks."""
+    """The bytes of a tensor of GGUF blocks; None: it is no type of GGUF, or a row is not whole blocks."""
     block = GGUF_BLOCKS.get(dtype.removeprefix(GGUF))
     if block is None or not dtype.startswith(GGUF) or not shape or shape[-1] % block[0]:
         return None
@@ -252,7 +251,7 @@ def _read_modelopt(given: Fields) -> Quantization:
 
 
 def _read_auto_round(given: Fields) -> Quantization:
-    """Intel's, which stores what it found in the forms of others."""
+    """Intel's AutoRound, which stores its integers as GPTQ or AWQ does."""
     match given.text("packing_format", ""):
         case "auto_round:auto_gptq":
             return _read_gptq(given)
@@ -279,9 +278,10 @@ def _read_compressed(given: Fields) -> Quantization:
 
 
 def _check_transforms(given: Fields) -> None:
-    """Refuse rotations of activations, which QuIP and SpinQuant take back in the weights.
+    """Refuse rotations of activations, which QuIP and SpinQuant undo in the weights.
 
-    What is applied to weights alone is in the stored ones (`transform/transform_args.py` of the same).
+    A transform of the weights alone is part of the stored weights already
+    (`transform/transform_args.py` of compressed-tensors).
     """
     if not given.value("transform_config"):
         return
@@ -331,12 +331,14 @@ def _read_gguf(given: Fields) -> Quantization:
         interleaved_heads=given.flag("interleaved_heads", False),
         norms_are_whole=given.flag("norms_are_whole", False),
         is_affine="finer" in given,
-        finer=_finer(given.fields("finer")) if "finer" in given else frozenset(),
+        higher_precision=(
+            _higher_precision(given.fields("finer")) if "finer" in given else frozenset()
+        ),
         has_coarse_head=given.flag("coarse_head", False),
     )
 
 
-def _finer(given: Fields) -> frozenset[tuple[int, Role]]:
+def _higher_precision(given: Fields) -> frozenset[tuple[int, Role]]:
     return frozenset(
         (layer, role)
         for role in ROLES
@@ -364,7 +366,7 @@ def _bits(given: Fields, name: str, known: tuple[int, ...], method: str) -> int:
 
 
 def _group_size(given: Fields, name: str) -> int | None:
-    """None for -1, which is the whole row."""
+    """Inputs of a group; None for -1, which means the whole row."""
     size = given.integer(name, -1, MAX_GROUP, 128)
     if size == 0:
         raise invalid(given.path(name), size, "must be -1 or at least 1")

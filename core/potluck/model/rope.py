@@ -1,8 +1,8 @@
-"""Rotary position embedding: what a config says of it, and which layers have which.
+"""Rotary position embedding (rope): what a config says of it, and which layer has which.
 
-Two forms of the fields are read: `rope_theta` and `rope_scaling`, or since transformers 5
-`rope_parameters`, where a family with local layers has one of them for each kind of layer. Checked
-against `transformers/modeling_rope_utils.py`, which also says what a missing field means.
+Two forms of the fields are read: `rope_theta` with `rope_scaling`, and since transformers 5
+`rope_parameters`, which may hold one set of fields for each kind of layer. Checked against
+`transformers/modeling_rope_utils.py`, which also says what a missing field means.
 """
 
 import math
@@ -24,7 +24,7 @@ class LinearScaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Llama3Scaling:
-    """Long wavelengths divided, short ones kept, those between blended (Llama 3.1)."""
+    """Low frequencies are divided, high ones kept, those between blended (Llama 3.1)."""
 
     factor: float
     low_freq_factor: float
@@ -34,7 +34,7 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicScaling:
-    """A larger theta for a context that is longer than what was trained ("dynamic NTK")."""
+    """A larger theta for a context longer than in training ("dynamic NTK")."""
 
     factor: float
     original_max_position: int
@@ -42,20 +42,22 @@ class DynamicScaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YarnScaling:
-    """Wavelengths blended by how often they turn (https://arxiv.org/abs/2309.00071)."""
+    """Frequencies blended by how often their pairs turn (https://arxiv.org/abs/2309.00071)."""
 
     factor: float
     original_max_position: int
     beta_fast: float
     beta_slow: float
     truncate: bool
-    attention_factor: float  # of cosines and sines
+    attention_factor: float  # multiplies cosines and sines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongScaling:
-    """A factor for each pair: one set up to the original length, one beyond
-    (https://arxiv.org/abs/2402.13753)."""  # noqa: D205, D209
+    """A factor for each pair, from `short` up to the original length, else from `long`.
+
+    See https://arxiv.org/abs/2402.13753.
+    """
 
     short: tuple[float, ...]
     long: tuple[float, ...]
@@ -68,7 +70,7 @@ Scaling = LinearScaling | Llama3Scaling | DynamicScaling | YarnScaling | LongSca
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rope:
-    """Rotary position embedding (https://arxiv.org/abs/2104.09864) of a head's first `dim` values."""
+    """Rope (https://arxiv.org/abs/2104.09864) of the first `dim` values of each head."""
 
     dim: int
     theta: float = 10000.0
@@ -77,7 +79,7 @@ class Rope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ropes:
-    """The different ones of a model, and for each layer which: an index, or None for no rotary."""
+    """The distinct ropes of a model, and for each layer the index of its rope; None: it has none."""
 
     distinct: tuple[Rope, ...]
     layers: tuple[int | None, ...]
@@ -91,7 +93,7 @@ def read_ropes(
     max_position: int,
     windows: tuple[int | None, ...],
 ) -> Ropes:
-    """The model's rotary embeddings, of all its layers."""
+    """The ropes of all layers."""
     parameters = _parameters(fields)
     if family.local_theta is None:
         whole = _rope(fields, parameters, family, head_dim, max_position)
@@ -126,13 +128,13 @@ def _has_rope(fields: Fields, family: Family, windows: tuple[int | None, ...]) -
         case "listed":
             return listed_ropes(fields, len(windows))
         case "windowed":
-            # Also where no layer has one after all: the field itself is what counts.
+            # The field counts even if no layer has a window.
             has_windows = "sliding_window" in fields
             return [not has_windows or window is not None for window in windows]
 
 
 def listed_ropes(fields: Fields, layers: int) -> list[bool]:
-    """`no_rope_layers`, which is 1 where a layer has rotary; or all but one in each interval."""
+    """For each layer whether it has a rope: `no_rope_layers` has a 1 there, or all but each n-th have."""
     if "no_rope_layers" in fields:
         listed = fields.integers("no_rope_layers", 0, 1, MAX_LAYERS)
         if len(listed) < layers:
@@ -158,7 +160,7 @@ def _rope(
             raise invalid(
                 "partial_rotary_factor", factor, f"must leave an even part of {head_dim} values"
             )
-    # The first configs with scaling called the field `type`.
+    # Early configs with scaling call the field `type`.
     key = "rope_type" if "rope_type" in parameters else "type"
     kind = parameters.text(key, "default")
     kind = family.scaling_names.get(kind, kind)
@@ -167,7 +169,7 @@ def _rope(
     if (read := _SCALINGS.get(kind)) is None:
         known = ", ".join(("default", *_SCALINGS))
         raise invalid(parameters.path(key), kind, f"must be one of {known}")
-    # Where both are given, that of the model counts, not that of the scaling.
+    # If both the model and its scaling have the field, that of the model counts.
     name = "original_max_position_embeddings"
     if name in fields:
         parameters = parameters.having({name: fields.value(name)})
@@ -179,7 +181,7 @@ def _factor(parameters: Fields, default: float | None = None) -> float:
 
 
 def _original(parameters: Fields, max_position: int) -> int:
-    # Two, since its logarithm is divided by.
+    # At least 2, since the code divides by its logarithm.
     return parameters.integer("original_max_position_embeddings", 2, MAX_POSITION, max_position)
 
 

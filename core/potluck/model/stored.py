@@ -1,6 +1,7 @@
-"""Check that what is stored makes up a model, tensor by tensor, by name, dtype, shape and size.
+"""Check that stored tensors make up a model, each by its name, dtype, shape and size.
 
-Who opens a folder, who is assigned layers and who loads them ask the same, of what a stranger made.
+The same check runs where a folder is opened, where layers are assigned, and where they are loaded: the
+files and messages may be anybody's.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,6 +10,7 @@ from typing import Protocol, TypeVar
 
 from potluck.errors import BrokenModelError
 from potluck.model.config import ModelConfig, Shape
+from potluck.model.formats import PACKED_DTYPES, PLAIN_DTYPES
 from potluck.model.manifest import DTYPE_BITS
 from potluck.model.quantized import (
     GGUF,
@@ -18,10 +20,7 @@ from potluck.model.quantized import (
     gguf_bytes,
     stored_parts,
 )
-from potluck.model.schemes import PACKED_DTYPES, Scheme, packed_bytes, tensor_bits
-
-FLOAT_DTYPES = ("F32", "F16", "BF16")
-"""Plain numbers; everything else takes a `quantization`."""
+from potluck.model.schemes import Scheme, tensor_format
 
 
 class Described(Protocol):
@@ -48,22 +47,22 @@ def find_stored(
     scheme: Scheme | None = None,
     where: str,
 ) -> dict[str, tuple[_Tensor, ...]]:
-    """For each tensor of the model the stored ones that it is made of, checked; mostly it is one.
+    """For each tensor of the model, the checked stored tensors that it is made of; mostly it is one.
 
     Args:
-        config: the model's.
+        config: of the model.
         expected: names and shapes, from `ModelConfig.stage_tensors`.
-        found: what there is, by name. There may be more.
-        scheme: what it may be packed in already; None: in none.
+        found: the stored tensors by name; more than the model needs are ignored.
+        scheme: matrices may be packed already as this scheme holds them; None: no matrix may be packed.
         where: the folder, for messages.
 
     Raises:
-        BrokenModelError: one is missing, or not what the config asks for; it is named.
+        BrokenModelError: a tensor is missing, or is not what the config asks for; the message names it.
     """
     stored: dict[str, tuple[_Tensor, ...]] = {}
     for name, shape in expected.items():
         tensor = found.get(name)
-        if tensor is not None and tensor.dtype in FLOAT_DTYPES:
+        if tensor is not None and tensor.dtype in PLAIN_DTYPES:
             _check(tensor, (shape,), where)
             stored[name] = (tensor,)
         elif tensor is not None and tensor.dtype in PACKED_DTYPES:
@@ -75,9 +74,9 @@ def find_stored(
 
 
 def stored_bytes(dtype: str, shape: Shape) -> int | None:
-    """The bytes of a stored tensor; None: there is none of such a dtype and shape."""
-    if dtype in PACKED_DTYPES:
-        return packed_bytes(shape[0], prod(shape[1:]), PACKED_DTYPES[dtype]) if shape else None
+    """The bytes of a stored tensor; None: no tensor has this dtype and shape."""
+    if (packed := PACKED_DTYPES.get(dtype)) is not None:
+        return packed.nbytes(shape[0], prod(shape[1:])) if shape else None
     if (bits := DTYPE_BITS.get(dtype)) is None:
         return gguf_bytes(dtype, shape)
     return prod(shape) * bits // 8
@@ -86,9 +85,9 @@ def stored_bytes(dtype: str, shape: Shape) -> int | None:
 def _check_packed(
     config: ModelConfig, tensor: Described, shape: Shape, scheme: Scheme | None, where: str
 ) -> None:
-    bits = None if scheme is None else tensor_bits(config, tensor.name, shape, scheme)
-    if PACKED_DTYPES[tensor.dtype] != bits:
-        raise _unreadable(tensor, FLOAT_DTYPES, where)
+    held = None if scheme is None else tensor_format(config, tensor.name, shape, scheme)
+    if PACKED_DTYPES[tensor.dtype] != held:
+        raise _unreadable(tensor, PLAIN_DTYPES, where)
     _check(tensor, (shape,), where)
 
 
@@ -105,9 +104,9 @@ def _quantised(
     if (tensor := found.get(name)) is None:
         raise _missing(name, shape, len(found), where)
     if quantization is None or quantization.method != "gguf" or len(shape) != 2:
-        raise _unreadable(tensor, FLOAT_DTYPES, where)
+        raise _unreadable(tensor, PLAIN_DTYPES, where)
     if tensor.dtype.removeprefix(GGUF) not in GGUF_BLOCKS:
-        raise _unreadable(tensor, (*FLOAT_DTYPES, *GGUF_BLOCKS), where)
+        raise _unreadable(tensor, (*PLAIN_DTYPES, *GGUF_BLOCKS), where)
     _check(tensor, (shape,), where)
     return (tensor,)
 

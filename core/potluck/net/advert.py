@@ -19,13 +19,12 @@ from typing import Literal, TypeAlias
 
 from potluck.errors import UsageError
 from potluck.ids import HomeId, NodeId, is_digest
-from potluck.net.certificates import node_label, node_of_label
+from potluck.wire.certificates import node_label, node_of_label
 from potluck.wire.messages import Address
 
 SERVICE = "_potluck._tcp.local."
 MAX_PEERS = 256  # more than a home has; somebody who announces without end gets no more memory
 _MAX_VALUE = 200  # bytes; with its key, a TXT string holds 255 (RFC 6763, 6.1)
-_MAX_VERSION = 1 << 31
 
 AdvertRole: TypeAlias = Literal["idle", "master", "worker"]
 

@@ -38,7 +38,6 @@ from potluck.net.advert import (
     parse,
     properties,
 )
-from potluck.net.certificates import node_label
 from potluck.net.interfaces import (
     Interface,
     Interfaces,
@@ -47,6 +46,7 @@ from potluck.net.interfaces import (
     networks,
     own_interfaces,
 )
+from potluck.wire.certificates import node_label
 from potluck.wire.messages import Address
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from potluck.errors import IdentityError, PairingError
 from potluck.files import write_atomically
-from potluck.ids import HomeId, NodeId, is_digest
-from potluck.net import certificates
-from potluck.net.certificates import Role
+from potluck.ids import HomeId, NodeId, Role, is_digest
+from potluck.wire import certificates
 
 MAX_NAME = 128  # as on the wire
 

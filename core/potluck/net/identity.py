@@ -33,9 +33,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from potluck.errors import IdentityError, PairingError, UntrustedPeerError
 from potluck.files import PRIVATE, write_atomically
-from potluck.ids import HomeId, NodeId, is_digest, short
-from potluck.net import certificates
-from potluck.net.certificates import PAIRING_NAME, Role, tls_name
+from potluck.ids import HomeId, NodeId, Role, is_digest, short
 from potluck.net.homes import (
     HOME_FILE,
     MEMBER_FILE,
@@ -49,6 +47,8 @@ from potluck.net.homes import (
     write_revoked,
 )
 from potluck.net.peer import PeerIdentity, peer_identity
+from potluck.wire import certificates
+from potluck.wire.certificates import PAIRING_NAME, tls_name
 from potluck.wire.messages import MAX_REVOKED
 
 MAX_HOMES = 64  # each has its own contexts and names

@@ -21,8 +21,7 @@ from potluck.errors import (
     RemoteProtocolError,
     UntrustedPeerError,
 )
-from potluck.ids import HomeId, short
-from potluck.net.certificates import Role
+from potluck.ids import HomeId, Role, short
 from potluck.net.identity import Identity, PeerIdentity
 from potluck.net.stream import Stream
 from potluck.wire.connection import Answered, Closed, Connection, Event, Lost, Opened, Received

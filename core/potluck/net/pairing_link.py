@@ -5,7 +5,8 @@ from collections import deque
 
 from potluck.errors import LocalProtocolError, PairingError, PeerTimeoutError, PotluckError
 from potluck.net.stream import Stream
-from potluck.wire.frame import FrameDecoder, UnknownOp, encode
+from potluck.wire.codec import UnknownOp
+from potluck.wire.frame import FrameDecoder, encode
 from potluck.wire.messages import Address, Message
 from potluck.wire.pairing_messages import MAX_PAIRING_HEADER, PAIRING
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from potluck.errors import UntrustedPeerError
-from potluck.ids import HomeId, NodeId
-from potluck.net import certificates
-from potluck.net.certificates import Role, tls_name
+from potluck.ids import HomeId, NodeId, Role
+from potluck.wire import certificates
+from potluck.wire.certificates import tls_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""Waits for step links and for work of other threads, in whichever thread has time for it.
+"""Waits for step links, in whichever thread has the turn, and hands on what they bring.
 
-The thread that computes is also the one that waits for steps: a token's hidden states wake it, and
-nobody in between. While it computes for long, another thread takes its turns here, so that chunks
-keep flowing in and out. What arrives becomes work in one queue, in the order in which it came.
+The thread that computes also waits for steps: the arrival of a token's hidden states wakes that thread
+and no other one first. While it computes for long, another thread takes its turns here, so that chunks
+keep flowing in and out. A message is given to its link's receiver by the thread that read it.
 """
 
 import logging
@@ -15,22 +15,15 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol, TypeAlias
 
-from potluck.wire.messages import Forward, Message
+from potluck.wire.messages import Message
 
 logger = logging.getLogger(__name__)
 
-INBOX_LIMIT = 64 << 20  # bytes that wait for their turn before reading stops: a prompt's chunks
-_MESSAGE_COST = 1024  # what a message without payload counts there
-_ID_COST = 40  # a token id of a history, as an object in a tuple
-
 Delivery: TypeAlias = tuple[Message, memoryview]  # a message and its payload
-_YIELD: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
-
 Receiver: TypeAlias = Callable[[Message, memoryview], None]
-Work: TypeAlias = Callable[[], None]
+_YIELD: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class Readable(Protocol):
@@ -59,12 +52,19 @@ class _Served:
 
 
 class Reactor:
-    """A queue of work, and the links whose messages become such.
+    """Links, and who gets their messages.
 
-    One thread at a time may be in `turn`; `work` is the worker's alone; the rest is for everybody.
+    One thread at a time may be in `turn`; everything else may be called by any thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_full: Callable[[], bool] = lambda: False) -> None:
+        """Make one without links.
+
+        Args:
+            is_full: whether the receivers can take no more now; links are not read then. Asked at
+                the beginning of a turn.
+        """
+        self._is_full = is_full
         self._selector: selectors.BaseSelector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         for end in (self._woken, self._waker):
@@ -72,17 +72,10 @@ class Reactor:
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._links: dict[Readable, _Served] = {}
         self._new: deque[tuple[Readable, Receiver]] = deque()
-        self._inbox: deque[tuple[int, Work]] = deque()
-        self._taken = self._done = 0  # bytes; each is written by one thread alone
 
     def add(self, link: Readable, receiver: Receiver) -> None:
-        """Serve a link until it ends: its messages go to the receiver, by `work`."""
+        """Serve a link until it ends: `turn` gives its messages to the receiver, in order."""
         self._new.append((link, receiver))
-        self.wake()
-
-    def put(self, work: Work) -> None:
-        """Have this done when its turn comes."""
-        self._inbox.append((0, work))
         self.wake()
 
     def wake(self) -> None:
@@ -91,22 +84,31 @@ class Reactor:
             self._waker.send(b"\0")
 
     def turn(self, awake_s: float = 0.0) -> None:
-        """Wait until something happens, and take it in.
+        """Wait until a link can be read or written, or `wake` was called, and do what is due.
 
         Args:
-            awake_s: so long without sleeping, since to be woken takes a while.
+            awake_s: so many seconds without sleeping first, since waking a thread takes a while.
         """
         if self._begin_links():
             return  # what came with a handshake is not in the socket any more
         self._look_at_links()
-        for key, events in self._wait(awake_s):
+        self._serve(self._wait(awake_s))
+
+    def poll(self) -> None:
+        """A turn that does not wait."""
+        self._begin_links()
+        self._look_at_links()
+        self._serve(self._selector.select(0))
+
+    def _serve(self, ready: "list[tuple[selectors.SelectorKey, int]]") -> None:
+        for key, events in ready:
             if key.data is None:
                 self._woken.recv(4096)
                 continue
             if events & selectors.EVENT_WRITE:
                 key.data.send_backlog()
             if events & selectors.EVENT_READ:
-                self._take(key.data)
+                self._read(key.data)
 
     def _wait(self, awake_s: float) -> list[tuple[selectors.SelectorKey, int]]:
         if awake_s:
@@ -117,18 +119,6 @@ class Reactor:
                 _YIELD()
         return self._selector.select()
 
-    def work(self) -> bool:
-        """Do what has waited longest; False: nothing waits."""
-        if not self._inbox:
-            return False
-        cost, work = self._inbox.popleft()
-        self._done += cost
-        try:
-            work()
-        except Exception:  # the boundary of a thread that others rely on
-            logger.exception("work failed")
-        return True
-
     def close(self) -> None:
         """Let go of everything; no thread is in `turn` any more."""
         for link in [*self._links, *(link for link, _ in self._new)]:
@@ -138,27 +128,30 @@ class Reactor:
         self._woken.close()
         self._waker.close()
 
-    def _take(self, link: Readable) -> None:
-        receiver = self._links[link].receiver
-        for message, payload in link.read():
-            cost = _MESSAGE_COST + payload.nbytes + _history_bytes(message)
-            self._taken += cost
-            self._inbox.append((cost, partial(receiver, message, payload)))
+    def _read(self, link: Readable) -> bool:
+        """Give the receiver what has arrived; whether there was anything."""
+        receiver, deliveries = self._links[link].receiver, link.read()
+        for message, payload in deliveries:
+            try:
+                receiver(message, payload)
+            except Exception:  # the boundary of a thread that others rely on
+                logger.exception("a message could not be handled op=%s", type(message).__name__)
+        return bool(deliveries)
 
     def _begin_links(self) -> bool:
         """Take in what new links have received already; whether there was anything."""
-        before = self._taken
+        any_arrived = False
         while self._new:
             link, receiver = self._new.popleft()
             self._links[link] = _Served(receiver)
-            self._take(link)
-        return self._taken > before
+            any_arrived |= self._read(link)
+        return any_arrived
 
     def _look_at_links(self) -> None:
         """Wait for what each needs, and end those that have ended."""
-        reads = selectors.EVENT_READ if self._taken - self._done <= INBOX_LIMIT else 0
+        reads = 0 if self._is_full() else selectors.EVENT_READ
         for link, served in list(self._links.items()):
-            is_over = link.is_closed  # seen once: any thread may end it meanwhile
+            is_over = link.is_closed  # read once: another thread may close it meanwhile
             writes = selectors.EVENT_WRITE if link.has_backlog else 0
             events = 0 if is_over else reads | writes
             if events != served.events:
@@ -177,13 +170,6 @@ class Reactor:
         served.events = events
 
 
-def _history_bytes(message: Message) -> int:
-    """What the longest list that a step may bring takes in memory."""
-    if not isinstance(message, Forward) or message.sampling is None:
-        return 0
-    return _ID_COST * len(message.sampling.history or ())
-
-
 class ReactorThread(threading.Thread):
     """A thread that does nothing but serve a reactor, until it is stopped."""
 
@@ -196,8 +182,6 @@ class ReactorThread(threading.Thread):
         try:
             while not self._is_stopped:
                 self.reactor.turn()
-                while self.reactor.work():
-                    pass
         except Exception:  # the boundary: who waits for its links hears that they ended
             logger.exception("thread %s failed", self.name)
         finally:

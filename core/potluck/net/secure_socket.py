@@ -1,8 +1,8 @@
 """TLS on a socket that never blocks, for threads that read and write it themselves.
 
-`Stream` is what asyncio makes of a connection: one loop waits for all of them, and a message takes two
-turns of it, which decoding a token does not have time for. Here bytes go from the kernel to OpenSSL and
-on when somebody says so. Not thread-safe: its owner has a lock.
+With asyncio's streams one event loop waits for all connections, and a message takes two turns of that
+loop: too long for one token. Here bytes move between the kernel and OpenSSL when a method is called, in
+the thread that calls it. Not thread-safe: its owner has a lock.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from potluck.net.stream import address_of, keep_alive, octets
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Address
 
-_READ_BYTES = 256 << 10  # of one system call; a decode step has 4 to 16 KiB
-_WRITE_BYTES = 256 << 10  # encrypted at once, while the kernel sends what was before
-_RECORD_BYTES = 16 << 10  # of one TLS record, at most
+_READ_BYTES = 256 << 10  # that one system call reads at most; a decode step has 4 to 16 KiB
+_WRITE_BYTES = 256 << 10  # encrypted at once, while the kernel sends what came before
+_RECORD_BYTES = 16 << 10  # the largest TLS record
 
 
 class SecureSocket:
@@ -113,7 +113,7 @@ class SecureSocket:
         return self._socket.fileno()
 
     def fill(self) -> bool:
-        """Take what the kernel has; whether there was anything. The end is what `read_into` says.
+        """Take the bytes that the kernel has; whether there were any. `read_into` reports the end.
 
         Raises:
             OSError: the connection broke.
@@ -144,13 +144,13 @@ class SecureSocket:
             return 0
 
     def write(self, buffers: Iterable[Buffer]) -> None:
-        """Encrypt, and send what the kernel takes; the buffers are free again, the rest is kept.
+        """Encrypt all, send what the kernel takes, and keep the rest. The buffers may be reused at once.
 
         Raises:
             OSError: the connection broke.
         """
         pieces = [octets(buffer) for buffer in buffers]
-        if sum(map(len, pieces)) <= _RECORD_BYTES:  # a decode step: sealed and opened in one go
+        if sum(map(len, pieces)) <= _RECORD_BYTES:  # a decode step: one record
             pieces = [b"".join(pieces)]
         for piece in pieces:
             view = memoryview(piece)
@@ -193,7 +193,7 @@ class SecureSocket:
     # --- the end
 
     def close(self) -> None:
-        """Say that nothing more comes, as far as the kernel takes it, and end."""
+        """Say that nothing more comes, if the kernel takes that at once, and end."""
         if self._socket.fileno() < 0:
             return
         with suppress(OSError, ValueError):  # ssl's errors are OSErrors; ValueError: too early

@@ -1,8 +1,8 @@
 """One activation connection, for the threads that compute or drive.
 
-What `Link` is for everything else, without an event loop between a token and the kernel: a step is
-decoded where it is received, and sent where it was made. What the protocol allows is decided by
-`wire/connection.py`, as there. Thread-safe; a `Reactor` reads it.
+`Link` serves all other connections, in an event loop. A token has no time for one: here a message is
+decoded by the thread that received it, and sent by the thread that made it. `wire/connection.py` decides
+what the protocol allows, in both. Thread-safe; a `Reactor` reads it.
 """
 
 import asyncio
@@ -18,8 +18,7 @@ from potluck.errors import (
     RemoteProtocolError,
     UntrustedPeerError,
 )
-from potluck.ids import HomeId, short
-from potluck.net.certificates import Role
+from potluck.ids import HomeId, Role, short
 from potluck.net.identity import Identity, PeerIdentity
 from potluck.net.link import MAX_UNREAD_ANSWERS, fresh
 from potluck.net.reactor import Delivery, Reactor, Receiver
@@ -32,7 +31,7 @@ from potluck.wire.messages import MAX_TEXT, Address, Message, NodeInfo, Purpose
 
 logger = logging.getLogger(__name__)
 
-MAX_BACKLOG = 1 << 30  # bytes that wait for a peer: four prompts' chunks of a large model
+MAX_BACKLOG = 1 << 30  # bytes that wait for a peer: the chunks of four prompts of a large model
 _VANISHED = "The other computer closed the connection unexpectedly."
 
 
@@ -85,12 +84,12 @@ class StepLink:
 
     @property
     def is_revoked(self) -> bool:
-        """Whether it ended since the peer is of the home no more: what it sent is not to be done."""
+        """Whether it ended because the peer was removed from the home. Its messages are not handled then."""
         return isinstance(self._error, UntrustedPeerError)
 
     @property
     def error(self) -> PeerLostError | None:
-        """Why nothing comes any more; None while it is open."""
+        """Why the connection ended; None while it is open."""
         return None if self._error is None else fresh(self._error)
 
     @property
@@ -147,14 +146,14 @@ class StepLink:
     # --- receiving
 
     def deliver_to(self, receiver: Receiver) -> None:
-        """Call this with every message, as work of the reactor, until the connection ends."""
+        """Have the reactor call this with every message, until the connection ends."""
         with self._lock:
             if self._error is None:
                 self._is_served = True
                 self._reactor.add(self, receiver)
 
     def read(self) -> list[Delivery]:
-        """What has arrived since, as far as the kernel has it. The end is seen in `is_closed`."""
+        """The messages that have arrived since the last call. `is_closed` says whether the connection ended."""
         steps: list[Delivery] = []
         with self._lock:
             if self._error is not None:
@@ -175,7 +174,7 @@ class StepLink:
         return steps
 
     def _understand(self, steps: list[Delivery]) -> bool:
-        """What the connection makes of the bytes that it has; False: it has ended."""
+        """Collect the messages in the bytes that the connection has; False: it has ended."""
         while (event := self._connection.next_event()) is not None:
             match event:
                 case Received(message, payload):
@@ -199,7 +198,11 @@ class StepLink:
         return bool(count)
 
     def _answer(self) -> None:
-        """Write what the connection answers by itself, unless the peer asks and never reads."""
+        """Write what the connection answers by itself.
+
+        Raises:
+            RemoteProtocolError: the peer asks and never reads the answers.
+        """
         data = self._connection.data_to_send()
         if not self.has_backlog:
             self._unread_answers = 0
@@ -212,7 +215,7 @@ class StepLink:
     # --- the end
 
     def close(self, reason: str = "") -> None:
-        """Say goodbye and end; what the kernel has not taken yet is not sent any more."""
+        """Say goodbye and end. What the kernel has not taken yet is lost."""
         with self._lock:
             if self._error is None:
                 self._goodbye(reason)
@@ -288,7 +291,7 @@ class StepLink:
         self.trust_changed()
 
     def _is_opened(self) -> bool:
-        """Take what is here, up to the handshake's last message."""
+        """Handle what has arrived, up to the last message of the handshake; whether that is here."""
         connection = self._connection
         while (count := self._stream.read_into(connection.get_buffer())) is not None:
             if not count:

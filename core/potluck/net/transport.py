@@ -21,9 +21,7 @@ from potluck.errors import (
     VersionMismatchError,
 )
 from potluck.ids import HomeId, NodeId
-from potluck.net import certificates
 from potluck.net.addresses import Identified
-from potluck.net.certificates import PAIRING_NAME, tls_name
 from potluck.net.control_link import ControlLink, Handler
 from potluck.net.identity import Identity
 from potluck.net.link import Link
@@ -33,6 +31,8 @@ from potluck.net.pairing_link import PairingLink
 from potluck.net.reactor import Reactor
 from potluck.net.step_link import StepLink
 from potluck.net.stream import Stream
+from potluck.wire import certificates
+from potluck.wire.certificates import PAIRING_NAME, tls_name
 from potluck.wire.connection import Connection, Side
 from potluck.wire.messages import Address, NodeInfo, Purpose
 

@@ -1,14 +1,14 @@
 """Follow the layers that a person gave: `Desktop=20,Laptop=16`, in this order.
 
 A computer goes by its name in any case or by the first characters of its id, and means the best of
-its devices, the first of its seats; `name/device` means any one of them.
+its devices, the first of its devices; `name/device` means any one of them.
 """
 
 from collections.abc import Sequence
 
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError, UsageError
 from potluck.ids import short
-from potluck.plan.cost import ModelShape, Seat
+from potluck.plan.cost import DeviceCost, ModelShape
 from potluck.plan.route import Problem, Route, ranges, route_cost_ms, workers_of
 
 _SHORTEST_ID = 4  # characters of an id that are taken for one
@@ -16,7 +16,7 @@ _SHORTEST_ID = 4  # characters of an id that are taken for one
 
 def follow(
     shape: ModelShape,
-    seats: Sequence[Seat],
+    devices: Sequence[DeviceCost],
     names: Sequence[str],
     problem: Problem,
     layers: Sequence[tuple[str, int]],
@@ -31,7 +31,7 @@ def follow(
     chosen: list[int] = []
     counts: list[int] = []
     for name, count in layers:
-        i = _find(seats, names, name)
+        i = _find(devices, names, name)
         if count < 0:
             raise InvalidLayersError(f"{names[i]} cannot have {count} layers.", layers=count)
         if i in chosen:
@@ -44,15 +44,15 @@ def follow(
     check_sum(layers, shape.num_layers)
     for k, (i, share) in enumerate(zip(chosen, ranges(counts), strict=True)):
         needed = shape.stage_memory(share, first=k == 0, last=k == len(chosen) - 1)
-        if needed > seats[i].memory:
-            raise NotEnoughMemoryError(needed, seats[i].memory, names[i])
+        if needed > devices[i].memory:
+            raise NotEnoughMemoryError(needed, devices[i].memory, names[i])
     if workers_of(problem, chosen) < problem.min_workers:
         raise UsageError(
             f"{problem.min_workers} other computers were to take part, but the layers given name"
             f" {workers_of(problem, chosen)}."
         )
     ms = route_cost_ms(problem, chosen, counts)
-    return Route(seats=tuple(chosen), counts=tuple(counts), ms=ms, exact=False)
+    return Route(devices=tuple(chosen), counts=tuple(counts), ms=ms)
 
 
 def check_sum(layers: Sequence[tuple[str, int]], num_layers: int) -> None:
@@ -71,20 +71,20 @@ def check_sum(layers: Sequence[tuple[str, int]], num_layers: int) -> None:
         )
 
 
-def _find(seats: Sequence[Seat], names: Sequence[str], wanted: str) -> int:
+def _find(devices: Sequence[DeviceCost], names: Sequence[str], wanted: str) -> int:
     key = wanted.strip().casefold()
-    everyone = range(len(seats))
-    found = [i for i in everyone if key in (seats[i].name.casefold(), names[i].casefold())]
+    everyone = range(len(devices))
+    found = [i for i in everyone if key in (devices[i].name.casefold(), names[i].casefold())]
     if len(found) != 1:
-        exact = [i for i in everyone if f"{seats[i].name}/{seats[i].device}".casefold() == key]
+        exact = [i for i in everyone if f"{devices[i].name}/{devices[i].device}".casefold() == key]
         found = exact or found
     if not found and len(key) >= _SHORTEST_ID:
-        found = [i for i in everyone if seats[i].node.startswith(key)]
-    if len({seats[i].node for i in found}) == 1:
+        found = [i for i in everyone if devices[i].node.startswith(key)]
+    if len({devices[i].node for i in found}) == 1:
         return found[0]
     if found:
         choices = ", ".join(
-            f"{names[i]} (id {short(seats[i].node)}, {seats[i].device})" for i in found
+            f"{names[i]} (id {short(devices[i].node)}, {devices[i].device})" for i in found
         )
         raise InvalidLayersError(
             f"{wanted} may mean several: {choices}. Use the id.",

@@ -5,7 +5,7 @@ how long a message takes from one computer to another. Times are milliseconds, s
 bytes. Nothing here measures anything.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import TypeAlias
@@ -24,16 +24,15 @@ class ModelShape:
     """The sizes of one model in one scheme, for one length of context.
 
     Layers of one kind have the same size and cost the same. Kinds are numbers, the same ones in
-    every `Seat`; most models have one.
+    every `DeviceCost`; most models have one.
     """
 
     layers: tuple[int, ...]  # the kind of each
     layer_bytes: tuple[int, ...]  # of each kind
-    kv_bytes_per_token: int  # of one layer
+    cache_bytes: tuple[int, ...]  # of each kind: of a session that fills the context
     embedding_bytes: int
     head_bytes: int  # final norm and lm_head
     hidden_bytes: int  # one token's hidden state on the wire
-    context: int  # tokens of one session
     sessions: int = 1
     tied: bool = False  # embedding and head share their matrix
     expert_share: float = 0.0  # of the bytes of layers that one token reads, those of experts
@@ -45,9 +44,9 @@ class ModelShape:
 
     @property
     def layer_memory(self) -> tuple[int, ...]:
-        """What a layer of each kind occupies: its weights, and its KV cache for every session."""
-        cache = self.kv_bytes_per_token * self.context * self.sessions
-        return tuple(nbytes + cache for nbytes in self.layer_bytes)
+        """What a layer of each kind occupies: its weights, and its cache for every session."""
+        sizes = zip(self.layer_bytes, self.cache_bytes, strict=True)
+        return tuple(weights + cache * self.sessions for weights, cache in sizes)
 
     @property
     def smallest_layer_memory(self) -> int:
@@ -61,7 +60,7 @@ class ModelShape:
         return self.stage_memory(range(self.num_layers), first=True, last=True)
 
     def reading(self, tokens: int) -> float:
-        """How many times the bytes that one token reads so many read, which choose experts by chance."""
+        """The weight bytes that so many tokens read, relative to one token (MoE: experts by chance)."""
         touched = 1 - (1 - self.expert_part) ** tokens
         return 1 - self.expert_share + self.expert_share * touched / self.expert_part
 
@@ -79,7 +78,7 @@ class ModelShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class DeviceCost:
     """One device of one computer: what it lends, and what it measured on the real layer shapes."""
 
     node: NodeId
@@ -128,7 +127,13 @@ def hop_between(links: Links, source: NodeId, target: NodeId) -> Hop:
     )
 
 
-def check_measurements(shape: ModelShape, seats: tuple[Seat, ...], links: Links) -> None:
+def has_equal_layers(shape: ModelShape, devices: Sequence[DeviceCost]) -> bool:
+    """Whether all layers take the same memory, and on each device the same time."""
+    figures = [shape.layer_memory, *(device.decode_ms for device in devices)]
+    return all(len({of_kind[kind] for kind in shape.layers}) == 1 for of_kind in figures)
+
+
+def check_measurements(shape: ModelShape, devices: tuple[DeviceCost, ...], links: Links) -> None:
     """Refuse figures that no measurement gives: they come from other computers.
 
     Raises:
@@ -140,14 +145,14 @@ def check_measurements(shape: ModelShape, seats: tuple[Seat, ...], links: Links)
         or shape.ends_memory(first=True, last=True) < 0
     ):
         raise UsageError("The model has no layers, so there is nothing to share out.")
-    for seat in seats:
-        times = (*seat.decode_ms, *seat.prefill_ms, seat.head_ms)
-        every_kind = len(seat.decode_ms) == len(seat.prefill_ms) == len(shape.layer_bytes)
-        sane = seat.memory >= 0 and all(isfinite(ms) and ms >= 0 for ms in times)
+    for device in devices:
+        times = (*device.decode_ms, *device.prefill_ms, device.head_ms)
+        every_kind = len(device.decode_ms) == len(device.prefill_ms) == len(shape.layer_bytes)
+        sane = device.memory >= 0 and all(isfinite(ms) and ms >= 0 for ms in times)
         if not (every_kind and sane):
             raise UsageError(
-                f"{seat.name} reports a speed or a memory that cannot be. Measure it again.",
-                computer=seat.name,
+                f"{device.name} reports a speed or a memory that cannot be. Measure it again.",
+                computer=device.name,
             )
     for (source, target), link in links.items():
         finite = isfinite(link.rtt_ms) and isfinite(link.bytes_per_s)

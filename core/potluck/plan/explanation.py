@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from potluck.errors import format_bytes
-from potluck.plan.cost import ModelShape, Seat
+from potluck.plan.cost import DeviceCost, ModelShape, has_equal_layers
 from potluck.plan.route import Problem, Route, is_full, ranges, slowest_ms, tour_ms
-from potluck.plan.search import best_including, best_slowest
+from potluck.plan.search import Stop, best_including
+from potluck.plan.throughput import best_slowest
 
 _NO_SHARE = "its memory or the number of layers leaves no share for it"
 
@@ -25,7 +26,7 @@ class Decision:
     """All that the words are made from."""
 
     shape: ModelShape
-    seats: Sequence[Seat]
+    devices: Sequence[DeviceCost]
     names: Sequence[str]
     problem: Problem
     route: Route
@@ -33,6 +34,7 @@ class Decision:
     by_hand: bool
     throughput: bool
     alone: Sequence[Alone]
+    stop: Stop  # when it says True, no further comparison is searched for long
 
 
 def explain(decision: Decision) -> str:
@@ -44,8 +46,9 @@ def explain(decision: Decision) -> str:
     if decision.by_hand:
         lines += _alternative(decision)
     else:
-        idle = [i for i in range(len(decision.seats)) if i not in route.seats]
+        idle = [i for i in range(len(decision.devices)) if i not in route.devices]
         lines += [f"{decision.names[i]} gets nothing: {_why_idle(decision, i)}." for i in idle]
+        lines += _gap(decision)
     if len(decision.alone) > 1:
         lines.append(" ".join(_alone(alone) for alone in decision.alone))
     return "\n".join(lines)
@@ -61,11 +64,11 @@ def _headline(decision: Decision) -> str:
     speed = f"about {rate(1000 / route.ms)} tokens/s" if route.ms else "no time at all"
     if decision.by_hand:
         start = "The layers are shared out as you asked"
-    elif len(computers := {decision.seats[i].node for i in route.seats}) == 1:
-        start = f"{decision.seats[route.seats[0]].name} does it alone"
+    elif len(computers := {decision.devices[i].node for i in route.devices}) == 1:
+        start = f"{decision.devices[route.devices[0]].name} does it alone"
     else:
         start = f"{len(computers)} computers work together"
-    network = tour_ms(decision.problem, route.seats)
+    network = tour_ms(decision.problem, route.devices)
     line = (
         f"{start}: {speed}. A token takes {_ms(route.ms - network)} of computing"
         f" and {_ms(network)} on the way."
@@ -80,7 +83,7 @@ def _rate_of_many(decision: Decision) -> str:
 
 
 def _share(decision: Decision, k: int, layers: range) -> str:
-    name, count = decision.names[decision.route.seats[k]], len(layers)
+    name, count = decision.names[decision.route.devices[k]], len(layers)
     if count == decision.shape.num_layers:
         has = f"{name} has all {count} layers"
     elif count == 1:
@@ -93,10 +96,10 @@ def _share(decision: Decision, k: int, layers: range) -> str:
 
 def _why_so_many(decision: Decision, k: int, layers: range) -> list[str]:
     problem, route = decision.problem, decision.route
-    i = route.seats[k]
-    others = [ms for other, ms in enumerate(problem.layer_ms) if other != i]
+    i = route.devices[k]
+    others = [problem.layer_ms(other) for other in range(problem.size) if other != i]
     reasons: list[str] = []
-    if others and problem.layer_ms[i] < min(others):
+    if others and problem.layer_ms(i) < min(others):
         reasons.append("it is the fastest")
     if len(layers) == decision.shape.num_layers:
         if others:
@@ -107,7 +110,7 @@ def _why_so_many(decision: Decision, k: int, layers: range) -> list[str]:
         reasons.append("it takes as little as possible, being slower")
     elif decision.throughput:
         reasons.append("more would keep the others waiting")
-    elif problem.spans is not None:
+    elif not has_equal_layers(decision.shape, decision.devices):
         reasons.append("the layers differ, and cut here a token is fastest")
     else:
         reasons.append("the faster ones are full")
@@ -116,12 +119,12 @@ def _why_so_many(decision: Decision, k: int, layers: range) -> list[str]:
 
 def _why_idle(decision: Decision, i: int) -> str:
     problem, route, shape = decision.problem, decision.route, decision.shape
-    if decision.seats[i].memory < shape.smallest_layer_memory:
-        offers = format_bytes(decision.seats[i].memory)
+    if decision.devices[i].memory < shape.smallest_layer_memory:
+        offers = format_bytes(decision.devices[i].memory)
         return f"one layer takes {format_bytes(shape.smallest_layer_memory)} and it offers {offers}"
     if decision.throughput:
         return _why_idle_for_many(decision, i)
-    other = best_including(problem, route, i)
+    other = best_including(problem, route, i, decision.stop)
     if other is None:
         return _NO_SHARE
     if other.ms - route.ms < 0.0005:
@@ -130,8 +133,8 @@ def _why_idle(decision: Decision, i: int) -> str:
 
 
 def _why_idle_for_many(decision: Decision, i: int) -> str:
-    wider = decision.problem.only([*decision.route.seats, i], required=[i])
-    other = best_slowest(wider)
+    wider = decision.problem.only([*decision.route.devices, i], required=[i])
+    other = best_slowest(wider, decision.stop)
     if other is None:
         return _NO_SHARE
     before, after = slowest_ms(decision.problem, decision.route), slowest_ms(wider, other)
@@ -140,12 +143,24 @@ def _why_idle_for_many(decision: Decision, i: int) -> str:
     return f"with it the slowest would take {_versus(after, before)}"
 
 
+def _gap(decision: Decision) -> list[str]:
+    """How much faster another plan could be, where the best one is not proven."""
+    route = decision.route
+    if decision.throughput or route.is_optimal:
+        return []
+    gain = route.ms / max(route.bound_ms, 1e-6) - 1
+    return [
+        "So many computers can be shared out in more ways than there is time to compare:"
+        f" another way could be up to {max(1, round(100 * gain))} % faster."
+    ]
+
+
 def _alternative(decision: Decision) -> list[str]:
     best = decision.best
     if best is None or best.ms >= decision.route.ms - 0.0005:
         return []
     shares = ", ".join(
-        f"{decision.names[i]} {count}" for i, count in zip(best.seats, best.counts, strict=True)
+        f"{decision.names[i]} {count}" for i, count in zip(best.devices, best.counts, strict=True)
     )
     return [f"Faster would be {shares}: about {rate(1000 / max(best.ms, 1e-6))} tokens/s."]
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import fmean
 from typing import Literal, TypeAlias
 
 from potluck.errors import NotEnoughMemoryError, PlanError, UsageError
@@ -16,18 +15,19 @@ from potluck.ids import NodeId, short
 from potluck.plan import byhand
 from potluck.plan.cost import (
     TOKEN_MESSAGE_BYTES,
+    DeviceCost,
     Hop,
     Links,
     ModelShape,
-    Seat,
     check_measurements,
     hop_between,
 )
 from potluck.plan.explanation import Alone, Decision, explain
-from potluck.plan.partition import room_of
-from potluck.plan.route import Problem, Route, lower_bound_ms, ranges, slowest_ms
-from potluck.plan.search import best_route, best_slowest, fits, missing
-from potluck.plan.spans import span_of
+from potluck.plan.fitting import missing_memory
+from potluck.plan.route import Problem, Route, ranges, slowest_ms
+from potluck.plan.search import Stop, best_route, fits, never
+from potluck.plan.spans import held_bytes, span_of
+from potluck.plan.throughput import best_slowest
 
 Objective: TypeAlias = Literal["latency", "throughput"]
 
@@ -59,54 +59,57 @@ class Plan:
     predicted_tokens_per_s: float  # of one user
     alone: Mapping[NodeId, float | None]  # the same with one computer only; None: does not fit
     lower_bound_ms: float  # no plan for these computers is faster for one token
-    optimal: bool  # proven; False for layers given by hand and beyond `search.EXACT_SEATS`
+    optimal: bool  # proven; may be False for layers given by hand and for many devices
     explanation: str  # lines for a person
 
 
 def make_plan(
     shape: ModelShape,
-    seats: Sequence[Seat],
+    devices: Sequence[DeviceCost],
     links: Links,
     *,
     layers: Sequence[tuple[str, int]] | None = None,
     min_workers: int = 0,
     objective: Objective = "latency",
+    stop: Stop = never,
 ) -> Plan:
     """Choose the stages for a model.
 
     Args:
         shape: the model in the scheme and for the context that it is to run with.
-        seats: every device that may be used, one of the master's first. The driver of the
+        devices: every device that may be used, one of the master's first. The driver of the
             generation runs on the master; it need not compute.
         links: measured from computer to computer. An unknown one counts as a poor Wi-Fi.
         layers: given by hand: computers and their layers, in this order; nothing is optimised.
         min_workers: at least so many computers other than the master take part.
         objective: "latency" for one user's next token; "throughput" for many users at once.
+        stop: asked again and again; when it says True, the best plan so far is the answer.
 
     Raises:
         NotEnoughMemoryError: the model does not fit, or a computer's share of it by hand.
         InvalidLayersError: `layers` names an unknown computer or does not add up.
         UsageError: too few computers or layers for `min_workers`, or figures that cannot be.
     """
-    seats = tuple(seats)
-    if not seats:
+    devices = tuple(devices)
+    if not devices:
         raise UsageError("There is no computer to plan for.")
-    check_measurements(shape, seats, links)
-    problem = make_problem(shape, seats, links, min_workers)
-    names = labels(seats)
+    check_measurements(shape, devices, links)
+    problem = make_problem(shape, devices, links, min_workers)
+    names = labels(devices)
     _check_workers(problem)
     solve = best_route if objective == "latency" else best_slowest
-    best = solve(problem)
+    best = solve(problem, stop)
     if layers is not None:
-        route = byhand.follow(shape, seats, names, problem, layers)
+        route = byhand.follow(shape, devices, names, problem, layers)
+        route = replace(route, bound_ms=min(route.ms, best.bound_ms) if best else 0.0)
     elif best is not None:
         route = best
     else:
-        raise _why_infeasible(shape, seats, names, problem)
-    alone = _alone(shape, seats, problem)
+        raise _why_infeasible(shape, devices, names, problem)
+    alone = _alone(shape, devices, problem)
     decision = Decision(
         shape=shape,
-        seats=seats,
+        devices=devices,
         names=names,
         problem=problem,
         route=route,
@@ -114,129 +117,124 @@ def make_plan(
         by_hand=layers is not None,
         throughput=objective == "throughput",
         alone=tuple(alone.values()),
+        stop=stop,
     )
-    route_nodes = [seats[0].node, *(seats[i].node for i in route.seats), seats[0].node]
+    route_nodes = [devices[0].node, *(devices[i].node for i in route.devices), devices[0].node]
     return Plan(
-        stages=_stages(shape, seats, route),
+        stages=_stages(shape, devices, route),
         hops=tuple(hop_between(links, a, b) for a, b in pairwise(route_nodes)),
         token_ms=route.ms,
         slowest_ms=slowest_ms(problem, route),
         predicted_tokens_per_s=_rate(route.ms),
         alone={node: a.tokens_per_s for node, a in alone.items()},
-        lower_bound_ms=min(route.ms, lower_bound_ms(problem)),
-        optimal=route.exact,
+        lower_bound_ms=route.bound_ms,
+        optimal=route.is_optimal,
         explanation=explain(decision),
     )
 
 
-def lacking_memory(shape: ModelShape, seats: Sequence[Seat]) -> int:
-    """Bytes that are missing for the model, however it is shared out; 0: it fits, as `fits` knows.
+def lacking_memory(shape: ModelShape, devices: Sequence[DeviceCost], *, stop: Stop = never) -> int:
+    """Bytes that are missing for the model, however it is shared out; 0 where it fits.
 
-    What the seats' times are makes no difference.
+    The times of the devices make no difference.
     """
-    problem = make_problem(shape, seats, {})
-    return 0 if fits(problem) else missing(shape, problem)
+    problem = make_problem(shape, devices, {})
+    return 0 if fits(problem, stop) else missing_memory(shape, problem, stop)
 
 
-def labels(seats: Sequence[Seat]) -> tuple[str, ...]:
+def labels(devices: Sequence[DeviceCost]) -> tuple[str, ...]:
     """A name for each device that no other has: the computer's, and more only where it must be."""
-    nodes_of = {seat.name: {s.node for s in seats if s.name == seat.name} for seat in seats}
-    devices_of = Counter(seat.node for seat in seats)
+    nodes_of = {
+        device.name: {d.node for d in devices if d.name == device.name} for device in devices
+    }
+    devices_of = Counter(device.node for device in devices)
 
-    def label(seat: Seat) -> str:
-        name = seat.name
-        if len(nodes_of[seat.name]) > 1:
-            name += f" ({short(seat.node)})"
-        return f"{name}/{seat.device}" if devices_of[seat.node] > 1 else name
+    def label(device: DeviceCost) -> str:
+        name = device.name
+        if len(nodes_of[device.name]) > 1:
+            name += f" ({short(device.node)})"
+        return f"{name}/{device.device}" if devices_of[device.node] > 1 else name
 
-    return tuple(label(seat) for seat in seats)
+    return tuple(label(device) for device in devices)
 
 
-def computer_names(seats: Iterable[Seat]) -> dict[NodeId, str]:
+def computer_names(devices: Iterable[DeviceCost]) -> dict[NodeId, str]:
     """A name for each computer that no other has."""
-    one_of_each = tuple({seat.node: seat for seat in seats}.values())
-    return {seat.node: name for seat, name in zip(one_of_each, labels(one_of_each), strict=True)}
+    one_of_each = tuple({device.node: device for device in devices}.values())
+    return {
+        device.node: name for device, name in zip(one_of_each, labels(one_of_each), strict=True)
+    }
 
 
 def make_problem(
-    shape: ModelShape, seats: Sequence[Seat], links: Links, min_workers: int = 0
+    shape: ModelShape, devices: Sequence[DeviceCost], links: Links, min_workers: int = 0
 ) -> Problem:
-    """The planner's question in numbers, counting layers where they are equal."""
-    master = seats[0].node
+    """The planner's question in numbers."""
+    master = devices[0].node
     bits = {
         node: 1 << k
-        for k, node in enumerate(dict.fromkeys(s.node for s in seats if s.node != master))
+        for k, node in enumerate(dict.fromkeys(d.node for d in devices if d.node != master))
     }
 
     def ms(source: NodeId, target: NodeId, nbytes: int) -> float:
         return hop_between(links, source, target).ms(nbytes)
 
-    spans = None
-    if not _layers_are_equal(shape, seats):
-        spans = tuple(span_of(shape, seat.decode_ms, seat.memory) for seat in seats)
     return Problem(
-        num_layers=shape.num_layers,
-        layer_ms=tuple(fmean(seat.decode_ms[kind] for kind in shape.layers) for seat in seats),
-        head_ms=tuple(seat.head_ms for seat in seats),
-        rooms=tuple(span.room for span in spans)
-        if spans
-        else tuple(room_of(shape, seat.memory) for seat in seats),
-        spans=spans,
-        enter_ms=tuple(ms(master, seat.node, TOKEN_MESSAGE_BYTES) for seat in seats),
-        leave_ms=tuple(ms(seat.node, master, TOKEN_MESSAGE_BYTES) for seat in seats),
-        hop_ms=tuple(tuple(ms(a.node, b.node, shape.hidden_bytes) for b in seats) for a in seats),
-        workers=tuple(bits.get(seat.node, 0) for seat in seats),
+        held=held_bytes(shape),
+        spans=tuple(span_of(shape, device.decode_ms, device.memory) for device in devices),
+        head_ms=tuple(device.head_ms for device in devices),
+        enter_ms=tuple(ms(master, device.node, TOKEN_MESSAGE_BYTES) for device in devices),
+        leave_ms=tuple(ms(device.node, master, TOKEN_MESSAGE_BYTES) for device in devices),
+        hop_ms=tuple(
+            tuple(ms(a.node, b.node, shape.hidden_bytes) for b in devices) for a in devices
+        ),
+        workers=tuple(bits.get(device.node, 0) for device in devices),
         min_workers=min_workers,
     )
 
 
-def _layers_are_equal(shape: ModelShape, seats: Sequence[Seat]) -> bool:
-    """Whether counting layers is enough: it is much faster, and most models are so."""
-    sizes, kinds = shape.layer_memory, set(shape.layers)
-    figures = [sizes, *(seat.decode_ms for seat in seats)]
-    return all(len({of_kind[kind] for kind in kinds}) == 1 for of_kind in figures)
-
-
-def _stages(shape: ModelShape, seats: tuple[Seat, ...], route: Route) -> tuple[Stage, ...]:
+def _stages(shape: ModelShape, devices: tuple[DeviceCost, ...], route: Route) -> tuple[Stage, ...]:
     stages: list[Stage] = []
-    for k, (i, own) in enumerate(zip(route.seats, ranges(route.counts), strict=True)):
-        seat, first, last = seats[i], k == 0, k == len(route.seats) - 1
-        head_ms = seat.head_ms if last else 0.0
+    for k, (i, own) in enumerate(zip(route.devices, ranges(route.counts), strict=True)):
+        device, first, last = devices[i], k == 0, k == len(route.devices) - 1
+        head_ms = device.head_ms if last else 0.0
         kinds = shape.layers[own.start : own.stop]
         stages.append(
             Stage(
-                node=seat.node,
-                name=seat.name,
-                device=seat.device,
+                node=device.node,
+                name=device.name,
+                device=device.device,
                 layers=own,
                 embedding=first,
                 head=last,
-                predicted_ms=sum(seat.decode_ms[kind] for kind in kinds) + head_ms,
+                predicted_ms=sum(device.decode_ms[kind] for kind in kinds) + head_ms,
                 head_ms=head_ms,
-                prefill_ms=sum(seat.prefill_ms[kind] for kind in kinds),
+                prefill_ms=sum(device.prefill_ms[kind] for kind in kinds),
                 memory=shape.stage_memory(own, first=first, last=last),
             )
         )
     return tuple(stages)
 
 
-def _alone(shape: ModelShape, seats: tuple[Seat, ...], problem: Problem) -> dict[NodeId, Alone]:
+def _alone(
+    shape: ModelShape, devices: tuple[DeviceCost, ...], problem: Problem
+) -> dict[NodeId, Alone]:
     """What each computer would do without the others, the chat still being on the master."""
     result: dict[NodeId, Alone] = {}
-    devices: dict[NodeId, list[int]] = {}
-    for i, seat in enumerate(seats):
-        devices.setdefault(seat.node, []).append(i)
-    names = computer_names(seats)
-    for node, own in devices.items():
+    devices_of: dict[NodeId, list[int]] = {}
+    for i, device in enumerate(devices):
+        devices_of.setdefault(device.node, []).append(i)
+    names = computer_names(devices)
+    for node, own in devices_of.items():
         name = names[node]
         alone = replace(problem.only(own), min_workers=0)
         if route := best_route(alone):
             result[node] = Alone(name=name, tokens_per_s=_rate(route.ms))
             continue
         if len(own) == 1:  # its one device would have to grow
-            lacking = shape.model_memory - seats[own[0]].memory
+            lacking = shape.model_memory - devices[own[0]].memory
         else:
-            lacking = missing(shape, alone)
+            lacking = missing_memory(shape, alone)
         result[node] = Alone(name=name, tokens_per_s=None, missing=lacking)
     return result
 
@@ -264,15 +262,15 @@ def _check_workers(problem: Problem) -> None:
 
 
 def _why_infeasible(
-    shape: ModelShape, seats: tuple[Seat, ...], names: tuple[str, ...], problem: Problem
+    shape: ModelShape, devices: tuple[DeviceCost, ...], names: tuple[str, ...], problem: Problem
 ) -> PlanError | UsageError:
     anyhow = replace(problem, min_workers=0)
     if not fits(anyhow):
-        lacking = missing(shape, anyhow)
+        lacking = missing_memory(shape, anyhow)
         return NotEnoughMemoryError(shape.model_memory, shape.model_memory - lacking)
-    for i, (seat, room) in enumerate(zip(seats, problem.rooms, strict=True)):
-        if problem.workers[i] and room.middle < 1:
-            return NotEnoughMemoryError(shape.smallest_layer_memory, seat.memory, names[i])
+    for i, (device, span) in enumerate(zip(devices, problem.spans, strict=True)):
+        if problem.workers[i] and span.most_layers < 1:
+            return NotEnoughMemoryError(shape.smallest_layer_memory, device.memory, names[i])
     return UsageError(
         f"The model fits, but not so that {problem.min_workers} other computers take part."
         " Ask for fewer, or lend more of their memory.",

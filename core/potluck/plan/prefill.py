@@ -5,7 +5,7 @@ P·n / (n + P - 1) times as fast as chunk after chunk. Stages and links are not 
 the forecast follows every chunk through every stage and over every link.
 """
 
-from potluck.model.footprint import MAX_CHUNK_TOKENS
+from potluck.model.caches import MAX_CHUNK_TOKENS
 from potluck.plan.cost import TOKEN_MESSAGE_BYTES, ModelShape
 from potluck.plan.placement import Plan
 
@@ -47,7 +47,7 @@ def time_to_first_token_ms(
         plan: its stages.
         prompt_tokens: those that no cache holds yet.
         chunk_tokens: that are sent at once.
-        measured_tokens: of the chunk that `Seat.prefill_ms` was measured with.
+        measured_tokens: of the chunk that `DeviceCost.prefill_ms` was measured with.
     """
     free_at = [0.0] * (2 * len(plan.stages))  # every stage, and the link before it
     arrival = 0.0

@@ -1,294 +1,281 @@
-"""Find the best route: which devices take part, in which order, with how many layers each.
+"""Find the fastest route: which devices take part, in which order, and which layers each has.
 
-A route costs what its layers cost, the head on its last device, and the closed tour from the master
-through its devices and back. With equal layers the tour and the layers decouple: for a set of
-devices with a given first and last one, the shortest tour (Held and Karp, 1962) and the
-fastest-first fill are each best on their own. So
+`least[set, last, n]` is the least time in which a set of devices, of which `last` is the last, has
+computed the first n layers of a token. One device more gives
 
-    best = min over (set, first, last) of  tour(set, first, last) + fill(set, first, last) + head(last)
+    least[set + next, next, n] = min over (last, start) of
+        least[set, last, start] + hop(last, next) + time(next, start … n)
 
-which is exact, in O(2ᴺ·N³) steps, most of which a lower bound cuts off. Where layers differ, a
-recursion over the layers too takes its place (`potluck.plan.unequal`), for one device less. Beyond
-`EXACT_SEATS` devices a local search starts from the exact answer for the most promising ones;
-`Route.exact` says which it was.
+with `start` bounded by the memory of `next`: Held and Karp (1962) with layers beside the tour. The
+sets are followed size by size. At each size only the most promising ones are kept, by the lower bound
+of `potluck.plan.bound`; up to `EXACT_DEVICES` all of them are kept that may still lead to the best
+route. A set that is given up takes its bound with it: no route is faster than the least of them, and
+`Route.bound_ms` says so. Memory and time grow with the square and the cube of the number of devices.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
-from itertools import combinations
-from math import inf
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import comb, inf
+from typing import TypeAlias
 
-from potluck.plan import unequal
-from potluck.plan.cost import ModelShape
-from potluck.plan.partition import missing_memory
-from potluck.plan.route import TIE_MS, Problem, Route, any_route, evaluate, is_better
+import numpy as np
+from numpy.typing import NDArray
 
-EXACT_SEATS = 12  # 2¹² sets: well under a second in plain Python; every further seat doubles it
+from potluck.plan.bound import RestBound
+from potluck.plan.route import TIE_MS, Problem, Route, route_cost_ms
+from potluck.plan.spans import Span
+
+EXACT_DEVICES = 12  # 4,095 sets, a tenth of a second; a home seldom has more
+_MOST_DEVICES = 60  # sets are bits of an int64
+_FIRST_WIDTH = 16  # sets of each size in a first search, which is always finished
+
+Times: TypeAlias = NDArray[np.float64]
+Sets: TypeAlias = NDArray[np.int64]  # of devices, as bits
+Stop: TypeAlias = Callable[[], bool]
 
 
-def best_route(problem: Problem) -> Route | None:
-    """The fastest route for one token; None where nothing fits."""
-    order = sorted(range(len(problem.layer_ms)), key=lambda i: (problem.layer_ms[i], i))
+def never() -> bool:
+    """Do not stop a search before its end."""
+    return False
+
+
+def best_route(problem: Problem, stop: Stop = never) -> Route | None:
+    """The fastest route for one token.
+
+    Args:
+        problem: the question.
+        stop: asked again and again; when it says True, the best route so far is the answer.
+
+    Returns:
+        None where no route fits; beyond `EXACT_DEVICES`, where none was found.
+    """
+    useful = [i for i in range(problem.size) if problem.spans[i].most_layers > 0]
+    order = sorted(useful, key=lambda i: _canonical(problem, i))[:_MOST_DEVICES]
+    if not order or not problem.required.issubset(order):
+        return None
     ordered = problem.only(order)
-    if len(order) <= _exact_seats(ordered):
-        route = _solve(ordered) if fits(ordered) else None
-    elif (fitting := _any_route(ordered)) is not None:
-        route = _local_search(ordered, fitting)
-    else:
+    search = _Search(ordered, stop)
+    route = search.route or (None if search.is_proven else _frugal(ordered, stop))
+    if route is None:
         return None
-    return route and replace(route, seats=tuple(order[i] for i in route.seats))
+    is_whole = len(order) == len(useful)
+    bound_ms = min(route.ms, search.bound_ms if is_whole else RestBound(problem).whole_ms)
+    return replace(route, devices=tuple(order[i] for i in route.devices), bound_ms=bound_ms)
 
 
-def fits(problem: Problem) -> bool:
-    """Whether there is a route at all; with unequal layers and many devices, whether one is found."""
-    return _any_route(problem) is not None
+def fits(problem: Problem, stop: Stop = never) -> bool:
+    """Whether there is a route; beyond `EXACT_DEVICES`, whether one is found."""
+    return best_route(_hops_only(problem), stop) is not None
 
 
-def missing(shape: ModelShape, problem: Problem) -> int:
-    """The memory of the smallest further computer with which the model fits."""
-    if problem.spans is None:
-        return missing_memory(shape, problem.rooms)
-    return unequal.missing_memory(shape, problem)
+def best_including(problem: Problem, route: Route, device: int, stop: Stop = never) -> Route | None:
+    """The fastest route of these devices and one more, which must take part; others may drop out."""
+    return best_route(problem.only([*route.devices, device], required=[device]), stop)
 
 
-def _exact_seats(problem: Problem) -> int:
-    # Layers that differ take about twice as long: with 11 devices and 80 layers half a second.
-    return EXACT_SEATS if problem.spans is None else EXACT_SEATS - 1
+def _canonical(problem: Problem, i: int) -> tuple[object, ...]:
+    """What devices are sorted by, so that the order in which they are given makes no difference."""
+    span = problem.spans[i]
+    ends = problem.head_ms[i], problem.enter_ms[i], problem.leave_ms[i]
+    return i not in problem.required, span.ms[-1], span.reach, ends, sorted(problem.hop_ms[i])
 
 
-def _any_route(problem: Problem) -> tuple[int, ...] | None:
-    return any_route(problem) if problem.spans is None else unequal.any_route(problem)
+def _frugal(problem: Problem, stop: Stop) -> Route | None:
+    """A route of few devices, for where those that looked fastest have too little memory."""
+    route = _Search(_hops_only(problem), stop).route
+    return route and replace(route, ms=route_cost_ms(problem, route.devices, route.counts))
 
 
-def _solve(problem: Problem) -> Route | None:
-    exact = _Exact(problem) if problem.spans is None else unequal.Exact(problem)
-    return exact.solve()
-
-
-def best_including(problem: Problem, route: Route, seat: int) -> Route | None:
-    """What a token would take if one more device had to take part: others may give way to it."""
-    if len(route.seats) < _exact_seats(problem):
-        return best_route(problem.only([*route.seats, seat], required=[seat]))
-    wider = [
-        evaluate(problem, (*route.seats[:k], seat, *route.seats[k:]))
-        for k in range(len(route.seats) + 1)
-    ]
-    return min((other for other in wider if other), key=lambda other: other.ms, default=None)
-
-
-def best_slowest(problem: Problem) -> Route | None:
-    """The route whose slowest device takes least; among those, the one fastest for one token.
-
-    The least bound is one of the finitely many stage times, found by bisection over what still
-    fits; the rest is `best_route` with the room cut down to that bound. How long a link is busy is
-    left out: on a home network it is a small part of what a stage computes meanwhile.
-    """
-    bounds = sorted(_stage_times(problem))
-    if not bounds:
-        return None
-    low, high = 0, len(bounds) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if fits(_bounded(problem, bounds[middle])):
-            high = middle
-        else:
-            low = middle + 1
-    return best_route(_bounded(problem, bounds[low]))
-
-
-def _stage_times(problem: Problem) -> set[float]:
-    """All that any stage of any route may take."""
-    if problem.spans is None:
-        return {
-            n * ms + head
-            for ms, head_ms, room in zip(
-                problem.layer_ms, problem.head_ms, problem.rooms, strict=True
-            )
-            for head in (0.0, head_ms)
-            for n in range(1, max(room.middle, room.only) + 1)
-        }
-    return {
-        stop_ms - start_ms + head
-        for span, head_ms in zip(problem.spans, problem.head_ms, strict=True)
-        for head in (0.0, head_ms)
-        for start_ms, stop_ms in combinations(span.ms, 2)
-    }
-
-
-def _bounded(problem: Problem, bound_ms: float) -> Problem:
-    if problem.spans is not None:
-        spans = tuple(
-            span.limited(bound_ms, bound_ms - head)
-            for span, head in zip(problem.spans, problem.head_ms, strict=True)
-        )
-        return replace(problem, spans=spans, rooms=tuple(span.room for span in spans))
-
-    def most(ms: float, available_ms: float) -> int:
-        if available_ms < 0:
-            return 0
-        if ms == 0:
-            return problem.num_layers
-        return int(available_ms / ms + TIE_MS)  # a bound is met by the stage that it came from
-
-    rooms = tuple(
-        room.limited(most(ms, bound_ms), most(ms, bound_ms - head + TIE_MS))
-        for room, ms, head in zip(problem.rooms, problem.layer_ms, problem.head_ms, strict=True)
+def _hops_only(problem: Problem) -> Problem:
+    """The same question where only hops take time: the best route has the fewest devices."""
+    zero = (0.0,) * problem.size
+    return replace(
+        problem,
+        spans=tuple(span.without_times() for span in problem.spans),
+        head_ms=zero,
+        enter_ms=zero,
+        leave_ms=zero,
+        hop_ms=((1.0,) * problem.size,) * problem.size,
     )
-    return replace(problem, rooms=rooms)
 
 
-class _Exact:
-    """Held-Karp over all sets of devices, with the devices numbered from the fastest on."""
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """All sets of one size that are followed."""
 
-    def __init__(self, problem: Problem) -> None:
+    sets: Sets  # (S,) ascending
+    least: Times  # (N, L + 1, S): by last device and number of layers; inf where there is no way
+
+
+class _Search:
+    """The recursion for one problem: narrow first, since a route lets a wide search leave out more."""
+
+    def __init__(self, problem: Problem, stop: Stop) -> None:
+        self.route: Route | None = None
         self._problem = problem
-        self._n = len(problem.layer_ms)
-        self._required = sum(1 << i for i in problem.required)
-        self._fill_ms, self._floor_ms, self._allowed = self._bounds()
-        self._best_ms = inf
-        self._best: tuple[int, ...] = ()
+        self._end = problem.num_layers
+        self._ms: Times = np.array([span.ms for span in problem.spans])  # (N, L + 1)
+        self._hop_ms: Times = np.array(problem.hop_ms)  # (N, N)
+        self._out_ms: Times = np.add(problem.head_ms, problem.leave_ms)
+        self._extend = [_Extension(span) for span in problem.spans]
+        self._rest = RestBound(problem)
+        self.bound_ms = self._rest.whole_ms  # no route is faster
+        self._run(_FIRST_WIDTH, never)
+        self._run(_width(problem.size), stop)
 
-    def solve(self) -> Route | None:
-        for first in range(self._n):
-            self._search_from(first)
-        route = evaluate(self._problem, self._best)
-        return route and replace(route, exact=True)
+    @property
+    def is_proven(self) -> bool:
+        """Whether the route is the fastest one, or there is none."""
+        return self.bound_ms >= self._best_ms - TIE_MS
 
-    def _bounds(self) -> tuple[list[float], list[float], list[bool]]:
-        """For every set of devices, two lower bounds on what its layers cost, and whether it may be a route.
+    @property
+    def _best_ms(self) -> float:
+        return self.route.ms if self.route else inf
 
-        The first bound is of a route with exactly this set, the second of one with this set and any
-        others. Both take every device for one in the middle of the route, where it has most room.
+    def _run(self, width: int, stop: Stop) -> None:
+        """Follow at most `width` sets of each size."""
+        levels = [self._singles()]
+        given_up_ms = inf
+        while levels[-1].sets.size and not self.is_proven:
+            level, least_ms = self._promising(levels.pop(), 0 if stop() else width)
+            given_up_ms = min(given_up_ms, least_ms)
+            levels.append(level)
+            levels.append(self._one_more(levels))
+        self.bound_ms = max(self.bound_ms, min(given_up_ms, self._best_ms))
+
+    def _singles(self) -> _Level:
+        problem, n = self._problem, self._problem.size
+        least = np.full((n, self._end + 1, n), inf)
+        for i, span in enumerate(problem.spans):
+            least[i, 1 : span.first + 1, i] = problem.enter_ms[i] + self._ms[i, 1 : span.first + 1]
+            if span.only and self._allowed(np.array([1 << i]))[0]:
+                self._offer((i,), (self._end,))
+        return _Level(1 << np.arange(n, dtype=np.int64), least)
+
+    def _promising(self, level: _Level, width: int) -> tuple[_Level, float]:
+        """The sets with the least bounds, and the least bound of those that are given up.
+
+        A set that cannot lead to a faster route is left out, and is not given up.
         """
-        problem, n = self._problem, self._n
-        everyone = (1 << n) - 1
-        fills, floors, allowed = [inf], [0.0], [False]
-        workers = [0]
-        for chosen in range(1, 1 << n):
-            low = chosen & -chosen
-            workers.append(workers[chosen ^ low] | problem.workers[low.bit_length() - 1])
-            fills.append(self._layers_ms(chosen, chosen))
-            floors.append(self._layers_ms(chosen, everyone))
-            allowed.append(
-                workers[chosen].bit_count() >= problem.min_workers
-                and chosen & self._required == self._required
-            )
-        return fills, floors, allowed
+        through_ms = (level.least + self._rest.of(level.sets)).min(axis=(0, 1))  # (S,)
+        size = int(np.bitwise_count(level.sets[0]))
+        is_shorter = self.route is not None and size < len(self.route.devices)
+        kept = np.flatnonzero(through_ms < self._best_ms + (TIE_MS if is_shorter else -TIE_MS))
+        given_up_ms = inf
+        if kept.size > width:
+            by_bound = kept[np.argsort(through_ms[kept], kind="stable")]
+            given_up_ms = float(through_ms[by_bound[width]])
+            kept = np.sort(by_bound[:width])
+        return _Level(level.sets[kept], level.least[:, :, kept]), given_up_ms
 
-    def _layers_ms(self, chosen: int, usable: int) -> float:
-        """One layer on each of the chosen devices, the others on the fastest usable ones."""
-        problem = self._problem
-        left = problem.num_layers - chosen.bit_count()
-        if left < 0:
-            return inf
-        total = 0.0
-        for i in range(self._n):
-            if usable >> i & 1:
-                room = problem.rooms[i].middle
-                if chosen >> i & 1:
-                    if room < 1:
-                        return inf
-                    total += problem.layer_ms[i]
-                    room -= 1
-                layers = min(left, room)
-                total += layers * problem.layer_ms[i]
-                left -= layers
-        return total if left == 0 else inf
-
-    def _search_from(self, first: int) -> None:
-        """All routes that begin at one device: the shortest way to every (set, last)."""
-        problem, n = self._problem, self._n
-        if problem.rooms[first].first < 1:
-            return
-        start = 1 << first
-        ways: list[dict[int, tuple[float, int]] | None] = [None] * (1 << n)  # last -> ms, previous
-        ways[start] = {first: (problem.enter_ms[first], -1)}
-        for chosen in range(start, 1 << n):
-            ends = ways[chosen]
-            if ends is None:
+    def _one_more(self, levels: Sequence[_Level]) -> _Level:
+        """The sets with one device more; routes that end with it are offered."""
+        level, n = levels[-1], self._problem.size
+        found: list[tuple[int, Sets, Times]] = []
+        for following in reversed(range(n)):  # of equally fast routes, one with the fastest first
+            others = level.sets >> following & 1 == 0
+            if not others.any():
                 continue
-            floor = self._floor_ms[chosen] - TIE_MS
-            for last, (ms, _) in ends.items():
-                if ms + floor >= self._best_ms:
-                    continue
-                if self._allowed[chosen]:
-                    self._consider(ways, chosen, last, ms)
-                hops = problem.hop_ms[last]
-                for following in range(n):
-                    bit = 1 << following
-                    if chosen & bit:
-                        continue
-                    longer = ms + hops[following]
-                    wider = ways[chosen | bit]
-                    if wider is None:
-                        wider = ways[chosen | bit] = {}
-                    if following not in wider or longer < wider[following][0]:
-                        wider[following] = (longer, last)
+            hop_ms = self._hop_ms[:, following, None, None]
+            arrivals = (level.least[:, :, others] + hop_ms).min(axis=0)  # (L + 1, S)
+            arrivals -= self._ms[following, :, None]
+            wider = level.sets[others] | 1 << following
+            self._finish(levels, wider, following, arrivals)
+            found.append((following, wider, self._extend[following](arrivals)))
+        if not found:
+            return _Level(level.sets[:0], level.least[:, :, :0])
+        sets = np.unique(np.concatenate([wider for _, wider, _ in found]))
+        least = np.full((n, self._end + 1, sets.size), inf)
+        for following, wider, ways in found:
+            least[following][:, np.searchsorted(sets, wider)] = ways
+        return _Level(sets, least)
 
-    def _consider(
-        self, ways: list[dict[int, tuple[float, int]] | None], chosen: int, last: int, ms: float
-    ) -> None:
-        problem = self._problem
-        ms += problem.leave_ms[last] + problem.head_ms[last]
-        if ms + self._fill_ms[chosen] > self._best_ms + TIE_MS:
+    def _finish(self, levels: Sequence[_Level], wider: Sets, last: int, arrivals: Times) -> None:
+        """Offer the best route of these sets that ends with a device."""
+        starts = arrivals[max(1, self._problem.spans[last].last) : self._end]
+        if not len(starts):
             return
-        seats: list[int] = []
-        while last >= 0:
-            seats.append(last)
-            ends = ways[chosen]
-            assert ends is not None
-            chosen, last = chosen ^ (1 << last), ends[last][1]
-        seats.reverse()
-        route = evaluate(problem, tuple(seats))
-        if route and is_better(route.ms, len(seats), self._best_ms, len(self._best)):
-            self._best_ms, self._best = route.ms, route.seats
+        ms = starts.min(axis=0) + self._ms[last, -1] + self._out_ms[last]
+        ms[~self._allowed(wider)] = inf
+        best = int(ms.argmin())
+        if ms[best] < self._best_ms + TIE_MS:
+            self._offer(*self._way(levels, int(wider[best]), last))
+
+    def _way(
+        self, levels: Sequence[_Level], chosen: int, last: int
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The devices and layers of the least time of a set with its last device.
+
+        Of divisions that take the same time, the one that gives later devices more layers.
+        """
+        devices, counts, stop = [last], list[int](), self._end
+        for level in reversed(levels):
+            chosen ^= 1 << last
+            span, is_last = self._problem.spans[last], not counts
+            starts = [
+                s for s in range(1, stop) if span.holds(range(s, stop), first=False, last=is_last)
+            ]
+            least = level.least[:, starts, np.searchsorted(level.sets, chosen)]  # (N, starts)
+            least = least + self._hop_ms[:, last, None] - self._ms[last, starts]
+            at = int(np.flatnonzero(least.min(axis=0) <= least.min() + TIE_MS)[0])
+            counts.append(stop - starts[at])
+            last, stop = int(least[:, at].argmin()), starts[at]
+            devices.append(last)
+        return tuple(reversed(devices)), tuple(reversed([*counts, stop]))
+
+    def _offer(self, devices: tuple[int, ...], counts: tuple[int, ...]) -> None:
+        ms = route_cost_ms(self._problem, devices, counts)
+        fewer = self.route is not None and len(devices) < len(self.route.devices)
+        if ms < self._best_ms - TIE_MS or (fewer and ms <= self._best_ms + TIE_MS):
+            self.route = Route(devices=devices, counts=counts, ms=ms)
+
+    def _allowed(self, sets: Sets) -> NDArray[np.bool_]:
+        """Whether enough computers and all required devices are in a set."""
+        problem = self._problem
+        taking_part = np.zeros_like(sets)
+        for worker in {worker for worker in problem.workers if worker}:
+            own = sum(1 << i for i, other in enumerate(problem.workers) if other == worker)
+            taking_part += sets & own != 0
+        required = sum(1 << i for i in problem.required)
+        return (taking_part >= problem.min_workers) & (sets & required == required)
 
 
-def _local_search(problem: Problem, fitting: tuple[int, ...]) -> Route:
-    """Improve a route that fits by one change at a time, until none helps.
+def _width(size: int) -> int:
+    """How many sets of one size are followed, so that more devices do not take more memory."""
+    most = comb(EXACT_DEVICES, EXACT_DEVICES // 2)
+    if size <= EXACT_DEVICES:
+        return most
+    return max(_FIRST_WIDTH, most * EXACT_DEVICES**2 // size**2)
 
-    Where it is short enough, the exact answer for it and the fastest of the others is the start.
+
+class _Extension:
+    """For one device the minimum over the starts of its range, for every stop at once.
+
+    The starts from which the device reaches a stop are a window, since a later start never reaches
+    less far. The minimum of a window is that of two of a power of two.
     """
-    route = evaluate(problem, fitting)
-    assert route is not None
-    most = _exact_seats(problem)
-    if len(fitting) <= most:
-        others = [i for i in range(len(problem.rooms)) if i not in fitting]
-        shortlist = sorted((*fitting, *others[: most - len(fitting)]))
-        start = _solve(problem.only(shortlist))
-        assert start is not None
-        route = replace(start, seats=tuple(shortlist[i] for i in start.seats), exact=False)
-    improved = True
-    while improved:
-        improved = False
-        for seats in _neighbours(route.seats, len(problem.rooms)):
-            other = evaluate(problem, seats)
-            if other and is_better(other.ms, len(seats), route.ms, len(route.seats)):
-                route, improved = other, True
-                break
-    return route
 
+    def __init__(self, span: Span) -> None:
+        self._ms: Times = np.array(span.ms[1:])[:, None]
+        stops = np.arange(1, len(span.ms))
+        starts = np.array([max(1, bisect_left(span.reach, stop)) for stop in stops])
+        self._none = starts >= stops  # no range ends here
+        self._first = np.minimum(starts, span.num_layers - 1)
+        lengths = np.maximum(stops - starts, 1)
+        self._power = np.floor(np.log2(lengths)).astype(np.int64)
+        self._second = np.maximum(stops - (1 << self._power), 0)
 
-def _neighbours(seats: tuple[int, ...], n: int) -> Iterator[tuple[int, ...]]:
-    """Every route that differs by one device, one move or one reversal."""
-    size = len(seats)
-    others = [i for i in range(n) if i not in seats]
-    for k in range(size):
-        yield seats[:k] + seats[k + 1 :]
-    for k in range(size):
-        for i in others:
-            yield (*seats[:k], i, *seats[k + 1 :])
-    for k in range(size + 1):
-        for i in others:
-            yield (*seats[:k], i, *seats[k:])
-    for a in range(size):
-        for b in range(a + 1, size):
-            yield seats[:a] + seats[a : b + 1][::-1] + seats[b + 1 :]
-            swapped = list(seats)
-            swapped[a], swapped[b] = swapped[b], swapped[a]
-            yield tuple(swapped)
-    for k in range(size):
-        rest = seats[:k] + seats[k + 1 :]
-        for to in range(size):
-            if to != k:
-                yield (*rest[:to], seats[k], *rest[to:])
+    def __call__(self, arrivals: Times) -> Times:
+        """From the times at the starts (L + 1, S), less those before them, to times at the stops."""
+        tables = [arrivals[:-1]]
+        for power in range(int(self._power.max())):
+            table, half = tables[-1].copy(), 1 << power
+            np.minimum(table[:-half], table[half:], out=table[:-half])
+            tables.append(table)
+        table = np.stack(tables)  # (powers, L, S)
+        ways = np.full_like(arrivals, inf)
+        np.minimum(table[self._power, self._first], table[self._power, self._second], out=ways[1:])
+        ways[1:] += self._ms
+        ways[1:][self._none] = inf
+        return ways

@@ -1,24 +1,12 @@
 """A folder that belongs to one process at a time. The system frees it when the process ends."""
 
 import os
-import sys
 from pathlib import Path
 
 from potluck.errors import StoreError
+from potluck.files import try_lock
 
-if sys.platform == "win32":
-    import msvcrt
-
-    def _acquire(handle: int) -> None:
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-else:
-    import fcntl
-
-    def _acquire(handle: int) -> None:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-NAME = ".lock"  # stays when it is released: removing it would race
+NAME = ".lock"
 
 
 class FolderLock:
@@ -37,15 +25,13 @@ class FolderLock:
                 f"The folder {folder} for weights cannot be used: {error.strerror}.",
                 folder=str(folder),
             ) from error
-        try:
-            _acquire(self._handle)
-        except OSError as error:
+        if not try_lock(self._handle):
             os.close(self._handle)
             raise StoreError(
                 f"Another Potluck uses the folder {folder}. Stop it, or start this one with"
                 " another --home.",
                 folder=str(folder),
-            ) from error
+            )
 
     def release(self) -> None:
         if self._handle >= 0:

@@ -1,7 +1,7 @@
-"""What matrices became when they were quantised: the digests of their packed bytes, remembered.
+"""Remember the digests of packed matrices, so that none is packed twice.
 
-One small file for each model. It saves time and nothing else: what is missing, damaged or out of date is
-made again, and is the same bytes.
+There is one small file for each model. It only saves time: an entry that is missing, damaged or out of date
+is made again, and gives the same bytes.
 """
 
 import logging
@@ -25,7 +25,7 @@ class Packed(msgspec.Struct, frozen=True):
 
 
 def recall(folder: Path, model: ModelId) -> dict[str, Packed]:
-    """What is remembered of this model, under the keys that were given."""
+    """The packed matrices that are remembered of this model, by the keys that `remember` was given."""
     try:
         data = _path(folder, model).read_bytes()
         known = msgspec.json.decode(data, type=dict[str, Packed])
@@ -35,7 +35,7 @@ def recall(folder: Path, model: ModelId) -> dict[str, Packed]:
 
 
 def remember(folder: Path, model: ModelId, packed: Mapping[str, Packed]) -> None:
-    """Remember these as well as what is remembered; one at a time for a model."""
+    """Add these to what is remembered of this model; two calls for one model must not overlap."""
     known = recall(folder, model)
     if packed.items() <= known.items():
         return

@@ -25,7 +25,8 @@ from potluck.errors import (
     RemoteProtocolError,
     VersionMismatchError,
 )
-from potluck.ids import short
+from potluck.ids import Role, short
+from potluck.wire.codec import UnknownOp
 from potluck.wire.events import Answered, Closed, Event, Lost, Opened, Received
 from potluck.wire.frame import (
     MAX_HANDSHAKE,
@@ -34,7 +35,6 @@ from potluck.wire.frame import (
     Buffer,
     Frame,
     FrameDecoder,
-    UnknownOp,
     encode,
 )
 from potluck.wire.lifecycle import ENDED, TRANSITIONS, Side, State, Step
@@ -50,7 +50,7 @@ from potluck.wire.messages import (
     Purpose,
     Welcome,
 )
-from potluck.wire.operations import ANSWERS, BY_PURPOSE, HANDSHAKE, Role, known_from
+from potluck.wire.operations import ANSWERS, BY_PURPOSE, HANDSHAKE, known_from, op_of
 from potluck.wire.versions import PROTOCOL_VERSIONS, common_version
 
 HEARTBEAT_INTERVAL_S: Final = 0.9  # three, and time to act, within the three seconds promised
@@ -143,7 +143,7 @@ class Connection:
     def request(self, message: Message, payload: Buffer = b"") -> int:
         """Send a message that is answered; returns the number that `Answered` will carry."""
         if type(message) not in ANSWERS:
-            raise LocalProtocolError(f"Nothing answers `{message.__struct_config__.tag}`.")
+            raise LocalProtocolError(f"Nothing answers `{op_of(message)}`.")
         number = self._next_id()
         self.send(msgspec.structs.replace(message, id=number), payload)
         self._requests[number] = type(message)
@@ -296,10 +296,8 @@ class Connection:
                 return None  # an answer that came too late: nobody waits for it
             raise RemoteProtocolError("The peer answered a request that was never made.")
         if not isinstance(message, (ANSWERS[asked], Error)):
-            was = asked.__struct_config__.tag
-            raise RemoteProtocolError(
-                f"The peer answered `{was}` with `{message.__struct_config__.tag}`."
-            )
+            was = op_of(asked)
+            raise RemoteProtocolError(f"The peer answered `{was}` with `{op_of(message)}`.")
         return Answered(number, message, frame.payload)
 
     def _measure(self, rtt: float) -> None:

@@ -10,27 +10,22 @@
 
 Payload bytes never pass through MessagePack: outgoing they are written from where they are, incoming
 they are received into the buffer that the reader gets. Lists that grow with the model (`assign`,
-`need`) travel as payload in JSON, so that a header stays small and decoding it stays cheap.
+`need`) travel as payload, in MessagePack too, so that a header stays small.
 
 Rules of the file:
 - Memory is taken for bytes that arrived. What was only announced gets 4 MiB at most.
 - Whatever a peer sends ends in an event, in silence (more bytes needed) or in a ProtocolError.
 """
 
-import array
 import struct
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, cast
-
-import msgpack  # pyright: ignore[reportMissingTypeStubs]
-import msgspec
+from typing import Final, TypeAlias
 
 from potluck.errors import LocalProtocolError, RemoteProtocolError, VersionMismatchError
-from potluck.wire.messages import MAX_HISTORY, Forward, Message
-from potluck.wire.operations import ALL, BULK, BULK_TYPES, Table, check_payload
-from potluck.wire.step_codec import decode_step, encode_step
+from potluck.wire.codec import UnknownOp, decode_header, decode_list, encode_header
+from potluck.wire.messages import Message
+from potluck.wire.operations import ALL, BULK, Table, check_payload, op_of
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -40,22 +35,14 @@ MiB = 1 << 20
 MAGIC: Final = b"PLK"
 FRAME_VERSION: Final = 1
 
-MAX_HEADER: Final = MiB  # a config.json has some KiB; 128 Ki tokens of history are 512 KiB
+MAX_HEADER: Final = MiB  # a config.json has some KiB; 128 Ki tokens of history are 640 KiB at most
 MAX_HANDSHAKE: Final = 64 * KiB  # a hello with 16 devices has 3 KiB
 MAX_PAYLOAD: Final[Mapping[str, int]] = {
     "handshake": 0,
-    "control": 32 * MiB,  # `assign` with MAX_TENSORS of 98,304 has 25 MiB
+    "control": 32 * MiB,  # 98,304 tensors in an `assign` are 16 MiB
     "activations": 64 * MiB,  # 1024 tokens of 16,384 values in F32
     "weights": 16 * MiB,  # a larger chunk only makes a resume dearer
 }
-
-# What MessagePack may build. Containers are allocated as announced, up to 512 deep: 1024 elements of
-# 8 bytes at each depth are 4 MiB. The longest list of any message has 1024 (`revoked`).
-_MAX_LENGTH: Final = 1024
-# An empty map is one byte on the wire and 72 in memory. A header of 64 KiB stays below 5 MiB by its
-# size alone; in a larger one the values are counted, which costs a call per container.
-_COUNTED_ABOVE: Final = 64 * KiB
-_MAX_VALUES: Final = 1 << 16
 
 _PREAMBLE: Final = struct.Struct("!3sBII")
 _STAGING: Final = 64 * KiB  # one read of this size holds several decode steps
@@ -70,16 +57,7 @@ class Frame:
     payload: memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownOp:
-    """A well-formed message with a name that this connection does not know."""
-
-    op: str
-    id: int | None
-
-
 _NOTHING: Final = memoryview(b"")
-_BYTES: Final = (bytes,)  # stay bytes: MessagePack has them, unlike JSON
 _EMPTY: Final = bytearray()
 
 
@@ -89,24 +67,14 @@ def encode(message: Message, payload: Buffer = b"") -> tuple[bytes, Buffer]:
     Raises:
         LocalProtocolError: the message or its payload is larger than any peer accepts.
     """
-    payload = memoryview(payload).cast("B")  # of any shape, as it lies
+    header, items = encode_header(message)
+    payload = memoryview(payload if items is None else items).cast("B")  # of any shape, as it lies
     nbytes = len(payload)
-    if (header := encode_step(message)) is not None and nbytes <= MAX_PAYLOAD["activations"]:
-        if wrong := check_payload(message, nbytes):
-            raise LocalProtocolError(f"We would send a step with {wrong}.")
-        return _PREAMBLE.pack(MAGIC, FRAME_VERSION, len(header), nbytes) + header, payload
-    fields: dict[str, Any] = msgspec.to_builtins(message, builtin_types=_BYTES)
-    if (bulk := BULK.get(type(message))) is not None:
-        payload = msgspec.json.encode(fields.pop(bulk))
-        nbytes = len(payload)
-    elif wrong := check_payload(message, nbytes):
-        raise LocalProtocolError(f"We would send `{fields['op']}` with {wrong}.")
-    elif type(message) is Forward and message.sampling and message.sampling.history is not None:
-        fields["sampling"]["history"] = _pack_history(message.sampling.history)
-    header = _pack(fields)
+    if items is None and (wrong := check_payload(message, nbytes)):
+        raise LocalProtocolError(f"We would send `{op_of(message)}` with {wrong}.")
     if len(header) > MAX_HEADER or nbytes > MAX_PAYLOAD["activations"]:
         raise LocalProtocolError(
-            f"We would send `{fields['op']}` of {len(header)} + {nbytes} bytes, which no peer accepts."
+            f"We would send `{op_of(message)}` of {len(header)} + {nbytes} bytes, which no peer accepts."
         )
     return _PREAMBLE.pack(MAGIC, FRAME_VERSION, len(header), nbytes) + header, payload
 
@@ -185,8 +153,8 @@ class FrameDecoder:
         assert event is not None
         if isinstance(event, UnknownOp):
             return event
-        if (bulk := BULK.get(type(event))) is not None:
-            return Frame(_with_bulk(event, bulk, payload), _NOTHING)
+        if type(event) in BULK:
+            return Frame(decode_list(event, payload), _NOTHING)
         return Frame(event, memoryview(payload) if total else _NOTHING)
 
     def _read_header(self) -> bool:
@@ -201,7 +169,9 @@ class FrameDecoder:
         if stop > self._end:
             return False
         with memoryview(self._staging)[self._start : stop] as header:
-            self._event = self._decode(header, payload_bytes)
+            self._event = decode_header(header, self.known)
+        if not isinstance(self._event, UnknownOp):
+            _check_payload(self._event, payload_bytes)
         self._start = stop
         if payload_bytes <= self._end - stop:  # all here already, as in every decode step
             self._start = stop + payload_bytes
@@ -228,27 +198,6 @@ class FrameDecoder:
                 f" {self.max_header} + {self.max_payload} are allowed."
             )
         return header_bytes, payload_bytes
-
-    def _decode(self, header: memoryview, payload_bytes: int) -> Message | UnknownOp:
-        if (step := decode_step(header, self.known)) is not None:
-            return _checked(step, payload_bytes)
-        fields = _unpack(header)
-        op = fields.get("op")
-        if not isinstance(op, str):
-            raise RemoteProtocolError("The peer sent a header without `op`.")
-        if (known := self.known.get(op)) is None:
-            request = fields.get("id")
-            is_id = type(request) is int and 0 <= request < 1 << 31
-            return UnknownOp(op[:64], request if is_id else None)
-        if (bulk := BULK.get(known)) is not None:
-            fields[bulk] = ()
-        elif known is Forward:
-            _unpack_history(fields)
-        try:
-            message = msgspec.convert(fields, known, builtin_types=_BYTES)
-        except (msgspec.ValidationError, RecursionError) as error:
-            raise RemoteProtocolError(f"The peer sent a wrong `{op}`: {error}.", op=op) from error
-        return _checked(message, payload_bytes)
 
     def _wants_payload(self) -> bool:
         """Whether the next bytes belong to a payload and nothing of it waits in staging."""
@@ -293,88 +242,8 @@ class FrameDecoder:
         self._staging = staging
 
 
-def _checked(message: Message, payload_bytes: int) -> Message:
+def _check_payload(message: Message, payload_bytes: int) -> None:
+    """Refuse a payload before its memory is taken."""
     if wrong := check_payload(message, payload_bytes):
-        op = str(message.__struct_config__.tag)
+        op = op_of(message)
         raise RemoteProtocolError(f"The peer sent `{op}` with {wrong}.", op=op)
-    return message
-
-
-# The package has no annotations: its two functions get theirs here.
-_pack = cast("Callable[[object], bytes]", msgpack.packb)
-_unpack_value = cast("Callable[..., object]", msgpack.unpackb)
-
-
-def _unpack(header: memoryview) -> dict[str, Any]:
-    counted: dict[str, Any] = {}
-    if len(header) > _COUNTED_ABOVE:
-        count = _Counter().count
-        counted = {"list_hook": count, "object_hook": count}
-    try:
-        fields = _unpack_value(
-            header,
-            strict_map_key=True,
-            max_array_len=_MAX_LENGTH,
-            max_map_len=_MAX_LENGTH,
-            max_str_len=len(header),
-            max_bin_len=len(header),
-            max_ext_len=0,  # no message has an extension type
-            ext_hook=_refuse_extension,
-            **counted,
-        )
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise RemoteProtocolError(f"The peer sent a header that is no message: {error}.") from error
-    if not isinstance(fields, dict):
-        raise RemoteProtocolError("The peer sent a header that is not a map.")
-    return cast("dict[str, Any]", fields)
-
-
-def _refuse_extension(code: int, data: bytes) -> object:
-    raise ValueError(f"extension type {code}")
-
-
-class _Counter:
-    """Counts the values of a large header while MessagePack builds them, and stops it."""
-
-    def __init__(self) -> None:
-        self._values = 0
-
-    def count(self, container: Any) -> Any:
-        self._values += 1 + len(container)
-        if self._values > _MAX_VALUES:
-            raise ValueError(f"more than {_MAX_VALUES} values")
-        return container
-
-
-def _with_bulk(message: Message, field: str, payload: bytearray) -> Message:
-    try:
-        items = msgspec.json.decode(payload, type=BULK_TYPES[type(message)])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        op = message.__struct_config__.tag
-        raise RemoteProtocolError(f"The peer sent a wrong `{op}`: {error}.") from error
-    return msgspec.structs.replace(message, **{field: items})
-
-
-def _pack_history(history: tuple[int, ...]) -> bytes:
-    if len(history) > MAX_HISTORY:
-        raise LocalProtocolError(f"We would send a history of more than {MAX_HISTORY} tokens.")
-    packed = array.array("i", history)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
-
-
-def _unpack_history(fields: dict[str, Any]) -> None:
-    sampling: Any = fields.get("sampling")
-    if not isinstance(sampling, dict):
-        return
-    packed = cast("dict[str, object]", sampling).get("history")
-    if not isinstance(packed, bytes):
-        return  # nothing to unpack; `convert` judges what else it may be
-    history = array.array("i")
-    if len(packed) % history.itemsize:
-        raise RemoteProtocolError("The peer sent a `forward` whose history is no list of I32.")
-    history.frombytes(packed)
-    if sys.byteorder == "big":
-        history.byteswap()
-    sampling["history"] = history.tolist()

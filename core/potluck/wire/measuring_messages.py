@@ -62,8 +62,6 @@ class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: Size  # of the matrices that a token reads, those of the head among them
     read_bytes_per_s: Annotated[float, Meta(gt=0)]  # of reading them, and nothing else
     layers_ms: Annotated[float, Meta(gt=0, le=1e9)]  # all layers, as they decode
-    products_ms: Seconds  # of that, the products with matrices
-    attention_ms: Seconds  # of that, attention to the cached tokens
     head_ms: Seconds  # final norm, lm_head and the choice; 0 where there is no head
 
 

@@ -1,7 +1,7 @@
 """Every message that one node sends another, as immutable values.
 
 A message is a MessagePack map with its name under `op`; a request carries an `id`, its answer the
-same number under `re`. Decoding validates every field (`msgspec.convert`) and names the wrong one.
+same number under `re`. Decoding checks every field and names the wrong one.
 Pure values: what they mean in sequence is in `core/PROTOCOL.md`.
 """
 
@@ -40,7 +40,8 @@ MAX_ADDRESSES = 16  # a computer with more interfaces is none of a home
 MAX_TENSORS = 1 << 17  # a mixture of experts with 128 layers of 256 experts has 98,304
 MAX_TOKENS = 1 << 20  # one forward; the longest context of any known model
 MAX_REVOKED = 1024  # a home that gave away so many computers is none
-MAX_HISTORY = 1 << 17  # tokens a repetition penalty looks back over; as I32, half of a header
+MAX_HELD_SESSIONS = 64  # of a stage, that it tells of: with 16 devices fewer than a list may have
+MAX_HISTORY = 1 << 17  # tokens a repetition penalty looks back over; 5 bytes each at most
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,18 +170,45 @@ class Error(_Told, frozen=True, tag="error"):
     """Something asked for was not done. With `re`: what was asked."""
 
     kind: Annotated[str, Meta(max_length=64)]  # a `code` of potluck.errors, or "unknown_op"
-    data: dict[str, str | int | float | bool | None] = {}
+    data: Annotated[dict[str, str | int | float | bool | None], Meta(max_length=64)] = {}
 
 
 # --- control: the master asks, a worker answers
 
 
+class HeldSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation that a stage has cached."""
+
+    session: SessionName
+    position: Count  # how many tokens are cached
+
+
+class HeldStage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The layers that a device has in memory, and the stage that computes with them.
+
+    After a load that failed there may be layers, and no stage: `epoch` is None then.
+    """
+
+    device: DeviceId
+    model_id: Hex
+    scheme: Scheme
+    layers: tuple[Count, Count]  # start, stop
+    embedding: bool
+    head: bool
+    cache: Cache = "full"
+    seed: Count | None = None  # of random weights
+    epoch: Count | None = None
+    context: Count | None = None  # tokens that one session holds at most
+    sessions: Annotated[tuple[HeldSession, ...], Meta(max_length=MAX_HELD_SESSIONS)] = ()
+
+
 class Status(Message, frozen=True, tag="status"):
-    """A worker tells what it lends, whenever that changes."""
+    """A worker tells what it lends and what it holds, whenever that changes."""
 
     devices: Annotated[tuple[DeviceInfo, ...], Meta(max_length=16)]
     paused: bool = False
     lent_to: Name | None = None  # the name of another home's master that has the devices
+    held: Annotated[tuple[HeldStage, ...], Meta(max_length=16)] = ()  # for the reader's home
 
 
 class Revoked(Message, frozen=True, tag="revoked"):
@@ -204,7 +232,7 @@ class Assign(Message, frozen=True, tag="assign"):
     embedding: bool
     head: bool
     context: Annotated[int, Meta(ge=1, le=MAX_TOKENS)]  # tokens of one session at most
-    tensors: Annotated[tuple[TensorInfo, ...], Meta(max_length=MAX_TENSORS)]
+    tensors: Annotated[tuple[TensorInfo, ...], Meta(max_length=MAX_TENSORS)] = ()
     cache: Cache = "full"
     seed: Count | None = None  # of random weights, made where they are computed with: no tensors
     device: DeviceId | None = None  # None: the best one
@@ -221,8 +249,8 @@ class Need(Message, frozen=True, tag="need"):
     """What the store lacks, and where the stage will listen for activations."""
 
     epoch: Count
-    tensors: Annotated[tuple[NeedTensor, ...], Meta(max_length=MAX_TENSORS)]
     activation_port: Port
+    tensors: Annotated[tuple[NeedTensor, ...], Meta(max_length=MAX_TENSORS)] = ()
 
 
 class Load(Message, frozen=True, tag="load"):
@@ -239,7 +267,6 @@ class WarmingUp(Message, frozen=True, tag="warming_up"):
 
     epoch: Count
     progress: Annotated[float, Meta(ge=0, le=1)]
-    eta_s: Seconds | None = None
     device: DeviceId | None = None  # whose stage, as in `load`
 
 
@@ -327,8 +354,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None  # n: the chosen and the n best
     history: Annotated[tuple[Count, ...], Meta(max_length=MAX_HISTORY)] | None = None
-    """Tokens so far, sent with a prompt's last chunk when a repetition penalty needs them.
-    Travels packed, as little-endian I32."""
+    """Tokens so far, sent with a prompt's last chunk when a repetition penalty needs them."""
 
 
 class TensorHeader(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,10 +1,11 @@
 """Which messages a connection knows, what answers what, and what may carry a payload."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
 
+from potluck.ids import Role
 from potluck.wire.measuring_messages import (
     Blob,
     BlobReceived,
@@ -50,13 +51,17 @@ from potluck.wire.messages import (
     Welcome,
 )
 
-Role: TypeAlias = Literal["master", "worker"]
 Table: TypeAlias = Mapping[str, type[Message]]
 
 
+def op_of(message: Message | type[Message]) -> str:
+    """The name that a message carries under `op`."""
+    return str(message.__struct_config__.tag)
+
+
 def table(*messages: type[Message]) -> dict[str, type[Message]]:
-    """The messages by the name they carry under `op`."""
-    return {str(m.__struct_config__.tag): m for m in messages}
+    """The messages by their names."""
+    return {op_of(message): message for message in messages}
 
 
 HANDSHAKE: Final[Table] = table(Hello, Welcome, Error, Goodbye)
@@ -108,7 +113,7 @@ ANSWERS: Final[Mapping[type[Message], type[Message]]] = {
 """What answers what; `error` may answer anything."""
 
 BULK: Final[Mapping[type[Message], str]] = {Assign: "tensors", Need: "tensors"}
-"""The field that travels as payload (JSON), because it grows with the model."""
+"""The field that travels as payload, because it grows with the model."""
 
 BULK_TYPES: Final[Mapping[type[Message], object]] = {
     Assign: Annotated[tuple[TensorInfo, ...], Meta(max_length=MAX_TENSORS)],

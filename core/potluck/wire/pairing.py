@@ -16,10 +16,9 @@ from enum import Enum
 from typing import ClassVar, Final, TypeAlias
 
 from potluck.errors import PairingError
-from potluck.ids import NodeId
+from potluck.ids import NodeId, Role
 from potluck.wire import proofs
 from potluck.wire.messages import Message
-from potluck.wire.operations import Role
 from potluck.wire.pairing_messages import (
     Joined,
     PairAccept,
@@ -52,7 +51,6 @@ class PairingState(Enum):
     FAILED = "nothing was paired"
 
 
-_ENDED: Final = (PairingState.PAIRED, PairingState.FAILED)
 _WAITS_FOR_PEOPLE: Final = (PairingState.ACCEPTED_HERE, PairingState.ACCEPTED_THERE)
 
 

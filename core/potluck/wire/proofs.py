@@ -8,18 +8,18 @@ over the transcript, of a token's secret by an HMAC.
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
-from potluck.ids import HomeId, NodeId
-from potluck.wire.operations import Role
+from potluck.errors import PairingError
+from potluck.ids import HomeId, NodeId, Role
+from potluck.wire import certificates
 
 _LABEL: Final = b"potluck pairing"
 _CODE_DIGITS: Final = 6
@@ -92,20 +92,9 @@ def check_secret(secret: bytes, role: Role, seen: bytes, proof: bytes) -> None:
 
 def check_master(authority: bytes, certificate: bytes, shown: bytes) -> None:
     """Check that the authority issued this certificate, for a master, and for the key TLS showed."""
-    issuer, member = _load(authority), _load(certificate)
-    try:
-        issuer.verify_directly_issued_by(issuer)
-        member.verify_directly_issued_by(issuer)
-        constraints = issuer.extensions.get_extension_for_class(x509.BasicConstraints).value
-    except (
-        ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.ExtensionNotFound,
-    ) as error:  # fmt: skip
-        raise ProofError("the home did not issue that certificate") from error
-    roles = [a.value for a in member.subject.get_attributes_for_oid(_ROLE)]
-    if not constraints.ca or roles != ["master"]:
-        raise ProofError("the certificate is not one of a home's master")
-    if key(certificate) != key(shown):
-        raise ProofError("the certificate is for another computer")
+    with _as_proof():
+        issuer, member = map(certificates.peer_certificate, (authority, certificate))
+        certificates.check_member(issuer, member, node_id(shown), "master")
 
 
 def node_id(certificate: bytes) -> NodeId:
@@ -120,33 +109,21 @@ def home_id(authority: bytes) -> HomeId:
 
 def key(certificate: bytes) -> ec.EllipticCurvePublicKey:
     """The public key of a certificate, which must be on P-256."""
-    try:
-        found = _load(certificate).public_key()
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ProofError("the certificate has no readable key") from error
-    if not isinstance(found, ec.EllipticCurvePublicKey) or found.curve.name != "secp256r1":
-        raise ProofError("the key is not on P-256")
-    return found
-
-
-_ROLE: Final = NameOID.ORGANIZATIONAL_UNIT_NAME
+    with _as_proof():
+        return certificates.public_key(certificates.peer_certificate(certificate))
 
 
 def _key_digest(certificate: bytes) -> str:
-    return hashlib.sha256(
-        key(certificate).public_bytes(
-            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-    ).hexdigest()
+    with _as_proof():
+        return certificates.public_key_digest(certificates.peer_certificate(certificate))
 
 
-def _load(certificate: bytes) -> x509.Certificate:
+@contextmanager
+def _as_proof() -> Generator[None, None, None]:
     try:
-        if certificate.startswith(b"-----BEGIN"):
-            return x509.load_pem_x509_certificate(certificate)
-        return x509.load_der_x509_certificate(certificate)
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise ProofError("that is no certificate") from error
+        yield
+    except PairingError as error:
+        raise ProofError(str(error)) from error
 
 
 def _hash(*fields: bytes) -> bytes:

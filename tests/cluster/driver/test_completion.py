@@ -27,7 +27,7 @@ from potluck.api.backend import (
 )
 from potluck.cluster.driver import completion
 from potluck.cluster.driver.completion import LoadedModel, complete
-from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.generation import Generator, Token, Usage
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.errors import PromptError
 from potluck.model.chat import ChatFormat
@@ -40,15 +40,23 @@ BYTES = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.al
 
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory: pytest.TempPathFactory) -> ChatFormat:
-    folder: Path = tmp_path_factory.mktemp("tokenizer")
+    template = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
+    return chat_format(tmp_path_factory.mktemp("tokenizer"), chat_template=template)
+
+
+@pytest.fixture(scope="module")
+def plain_chat(tmp_path_factory: pytest.TempPathFactory) -> ChatFormat:
+    """Of a model without a template, whose chats are written as plain text."""
+    return chat_format(tmp_path_factory.mktemp("plain"))
+
+
+def chat_format(folder: Path, **settings: str) -> ChatFormat:
     tokenizer = Tokenizer(models.BPE(vocab=BYTES, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<s>", "</s>"])
     tokenizer.save(str(folder / "tokenizer.json"))
-    template = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
-    settings = {"eos_token": "</s>", "chat_template": template}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"} | settings))
     return ChatFormat.load(folder)
 
 
@@ -80,7 +88,7 @@ def ids(text: str) -> list[int]:
 
 
 class Desk:
-    """A loaded whose model says what the test says."""
+    """A loaded model that says what the test says."""
 
     def __init__(self, chat: ChatFormat, script: Sequence[int], **writer: Any) -> None:
         self.chain = Writer(script, **writer)
@@ -93,10 +101,12 @@ class Desk:
             pipeline = Pipeline(epoch=1, first=self.chain, last=self.chain, stages=2)
             self.chain.report = pipeline.step_failed
             running = asyncio.create_task(pipeline.run())
+            generator = Generator()
+            generator.attach(pipeline, context=64)
             loaded = LoadedModel(
                 chat=self.chat,
                 defaults=GenerationDefaults(**defaults),
-                generator=Generator(pipeline, context=64),
+                generator=generator,
                 stage_names=("Desk", "Laptop"),
                 vocab_size=258,
             )
@@ -142,6 +152,7 @@ def test_the_models_end_ends_it(chat: ChatFormat) -> None:
     async def scenario(loaded: LoadedModel) -> None:
         events = await events_of(loaded, GenerationRequest(prompt=TextPrompt("Hi"), max_tokens=9))
         assert text_of(events) == "yes"
+        assert events[-2] == Piece(text="", token_ids=(EOS,), logprobs=events[-2].logprobs)
         assert events[-1].reason == "stop"
         assert events[-1].completion_tokens == 4
 
@@ -164,8 +175,42 @@ def test_a_stop_string_is_not_shown_and_ends_it(chat: ChatFormat) -> None:
         events = await events_of(loaded, request)
         assert text_of(events) == "the E"
         assert events[-1].reason == "stop"
+        assert events[-1].completion_tokens == len("the EEND")
+        # The prompt, the tokens before the last, and those that were asked for ahead of it.
+        assert len(desk.chain.forwards) <= len("the EEND") + 2
 
-    Desk(chat, ids("the EEND and more")).run(scenario)
+    desk = Desk(chat, ids("the EEND and more"))
+    desk.run(scenario)
+
+
+@pytest.mark.parametrize(("prompt", "ends"), [("chat", True), ("text", False), ("ids", False)])
+def test_the_stop_strings_of_a_template_end_chats_alone(
+    plain_chat: ChatFormat, prompt: str, ends: bool
+) -> None:
+    stop = next(iter(plain_chat.stop_strings))
+    prompts = {
+        "chat": ChatPrompt((ChatTurn(role="user", content="Hi"),)),
+        "text": TextPrompt("Hi"),
+        "ids": TokenPrompt((5, 6)),
+    }
+
+    async def scenario(loaded: LoadedModel) -> None:
+        request = GenerationRequest(prompt=prompts[prompt], max_tokens=3 + len(stop))
+        events = await events_of(loaded, request)
+        assert text_of(events) == ("yes" if ends else "yes" + stop)
+        assert events[-1].reason == ("stop" if ends else "length")
+
+    Desk(plain_chat, ids("yes" + stop)).run(scenario)
+
+
+def test_half_a_character_at_the_end_is_shown_as_such(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        request = GenerationRequest(prompt=TextPrompt("Hi"), max_tokens=3)
+        events = await events_of(loaded, request)
+        assert text_of(events) == "a\ufffd"
+        assert events[-2].token_ids == ()  # the tokens came before, without text
+
+    Desk(chat, ids("a🍲")).run(scenario)
 
 
 def test_what_looked_like_a_stop_string_is_shown_in_the_end(chat: ChatFormat) -> None:
@@ -227,6 +272,14 @@ def test_log_probabilities_come_with_the_bytes_of_their_tokens(chat: ChatFormat)
     Desk(chat, ids("x")).run(scenario)
 
 
+def test_without_log_probabilities_no_token_has_any(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        events = await events_of(loaded, GenerationRequest(prompt=TokenPrompt((1,)), max_tokens=1))
+        assert events[1].logprobs == ()
+
+    Desk(chat, ()).run(scenario)
+
+
 def test_what_is_not_asked_for_is_as_the_model_recommends(chat: ChatFormat) -> None:
     desk = Desk(chat, ids("x"))
 
@@ -242,6 +295,20 @@ def test_what_is_not_asked_for_is_as_the_model_recommends(chat: ChatFormat) -> N
     desk.run(scenario, temperature=0.6, top_k=40, top_p=0.9)
 
 
+def test_each_sampling_option_is_the_models_own_until_it_is_asked_for() -> None:
+    recommended = {"temperature": 0.6, "top_k": 40, "top_p": 0.9, "min_p": 0.1}
+    defaults = GenerationDefaults(repetition_penalty=1.1, **recommended)
+    neutral = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    asked = SamplingOptions(repetition_penalty=1.0, seed=1, **neutral)
+
+    assert completion._sampling(asked, defaults) == Sampling(
+        repetition_penalty=1.0, seed=1, **neutral
+    )
+    assert completion._sampling(SamplingOptions(seed=1), defaults) == Sampling(
+        repetition_penalty=1.1, seed=1, **recommended
+    )
+
+
 def test_without_any_word_the_defaults_are_openais_and_the_seed_is_new(chat: ChatFormat) -> None:
     one = completion._sampling(SamplingOptions(), GenerationDefaults())
     two = completion._sampling(SamplingOptions(), GenerationDefaults())
@@ -255,6 +322,26 @@ def test_an_answer_without_limit_fills_the_context(chat: ChatFormat) -> None:
         assert (await events_of(loaded, request))[-1].completion_tokens == 4
 
     Desk(chat, ids("abcdefgh")).run(scenario)
+
+
+def test_timings_leave_out_the_first_token_whose_time_is_the_prompts() -> None:
+    times = iter([100.0, 107.0])
+    watch = completion._Stopwatch(lambda: next(times), next(times))
+    for seconds, compute_ms in (
+        (7.0, (900.0, 900.0)),
+        (0.1, (20.0, 30.0)),
+        (0.3, (40.0, 50.0)),
+        (0.2, (10.0, 70.0)),
+    ):
+        watch.add(Token(token_id=1, logprob=None, top=(), seconds=seconds, compute_ms=compute_ms))
+
+    timings = watch.timings(Usage(prompt_tokens=10, cached_tokens=4), ("Desk", "Laptop"))
+
+    assert timings.time_to_first_token_s == 7.0
+    assert timings.tokens_per_s == pytest.approx(3 / 0.6)
+    assert (timings.prefill_tokens, timings.cached_tokens) == (6, 4)
+    assert [(s.node, s.compute_ms) for s in timings.stages] == [("Desk", 20.0), ("Laptop", 50.0)]
+    assert timings.hop_ms == pytest.approx(120.0)  # the median of 50, 210 and 120
 
 
 def test_one_token_has_no_rate_and_no_hops(chat: ChatFormat) -> None:
@@ -278,6 +365,6 @@ def test_closing_the_answer_frees_its_session(chat: ChatFormat) -> None:
     async def scenario(loaded: LoadedModel) -> None:
         async with aclosing(complete(loaded, GenerationRequest(prompt=TextPrompt("Hi")))) as events:
             await anext(events)
-        assert all(not session.busy for session in loaded.generator._sessions)
+        assert not any(each.is_busy for each in loaded.generator._conversations)
 
     Desk(chat, ids("hello")).run(scenario)

@@ -6,8 +6,8 @@ from chain_answers import GREEDY, answer, expected, on_a_chain
 from fake_chain import FakeChain
 from fake_cluster import until
 
-from potluck.cluster.driver import generation
 from potluck.cluster.driver.generation import Generator, Usage
+from potluck.cluster.driver.limits import Limits
 from potluck.errors import EngineError, PeerLostError, PromptError
 
 
@@ -47,7 +47,7 @@ def test_who_gives_up_waiting_lets_the_next_one_in() -> None:
 
         assert await third == expected([3], 1)
 
-    on_a_chain(scenario, max_sessions=1)
+    on_a_chain(scenario, limits=Limits(conversations=1))
 
 
 def test_the_next_turn_sends_only_its_new_tokens() -> None:
@@ -112,7 +112,7 @@ def test_the_conversation_used_least_recently_makes_room() -> None:
         await answer(generator, [30, 31], 1)
         assert list(chain.caches) == [chain.opened[0], chain.opened[2]]
 
-    on_a_chain(scenario, max_sessions=2)
+    on_a_chain(scenario, limits=Limits(conversations=2))
 
 
 def test_requests_at_once_wait_for_a_free_session() -> None:
@@ -121,7 +121,7 @@ def test_requests_at_once_wait_for_a_free_session() -> None:
         answers = await asyncio.gather(*(answer(generator, prompt, 4) for prompt in prompts))
         assert answers == [expected(prompt, 4) for prompt in prompts]
 
-    on_a_chain(scenario, max_sessions=2)
+    on_a_chain(scenario, limits=Limits(conversations=2))
 
 
 def test_a_stage_that_lost_the_session_gets_it_again() -> None:
@@ -153,16 +153,12 @@ def test_conversations_that_do_not_fit_together_end_one_after_the_other() -> Non
 
         assert answers == [expected(prompt, 8) for prompt in prompts]
         assert chain.evictions <= 6  # each of them at most twice: under way, and when it has ended
-        assert not any(session.is_waiting for session in generator._sessions)
+        assert not any(each.is_waiting for each in generator._conversations)
 
     on_a_chain(scenario)
 
 
-def test_a_reader_that_stopped_reading_does_not_hold_up_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(generation, "_PATIENCE_S", 0.0)
-
+def test_a_reader_that_stopped_reading_does_not_hold_up_the_others() -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
         stopped = generator.tokens([1, 2, 3], GREEDY, limit=20, usage=Usage())
         async with aclosing(stopped):
@@ -176,21 +172,20 @@ def test_a_reader_that_stopped_reading_does_not_hold_up_the_others(
 
         assert tokens == expected([4, 5, 6], 5)
 
-    on_a_chain(scenario)
+    on_a_chain(scenario, limits=Limits(other_answer_s=0.0))
 
 
-def test_what_earlier_stages_hold_already_is_trimmed_before_it_is_sent_again() -> None:
+def test_what_earlier_stages_hold_is_trimmed_before_it_is_sent_again() -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
         stream = generator.tokens([1, 2, 3], GREEDY, limit=6, usage=Usage())
         async with aclosing(stream):
-            first = await anext(stream)
-            await until(lambda: len(chain.forwards) == 3)
             await anext(stream)
-            chain.caches.clear()
-            while not chain.trims:
-                await anext(stream)
-        assert chain.trims[0] >= 4
-        assert first.token_id == expected([1, 2, 3], 1)[0]
+            await until(lambda: len(chain.forwards) == 3)
+            del chain.caches[chain.opened[0]][2:]
+            tokens = [token.token_id async for token in stream]
+        assert chain.trims == [2]
+        assert [f.position for f in chain.forwards] == [0, 3, 4, 5, 2, 6, 7]
+        assert tokens == expected([1, 2, 3], 6)[1:]
 
     on_a_chain(scenario)
 
@@ -204,8 +199,9 @@ def test_a_stage_that_always_forgets_is_an_error_and_not_a_loop() -> None:
             original(message, payload)  # type: ignore[arg-type]
 
         chain.send_nowait = forget  # type: ignore[method-assign]
-        with pytest.raises(EngineError):
+        with pytest.raises(EngineError, match="keeps losing"):
             await answer(generator, [1, 2, 3], 2)
+        assert len(chain.forwards) == 4
 
     on_a_chain(scenario)
 
@@ -222,14 +218,11 @@ def test_the_next_step_is_under_way_while_its_caller_looks_at_a_token() -> None:
     on_a_chain(scenario)
 
 
-def test_nothing_follows_a_token_that_ends_the_answer() -> None:
+def test_an_answer_ends_with_a_token_that_stops_it() -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
         tokens = expected([1, 2, 3], 3)
         stream = generator.tokens([1, 2, 3], GREEDY, limit=9, usage=Usage(), stops={tokens[2]})
-        async with aclosing(stream):
-            async for token in stream:
-                if token.token_id == tokens[2]:
-                    break
+        assert [token.token_id async for token in stream] == tokens
         assert len(chain.forwards) == 3
         assert chain.caches[chain.opened[0]] == [1, 2, 3, *tokens[:2]]
 

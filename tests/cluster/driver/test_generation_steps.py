@@ -8,7 +8,6 @@ from chain_answers import GREEDY, answer, expected, on_a_chain
 from fake_chain import FakeChain
 from fake_cluster import until
 
-from potluck.cluster.driver import generation
 from potluck.cluster.driver.generation import Generator, Usage
 from potluck.wire.messages import Sampling
 
@@ -91,19 +90,6 @@ def test_a_repetition_penalty_brings_the_history_along() -> None:
         assert asked[0].history == (1, 2, 3)
         assert asked[1] is not None
         assert asked[1].history is None
-
-    on_a_chain(scenario)
-
-
-def test_the_history_is_that_of_the_last_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation, "MAX_HISTORY", 2)
-
-    async def scenario(generator: Generator, chain: FakeChain) -> None:
-        sampling = Sampling(repetition_penalty=1.2)
-        stream = generator.tokens([1, 2, 3], sampling, limit=1, usage=Usage())
-        assert [token async for token in stream]
-        assert chain.forwards[0].sampling is not None
-        assert chain.forwards[0].sampling.history == (2, 3)
 
     on_a_chain(scenario)
 

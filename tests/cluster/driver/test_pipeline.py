@@ -1,11 +1,12 @@
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import pytest
 from fake_chain import FakeChain
 from fake_cluster import run, until
+from fake_time import run_at_once
 
-from potluck.cluster.driver import pipeline as pipeline_module
 from potluck.cluster.driver.pipeline import PendingStep, Pipeline, token_payload
 from potluck.cluster.loss import computer_lost
 from potluck.errors import (
@@ -25,13 +26,19 @@ from potluck.wire.messages import Error, Result, Sampling, StepFailed, TrimSessi
 CHAT = SessionId("chat")
 
 
-def on_two_links(scenario: Callable[[Pipeline, FakeChain, FakeChain], Awaitable[None]]) -> None:
+Scenario = Callable[[Pipeline, FakeChain, FakeChain], Awaitable[None]]
+
+
+def on_two_links(
+    scenario: Scenario, *, run: Callable[[Coroutine[Any, Any, None]], None] = run
+) -> None:
     """A pipeline whose first and last stage are two silent links."""
 
     async def main() -> None:
         first, last = FakeChain(), FakeChain()
         first.is_silent = True
-        pipeline = Pipeline(epoch=3, first=first, last=last, stages=2)
+        clock = asyncio.get_running_loop().time
+        pipeline = Pipeline(epoch=3, first=first, last=last, stages=2, silence_s=180, clock=clock)
         running = asyncio.create_task(pipeline.run())
         await until(lambda: last.attached)
         await scenario(pipeline, first, last)
@@ -69,7 +76,7 @@ def test_steps_enter_at_the_first_stage_and_come_out_at_the_last() -> None:
         assert len(first.forwards) == 1
         assert not last.forwards
         last.say(result())
-        assert (await pipeline.finish_step(future)).result.token_id == 7
+        assert (await future.future).result.token_id == 7
 
     on_two_links(scenario)
 
@@ -82,7 +89,7 @@ def test_results_of_other_plans_and_steps_are_passed_over() -> None:
         last.say(TrimSession(epoch=3, session=CHAT, position=0))
         last.say(result(step=2))
         last.say(result(step=2))
-        assert (await pipeline.finish_step(future)).result.epoch == 3
+        assert (await future.future).result.epoch == 3
 
     on_two_links(scenario)
 
@@ -106,7 +113,7 @@ def test_what_ends_one_step_leaves_the_pipeline(kind: str, error: type[Exception
         assert getattr(caught.value, "data")["position"] == 5  # noqa: B009
         assert pipeline.broken is None
         last.say(result(step=2))
-        await pipeline.finish_step(two)
+        await two.future
 
     on_two_links(scenario)
 
@@ -130,7 +137,7 @@ def test_what_does_not_pass_by_itself_breaks_the_pipeline(
             with pytest.raises(error):
                 await future.future
         with pytest.raises(error):
-            start(pipeline, 3)
+            await start(pipeline, 3).future
         pipeline.open(CHAT)  # says nothing, and harms nothing
 
     on_two_links(scenario)
@@ -142,7 +149,7 @@ def test_a_failure_that_nobody_waits_for_any_more_harms_nothing() -> None:
         one.future.cancel()
         pipeline.step_failed(failure("need_replay", step=1))
         last.say(result(step=2))
-        await pipeline.finish_step(two)
+        await two.future
 
     on_two_links(scenario)
 
@@ -153,7 +160,7 @@ def test_a_failure_of_another_plan_is_not_ours() -> None:
         pipeline.step_failed(failure("engine", epoch=2))
         pipeline.step_failed(failure("need_replay", step=9))
         last.say(result())
-        await pipeline.finish_step(future)
+        await future.future
 
     on_two_links(scenario)
 
@@ -170,8 +177,8 @@ def test_a_token_is_sent_back_in_by_who_received_it() -> None:
         assert [(f.step, f.position) for f in first.forwards] == [(1, 0), (2, 2)]
         assert two.token == 7
         last.say(result(step=2))
-        assert (await pipeline.finish_step(one)).result.step == 1
-        assert (await pipeline.finish_step(two)).result.step == 2
+        assert (await one.future).result.step == 1
+        assert (await two.future).result.step == 2
 
     on_two_links(scenario)
 
@@ -180,7 +187,7 @@ def test_a_step_that_is_asked_for_late_follows_at_once() -> None:
     async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
         one = start(pipeline, 1)
         last.say(result(step=1))
-        await pipeline.finish_step(one)
+        await one.future
         assert follow(pipeline, 2).token == 7
         assert len(first.forwards) == 2
 
@@ -191,12 +198,12 @@ def test_a_step_follows_the_one_before_it_and_no_other() -> None:
     async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
         one = start(pipeline, 1)
         last.say(result(step=1))
-        await pipeline.finish_step(one)
+        await one.future
         two = start(pipeline, 2)  # a prompt of the same session
         three = follow(pipeline, 3)
         last.say(result(step=3))  # that was never sent
         last.say(result(step=2))
-        await pipeline.finish_step(two)
+        await two.future
         assert [f.step for f in first.forwards] == [1, 2, 3]
         assert not three.future.done()
 
@@ -207,7 +214,7 @@ def test_a_step_that_was_sent_is_not_sent_again_when_the_one_before_it_is_done()
     async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
         one, two = start(pipeline, 1), start(pipeline, 2)
         last.say(result(step=1))
-        await pipeline.finish_step(one)
+        await one.future
         assert [f.step for f in first.forwards] == [1, 2]
         assert two.token is None
 
@@ -218,7 +225,7 @@ def test_a_step_whose_number_is_not_the_next_does_not_follow() -> None:
     async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
         one = start(pipeline, 1)
         last.say(result(step=1))
-        await pipeline.finish_step(one)
+        await one.future
         assert follow(pipeline, 3).token is None
         assert len(first.forwards) == 1
 
@@ -231,7 +238,7 @@ def test_a_chunk_that_came_to_no_token_has_nothing_to_send_back_in(is_late: bool
         one = start(pipeline, 1)
         two = None if is_late else follow(pipeline, 2)
         last.say(result(step=1, token=None))
-        await pipeline.finish_step(one)
+        await one.future
         assert (two or follow(pipeline, 2)).token is None
         assert len(first.forwards) == 1
 
@@ -242,7 +249,7 @@ def test_a_session_that_was_closed_has_nothing_to_follow() -> None:
     async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
         one = start(pipeline, 1)
         last.say(result(step=1))
-        await pipeline.finish_step(one)
+        await one.future
         pipeline.close(CHAT)
         assert follow(pipeline, 2).token is None
 
@@ -260,8 +267,8 @@ def test_how_long_a_step_took_is_counted_from_when_it_was_sent() -> None:
         pipeline._receive(result(step=1), memoryview(b""))  # which sends the second
         now = 101.0
         pipeline._receive(result(step=2), memoryview(b""))
-        assert (await pipeline.finish_step(one)).seconds == 0.25
-        assert (await pipeline.finish_step(two)).seconds == 0.75
+        assert (await one.future).seconds == 0.25
+        assert (await two.future).seconds == 0.75
 
     run(main())
 
@@ -270,7 +277,7 @@ def test_a_token_that_ends_the_answer_is_not_sent_back_in() -> None:
     async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
         one, two = start(pipeline, 1), follow(pipeline, 2, stops=(7,))
         last.say(result(step=1))
-        await pipeline.finish_step(one)
+        await one.future
         assert two.token is None
         assert len(first.forwards) == 1
 
@@ -282,7 +289,7 @@ def test_a_result_that_comes_twice_counts_once() -> None:
         one, two = start(pipeline, 1), follow(pipeline, 2, stops=(7,))
         for token in (7, 8):
             pipeline._receive(result(step=1, token=token), memoryview(b""))
-        assert (await pipeline.finish_step(one)).result.token_id == 7
+        assert (await one.future).result.token_id == 7
         assert two.token is None
 
     on_two_links(scenario)
@@ -306,7 +313,7 @@ def test_a_step_that_was_given_up_is_not_sent() -> None:
         one, two = start(pipeline, 1), follow(pipeline, 2)
         pipeline.give_up(two)
         last.say(result(step=1))
-        await pipeline.finish_step(one)
+        await one.future
         assert len(first.forwards) == 1
 
     on_two_links(scenario)
@@ -318,9 +325,9 @@ def test_steps_that_were_to_follow_fail_with_the_pipeline() -> None:
         two = follow(pipeline, 2)
         first.break_off()
         with pytest.raises(PeerLostError):
-            await pipeline.finish_step(two)
+            await two.future
         with pytest.raises(PeerLostError):
-            follow(pipeline, 3)
+            await follow(pipeline, 3).future
 
     on_two_links(scenario)
 
@@ -334,7 +341,7 @@ def test_a_token_that_came_is_handed_out_though_it_cannot_be_sent_back_in() -> N
         follow(pipeline, 2)
         first.send_nowait = refuse  # type: ignore[method-assign]
         pipeline._receive(result(step=1), memoryview(b""))
-        assert (await pipeline.finish_step(one)).result.token_id == 7
+        assert (await one.future).result.token_id == 7
 
     on_two_links(scenario)
 
@@ -355,7 +362,7 @@ def test_the_first_reason_for_the_end_is_the_one_that_is_told() -> None:
         pipeline.step_failed(failure("engine"))
         pipeline.shut()
         with pytest.raises(EngineError, match="A sentence"):
-            start(pipeline)
+            await start(pipeline).future
 
     on_two_links(scenario)
 
@@ -381,16 +388,78 @@ def test_an_error_on_the_way_is_the_pipelines() -> None:
     on_two_links(scenario)
 
 
-def test_a_step_that_nobody_answers_is_not_waited_for_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pipeline_module, "STEP_TIMEOUT_S", 0.01)
+def test_a_step_that_cannot_be_sent_fails_with_the_connection_and_names_the_computer() -> None:
+    def refuse(*_: object) -> None:
+        raise PeerLostError("gone")
 
     async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
-        with pytest.raises(PeerTimeoutError):
-            await pipeline.finish_step(start(pipeline))
+        first.send_nowait = refuse  # type: ignore[method-assign]
+        pipeline.open(CHAT)
+        one = start(pipeline)
+        first.break_off()
+        with pytest.raises(PeerLostError, match="Laptop"):
+            await one.future
 
     on_two_links(scenario)
+
+
+def test_silence_ends_every_step_that_is_under_way() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        steps = [start(pipeline, 1), start(pipeline, 2), follow(pipeline, 3)]
+        await asyncio.sleep(179)
+        assert pipeline.broken is None
+        await asyncio.sleep(1.1)
+        for step in steps:
+            with pytest.raises(PeerTimeoutError, match=r"Nothing came .* for 180 seconds"):
+                await step.future
+
+    on_two_links(scenario, run=run_at_once)
+
+
+def test_a_step_may_wait_behind_others_for_as_long_as_their_results_come() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        behind = start(pipeline, 9)
+        for step in range(1, 6):
+            before = start(pipeline, step)
+            await asyncio.sleep(100)
+            last.say(result(step=step))
+            await before.future
+        last.say(result(step=9))
+        assert (await behind.future).seconds == pytest.approx(500)
+
+    on_two_links(scenario, run=run_at_once)
+
+
+def test_a_step_that_failed_is_a_sign_of_life_too() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        start(pipeline, 1)
+        for step in (2, 3):
+            failing = start(pipeline, step)
+            await asyncio.sleep(100)
+            pipeline.step_failed(failure("need_replay", step=step))
+            with pytest.raises(NeedReplayError):
+                await failing.future
+        assert pipeline.broken is None
+
+    on_two_links(scenario, run=run_at_once)
+
+
+def test_time_without_work_is_no_silence() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        await asyncio.sleep(1000)
+        for step in (1, 3):
+            one, unsent = start(pipeline, step), follow(pipeline, step + 1, stops=(7,))
+            await asyncio.sleep(170)
+            last.say(result(step=step))
+            await one.future
+            await asyncio.sleep(1000)  # while a step waits for a token that ends the answer
+            assert pipeline.broken is None
+            pipeline.give_up(unsent)
+        pipeline.give_up(start(pipeline, 5))
+        await asyncio.sleep(1000)
+        assert pipeline.broken is None
+
+    on_two_links(scenario, run=run_at_once)
 
 
 def test_a_lost_computer_is_said_by_name_and_with_what_happens_now() -> None:

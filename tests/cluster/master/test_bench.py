@@ -1,12 +1,11 @@
 """What a bench makes of what it measures; the computers are fake, the arithmetic is not."""
 
-import math
-
 import pytest
 from fake_cluster import FakeComputer, FakeComputers, run
 from model_folders import CONFIG
 
 from potluck.api.schema import BenchProgress, BenchRequest, BenchResult, PlanRequest
+from potluck.cluster.events import Events
 from potluck.cluster.master.bench import PROMPT_DECODE, SHORT_PROMPT, TURN, Bench
 from potluck.cluster.master.master import Master
 from potluck.errors import PeerLostError, UsageError
@@ -27,7 +26,7 @@ class Home:
             computers=self.computers,
             open_model=_no_files,
             resolve=lambda _: pytest.fail("a shape has no folder"),
-            changed=lambda: None,
+            events=Events(),
             shapes={"tiny": TINY},
         )
         self.asked: list[tuple[NodeId, NodeId, int]] = []
@@ -85,14 +84,12 @@ def test_the_figures_agree_with_each_other() -> None:
     run(main())
 
 
-def test_a_layer_is_split_into_its_parts() -> None:
+def test_a_layer_takes_its_share_of_the_stage() -> None:
     async def main() -> None:
         result = result_of(await Home().bench(request_of()))
 
-        split = result.layer_ms  # 2 ms of four layers: three quarters, an eighth, and what is left
-        assert result.stages[0].layer_ms == split
-        assert (split.products, split.attention) == pytest.approx((0.375, 0.0625))
-        assert split.products + split.attention + split.rest == pytest.approx(0.5)
+        assert result.layer_ms == pytest.approx(0.5)  # 2 ms of four layers
+        assert result.stages[0].layer_ms == result.layer_ms
 
     run(main())
 
@@ -185,17 +182,5 @@ def test_a_computer_that_is_lost_ends_it() -> None:
         home.desk.errors["measure"] = [PeerLostError("gone")]
         with pytest.raises(PeerLostError):
             await home.bench(request_of())
-
-    run(main())
-
-
-def test_parts_that_took_longer_alone_leave_no_rest() -> None:
-    async def main() -> None:
-        home = Home()
-        home.desk.layers_ms = 0.1
-        result = result_of(await home.bench(request_of()))
-
-        assert result.layer_ms.rest == 0
-        assert math.isfinite(result.layer_ms.products)
 
     run(main())

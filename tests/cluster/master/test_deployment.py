@@ -4,10 +4,12 @@ import pytest
 from fake_cluster import FakeComputer, devices, failing, run, until
 from fake_deployment import deployment_on, three
 
-from potluck.cluster.master.stage_deployment import STREAM_ATTEMPTS
+from potluck.cluster.master.stage_deployment import Retries
 from potluck.errors import BusyError, EngineError, IntegrityError, PeerLostError, RemoteError
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Address
+
+AT_ONCE = Retries(pause_s=0.0)
 
 
 def test_every_stage_gets_its_tensors_and_its_neighbour(model: LocalModel) -> None:
@@ -157,15 +159,13 @@ def test_a_weights_link_that_breaks_is_made_again(model: LocalModel) -> None:
     run(main())
 
 
-def test_a_weights_link_that_always_breaks_is_an_error(
-    model: LocalModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("potluck.cluster.master.stage_deployment.STREAM_PAUSE_S", 0.0)
-
+def test_a_weights_link_that_always_breaks_is_an_error(model: LocalModel) -> None:
     async def main() -> None:
         desk, laptop, mac = three()
-        laptop.errors["send_weights"] = failing(PeerLostError("broke"), STREAM_ATTEMPTS)
-        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        laptop.errors["send_weights"] = failing(PeerLostError("broke"), AT_ONCE.attempts)
+        deployment = await deployment_on(
+            model, desk, laptop, mac, layers=(1, 2, 1), retries=AT_ONCE
+        )
 
         with pytest.raises(PeerLostError, match="broke"):
             await deployment.start()

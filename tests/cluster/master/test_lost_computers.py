@@ -18,10 +18,10 @@ def test_a_stage_process_that_dies_is_named_with_its_device(home: Home) -> None:
         deployment = await home.master.load(PlanRequest(layers=layers, context=64))
         gpu, unused, cpu = (device.id for device in home.desk.devices)
 
-        assert not home.master.stage_died(unused)
+        home.lose_stage(unused)
         assert home.master.is_ready
-        assert [home.master.uses(device) for device in (gpu, unused, cpu)] == [True, False, True]
-        assert home.master.stage_died(cpu)
+        assert home.use.own == {gpu, cpu}
+        home.lose_stage(cpu)
         assert deployment.pipeline is not None
         assert "Desk/cpu:1 lost its engine" in str(deployment.pipeline.broken)
         await home.master.ready(PlanRequest())
@@ -38,17 +38,19 @@ def test_a_lost_computer_breaks_what_runs_and_is_named(home: Home) -> None:
         assert not home.master.is_ready
         assert deployment.pipeline is not None
         assert "Laptop" in str(deployment.pipeline.broken)
+        assert home.notices == ["Laptop stopped answering. The next message runs without it."]
 
     run(main())
 
 
 def test_a_lost_computer_without_layers_is_no_matter(home: Home) -> None:
     async def main() -> None:
-        assert not home.master.lost(home.laptop.node_id, "Laptop", "stopped answering")
+        home.lose(home.laptop)
         await home.master.load(PlanRequest(layers=(("Desk", 4),), context=64))
+        home.lose(home.laptop)
 
-        assert not home.master.lost(home.laptop.node_id, "Laptop", "stopped answering")
         assert home.master.is_ready
+        assert home.notices == []
 
     run(main())
 
@@ -60,7 +62,7 @@ def test_the_next_prompt_runs_on_who_is_left(home: Home) -> None:
         _, generator = await home.master.ready(PlanRequest())
 
         assert home.stages == ["Desk"]
-        assert generator.pipeline.broken is None
+        assert generator.broken is None
         assert home.master.request == SPLIT
 
     run(main())
@@ -100,7 +102,8 @@ def test_a_computer_that_is_back_before_the_next_prompt_gets_its_layers_again(
 def test_an_engine_that_died_here_gets_its_layers_again(home: Home) -> None:
     async def main() -> None:
         await home.master.load(SPLIT)
-        assert home.master.lost(home.desk.node_id, "Desk", "lost its engine")
+        home.lose_stage(home.desk.devices[0].id)
+        assert not home.master.is_ready
         await home.master.ready(PlanRequest())
 
         assert home.stages == ["Desk", "Laptop"]

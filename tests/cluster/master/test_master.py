@@ -1,6 +1,7 @@
 """Loading a model and unloading it again, when all goes well and when it does not."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ from packing_engine import Workplace
 from potluck.api.openai import StageTiming, Timings
 from potluck.api.schema import PlanRequest
 from potluck.cluster.driver.generation import Usage
-from potluck.cluster.master.master import without_constraints
+from potluck.cluster.events import StepRefused
 from potluck.errors import BrokenModelError, EngineError, PeerLostError, PotluckError, UsageError
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Sampling, StepFailed
@@ -130,7 +131,7 @@ def test_a_load_that_is_cancelled_while_the_one_before_is_unloaded_leaves_nothin
         loading = asyncio.create_task(home.master.load(PlanRequest(layers=(("Desk", 4),))))
         await until(lambda: "unload" in home.laptop.calls)
         loading.cancel()
-        home.laptop.gates.clear()
+        home.laptop.gates["unload"].set()
         await asyncio.wait([loading])
 
         assert home.master.deployment is None
@@ -218,7 +219,7 @@ def test_a_step_that_a_stage_could_not_do_reaches_who_waits_for_it(home: Home) -
         failure = StepFailed(
             epoch=1, session="s", step=1, kind="out_of_memory", message="Laptop has no memory."
         )
-        home.master.step_failed(home.laptop.node_id, failure)  # nothing is loaded: nobody waits
+        home.master.step_refused(refused(home, failure))  # nothing is loaded: nobody waits
         deployment = await home.master.load(SPLIT)
         pipeline = deployment.pipeline
         assert pipeline is not None
@@ -229,16 +230,10 @@ def test_a_step_that_a_stage_could_not_do_reaches_who_waits_for_it(home: Home) -
         answering = asyncio.ensure_future(anext(session))
         await until(lambda: home.desk.chains[0].forwards)
         forward = home.desk.chains[0].forwards[0]
-        home.master.step_failed(
-            home.laptop.node_id,
-            StepFailed(
-                epoch=deployment.epoch,
-                session=forward.session,
-                step=forward.step,
-                kind="out_of_memory",
-                message="Laptop has no memory.",
-            ),
+        failure = msgspec.structs.replace(
+            failure, epoch=deployment.epoch, session=forward.session, step=forward.step
         )
+        home.master.step_refused(refused(home, failure))
 
         with pytest.raises(PotluckError, match="no memory"):
             await answering
@@ -246,6 +241,10 @@ def test_a_step_that_a_stage_could_not_do_reaches_who_waits_for_it(home: Home) -
         await session.aclose()
 
     run(main())
+
+
+def refused(home: Home, failure: StepFailed) -> StepRefused:
+    return StepRefused(failure=failure, node_id=home.laptop.node_id)
 
 
 def test_a_master_learns_from_what_an_answer_took(home: Home) -> None:
@@ -273,11 +272,6 @@ def timings(*compute_ms: float) -> Timings:
         stages=tuple(StageTiming(node="x", compute_ms=ms) for ms in compute_ms),
         hop_ms=None,
     )
-
-
-def test_without_constraints_the_model_stays_the_same() -> None:
-    request = PlanRequest(model="m", scheme="bf16", layers=(("a", 1),), workers=2, context=9)
-    assert without_constraints(request) == PlanRequest(model="m", scheme="bf16", context=9)
 
 
 def test_after_a_failed_load_no_other_model_answers_in_its_place(home: Home) -> None:
@@ -375,3 +369,22 @@ def test_what_somebody_else_loaded_meanwhile_stays(home: Home) -> None:
         assert home.master.request == SPLIT
 
     run(main())
+
+
+def test_a_model_is_looked_for_off_the_event_loop(model: LocalModel) -> None:
+    """The Hub's cache may be on a disk that sleeps; heartbeats must go on meanwhile."""
+    threads: list[threading.Thread] = []
+
+    def resolve(query: str | None) -> Path:
+        threads.append(threading.current_thread())
+        return Path("guide")
+
+    async def main() -> None:
+        home = Home(model, resolve=resolve)
+        await home.master.plan(SPLIT)
+        await home.master.load(SPLIT)
+
+    run(main())
+
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads

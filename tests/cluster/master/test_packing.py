@@ -12,6 +12,7 @@ from potluck.cluster.master.packing import AT_A_TIME, Matrix
 from potluck.cluster.processes.messages import TensorFile
 from potluck.errors import BrokenModelError, DiskFullError
 from potluck.ids import Digest, ModelId
+from potluck.model.formats import INT4
 from potluck.store.quantised import Packed
 from potluck.wire.messages import TensorInfo
 
@@ -29,7 +30,7 @@ def matrix(number: int, rows: int = 16, width: int = 32) -> Matrix:
         name=info.name,
         config={},
         shape=(rows, width),
-        bits=4,
+        format=INT4,
         files=(TensorFile(info=info, path="/nowhere", offset=0),),
     )
 

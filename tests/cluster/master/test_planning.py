@@ -3,20 +3,25 @@
 import asyncio
 import dataclasses
 import math
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from fake_cluster import devices, failing, run, until
 from fake_home import SPLIT, Home, small
 
+from potluck.api.openai import StageTiming, Timings
 from potluck.api.schema import PlanRequest
-from potluck.cluster.master.measurements import shape_of
-from potluck.cluster.master.planning import schemes_of
+from potluck.cluster.master.planning import PlanningDeadlines, schemes_of, search_in_thread
 from potluck.cluster.views import plan_view
 from potluck.errors import EngineError, InvalidLayersError, NotEnoughMemoryError, UsageError
 from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits
 from potluck.model.quantized import Quantization
 from potluck.model.shapes import SHAPES
+from potluck.plan.search import Stop
+from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel, random_model
 
 BOTH = PlanRequest(workers=1, context=64)
@@ -72,10 +77,8 @@ def test_workers_asked_for_by_number_are_waited_for(home: Home) -> None:
     run(main())
 
 
-def test_workers_that_do_not_come_are_an_error_that_says_who_did(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("potluck.cluster.master.planning.WAIT_FOR_WORKERS_S", 0.0)
+def test_workers_that_do_not_come_are_an_error_that_says_who_did(model: LocalModel) -> None:
+    home = Home(model, deadlines=PlanningDeadlines(workers_s=0.0))
 
     async def main() -> None:
         with pytest.raises(UsageError, match=r"2 other computers.*Laptop"):
@@ -84,10 +87,8 @@ def test_workers_that_do_not_come_are_an_error_that_says_who_did(
     run(main())
 
 
-def test_a_name_that_is_not_here_is_an_error_that_says_who_is(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("potluck.cluster.master.planning.WAIT_FOR_NAMES_S", 0.0)
+def test_a_name_that_is_not_here_is_an_error_that_says_who_is(model: LocalModel) -> None:
+    home = Home(model, deadlines=PlanningDeadlines(names_s=0.0))
 
     async def main() -> None:
         with pytest.raises(InvalidLayersError, match=r"Laptop.*Desk"):
@@ -123,10 +124,8 @@ def test_a_node_that_just_started_gives_the_others_a_moment(home: Home) -> None:
     run(main())
 
 
-def test_it_does_not_wait_for_ever_for_computers_that_are_off(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("potluck.cluster.master.planning.SETTLE_S", 0.0)
+def test_it_does_not_wait_for_ever_for_computers_that_are_off(model: LocalModel) -> None:
+    home = Home(model, deadlines=PlanningDeadlines(settle_s=0.0))
 
     async def main() -> None:
         home.computers.workers.clear()
@@ -134,6 +133,97 @@ def test_it_does_not_wait_for_ever_for_computers_that_are_off(
         assert (await home.master.plan(PlanRequest(context=64))).plan.stages[0].name == "Desk"
 
     run(main())
+
+
+class CountingExecutor(ThreadPoolExecutor):
+    """The threads of the event loop; knows what they were given."""
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=1)
+        self.submitted = 0
+
+    def submit(self, *args: Any, **named: Any) -> Future[Any]:
+        self.submitted += 1
+        return super().submit(*args, **named)
+
+
+def test_what_fits_and_who_computes_is_searched_in_a_thread(home: Home) -> None:
+    async def main() -> None:
+        threads = CountingExecutor()
+        asyncio.get_running_loop().set_default_executor(threads)
+
+        await home.master.plan(PlanRequest(context=64, scheme="f32"))
+
+        assert threads.submitted == 2
+
+    run(main())
+
+
+def test_the_loop_turns_while_a_plan_is_searched() -> None:
+    async def main() -> None:
+        has_turned = threading.Event()
+        asyncio.get_running_loop().call_later(0, has_turned.set)
+
+        assert await search_in_thread(lambda stop: has_turned.wait(timeout=10))
+
+    run(main())
+
+
+def test_a_search_that_nobody_waits_for_any_more_is_stopped() -> None:
+    async def main() -> None:
+        started, ended = threading.Event(), threading.Event()
+
+        def search(stop: Stop) -> None:
+            started.set()
+            while not stop():
+                pass
+            ended.set()
+
+        searching = asyncio.create_task(search_in_thread(search))
+        await asyncio.to_thread(started.wait, 10)
+        searching.cancel()
+
+        assert await asyncio.to_thread(ended.wait, 10)
+
+    run(main())
+
+
+def test_a_search_is_stopped_at_its_time_limit() -> None:
+    async def main() -> None:
+        assert await search_in_thread(lambda stop: stop(), limit_s=0.0)
+        assert not await search_in_thread(lambda stop: stop())
+
+    run(main())
+
+
+@pytest.mark.parametrize("ratio", [0.6, 3.0])
+def test_rounds_of_answers_and_plans_converge_to_what_is_true(home: Home, ratio: float) -> None:
+    """A plan in force keeps its prediction, and new plans are made meanwhile."""
+
+    async def main() -> None:
+        deployment = await home.master.load(SPLIT)
+        stages = deployment.planned.plan.stages
+        answer = timings(*(ratio * stage.predicted_ms for stage in stages))
+        for _ in range(12):
+            for _ in range(4):
+                home.master.observe(answer)
+            planned = await home.master.plan(SPLIT)
+            assert [s.predicted_ms for s in planned.plan.stages] == pytest.approx(
+                [ratio * s.predicted_ms for s in stages]
+            )
+
+    run(main())
+
+
+def timings(*compute_ms: float) -> Timings:
+    return Timings(
+        time_to_first_token_s=1.0,
+        tokens_per_s=1.0,
+        prefill_tokens=1,
+        cached_tokens=0,
+        stages=tuple(StageTiming(node="x", compute_ms=ms) for ms in compute_ms),
+        hop_ms=None,
+    )
 
 
 def test_auto_takes_the_best_quality_that_fits_and_says_why(home: Home) -> None:
@@ -267,7 +357,10 @@ def test_a_model_of_4_bits_with_offsets_is_held_so(home: Home) -> None:
     async def main() -> None:
         layers = range(home.model.config.num_layers)
         stored = Quantization(
-            method="gguf", bits=4, is_symmetric=False, finer=frozenset((n, "down") for n in layers)
+            method="gguf",
+            bits=4,
+            is_symmetric=False,
+            higher_precision=frozenset((n, "down") for n in layers),
         )
         config = dataclasses.replace(home.model.config, quantization=stored)
         home.model = dataclasses.replace(home.model, config=config)

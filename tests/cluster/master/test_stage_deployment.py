@@ -4,8 +4,7 @@ import pytest
 from fake_cluster import FakeComputer, failing, run
 from packing_engine import Workplace
 
-from potluck.cluster.master import stage_deployment
-from potluck.cluster.master.stage_deployment import STREAM_ATTEMPTS, StageDeployment, StageProgress
+from potluck.cluster.master.stage_deployment import Retries, StageDeployment, StageProgress
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.errors import EngineError, IntegrityError, PeerLostError, RemoteProtocolError
 from potluck.ids import Digest
@@ -32,6 +31,7 @@ def task_for(member: FakeComputer, model: LocalModel, workplace: Workplace) -> S
         tensors=StageTensors(model, "int4", expected, workplace.packing),
         progress=StageProgress(node_id=member.node_id, name=member.name),
         changed=lambda: None,
+        retries=Retries(pause_s=0.0),
     )
 
 
@@ -77,7 +77,7 @@ def test_bytes_that_change_every_time_are_an_error(model: LocalModel, workplace:
         task = await packed(laptop, model, workplace)
         with pytest.raises(EngineError, match=r"Laptop were packed 5 times.*Restart Potluck"):
             await task.give(lambda: None)
-        assert laptop.calls == ["assign"] * STREAM_ATTEMPTS
+        assert laptop.calls == ["assign"] * Retries().attempts
 
     run(main())
 
@@ -90,11 +90,11 @@ def test_a_file_that_is_damaged_every_time_is_an_error(
         task = await packed(laptop, model, workplace)
         info, *_ = (i for i in task.tensors.infos(is_local=False) if i.dtype == "PACKED4")
         altered = IntegrityError("altered", digest=info.digest)
-        laptop.errors["send_weights"] = failing(altered, STREAM_ATTEMPTS)
+        laptop.errors["send_weights"] = failing(altered, Retries().attempts)
 
         with pytest.raises(IntegrityError):
             await task.give(lambda: None)
-        assert workplace.engine.packed[info.name] == STREAM_ATTEMPTS
+        assert workplace.engine.packed[info.name] == Retries().attempts
 
     run(main())
 
@@ -116,10 +116,8 @@ def test_a_computer_may_ask_for_its_own_tensors_alone(
 
 
 def test_what_was_sent_before_a_link_broke_is_counted(
-    model: LocalModel, workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+    model: LocalModel, workplace: Workplace
 ) -> None:
-    monkeypatch.setattr(stage_deployment, "STREAM_PAUSE_S", 0.0)
-
     async def main() -> None:
         laptop = FakeComputer("Laptop", 1)
         laptop.errors["send_weights"] = failing(PeerLostError("broke"), 2)

@@ -11,7 +11,7 @@ from fake_engine import assign
 from packing_engine import Workplace
 
 from potluck.cluster.master.stage_tensors import StageTensors
-from potluck.cluster.worker.worker import check_assignment
+from potluck.cluster.worker.assignments import check_assignment
 from potluck.errors import (
     BrokenModelError,
     DiskFullError,
@@ -20,9 +20,10 @@ from potluck.errors import (
     PotluckError,
 )
 from potluck.ids import Digest
+from potluck.model.formats import INT4
 from potluck.model.manifest import TensorEntry, make_manifest
 from potluck.model.quantized import Quantization
-from potluck.model.schemes import Scheme, packed_bytes
+from potluck.model.schemes import Scheme
 from potluck.store.quantised import Packed, remember
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import TensorInfo
@@ -310,7 +311,7 @@ def test_what_is_under_way_is_kept_and_then_let_go(model: LocalModel, tmp_path: 
     async def main() -> None:
         expected = model.config.stage_tensors(range(1, 3), embedding=False, head=True)
         matrices = [shape for shape in expected.values() if len(shape) == 2]
-        quota = sum(packed_bytes(*shape, 4) for shape in matrices)
+        quota = sum(INT4.nbytes(*shape) for shape in matrices)
         with Workplace(tmp_path, quota=quota) as workplace:
             tensors = await packed(model, workplace)
             with pytest.raises(DiskFullError):

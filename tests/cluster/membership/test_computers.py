@@ -8,8 +8,8 @@ from fake_cluster import run, until
 from fake_engine import DEVICE, FakeEngine, assign
 from worker_rig import Party, Rig, join
 
-from potluck.cluster.computer import Neighbours
-from potluck.cluster.membership import remote
+from potluck.cluster.computer import Neighbours, Patience
+from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.errors import (
@@ -87,13 +87,11 @@ def test_a_computer_that_the_worker_cannot_reach_is_an_error(tmp_path: Path) -> 
 
 
 def test_a_worker_that_says_nothing_of_its_loading_is_given_up(
-    tmp_path: Path, model: LocalModel, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, model: LocalModel
 ) -> None:
-    monkeypatch.setattr(remote, "LOAD_SILENCE_S", 0.2)
-
     async def main() -> None:
         async with Rig(tmp_path) as rig:
-            control = await rig.control()
+            control = await rig.control(patience=Patience(load_silence_s=0.2))
             laptop, message = control.computer, assign(model)
             await laptop.send_weights(await laptop.assign(message), model.sources, lambda _: None)
             rig.engine.gate = asyncio.Event()
@@ -184,7 +182,7 @@ class StageProcesses:
     devices = (DEVICE, OTHER)
 
     def __init__(self) -> None:
-        self.engine, self.other = FakeEngine(), FakeEngine()
+        self.engine, self.other = FakeEngine(), FakeEngine(OTHER)
 
     async def handle(self, device: DeviceId | None = None) -> FakeEngine:
         return {None: self.engine, DEVICE.id: self.engine, OTHER.id: self.other}[device]
@@ -280,6 +278,32 @@ def test_each_device_of_this_computer_has_its_stage(tmp_path: Path, model: Local
     run(main())
 
 
+def test_a_device_without_a_stage_of_the_next_plan_gives_its_layers_back(
+    tmp_path: Path, model: LocalModel
+) -> None:
+    party, processes = Party("Desk", tmp_path), StageProcesses()
+    desk = LocalComputer(
+        identity=party.identity,
+        me=party.me,
+        processes=cast("Any", processes),
+        addresses=lambda: party.addresses,
+    )
+
+    async def main() -> None:
+        first = assign(model)
+        await desk.assign(first)
+        await desk.load(first, model.sources, ALONE, lambda _: None)
+        second = msgspec.structs.replace(first, epoch=2, device=OTHER.id)
+        await desk.assign(second)
+        assert processes.engine.loaded is not None  # it may get a stage of that plan as well
+        await desk.load(second, model.sources, ALONE, lambda _: None)
+
+        assert processes.engine.loaded is None
+        assert processes.other.loaded is not None
+
+    run(main())
+
+
 def test_a_computer_that_works_alone_makes_a_home_for_its_own_connections(
     tmp_path: Path, model: LocalModel
 ) -> None:
@@ -308,7 +332,7 @@ def test_a_computer_that_is_lent_is_not_its_own_masters(tmp_path: Path, model: L
         me=party.me,
         processes=cast("Any", processes),
         addresses=lambda: party.addresses,
-        lent_to=lambda: "Ana's Mac",
+        use=DeviceUse(lent_to="Ana's Mac"),
     )
 
     async def main() -> None:

@@ -9,9 +9,10 @@ from typing import cast
 import pytest
 from fake_cluster import run, until
 
+from potluck.cluster.events import ComputerLost, ComputerPaired, Events, Holds
 from potluck.cluster.membership import membership as membership_module
 from potluck.cluster.membership.local import LocalComputer
-from potluck.cluster.membership.membership import Membership, MembershipEvents
+from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
 from potluck.errors import PeerLostError
 from potluck.ids import NodeId
@@ -19,7 +20,7 @@ from potluck.net.advert import Advert
 from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
 from potluck.net.transport import ControlLink, Link, Listener, identify
-from potluck.wire.messages import Address, Message, NodeInfo, Revoked
+from potluck.wire.messages import Address, DeviceId, HeldStage, Message, NodeInfo, Revoked, Status
 from potluck.wire.token import PairingToken
 
 pytestmark = pytest.mark.net
@@ -28,12 +29,15 @@ pytestmark = pytest.mark.net
 class Node:
     """A computer that pairs, is found by its address alone, and keeps its home's computers connected."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(
+        self, name: str, folder: Path, *, retry_s: Sequence[float] = (0.5, 1.0, 2.0, 5.0)
+    ) -> None:
         self.name = name
         self.identity = Identity.load_or_create(folder / name, name)
         self.received: list[Message] = []
         self.served: list[Link] = []
         self.lost: list[NodeId] = []
+        self.holds: list[Holds] = []
         self.hangs_up = False  # as soon as somebody is connected
         self.discovery = Discovery(
             on_change=self._found,
@@ -41,27 +45,25 @@ class Node:
             probe=lambda address: identify(address, self.identity),
             interfaces=frozenset,
         )
-        self.membership = Membership(
+        events = Events()
+        events.on(ComputerLost, lambda event: self.lost.append(event.node_id))
+        events.on(Holds, self.holds.append)
+        events.on(ComputerPaired, lambda event: self.membership.admit(event))
+        self.membership = Members(
             identity=self.identity,
             discovery=self.discovery,
             local=cast("LocalComputer", None),  # membership only hands it on
             me=self.me,
             record_file=folder / f"{name}.computers.json",
-            events=MembershipEvents(
-                changed=lambda: None,
-                lost=lambda node_id, _, __: self.lost.append(node_id),
-                step_failed=lambda *_: None,
-                unloaded=lambda *_: None,
-            ),
+            events=events,
+            retry_s=retry_s,
         )
         self.desk = Pairings(
             self.identity,
             name=lambda: name,
             port=lambda: self.listener.port,
             may_join=lambda: True,
-            admitted=lambda a, address: self.membership.admit(a.node_id, a.name, address),
-            joined=lambda _: None,
-            changed=lambda: None,
+            events=events,
         )
         self.listener = Listener(
             self.identity,
@@ -210,7 +212,9 @@ def test_who_was_away_while_another_was_forgiven_hears_of_it(tmp_path: Path) -> 
             await until(lambda: not desk.discovery.peers())
             again = Node("Mac", tmp_path)
             async with again.up():
-                desk.membership.admit(again.node_id, "Mac", again.address)
+                desk.membership.admit(
+                    ComputerPaired(node_id=again.node_id, name="Mac", address=again.address)
+                )
                 await until(lambda: desk.connected() == ["Mac"])
 
                 await until(lambda: not again.revoked())
@@ -218,13 +222,36 @@ def test_who_was_away_while_another_was_forgiven_hears_of_it(tmp_path: Path) -> 
     run(main())
 
 
-def test_who_hangs_up_again_and_again_is_dialled_ever_more_rarely(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(membership_module, "RETRY_S", (0.0, 0.1, 0.2))
+def test_what_a_worker_holds_is_heard_of_when_it_changes(tmp_path: Path) -> None:
+    held = HeldStage(
+        device=DeviceId(kind="cpu"),
+        model_id="c" * 64,
+        scheme="f32",
+        layers=(0, 2),
+        embedding=True,
+        head=False,
+        epoch=5,
+    )
 
     async def main() -> None:
         desk, laptop = Node("Desk", tmp_path), Node("Laptop", tmp_path)
+        async with all_up([desk, laptop]):
+            await pair_by_token(desk, laptop)
+            await until(lambda: laptop.served)
+            for stages in ((held,), (held,), ()):
+                await laptop.served[0].send(Status(devices=(), held=stages))
+            await until(lambda: len(desk.holds) == 2)
+
+            assert [holds.epoch for holds in desk.holds] == [5, None]
+            assert desk.holds[0].node_id == laptop.node_id
+
+    run(main())
+
+
+def test_who_hangs_up_again_and_again_is_dialled_ever_more_rarely(tmp_path: Path) -> None:
+    async def main() -> None:
+        desk = Node("Desk", tmp_path, retry_s=(0.0, 0.1, 0.2))
+        laptop = Node("Laptop", tmp_path)
         laptop.hangs_up = True
         async with all_up([desk, laptop]):
             began = asyncio.get_running_loop().time()
@@ -239,11 +266,10 @@ def test_who_hangs_up_again_and_again_is_dialled_ever_more_rarely(
 def test_a_list_that_cannot_be_written_ends_no_connecting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(membership_module, "RETRY_S", (0.0,))
     write, failures = membership_module.write_atomically, [OSError(28, "No space left on device")]
 
     async def main() -> None:
-        desk, laptop = Node("Desk", tmp_path), Node("Laptop", tmp_path)
+        desk, laptop = Node("Desk", tmp_path, retry_s=(0.0,)), Node("Laptop", tmp_path)
 
         def full_once(path: Path, data: bytes) -> None:
             if failures and desk.connected():

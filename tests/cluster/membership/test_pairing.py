@@ -1,12 +1,12 @@
 """Two pairing desks over real TLS on loopback, and people who compare digits."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_cluster import run, until
-from pairing_sides import Sides, comparing
+from pairing_sides import Side, Sides, comparing
 
-from potluck.cluster.membership import pairing as pairing_module
 from potluck.errors import IdentityError, NotFoundError, UnreachableError
 from potluck.net.homes import Home
 from potluck.net.transport import dial_pairing
@@ -52,7 +52,7 @@ def test_two_who_accept_are_paired(sides: Sides, order: str) -> None:
             await until(lambda: desk.state == laptop.state == "paired")
 
             assert desk.admitted[0].node_id == laptop.identity.node_id
-            assert laptop.joined[0].master == desk.identity.node_id
+            assert laptop.joined[0].master_name == "Desk"
             assert laptop.homes_when_told == [1]
             assert laptop.knows(desk)
 
@@ -149,11 +149,8 @@ def test_a_computer_that_does_not_offer_itself_refuses(sides: Sides) -> None:
     run(main())
 
 
-def test_what_ended_is_forgotten_after_a_while(
-    sides: Sides, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pairing_module, "KEEP_ENDED_S", 0.0)
-    desk, laptop = sides
+def test_what_ended_is_forgotten_after_a_while(tmp_path: Path) -> None:
+    desk, laptop = Side("Desk", tmp_path, keep_ended_s=0.0), Side("Laptop", tmp_path)
     laptop.joinable = False
 
     async def main() -> None:

@@ -6,11 +6,10 @@ import msgspec
 import pytest
 from fake_cluster import run, until
 
-from potluck.cluster.processes import devices as devices_module
 from potluck.cluster.processes import supervisor
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.processes.messages import Start
-from potluck.cluster.processes.supervisor import RESTARTS
+from potluck.cluster.processes.supervisor import Restarts
 from potluck.errors import EngineError, PotluckError, UsageError
 from potluck.wire.messages import DeviceId, DeviceInfo, NodeInfo
 
@@ -19,6 +18,7 @@ GPU = DeviceInfo(kind="cuda", memory_total=24, memory_free=20)
 SECOND = DeviceInfo(kind="cuda", index=1, memory_total=24, memory_free=24)
 CPU = DeviceInfo(kind="cpu", memory_total=64, memory_free=50)
 ALL = (GPU, SECOND, CPU)
+RESTARTS = Restarts(pause_s=0.0)
 
 
 class FakeHandle:
@@ -69,10 +69,15 @@ class FakeHandle:
 class Desk:
     """The processes of a computer with two GPUs, whose processes are fake."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, *, broken: DeviceId | None = None) -> None:
+    def __init__(
+        self,
+        patch: pytest.MonkeyPatch,
+        *,
+        broken: DeviceId | None = None,
+        is_impatient: bool = False,
+    ) -> None:
         FakeHandle.made, FakeHandle.broken = [], broken
         patch.setattr(supervisor, "StageHandle", FakeHandle)
-        patch.setattr(supervisor, "PAUSE_S", 0.0)
         self.died: list[DeviceId] = []
         self.used: set[DeviceId] = set()
         self.processes = StageProcesses(
@@ -85,6 +90,9 @@ class Desk:
             died=lambda device, _: self.died.append(device),
             changed=lambda: None,
             is_used=lambda device: device in self.used,
+            restarts=RESTARTS,
+            check_s=0.0 if is_impatient else 10.0,
+            unused_s=0.0 if is_impatient else 120.0,
         )
 
     async def __aenter__(self) -> StageProcesses:
@@ -181,7 +189,7 @@ def test_a_device_whose_process_never_starts_is_no_device_of_ours(
         async with Desk(monkeypatch, broken=SECOND.id) as processes:
             with pytest.raises(EngineError, match="no driver"):
                 await processes.handle(SECOND.id)
-            assert len(FakeHandle.made) == RESTARTS + 2
+            assert len(FakeHandle.made) == RESTARTS.most + 2
             assert processes.devices == (GPU, CPU)
             assert await processes.handle(CPU.id)
 
@@ -193,7 +201,7 @@ def test_when_the_best_device_works_no_longer_the_next_one_is_the_best(
 ) -> None:
     async def main() -> None:
         async with Desk(monkeypatch) as processes:
-            for _ in range(RESTARTS + 1):
+            for _ in range(RESTARTS.most + 1):
                 await processes.handle()
                 FakeHandle.made[-1].on_exit(EngineError("driver"))
             await until(lambda: processes.devices == (SECOND, CPU))
@@ -207,11 +215,8 @@ def test_when_the_best_device_works_no_longer_the_next_one_is_the_best(
 def test_a_process_that_nobody_uses_ends_and_starts_again_on_demand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(devices_module, "CHECK_S", 0.0)
-    monkeypatch.setattr(devices_module, "UNUSED_S", 0.0)
-
     async def main() -> None:
-        async with Desk(monkeypatch) as mine:
+        async with Desk(monkeypatch, is_impatient=True) as mine:
             await mine.handle()
             await mine.handle(CPU.id)
             for _ in range(20):
@@ -231,11 +236,9 @@ def test_a_process_whose_stage_is_still_on_its_way_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its neighbour was told its port: another process would listen on another one."""
-    monkeypatch.setattr(devices_module, "CHECK_S", 0.0)
-    monkeypatch.setattr(devices_module, "UNUSED_S", 0.0)
 
     async def main() -> None:
-        desk = Desk(monkeypatch)
+        desk = Desk(monkeypatch, is_impatient=True)
         async with desk as mine:
             desk.used.add(CPU.id)
             await mine.handle(CPU.id)

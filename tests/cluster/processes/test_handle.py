@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 ME = NodeInfo(node_id="ab" * 32, name="Desk", version="0", os="Linux", arch="x")
 LOAD = LoadStage(
-    request=0, home="", epoch=1, config={}, scheme="f32", layers=(0, 1), embedding=True,
+    request=0, home="", epoch=1, model_id="", config={}, scheme="f32", layers=(0, 1), embedding=True,
     head=True, context=8, tensors=(), next_hop=None,
 )  # fmt: skip
 
@@ -45,7 +45,9 @@ DEAF = "while True: hear()\n"
 class Process:
     """A handle whose process runs this program."""
 
-    def __init__(self, folder: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, folder: Path, program: str, monkeypatch: pytest.MonkeyPatch, **timeouts: float
+    ) -> None:
         self.failures: list[StepFailed] = []
         self.exits: list[PotluckError] = []
         self.memory: list[int] = []
@@ -67,6 +69,7 @@ class Process:
             on_step_failed=self.failures.append,
             on_devices=lambda: self.memory.append(self.handle.devices[0].memory_free),
             on_exit=self.exits.append,
+            **timeouts,
         )
 
     async def __aenter__(self) -> "Process":
@@ -77,12 +80,12 @@ class Process:
         await self.handle.stop()
 
 
-MakeProcess = Callable[[str], Process]
+MakeProcess = Callable[..., Process]
 
 
 @pytest.fixture
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeProcess:
-    return lambda program: Process(tmp_path, program, monkeypatch)
+    return lambda program, **timeouts: Process(tmp_path, program, monkeypatch, **timeouts)
 
 
 def test_it_is_ready_when_it_has_said_so(process: MakeProcess) -> None:
@@ -134,13 +137,9 @@ def test_the_log_of_one_whose_node_was_lost_is_kept(process: MakeProcess) -> Non
     run(main())
 
 
-def test_one_that_never_gets_ready_is_given_up(
-    process: MakeProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(handle, "START_TIMEOUT_S", 0.01)
-
+def test_one_that_never_gets_ready_is_given_up(process: MakeProcess) -> None:
     async def main() -> None:
-        slow = process(DEAF)
+        slow = process(DEAF, start_timeout_s=0.01)
         with pytest.raises(EngineError, match=r"did not start .*engine\.previous\.log"):
             await slow.handle.start()
         assert slow.handle._process is not None
@@ -163,13 +162,9 @@ def test_a_program_that_is_not_there_is_an_error(
     run(main())
 
 
-def test_one_that_does_not_end_when_asked_is_killed(
-    process: MakeProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(handle, "_STOP_TIMEOUT_S", 0.01)
-
+def test_one_that_does_not_end_when_asked_is_killed(process: MakeProcess) -> None:
     async def main() -> None:
-        async with process(READY + "while True: time.sleep(60)") as stubborn:
+        async with process(READY + "while True: time.sleep(60)", stop_timeout_s=0.01) as stubborn:
             pass
         assert stubborn.handle._process is not None
         assert stubborn.handle._process.returncode not in (None, 0)
@@ -283,7 +278,7 @@ hear()
 say(LoadProgress(epoch=1, done=1, total=2))
 assert isinstance(hear(), UnloadStage)
 say(LoadProgress(epoch=1, done=2, total=2))
-say(StageLoaded(request=1, seconds=0.1, memory_bytes=1, cache_tokens=64))
+say(StageLoaded(request=1, seconds=0.1, memory_bytes=1, cache_tokens=64, layers_kept=0, layers_loaded=1))
 say(StageUnloaded(request=hear().request))
 """
 
@@ -338,8 +333,13 @@ say(StageUnloaded(request=hear().request))
 
 def test_it_is_idle_when_it_holds_nothing_and_is_asked_nothing(process: MakeProcess) -> None:
     program = """
-say(StageLoaded(request=hear().request, seconds=0.1, memory_bytes=1, cache_tokens=64))
-say(StageUnloaded(request=hear().request))
+HELD = Held(home="", model_id="", seed=None, scheme="f32", cache="full", layers=(0, 1), embedding=True, head=True, memory_bytes=1, epoch=1)
+load = hear()
+say(Holds(held=HELD))
+say(StageLoaded(request=load.request, seconds=0.1, memory_bytes=1, cache_tokens=64, layers_kept=0, layers_loaded=1))
+unload = hear()
+say(Holds(held=None))
+say(StageUnloaded(request=unload.request))
 """
 
     async def main() -> None:

@@ -7,12 +7,13 @@ from fake_cluster import run, until
 
 from potluck.cluster.processes import supervisor
 from potluck.cluster.processes.messages import Start
-from potluck.cluster.processes.supervisor import RESTARTS, Supervisor
+from potluck.cluster.processes.supervisor import Restarts, Supervisor
 from potluck.errors import EngineError, PotluckError
 from potluck.wire.messages import DeviceInfo, NodeInfo
 
 ME = NodeInfo(node_id="ab" * 32, name="Desk", version="0", os="Linux", arch="x")
 DEVICE = DeviceInfo(kind="cpu", memory_total=10, memory_free=5)
+RESTARTS = Restarts(pause_s=0.0)
 
 
 class FakeHandle:
@@ -68,7 +69,6 @@ class Desk:
         FakeHandle.gate = asyncio.Event()
         FakeHandle.gate.set()
         patch.setattr(supervisor, "StageHandle", FakeHandle)
-        patch.setattr(supervisor, "PAUSE_S", 0.0)
         self.died: list[PotluckError] = []
         self.engine = Supervisor(
             identity_folder=Path("identity"),
@@ -78,6 +78,7 @@ class Desk:
             step_failed=lambda _: None,
             died=self.died.append,
             changed=lambda: None,
+            restarts=RESTARTS,
         )
 
     async def __aenter__(self) -> "Desk":
@@ -139,11 +140,11 @@ def test_one_that_never_starts_is_an_error_and_not_a_wait_for_ever(
 ) -> None:
     async def main() -> None:
         desk = Desk(monkeypatch)
-        FakeHandle.start_errors = [EngineError("no torch")] * (RESTARTS + 1)
+        FakeHandle.start_errors = [EngineError("no torch")] * (RESTARTS.most + 1)
         async with desk:
             with pytest.raises(EngineError, match="no torch"):
                 await desk.engine.handle()
-            assert len(FakeHandle.made) == RESTARTS + 1
+            assert len(FakeHandle.made) == RESTARTS.most + 1
 
     run(main())
 
@@ -151,7 +152,7 @@ def test_one_that_never_starts_is_an_error_and_not_a_wait_for_ever(
 def test_one_that_dies_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with Desk(monkeypatch) as desk:
-            for _ in range(RESTARTS + 1):
+            for _ in range(RESTARTS.most + 1):
                 await desk.engine.handle()
                 FakeHandle.made[-1].die()
             with pytest.raises(EngineError, match="died"):

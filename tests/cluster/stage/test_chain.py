@@ -1,7 +1,6 @@
 """Whose messages a stage takes, and where what follows goes. The rest is tested with real processes."""
 
 import asyncio
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +11,7 @@ from fake_cluster import run, until
 
 from potluck.cluster.stage import chain
 from potluck.cluster.stage.chain import LoadedStage, StageChain
-from potluck.cluster.stage.compute_thread import ComputeThread
+from potluck.cluster.stage.scheduler import Scheduler
 from potluck.engine.sampler import Choice
 from potluck.engine.stage import Output
 from potluck.errors import NeedReplayError, OutOfMemoryError, PeerLostError
@@ -76,9 +75,9 @@ class FakeStage:
 class Bench:
     def __init__(self) -> None:
         self.deaths = 0
-        self.thread, self.failed = ComputeThread(self._die), list[StepFailed]()
+        self.scheduler, self.failed = Scheduler(), list[StepFailed]()
         self.stage = FakeStage()
-        self.chain = StageChain("Laptop", self.thread, self.failed.append)
+        self.chain = StageChain("Laptop", self.scheduler, self.failed.append, self._die)
         self.loaded = LoadedStage(HOME, 1, None, cast("Any", self.stage), None)
         self.chain.loaded = self.loaded
 
@@ -87,7 +86,9 @@ class Bench:
 
     def receive(self, link: FakeLink, message: Message) -> None:
         tokens = message.tensor.shape[0] if isinstance(message, Forward) else 1
-        self.chain._receive(cast("Any", link), message, memoryview(bytes(4 * tokens)))
+        self.scheduler.put(cast("Any", link), message, memoryview(bytes(4 * tokens)))
+        while (group := self.scheduler.next()) is not None:
+            self.chain.run_group(group)
 
 
 def test_results_that_are_held_go_to_the_driver_that_attaches() -> None:
@@ -97,7 +98,6 @@ def test_results_that_are_held_go_to_the_driver_that_attaches() -> None:
         bench.receive(link, Attach(epoch=1))
         assert link.sent == [RESULT, RESULT]
         assert not bench.loaded.held
-        bench.thread.reactor.close()
 
     run(main())
 
@@ -109,7 +109,6 @@ def test_a_driver_that_is_gone_when_it_attaches_leaves_them_to_the_next() -> Non
         bench.receive(FakeLink(is_closed=True), Attach(epoch=1))
         bench.receive(link, Attach(epoch=1))
         assert link.sent == [RESULT]
-        bench.thread.reactor.close()
 
     run(main())
 
@@ -121,7 +120,6 @@ def test_what_a_removed_computer_had_sent_is_not_done() -> None:
         bench.receive(FakeLink(), OpenSession(epoch=1, session="b"))
         await asyncio.sleep(0)
         assert bench.stage.opened == ["b"]
-        bench.thread.reactor.close()
 
     run(main())
 
@@ -146,7 +144,6 @@ def test_steps_are_taken_of_the_one_before_and_of_nobody_else(
         bench.loaded.previous = None if previous is None else NodeId(previous * 64)
         bench.receive(link, OpenSession(epoch=1, session="a"))
         assert bench.stage.opened == opened
-        bench.thread.reactor.close()
 
     run(main())
 
@@ -165,7 +162,6 @@ def test_results_go_to_the_driver_of_this_plan_and_to_nobody_else(
         bench.receive(FakeLink(), STEP)
         assert not link.sent
         assert [result.step for result in bench.loaded.held] == [1]
-        bench.thread.reactor.close()
 
     run(main())
 
@@ -194,7 +190,6 @@ def test_a_step_that_fails_is_said_and_the_next_one_is_done(
         assert (failed.kind, failed.message) == (kind, message)
         assert failed.position == (0 if kind == "need_replay" else None)
         assert [type(sent) for sent in link.sent] == [Result]
-        bench.thread.reactor.close()
 
     run(main())
 
@@ -219,22 +214,60 @@ def test_what_a_prompt_was_computed_in_is_given_back_after_its_last_chunk(
     async def main() -> None:
         bench, link = Bench(), FakeLink()
         bench.loaded.driver = cast("Any", link)
-        bench.thread.start()
-
-        def take(tokens: int, prompt_end: int | None) -> None:
+        for tokens, prompt_end in (*chunks, (1, None), (1, None)):  # and two tokens of the answer
             tensor, before = TensorHeader(dtype="I32", shape=(tokens,)), len(given_back)
             message = msgspec.structs.replace(STEP, tensor=tensor, prompt_end=prompt_end)
             bench.receive(link, message)
             seen.append(len(given_back) > before)
-
-        for chunk in (*chunks, (1, None), (1, None)):  # and two tokens of the answer
-            bench.thread.reactor.put(partial(take, *chunk))
-        await until(lambda: len(seen) == len(chunks) + 2)
         assert len(link.sent) == len(seen)
 
     run(main())
 
     assert seen == [*released, False, False]
+
+
+def test_the_end_of_a_prompt_is_known_though_another_one_came_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given_back: list[torch.device] = []
+    monkeypatch.setattr(chain, "release_prompt", given_back.append)
+
+    async def main() -> None:
+        bench, link = Bench(), FakeLink()
+        seen: list[int] = []
+        for session, tokens, prompt_end in [
+            ("a", 2, 9),
+            ("b", 2, 9),
+            ("a", 1, None),
+            ("b", 1, None),
+        ]:
+            tensor = TensorHeader(dtype="I32", shape=(tokens,))
+            bench.receive(
+                link,
+                msgspec.structs.replace(
+                    STEP, session=session, tensor=tensor, prompt_end=prompt_end
+                ),
+            )
+            seen.append(len(given_back))
+        assert seen == [0, 0, 1, 2]
+
+    run(main())
+
+
+def test_tokens_of_several_sessions_are_answered_in_the_order_in_which_they_came() -> None:
+    async def main() -> None:
+        bench, link = Bench(), FakeLink()
+        bench.receive(link, Attach(epoch=1))
+        for session in "abc":
+            step = msgspec.structs.replace(STEP, session=session)
+            bench.scheduler.put(cast("Any", link), step, memoryview(bytes(4)))
+        group = bench.scheduler.next()
+        assert group is not None
+        bench.chain.run_group(group)
+        assert [cast("Result", sent).session for sent in link.sent] == ["a", "b", "c"]
+        assert not bench.scheduler.waiting
+
+    run(main())
 
 
 def test_a_next_computer_that_is_gone_is_named_for_the_step_that_it_lacks() -> None:
@@ -245,7 +278,6 @@ def test_a_next_computer_that_is_gone_is_named_for_the_step_that_it_lacks() -> N
         await until(lambda: bench.failed)
         assert bench.failed[0].kind == "peer_lost"
         assert bench.failed[0].message.startswith("Desk")
-        bench.thread.reactor.close()
 
     run(main())
 
@@ -256,7 +288,6 @@ def test_the_driver_is_sent_results_and_not_what_it_said_itself() -> None:
         bench.receive(link, Attach(epoch=1))
         bench.receive(link, OpenSession(epoch=1, session="a"))
         assert not link.sent
-        bench.thread.reactor.close()
 
     run(main())
 
@@ -277,6 +308,5 @@ def test_a_process_whose_gpu_is_lost_ends_and_one_that_failed_in_a_step_does_not
         bench.stage.error = RuntimeError("CUDA error: unspecified launch failure")
         bench.receive(FakeLink(), OpenSession(session="s", epoch=1))
         assert bench.deaths == int(is_lost)
-        bench.thread.reactor.close()
 
     run(main())

@@ -3,23 +3,35 @@ import gc
 import socket
 import threading
 import weakref
-from concurrent.futures import Future
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import Any, cast
 
 import pytest
-from fake_cluster import run
+from fake_cluster import run, until
 
 from potluck.cluster.stage.compute_thread import ComputeThread
+from potluck.cluster.stage.scheduler import Group, Scheduler
 from potluck.errors import OutOfMemoryError
 from potluck.net.reactor import Delivery
-from potluck.wire.messages import Attach
+from potluck.wire.messages import Forward, TensorHeader
+
+
+def new_thread(
+    run_group: Callable[[Group], None] = lambda _: None,
+    *,
+    scheduler: Scheduler | None = None,
+    die: Callable[[], object] = lambda: None,
+) -> ComputeThread:
+    return ComputeThread(scheduler or Scheduler(), run_group, die)
 
 
 def test_what_is_submitted_runs_in_order_in_one_other_thread() -> None:
     seen: list[tuple[int, int]] = []
 
     async def main() -> None:
-        thread = ComputeThread()
+        thread = new_thread()
         thread.start()
         for number in range(5):
             thread.submit(lambda number=number: seen.append((number, threading.get_ident())))
@@ -36,7 +48,7 @@ def test_what_a_function_raises_is_raised_where_it_is_awaited() -> None:
         raise ValueError("no")
 
     async def main() -> None:
-        thread = ComputeThread()
+        thread = new_thread()
         thread.start()
         with pytest.raises(ValueError, match="no"):
             await thread.call(fail)
@@ -59,7 +71,7 @@ def test_what_a_function_held_that_failed_is_free_once_its_error_was_heard() -> 
         raise OutOfMemoryError("There is no room.")
 
     async def main() -> None:
-        thread = ComputeThread()
+        thread = new_thread()
         thread.start()
         gc.collect()
         gc.disable()
@@ -76,7 +88,7 @@ def test_what_a_function_held_that_failed_is_free_once_its_error_was_heard() -> 
 
 def test_what_is_cancelled_before_its_turn_is_not_run_and_the_next_one_is() -> None:
     async def main() -> None:
-        thread = ComputeThread()
+        thread = new_thread()
         thread.start()
         is_busy, may_go_on = threading.Event(), threading.Event()
         ran: list[str] = []
@@ -101,7 +113,7 @@ def test_what_is_cancelled_before_its_turn_is_not_run_and_the_next_one_is() -> N
 
 def test_what_is_cancelled_while_it_runs_leaves_the_thread_alive() -> None:
     async def main() -> None:
-        thread = ComputeThread()
+        thread = new_thread()
         thread.start()
         is_busy, may_go_on = threading.Event(), threading.Event()
 
@@ -120,65 +132,134 @@ def test_what_is_cancelled_while_it_runs_leaves_the_thread_alive() -> None:
     run(main(), timeout_s=10)
 
 
+class FakeLink:
+    """The near end of a socket pair. Each byte that arrives is a message: a token, or a prompt."""
+
+    is_closed = has_backlog = is_revoked = False
+
+    def __init__(self) -> None:
+        self.near, self.far = socket.socketpair()
+        self.near.setblocking(False)
+        self.was_read = threading.Event()
+
+    def fileno(self) -> int:
+        return self.near.fileno()
+
+    def read(self) -> list[Delivery]:
+        try:
+            data = self.near.recv(100)
+        except BlockingIOError:
+            return []
+        self.was_read.set()
+        return [(forward(*MEANINGS[byte]), memoryview(b"")) for byte in data]
+
+    def send_backlog(self) -> None: ...
+    def close(self) -> None: ...
+    def release(self) -> None:
+        self.near.close()
+        self.far.close()
+
+
+MEANINGS = {ord("p"): ("prompt", 8), ord("t"): ("a", 1), ord("u"): ("b", 1)}
+
+
+def forward(session: str, tokens: int) -> Forward:
+    tensor = TensorHeader(dtype="I32", shape=(tokens,))
+    return Forward(epoch=1, session=session, step=1, position=0, tensor=tensor)
+
+
+def sessions(group: Group) -> str:
+    return " ".join(cast("Forward", member.message).session for member in group.members)
+
+
 def test_while_it_computes_for_long_its_links_are_served() -> None:
-    """What arrives meanwhile is taken in by another thread, and handled here afterwards, in order."""
-    handled: list[tuple[str, int | None]] = []
-
-    class Link:
-        is_closed = has_backlog = False
-
-        def __init__(self) -> None:
-            self.near, self.far = socket.socketpair()
-            self.near.setblocking(False)
-            self.was_read = threading.Event()
-
-        def fileno(self) -> int:
-            return self.near.fileno()
-
-        def read(self) -> list[Delivery]:
-            try:
-                data = self.near.recv(100)
-            except BlockingIOError:
-                return []
-            self.was_read.set()
-            return [(Attach(epoch=number), memoryview(b"")) for number in data]
-
-        def send_backlog(self) -> None: ...
-        def close(self) -> None: ...
-        def release(self) -> None: ...
+    """What arrives meanwhile is taken in by another thread, and handled here afterwards."""
+    handled: list[tuple[str, int]] = []
 
     async def main() -> None:
-        thread, link = ComputeThread(), Link()
-        thread.start()
-        thread.reactor.add(
-            link, lambda message, _: handled.append((str(message), threading.get_ident()))
+        scheduler, link = Scheduler(), FakeLink()
+        thread = new_thread(
+            lambda group: handled.append((sessions(group), threading.get_ident())),
+            scheduler=scheduler,
         )
+        thread.start()
+        thread.reactor.add(link, partial(scheduler.put, cast("Any", link)))
 
         def compute() -> int:
-            link.far.send(bytes([1, 2]))
+            link.far.send(b"ptu")
             assert link.was_read.wait(10)  # by whom, if not by another thread
             return len(handled)
 
         assert await thread.call(compute) == 0
-        assert await thread.call(lambda: len(handled)) == 2
-        assert handled == [(str(Attach(epoch=n)), thread.ident) for n in (1, 2)]
-        link.near.close()
-        link.far.close()
+        await until(lambda: len(handled) == 2)
+        assert handled == [("a b", thread.ident), ("prompt", thread.ident)]
+        link.release()
 
     run(main(), timeout_s=20)
 
 
-def test_after_a_job_that_failed_the_links_are_its_own_again() -> None:
-    def fail() -> None:
+def test_the_links_are_served_while_a_chunk_is_computed_and_not_while_a_token_is() -> None:
+    """A token that arrives while a chunk is computed goes before the chunk that waits."""
+    handled: list[tuple[str, bool]] = []
+
+    async def main() -> None:
+        scheduler, link = Scheduler(), FakeLink()
+
+        def compute(group: Group) -> None:
+            link.was_read.clear()
+            if not handled:
+                link.far.send(b"pt")
+                assert link.was_read.wait(10)
+            handled.append((sessions(group), thread._relief._is_wanted.is_set()))
+
+        thread = new_thread(compute, scheduler=scheduler)
+        thread.reactor.add(link, partial(scheduler.put, cast("Any", link)))
+        link.far.send(b"p")
+        thread.start()
+        await until(lambda: len(handled) == 3)
+        assert handled == [("prompt", True), ("a", False), ("prompt", True)]
+        link.release()
+
+    run(main(), timeout_s=20)
+
+
+def test_a_token_that_arrives_while_others_are_computed_goes_before_a_chunk_that_waits() -> None:
+    handled: list[str] = []
+
+    async def main() -> None:
+        scheduler, link = Scheduler(), FakeLink()
+
+        def compute(group: Group) -> None:
+            if not handled:
+                link.far.send(b"u")  # nobody reads it while a token is computed
+            handled.append(sessions(group))
+
+        thread = new_thread(compute, scheduler=scheduler)
+        for message in (forward("a", 1), forward("prompt", 8)):
+            scheduler.put(cast("Any", link), message, memoryview(b""))
+        thread.reactor.add(link, partial(scheduler.put, cast("Any", link)))
+        thread.start()
+        await until(lambda: len(handled) == 3)
+        assert handled == ["a", "b", "prompt"]
+        link.release()
+
+    run(main(), timeout_s=20)
+
+
+def test_work_that_failed_is_in_the_log_and_the_links_are_the_threads_own_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(_: object = None) -> None:
         raise ValueError("a bug")
 
     async def main() -> None:
-        thread = ComputeThread()
-        thread.start()
+        scheduler = Scheduler()
+        scheduler.put(cast("Any", None), forward("prompt", 8), memoryview(b""))
+        thread = new_thread(fail, scheduler=scheduler)
         thread.submit(fail)
-        relieved: Future[bool] = Future()
-        thread.reactor.put(lambda: relieved.set_result(thread._relief._is_wanted.is_set()))
-        assert not await asyncio.wrap_future(relieved)
+        thread.start()
+        await until(lambda: caplog.text.count("ValueError: a bug") == 2)
+        await until(lambda: not thread._relief._is_wanted.is_set())
         assert await thread.call(lambda: 3) == 3
 
     run(main(), timeout_s=10)
@@ -188,7 +269,7 @@ def test_a_process_that_cannot_compute_any_more_ends(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     died = threading.Event()
-    thread = ComputeThread(died.set)
+    thread = new_thread(die=died.set)
 
     def fail(awake_s: float = 0.0) -> None:
         raise OSError("the selector is broken")

@@ -10,8 +10,8 @@ from stage_nodes import Driver, StageNode
 
 from potluck.cluster.driver.generation import Generator, Usage
 from potluck.cluster.processes.messages import LoadStage
+from potluck.model.caches import layer_cache
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import cache_bytes
 from potluck.wire.messages import Sampling
 
 pytestmark = [
@@ -61,6 +61,7 @@ def test_little_is_taken_beside_weights_and_caches_after_a_profile_a_load_and_a_
                     request=0,
                     home=node.home,
                     epoch=1,
+                    model_id="",
                     config=CONFIG,
                     scheme="int4",
                     layers=(0, 2),
@@ -73,7 +74,8 @@ def test_little_is_taken_beside_weights_and_caches_after_a_profile_a_load_and_a_
                 )
             )
             async with Driver(node, node) as pipeline:
-                generator = Generator(pipeline, context=CONTEXT)
+                generator = Generator()
+                generator.attach(pipeline, context=CONTEXT)
                 prompt = [number % 1000 for number in range(PROMPT)]
                 stream = generator.tokens(prompt, Sampling(), limit=4, usage=Usage())
                 assert len([token async for token in stream]) == 4
@@ -81,7 +83,7 @@ def test_little_is_taken_beside_weights_and_caches_after_a_profile_a_load_and_a_
         finally:
             await node.handle.stop()
         # One token more than the prompt made room for twice as many.
-        cache = 2 * PROMPT * config.num_layers * cache_bytes(config, "int4", "full")
+        cache = config.num_layers * layer_cache(config, 0, 2).nbytes(2 * PROMPT)
         assert profiled - started < MOST
         assert answered - loaded.memory_bytes - cache - started < MOST
 

@@ -10,10 +10,11 @@ from potluck.cluster.master.stage_tensors import tensor_info
 from potluck.cluster.processes.messages import Quantise, Quantised, TensorFile
 from potluck.cluster.stage.packer import Packer
 from potluck.errors import InvalidConfigError
+from potluck.model.formats import PACKED_DTYPES
 from potluck.store.registry import LocalModel
 
 
-def job(model: LocalModel, name: str, path: Path, bits: int = 4) -> Quantise:
+def job(model: LocalModel, name: str, path: Path, dtype: str = "PACKED4") -> Quantise:
     (entry,) = model.manifest.stage([name])
     source = model.sources[entry.digest]
     file = TensorFile(info=tensor_info(entry), path=str(source.path), offset=source.offset)
@@ -21,7 +22,7 @@ def job(model: LocalModel, name: str, path: Path, bits: int = 4) -> Quantise:
         request=7,
         config=dict(model.manifest.config),
         shape=(entry.shape[0], entry.shape[1]),
-        bits=bits,
+        dtype=dtype,
         parts=(file,),
         path=str(path),
     )
@@ -31,7 +32,9 @@ def job(model: LocalModel, name: str, path: Path, bits: int = 4) -> Quantise:
 def test_every_answer_is_that_of_its_file(model: LocalModel, tmp_path: Path, threads: int) -> None:
     names = [e.name for e in model.manifest.tensors if len(e.shape) == 2]
     jobs = [
-        job(model, name, tmp_path / f"{name} {bits}", bits) for name in names for bits in (4, 5, 8)
+        job(model, name, tmp_path / f"{name} {dtype}", dtype)
+        for name in names
+        for dtype in PACKED_DTYPES
     ]
 
     async def main() -> list[Quantised]:
@@ -48,7 +51,7 @@ def test_every_answer_is_that_of_its_file(model: LocalModel, tmp_path: Path, thr
 def test_a_config_of_no_model_is_refused(model: LocalModel, tmp_path: Path) -> None:
     good = job(model, "lm_head.weight", tmp_path / "packed")
     bad = Quantise(
-        request=1, config={"model_type": "llama"}, shape=good.shape, bits=4, parts=good.parts,
+        request=1, config={"model_type": "llama"}, shape=good.shape, dtype="PACKED4", parts=good.parts,
         path=good.path,
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ import torch
 from model_folders import CONFIG
 
 from potluck.cluster.driver.pipeline import token_payload
-from potluck.cluster.stage.steps import SessionMessage, apply, ends_prompt, is_long
+from potluck.cluster.stage.steps import SessionMessage, apply
 from potluck.engine.stage import Stage
 from potluck.engine.weights import random_weights
 from potluck.errors import NeedReplayError, OutOfMemoryError, StaleEpochError, UnknownSessionError
@@ -219,18 +219,3 @@ def test_a_trim_of_another_plan_trims_nothing(first: Stage) -> None:
     with pytest.raises(StaleEpochError):
         apply(first, TrimSession(epoch=2, session=CHAT, position=1), NOTHING)
     assert first.position(CHAT) == 4
-
-
-def test_chunks_take_long_and_all_but_the_last_have_one_after_them() -> None:
-    """While a chunk is computed the links are served; memory goes back when the prompt is over."""
-    chunk, _ = forward([1, 2], prompt_end=5)
-    last, _ = forward([1, 2])
-    hidden = msgspec.structs.replace(last, tensor=TensorHeader(dtype="F32", shape=(2, 32)))
-    token, _ = forward([1])
-    alone = msgspec.structs.replace(token, tensor=TensorHeader(dtype="F32", shape=(1, 32)))
-    opened = OpenSession(epoch=1, session=CHAT)
-
-    long = [is_long(message) for message in (chunk, last, hidden, token, alone, opened)]
-    ends = [ends_prompt(message) for message in (chunk, last, hidden, token, alone, opened)]
-    assert long == [True, True, True, False, False, False]
-    assert ends == [False, True, True, True, True, False]

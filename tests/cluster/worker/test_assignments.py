@@ -8,7 +8,7 @@ import pytest
 from fake_engine import assign
 from model_folders import CONFIG, GPTQ, gptq_tensors, make_folder
 
-from potluck.cluster.worker.worker import check_assignment
+from potluck.cluster.worker.assignments import check_assignment
 from potluck.errors import BrokenModelError, ModelError
 from potluck.store.registry import LocalModel, open_model
 

@@ -28,7 +28,7 @@ def stage(start: int, stop: int, **missing: int) -> LeasedStage:
         Missing(digest=Digest(letter * 64), nbytes=nbytes, offset=0)
         for letter, nbytes in missing.items()
     ]
-    return LeasedStage(assign=assign, tensors={}, missing=lacking)
+    return LeasedStage(handle=cast("Any", None), assign=assign, tensors={}, missing=lacking)
 
 
 @pytest.fixture

@@ -1,15 +1,16 @@
 """Whom a worker serves: one home at a time, also while its master is away."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_cluster import run, until
-from fake_engine import assign
-from worker_bench import ANAS_HOME, MY_HOME, Bench, FakeMaster
+from fake_engine import DEVICE, assign
+from worker_bench import ANAS_HOME, MY_HOME, OTHER, Bench, FakeMaster
 
-from potluck.cluster.worker import worker as worker_module
-from potluck.errors import BusyError, NotAllowedError
+from potluck.cluster.processes.messages import HeldSession
+from potluck.errors import BusyError, NotAllowedError, StaleEpochError
 from potluck.store.chunks import ChunkStore
 from potluck.store.registry import LocalModel
 from potluck.wire.measuring_messages import Profile
@@ -126,10 +127,8 @@ def test_the_end_of_an_old_connection_does_not_take_the_new_ones_lease(
     run(main())
 
 
-def test_a_master_that_stays_away_loses_the_memory(
-    bench: Bench, model: LocalModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_module, "KEEP_LOADED_S", 0.0)
+def test_a_master_that_stays_away_loses_the_memory(tmp_path: Path, model: LocalModel) -> None:
+    bench = Bench(tmp_path, keep_loaded_s=0.0)
 
     async def main() -> None:
         await bench.take(assign(model, 0, 2), model)
@@ -153,5 +152,91 @@ def test_another_home_gets_what_an_absent_master_left(bench: Bench, model: Local
         assert bench.stage.loaded is None
         bench.worker.master_came(FakeMaster("Desk", MY_HOME))
         assert bench.worker.lease.link is bench.ana
+
+    run(main())
+
+
+def test_the_next_plan_of_the_same_home_finds_the_layers(bench: Bench, model: LocalModel) -> None:
+    """Also when its master was restarted, which makes every epoch another one."""
+
+    async def main() -> None:
+        await bench.take(assign(model, 0, 2), model)
+        bench.worker.master_left(bench.mine)
+        bench.worker.master_came(bench.mine)
+        need = await bench.need(assign(model, 0, 2, epoch=77))
+
+        assert need.tensors == ()
+        assert bench.stage.loaded is not None
+        await bench.load(epoch=77)
+        assert bench.stage.unloads == 0  # else the stage process had nothing that it could keep
+        assert bench.stage.loaded.epoch == 77
+        with pytest.raises(StaleEpochError):
+            await bench.load(epoch=1)
+
+    run(main())
+
+
+def test_layers_of_the_plan_before_go_with_the_lease(bench: Bench, model: LocalModel) -> None:
+    async def main() -> None:
+        await bench.take(assign(model, 0, 2), model)
+        await bench.need(assign(model, 2, 4, epoch=2, device=OTHER.id))
+        await bench.worker.handle(bench.mine, Unload(epoch=2))
+
+        assert bench.stage.loaded is None
+        assert not bench.store._pins
+
+    run(main())
+
+
+def test_a_plan_that_is_assigned_in_vain_leaves_the_layers_of_the_one_before(
+    tmp_path: Path, model: LocalModel
+) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        await bench.take(assign(model, 0, 2), model)
+        bench.worker.is_paused = True
+        with pytest.raises(BusyError):
+            await bench.need(assign(model, 2, 4, epoch=2))
+        bench.worker.is_paused = False
+
+        assert bench.worker.lease is not None
+        assert bench.worker.lease.epoch == 1
+        await bench.worker.handle(bench.mine, Unload(epoch=1))
+        assert bench.stage.loaded is None
+
+    run(main())
+
+
+def test_a_worker_says_what_it_holds_to_the_home_that_it_holds_it_for(
+    bench: Bench, model: LocalModel
+) -> None:
+    async def main() -> None:
+        await bench.take(assign(model, 0, 2, epoch=7), model)
+        (held,) = bench.worker.held(MY_HOME)
+
+        assert (held.device, held.epoch, held.layers) == (DEVICE.id, 7, (0, 2))
+        assert (held.model_id, held.scheme, held.cache, held.context) == (
+            model.manifest.model_id, "f32", "full", 64,
+        )  # fmt: skip
+        assert (held.embedding, held.head) == (True, False)
+        assert bench.worker.held(ANAS_HOME) == ()
+        await bench.worker.release()
+        assert bench.worker.held(MY_HOME) == ()
+
+    run(main())
+
+
+def test_a_master_that_comes_back_hears_how_far_the_sessions_are(
+    bench: Bench, model: LocalModel
+) -> None:
+    async def main() -> None:
+        await bench.take(assign(model, 0, 2), model)
+        bench.worker.master_left(bench.mine)
+        bench.stage.sessions_now = (HeldSession(session="chat", position=12),)
+        bench.worker.master_came(bench.mine)
+        await until(lambda: bench.worker.held(MY_HOME)[0].sessions)
+
+        ((session,),) = (held.sessions for held in bench.worker.held(MY_HOME))
+        assert (session.session, session.position) == ("chat", 12)
 
     run(main())

@@ -5,7 +5,6 @@ from fake_cluster import run, until
 from fake_engine import DEVICE, assign
 from worker_rig import Party, Rig, join
 
-from potluck.cluster.worker import links
 from potluck.errors import PeerLostError, RemoteError
 from potluck.ids import NodeId
 from potluck.net.measure import measure
@@ -16,11 +15,6 @@ from potluck.wire.messages import Revoked, Status, StepFailed, Unload, Unloaded
 pytestmark = pytest.mark.net
 
 PROFILE = Profile(config={}, scheme="f32", tokens=8)
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "STATUS_INTERVAL_S", 0.0)
 
 
 def test_a_master_hears_at_once_what_is_lent_and_then_what_changes(tmp_path: Path) -> None:
@@ -110,13 +104,9 @@ def test_a_weights_link_with_nothing_to_send_measures(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_weights_link_that_nobody_uses_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(links, "IDLE_S", 0.05)
-
+def test_a_weights_link_that_nobody_uses_is_closed(tmp_path: Path) -> None:
     async def main() -> None:
-        async with Rig(tmp_path) as rig:
+        async with Rig(tmp_path, idle_s=0.05) as rig:
             link = await rig.desk.dial(rig.laptop, rig.home, "weights")
             with pytest.raises(PeerLostError):
                 await link.receive()

@@ -1,20 +1,23 @@
-"""Queries after other tokens are given no mask; `test_pieces.py` has what they find."""
+"""Queries after other tokens are given no mask; `test_ops.py` has what they find."""
 
 import torch
 from torch.nn.attention.bias import CausalBias
 
 from potluck.engine.accelerator.aligned import AlignedAttention, has_flash
-from potluck.engine.attention import Heads, Step
+from potluck.engine.attention import Step
 from potluck.engine.linear import FloatLinear
 from potluck.engine.products import Products
+from potluck.model.layers import AttentionSpec
 
 CPU = torch.device("cpu")
 
 
 def mask_of(window: int | None, step: Step) -> torch.Tensor | None:
-    heads = Heads(queries=6, keys=2, size=8, window=window, scale=0.3, rope=None, rotary_dim=8)
+    spec = AttentionSpec(
+        hidden_size=8, heads=6, kv_heads=2, head_dim=8, rotary_dim=8, window=window, scale=0.3
+    )
     qkv, output = (FloatLinear(torch.randn(8, 8), None, Products()) for _ in range(2))
-    return AlignedAttention(heads, qkv, None, output)._mask(step, step.span(window))
+    return AlignedAttention(spec, qkv, None, output)._mask(step, step.span(window))
 
 
 def test_queries_after_other_tokens_have_no_mask_unless_they_have_windows() -> None:

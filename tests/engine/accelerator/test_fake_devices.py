@@ -7,13 +7,12 @@ import torch
 from fake_devices import FakeGraphs, fake_device
 from tiny_models import CONTEXT, SESSION, Reference
 
-from potluck.engine import accelerator
-from potluck.engine import stage as stage_module
+from potluck.engine import builder
 from potluck.engine.accelerator.linears import Int4Linear
 from potluck.engine.builder import build_weights
 from potluck.engine.linear import FloatLinear
 from potluck.engine.stage import Stage
-from potluck.model.schemes import PACKINGS, Scheme
+from potluck.model.schemes import PACKED_SCHEMES, Scheme
 
 MakeReference = Callable[..., Reference]
 
@@ -45,8 +44,13 @@ def test_chunks_and_tokens_stay_on_the_device(
 ) -> None:
     config = make_reference(variant).config
     graphs = FakeGraphs(device)
-    for module in (accelerator, stage_module):
-        monkeypatch.setattr(module, "find_graphs", lambda _: graphs if device == CUDA else None)
+    asked: list[torch.device] = []
+
+    def find_graphs(device: torch.device) -> FakeGraphs | None:
+        asked.append(device)
+        return graphs if device == CUDA else None
+
+    monkeypatch.setattr(builder, "find_graphs", find_graphs)
 
     with fake_device(device, monkeypatch):
         weights = build_weights(
@@ -58,7 +62,7 @@ def test_chunks_and_tokens_stay_on_the_device(
             device=device,
             fill=lambda _: lambda: None,
         )
-        kind = Int4Linear if scheme in PACKINGS else FloatLinear
+        kind = Int4Linear if scheme in PACKED_SCHEMES else FloatLinear
         assert all(type(block.attention.output) is kind for block in weights.blocks)
         stage = Stage(weights, context=CONTEXT, cache_budget=1 << 24, epoch=1)
         stage.open(SESSION, epoch=1)
@@ -73,4 +77,5 @@ def test_chunks_and_tokens_stay_on_the_device(
             assert x.dtype == weights.dtype == DTYPES.get(scheme, torch.bfloat16)
             assert (logits.device, logits.dtype) == (device, torch.float32)
             assert (logits.shape, best) == ((config.vocab_size,), None)
+    assert asked == [device]  # once: layers and head share what they capture into
     assert graphs.captured == (2 if device == CUDA else 0)  # layers and head

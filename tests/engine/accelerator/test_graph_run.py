@@ -14,8 +14,8 @@ from torch import Tensor
 from potluck.engine.accelerator.graph_run import GraphedHead, GraphRun, graph_runs
 from potluck.engine.accelerator.graphs import Replay
 from potluck.engine.attention import Step
+from potluck.engine.blocks import LayerRun
 from potluck.engine.builder import StageWeights
-from potluck.engine.decoding import LayerRun
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.rotary import Rotary
 

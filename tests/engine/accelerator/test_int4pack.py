@@ -13,6 +13,8 @@ from potluck.engine.accelerator.int4pack import (
     int4_form,
     planes,
 )
+from potluck.engine.kernels.tensors import UnpackedRows
+from potluck.model.formats import INT4_OFFSET, INT8
 
 CPU = torch.device("cpu")
 
@@ -99,12 +101,12 @@ def test_eight_bits_are_the_sum_of_two_matrices_of_four() -> None:
     integers = torch.arange(256, dtype=torch.uint8).repeat(16, 1).view(16, 8, 32)
     scales = torch.rand(16, 8)
 
-    fours, fourscales, zeros = planes(integers, scales, None, 8)
+    fours, fourscales, zeros = planes(UnpackedRows(integers, scales, None, INT8))
 
     values = (fours.view(16, 16, 32).float() - 8) * fourscales[..., None] + zeros[..., None]
-    worth = values[:, :8] + values[:, 8:]
+    sums = values[:, :8] + values[:, 8:]
     expected = (integers.float() - 128) * scales[..., None]
-    assert torch.allclose(worth, expected, rtol=0, atol=1e-5 * 128)
+    assert torch.allclose(sums, expected, rtol=0, atol=1e-5 * 128)
     assert int(fours.max()) == 15
 
 
@@ -112,7 +114,7 @@ def test_offsets_become_zeros() -> None:
     integers = torch.arange(512, dtype=torch.uint8).remainder_(16).repeat(16, 1).view(16, 16, 32)
     scales, offsets = torch.rand(16, 16), torch.randn(16, 16)
 
-    fours, fourscales, zeros = planes(integers, scales, offsets, 4)
+    fours, fourscales, zeros = planes(UnpackedRows(integers, scales, offsets, INT4_OFFSET))
 
     values = (fours.view(16, 16, 32).float() - 8) * fourscales[..., None] + zeros[..., None]
     expected = integers.float() * scales[..., None] - offsets[..., None]

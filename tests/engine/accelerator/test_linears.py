@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch_forms import TorchForm
+from weight_formats import every_format
 
 from potluck.engine.accelerator.int4pack import CpuForm
 from potluck.engine.accelerator.linears import BlockLinear, Int4Linear, PlacedLinear
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
+from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
 
 CPU = torch.device("cpu")
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 0.01}
@@ -35,7 +37,6 @@ def unpacked(weight: PackedWeight, bias: Tensor | None, dtype: torch.dtype) -> P
 
 Make = Callable[[PackedWeight, Tensor | None, torch.dtype], PlacedLinear]
 every_way = pytest.mark.parametrize("make", [blocks, operator, unpacked])
-every_bits = pytest.mark.parametrize("bits", [4, 5, 8])
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -43,7 +44,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 @every_way
-@every_bits
+@every_format
 @settings(deadline=None, max_examples=15)
 @given(
     shape=st.tuples(st.integers(1, 70), st.integers(1, 200)),
@@ -53,13 +54,13 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 )
 def test_a_product_is_that_of_the_packed_numbers(
     make: Make,
-    bits: int,
+    weight_format: PackedFormat,
     shape: tuple[int, int],
     tokens: int,
     dtype: torch.dtype,
     has_bias: bool,
 ) -> None:
-    packed = ReferenceKernels().pack(random(*shape), bits)
+    packed = ReferenceKernels().pack(random(*shape), weight_format)
     bias = random(shape[0], seed=1).to(dtype) if has_bias else None
     x = random(tokens, shape[1], seed=2).to(dtype)
     linear = make(packed, bias, dtype)
@@ -77,9 +78,11 @@ def test_a_product_is_that_of_the_packed_numbers(
 
 
 @every_way
-@every_bits
-def test_more_rows_than_are_converted_at_once_are_all_there(make: Make, bits: int) -> None:
-    packed = ReferenceKernels().pack(random(2070, 32), bits)
+@every_format
+def test_more_rows_than_are_converted_at_once_are_all_there(
+    make: Make, weight_format: PackedFormat
+) -> None:
+    packed = ReferenceKernels().pack(random(2070, 32), weight_format)
     linear = make(packed, None, torch.float32)
     linear.place()
     x = random(2, 32, seed=1)
@@ -90,7 +93,7 @@ def test_more_rows_than_are_converted_at_once_are_all_there(make: Make, bits: in
 @every_way
 def test_packed_bytes_that_come_after_it_was_made_are_placed_and_let_go(make: Make) -> None:
     kernels, weight = ReferenceKernels(), random(32, 64)
-    packed = PackedWeight.empty(32, 64, 4)
+    packed = PackedWeight.empty(32, 64, INT4)
     linear = make(packed, None, torch.float32)
     nbytes = linear.nbytes
 
@@ -105,7 +108,7 @@ def test_packed_bytes_that_come_after_it_was_made_are_placed_and_let_go(make: Ma
 
 
 def test_what_a_matrix_takes_is_known() -> None:
-    packed = [ReferenceKernels().pack(random(64, 256), bits) for bits in (4, 5, 8)]
+    packed = [ReferenceKernels().pack(random(64, 256), held) for held in (INT4, INT4_OFFSET, INT8)]
 
     by_blocks = [blocks(weight, None, torch.bfloat16).nbytes for weight in packed]
     by_operator = [operator(weight, None, torch.bfloat16).nbytes for weight in packed]
@@ -117,7 +120,7 @@ def test_what_a_matrix_takes_is_known() -> None:
 
 def test_few_rows_go_to_the_operator_and_many_are_multiplied_with_unpacked_weights() -> None:
     form = TorchForm()
-    packed = ReferenceKernels().pack(random(32, 64), 4)
+    packed = ReferenceKernels().pack(random(32, 64), INT4)
     linear = Int4Linear(
         packed, None, dtype=torch.float32, device=CPU, form=form, many_by_operator=False
     )
@@ -132,7 +135,7 @@ def test_few_rows_go_to_the_operator_and_many_are_multiplied_with_unpacked_weigh
 
 
 def test_numbers_in_other_memory_orders_are_multiplied_too() -> None:
-    packed = ReferenceKernels().pack(random(32, 64), 8)
+    packed = ReferenceKernels().pack(random(32, 64), INT8)
     linear = operator(packed, None, torch.float32)
     linear.place()
     x = random(64, 3).t()

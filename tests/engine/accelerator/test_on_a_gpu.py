@@ -18,23 +18,26 @@ from collections.abc import Callable
 import pytest
 import torch
 from tiny_models import Pipeline, Reference, off
+from weight_formats import every_format
 
 from potluck.engine.accelerator import (
     GraphedHead,
     capabilities,
     choose_linear,
-    choose_pieces,
+    choose_ops,
     find_graphs,
     graph_runs,
 )
 from potluck.engine.accelerator.graph_run import GraphRun
-from potluck.engine.attention import Attention, Heads, Step
+from potluck.engine.attention import Attention, Step
 from potluck.engine.device import compute_dtype, find_devices
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear
 from potluck.engine.products import Products
 from potluck.engine.rotary import Rotary
+from potluck.model.formats import PackedFormat
+from potluck.model.layers import AttentionSpec
 from potluck.model.schemes import Scheme
 
 MakeReference = Callable[..., Reference]
@@ -50,10 +53,10 @@ needs_graphs = pytest.mark.skipif(FOUND.kind != "cuda", reason="no graphs on thi
 
 
 @pytest.mark.parametrize("tokens", [1, 5, 200])
-@pytest.mark.parametrize("bits", [4, 5, 8])
-def test_packed_weights_multiply(bits: int, tokens: int) -> None:
+@every_format
+def test_packed_weights_multiply(weight_format: PackedFormat, tokens: int) -> None:
     dtype = compute_dtype("int4", DEVICE)
-    packed = ReferenceKernels().pack(torch.randn(1072, 416), bits)
+    packed = ReferenceKernels().pack(torch.randn(1072, 416), weight_format)
     x = torch.randn(tokens, 416).to(dtype)
 
     linear = choose_linear(DEVICE, dtype)(packed, None)
@@ -68,7 +71,7 @@ def test_its_capabilities_are_found() -> None:
     found = capabilities(DEVICE)
 
     assert found.products in ("int4", "blocks")
-    assert choose_pieces(DEVICE, found.dtype)
+    assert choose_ops(DEVICE, found.dtype)
 
 
 @pytest.mark.parametrize("window", [None, 40])
@@ -76,16 +79,22 @@ def test_its_capabilities_are_found() -> None:
 @torch.inference_mode()
 def test_attention_after_other_tokens_is_that_of_a_cpu(size: int, window: int | None) -> None:
     dtype = compute_dtype("bf16", DEVICE)
-    heads = Heads(
-        queries=6, keys=2, size=size, window=window, scale=0.1, rope=None, rotary_dim=size
+    spec = AttentionSpec(
+        hidden_size=96,
+        heads=6,
+        kv_heads=2,
+        head_dim=size,
+        rotary_dim=size,
+        window=window,
+        scale=0.1,
     )
-    attend = choose_pieces(DEVICE, dtype).attention
+    attend = choose_ops(DEVICE, dtype).attention
     weights = torch.randn(10 * size, 96), torch.randn(96, 6 * size) / size
     x = torch.randn(150, 96)
     outputs: list[torch.Tensor] = []
     for kind, device in ((Attention, torch.device("cpu")), (attend, DEVICE)):
         qkv, output = (FloatLinear(w.to(device, dtype), None, Products()) for w in weights)
-        attention = kind(heads, qkv, None, output)
+        attention = kind(spec, qkv, None, output)
         cache = LayerCache(2, size, dtype, device)
         cache.resize(150, 0)
         for start, end in ((0, 70), (70, 107), (107, 150)):

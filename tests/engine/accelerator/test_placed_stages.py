@@ -9,27 +9,29 @@ import torch
 from tape_graphs import TapeGraphs
 from tiny_models import CONTEXT, CPU, SESSION, Reference
 from torch import Tensor
+from weight_formats import every_format
 
 from potluck.engine.accelerator import GraphedHead, MakeLinear, choose_linear, graph_runs
 from potluck.engine.accelerator.linears import BlockLinear
+from potluck.engine.blocks import LayerRun
 from potluck.engine.builder import StageWeights
-from potluck.engine.decoding import LayerRun
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.linear import FloatLinear, Linear
 from potluck.engine.mlp import GatedMlp
 from potluck.engine.stage import Stage
+from potluck.model.formats import PackedFormat
 
 MakeReference = Callable[..., Reference]
 
 TOKENS = 24
 
 
-def place(weights: StageWeights, bits: int, make: MakeLinear) -> StageWeights:
+def place(weights: StageWeights, weight_format: PackedFormat, make: MakeLinear) -> StageWeights:
     """Pack a stage's matrices, and place them."""
 
     def placed(linear: Linear) -> Linear:
         assert isinstance(linear, FloatLinear)
-        there = make(ReferenceKernels().pack(linear.weight, bits), linear.bias)
+        there = make(ReferenceKernels().pack(linear.weight, weight_format), linear.bias)
         there.place()
         return there
 
@@ -56,17 +58,19 @@ def logits_of(stage: Stage, ids: Tensor, head: Callable[[Tensor], Tensor]) -> Te
     return torch.cat(logits)
 
 
-@pytest.mark.parametrize("bits", [4, 5, 8])
+@every_format
 @pytest.mark.parametrize("variant", ["llama, biases", "gemma 2", "qwen 3"])
 @torch.inference_mode()
 def test_logits_are_those_of_the_packed_weights(
-    make_reference: MakeReference, variant: str, bits: int
+    make_reference: MakeReference, variant: str, weight_format: PackedFormat
 ) -> None:
     reference = make_reference(variant)
     ids = reference.prompt(TOKENS)
     by_blocks = partial(BlockLinear, dtype=torch.float32, device=CPU)
     plain, ours = (
-        Stage(place(reference.stage().weights, bits, make), context=CONTEXT, cache_budget=0)
+        Stage(
+            place(reference.stage().weights, weight_format, make), context=CONTEXT, cache_budget=0
+        )
         for make in (by_blocks, choose_linear(CPU, torch.float32))
     )
     graphs = TapeGraphs()

@@ -5,12 +5,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch_forms import StrangeForm, SwappedForm, TorchForm
+from weight_formats import every_format
 
 from potluck.engine.accelerator import probe
 from potluck.engine.accelerator.aligned import AlignedAttention
 from potluck.engine.accelerator.int4pack import CpuForm, CudaForm
 from potluck.engine.accelerator.linears import BlockLinear, Int4Linear
-from potluck.engine.accelerator.pieces import ExpandedAttention
 from potluck.engine.accelerator.probe import (
     attends,
     choose_linear,
@@ -18,9 +18,10 @@ from potluck.engine.accelerator.probe import (
     int4_obstacle,
     norms_work,
 )
-from potluck.engine.attention import Attention, Span, SpeltAttention
+from potluck.engine.attention import Attention, EagerAttention, ExpandedAttention, Span
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.kvcache import LayerCache
+from potluck.model.formats import INT4, PackedFormat
 
 CPU = torch.device("cpu")
 
@@ -92,10 +93,10 @@ def test_a_device_without_the_tensor_cores_is_not_even_tried(
     assert (int4_obstacle(capability, dtype, is_hip=is_hip) is None) is is_tried
 
 
-@pytest.mark.parametrize("bits", [4, 5, 8])
-def test_the_chosen_linear_multiplies(bits: int) -> None:
+@every_format
+def test_the_chosen_linear_multiplies(weight_format: PackedFormat) -> None:
     weight = torch.randn(40, 64)
-    packed = ReferenceKernels().pack(weight, bits)
+    packed = ReferenceKernels().pack(weight, weight_format)
 
     linear = choose_linear(CPU, torch.bfloat16)(packed, None)
     linear.place()
@@ -111,7 +112,7 @@ def test_a_device_without_a_product_unpacks_weights_and_says_so(
 ) -> None:
     make = choose_linear(torch.device("meta"), torch.float16)
 
-    linear = make(ReferenceKernels().pack(torch.randn(16, 32), 4), None)
+    linear = make(ReferenceKernels().pack(torch.randn(16, 32), INT4), None)
 
     assert isinstance(linear, BlockLinear)
     assert "unpacked for each product" in caplog.text
@@ -128,7 +129,7 @@ def test_a_device_that_gives_no_numbers_is_found_out() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", [Attention, ExpandedAttention, SpeltAttention, AlignedAttention])
+@pytest.mark.parametrize("kind", [Attention, ExpandedAttention, EagerAttention, AlignedAttention])
 def test_attention_that_is_right_is_found(kind: type[Attention], dtype: torch.dtype) -> None:
     assert attends(kind, CPU, dtype)
 
@@ -140,7 +141,7 @@ class ContiguousAttention(Attention):
         read = cache.read(span.start, span.length, q.dtype)
         keys, values = (each.as_strided(each.shape, _contiguous(each.shape)) for each in read)
         q = q.view(1, self.num_kv_heads, -1, self.head_dim)
-        out = F.scaled_dot_product_attention(q, keys, values, scale=self.scale)
+        out = F.scaled_dot_product_attention(q, keys, values, scale=self._scale)
         return out.view(1, -1)
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Unpack
 
 import pytest
 import torch
 from tape_graphs import TapeGraphs
-from tiny_models import Reference
+from tiny_models import Reference, Sizes
 from torch import Tensor
 
 from potluck.engine.accelerator import GraphedHead, graph_runs
@@ -27,11 +28,11 @@ GREEDY = Sampling(temperature=0.0, logprobs=3)
 class Pair:
     """The same weights twice; what is done to one is done to the other, and has to give the same."""
 
-    def __init__(self, reference: Reference, budget: int = 1 << 24) -> None:
+    def __init__(self, reference: Reference, budget: int = 1 << 24, **sizes: Unpack[Sizes]) -> None:
         self._reference, self._steps, self.errors = reference, 0, list[float]()
         self.graphs = TapeGraphs()
         self.replayed, self._plain = (
-            reference.stage(context=CONTEXT, cache_budget=budget) for _ in range(2)
+            reference.stage(context=CONTEXT, cache_budget=budget, **sizes) for _ in range(2)
         )
         weights = self.replayed.weights
         self.replayed.weights = replace(weights, runs=graph_runs(weights.blocks, self.graphs))
@@ -118,6 +119,27 @@ def test_a_conversation_of_chunks_tokens_and_regrets(
     pair.trim(FIRST, 20)
     pair.run(FIRST, 7)
     pair.tokens(FIRST, 3)
+
+    check(pair)
+
+
+@pytest.mark.parametrize("variant", ["mistral, window", "gemma 3"])
+def test_windows_that_move_under_a_graph(make_reference: MakeReference, variant: str) -> None:
+    pair = Pair(make_reference(variant), chunk=250, slack=290)
+    pair.open(FIRST, SECOND)
+
+    pair.run(FIRST, 250)
+    pair.tokens(FIRST, 30)
+    for _ in range(3):
+        pair.run(FIRST, 240)
+        pair.run(SECOND, 20)
+        pair.tokens(FIRST, 2)
+        pair.tokens(SECOND, 1)
+    pair.trim(FIRST, 900)
+    pair.tokens(FIRST, 80)  # a window moves between two tokens
+    pair.trim(FIRST, 960)
+    pair.tokens(FIRST, 2)
+    assert pair.replayed._sessions[FIRST].cache.layers[0].first > 900 - 290
 
     check(pair)
 

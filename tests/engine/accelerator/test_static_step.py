@@ -66,16 +66,18 @@ def errors_of(reference: Reference, scheme: Scheme = "f32") -> list[float]:
     prompt = hidden(weights, PROMPT)
     ours.forward(prompt, 0)
     theirs.forward(prompt, 0)
-    inputs = StaticInputs(hidden(weights, 1), ours.step(0))
+    windows = {block.attention.window for block in weights.blocks}
+    inputs = StaticInputs(hidden(weights, 1), ours.step(0), dict.fromkeys(windows, 0))
     errors: list[float] = []
-    length = 0
+    length, lengths = 0, dict[int | None, int]()
     for position in range(PROMPT, PROMPT + TOKENS):
         x = hidden(weights, 1)
         while length <= position:
             length = max(16, 2 * length)
-            clear_rest(ours.caches, position, length)
-        inputs.load(x, ours.step(position))
-        y = static_forward(weights.blocks, ours.caches, inputs, length)
+            lengths = dict.fromkeys(windows, length)
+            clear_rest(weights.blocks, ours.caches, position, lengths)
+        inputs.load(x, ours.step(position), dict.fromkeys(windows, position))
+        y = static_forward(weights.blocks, ours.caches, inputs, lengths)
         expected = theirs.forward(x, position)
         errors.append(off(y, expected))
     assert length == CAPACITY

@@ -12,6 +12,7 @@ from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.attention_kernel import Attend, parts_floats
 from potluck.engine.kernels.cache import quantise_heads
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
+from potluck.engine.kernels.library import library
 from potluck.engine.kernels.paths import Path
 
 DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
@@ -34,7 +35,8 @@ def attended(
         head_stride=cache.stride(1) * cache.itemsize, position=position, window=window,
         parts=parts.data_ptr(), out=out.data_ptr(), job=kernels.job, shares=kernels.shares,
     )  # fmt: skip
-    kernels.attend_one(heads, ctypes.addressof(arguments))
+    kernels.wake()
+    library(kernels.name).attend(heads)(ctypes.addressof(arguments))
     return out
 
 

@@ -16,6 +16,11 @@ from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.engine.kernels.paths import Path
+from potluck.model.families import POST_NORMS, PRE_NORMS, SANDWICH_NORMS, LayerNorms
+from potluck.model.formats import BF16 as HALF
+from potluck.model.formats import F16 as OTHER_HALF
+from potluck.model.formats import INT4, INT4_OFFSET, PackedFormat, WeightFormat
+from potluck.model.formats import INT8 as EIGHT
 
 BEST = host_paths()[0]
 F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
@@ -33,12 +38,11 @@ def _marks(path: Path, name: str) -> list[pytest.MarkDecorator]:
 class Case:
     """Layers of one shape that differ in what is data."""
 
-    bits: Sequence[int] = (4, 4, 4, 4)
+    formats: Sequence[WeightFormat] = (INT4,) * 4
     dtype: torch.dtype = F32
-    floats: torch.dtype = BF16
     heads: Mapping[str, Any] = field(default_factory=dict[str, Any])
     shape: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    norms: int = 2
+    norms: LayerNorms[str] = PRE_NORMS
     has_biases: bool = False
     windows: Sequence[int | None] = (None, None, None)
     ropes: Sequence[int | None] = (0, 0, 0)
@@ -51,14 +55,15 @@ class Case:
 
         Of 1/127 where inputs are quantised, of 2**-9 where a cache, or a wide input, is bf16.
         """
-        return 0.02 if min(self.bits) < 16 else 0.002
+        is_packed = any(isinstance(held, PackedFormat) for held in self.formats)
+        return 0.02 if is_packed else 0.002
 
     def make(self, kernels: GeneratedKernels) -> tuple[list[LayerWeights], LayerShape]:
         heads = make_heads(4, 2, 24, 24, self.dtype, **self.heads)
         layers = [
             random_layer(
-                kernels, heads, 80, self.intermediate, self.bits, norms=self.norms,
-                has_biases=self.has_biases, window=window, rope=rope, floats=self.floats,
+                kernels, heads, 80, self.intermediate, self.formats, norms=self.norms,
+                has_biases=self.has_biases, window=window, rope=rope,
                 moe=self.moe,
             )
             for window, rope in zip(self.windows, self.ropes, strict=True)
@@ -69,53 +74,62 @@ class Case:
 EXPERTS = MoeShape(count=21, per_token=5, normalise=True)
 CASES = {
     "llama": Case(dtype=BF16),
-    "llama with biases, int8": Case(bits=(8, 8, 8, 8), has_biases=True),
-    "llama, offsets": Case(bits=(5, 5, 5, 5)),
-    "llama, offsets in some": Case(bits=(8, 5, 5, 8), has_biases=True),
+    "llama with biases, int8": Case(formats=(EIGHT,) * 4, has_biases=True),
+    "llama, offsets": Case(formats=(INT4_OFFSET,) * 4),
+    "llama, offsets in some": Case(
+        formats=(EIGHT, INT4_OFFSET, INT4_OFFSET, EIGHT), has_biases=True
+    ),
     "qwen 3, windows, mixed bits": Case(
-        bits=(8, 4, 4, 8), dtype=F16, heads={"qk_norm": "head"}, windows=(None, 5, 5)
+        formats=(EIGHT, INT4, INT4, EIGHT),
+        dtype=F16,
+        heads={"qk_norm": "head"},
+        windows=(None, 5, 5),
     ),
     "gemma 2": Case(
         dtype=F16,
         heads={"softcap": 2.0, "scale": 0.3},
-        shape={"norms": "around", "activation": "gelu_pytorch_tanh"},
-        norms=4,
+        shape={"activation": "gelu_pytorch_tanh"},
+        norms=SANDWICH_NORMS,
         windows=(5, None, 5),
     ),
     "gemma 3": Case(
         heads={"qk_norm": "head"},
-        shape={"norms": "around", "activation": "gelu_pytorch_tanh"},
-        norms=4,
+        shape={"activation": "gelu_pytorch_tanh"},
+        norms=SANDWICH_NORMS,
         windows=(5, 5, None),
         ropes=(1, 1, 0),
     ),
-    "olmo 2": Case(dtype=INT8, heads={"qk_norm": "projection"}, shape={"norms": "after"}),
+    "olmo 2": Case(dtype=INT8, heads={"qk_norm": "projection"}, norms=POST_NORMS),
     "smollm 3": Case(ropes=(0, None, 0), has_biases=True),
     "exaone 4": Case(
         heads={"qk_norm": "head"},
-        shape={"norms": "after"},
+        norms=POST_NORMS,
         windows=(7, None, 7),
         ropes=(0, None, 0),
         has_biases=True,
     ),
     "granite": Case(dtype=INT8, heads={"scale": 0.21}, shape={"multiplier": 0.37}, has_biases=True),
-    "qwen 2, 16 bits": Case(
-        bits=(16, 16, 16, 16), dtype=BF16, has_biases=True, windows=(None, 5, 5)
-    ),
+    "qwen 2, 16 bits": Case(formats=(HALF,) * 4, dtype=BF16, has_biases=True, windows=(None, 5, 5)),
     "olmo 2, f16": Case(
-        bits=(16, 16, 16, 16),
+        formats=(OTHER_HALF,) * 4,
         dtype=F16,
-        floats=F16,
         heads={"qk_norm": "projection"},
-        shape={"norms": "after", "activation": "gelu_pytorch_tanh"},
+        norms=POST_NORMS,
+        shape={"activation": "gelu_pytorch_tanh"},
     ),
-    "granite, some packed": Case(bits=(16, 4, 16, 8), shape={"multiplier": 0.37}, has_biases=True),
-    "wide, 16 bits": Case(bits=(16, 16, 16, 16), intermediate=4128),
+    "granite, some packed": Case(
+        formats=(HALF, INT4, HALF, EIGHT), shape={"multiplier": 0.37}, has_biases=True
+    ),
+    "wide, 16 bits": Case(formats=(HALF,) * 4, intermediate=4128),
     "qwen 3 moe": Case(
-        dtype=F16, heads={"qk_norm": "head"}, bits=(8, 4, 5, 8), moe=EXPERTS, intermediate=48
+        dtype=F16,
+        heads={"qk_norm": "head"},
+        formats=(EIGHT, INT4, INT4_OFFSET, EIGHT),
+        moe=EXPERTS,
+        intermediate=48,
     ),
     "mixtral, 16 bits": Case(
-        bits=(16, 16, 16, 16),
+        formats=(HALF,) * 4,
         moe=MoeShape(count=4, per_token=1, normalise=False),
         windows=(None, 5, 5),
     ),
@@ -178,7 +192,7 @@ def test_threads_compute_what_one_does(path: Path, name: str) -> None:
 def test_a_decoder_follows_caches_that_move() -> None:
     kernels = GeneratedKernels(BEST)
     heads = make_heads(2, 1, 16, 16, F32)
-    layers = [random_layer(kernels, heads, 32, 64, (4, 4, 4, 4))]
+    layers = [random_layer(kernels, heads, 32, 64, (INT4,) * 4)]
     shape = layer_shape(layers[0], heads, epsilon=EPSILON)
     decoder, other = (Decoder(kernels, layers, shape) for _ in range(2))
     large = [make_cache(heads, 64, F32)]
@@ -197,7 +211,7 @@ def test_a_decoder_follows_caches_that_move() -> None:
 def test_a_cache_in_the_place_of_a_smaller_one_is_another() -> None:
     kernels = GeneratedKernels(BEST)
     heads = make_heads(4, 2, 16, 16, F32)
-    layers = [random_layer(kernels, heads, 32, 64, (4, 4, 4, 4))]
+    layers = [random_layer(kernels, heads, 32, 64, (INT4,) * 4)]
     shape = layer_shape(layers[0], heads, epsilon=EPSILON)
     decoder, fresh = (Decoder(kernels, layers, shape) for _ in range(2))
     memory = torch.zeros(2 * 2 * 32 * 16)

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from potluck.engine.kernels import PackedWeight
 from potluck.engine.kernels.integers import pack_integers
-from potluck.engine.kernels.layout import LIMITS
+from potluck.model.formats import INT4, INT4_OFFSET, INT8, PACKED_FORMATS, PackedFormat
 
 
-def random(rows: int, width: int, bits: int, seed: int) -> tuple[Tensor, Tensor]:
+def random(rows: int, width: int, held: PackedFormat, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    least, most = LIMITS[bits]
+    least, most = held.limits
     integers = torch.randint(least, most + 1, (rows, width), generator=generator)
     scales = torch.randn((rows, -(-width // 32)), generator=generator).half().float()
     return integers.to(torch.int8), scales
@@ -23,19 +23,19 @@ def random(rows: int, width: int, bits: int, seed: int) -> tuple[Tensor, Tensor]
 @given(
     rows=st.integers(1, 50),
     width=st.integers(1, 100),
-    bits=st.sampled_from([4, 8]),
-    held_in=st.sampled_from([4, 5, 8]),
+    made_in=st.sampled_from([INT4, INT8]),
+    held_in=st.sampled_from(PACKED_FORMATS),
     seed=st.integers(0, 2**32),
 )
-def test_what_is_packed_is_worth_the_product(
-    rows: int, width: int, bits: int, held_in: int, seed: int
+def test_the_values_of_what_is_packed_are_the_products(
+    rows: int, width: int, made_in: PackedFormat, held_in: PackedFormat, seed: int
 ) -> None:
-    integers, scales = random(rows, width, bits, seed)
+    integers, scales = random(rows, width, made_in, seed)
     packed = PackedWeight.empty(rows, width, held_in)
 
     is_held = pack_integers(packed, 0, integers, scales)
 
-    least, most = LIMITS[min(held_in, 8 if held_in == 8 else 4)]
+    least, most = (INT4 if held_in.has_offsets else held_in).limits
     assert is_held == bool(integers.min() >= least and integers.max() <= most)
     spread = scales.repeat_interleave(32, 1)[:, :width]
     assert not is_held or torch.equal(packed.dequantise(), integers.float() * spread)
@@ -44,9 +44,9 @@ def test_what_is_packed_is_worth_the_product(
 @settings(deadline=None, max_examples=50)
 @given(rows=st.integers(1, 50), width=st.integers(1, 100), seed=st.integers(0, 2**32))
 def test_offsets_are_rounded_to_f16_and_nothing_else_is(rows: int, width: int, seed: int) -> None:
-    integers, scales = random(rows, width, 5, seed)
+    integers, scales = random(rows, width, INT4_OFFSET, seed)
     offsets = scales * torch.randn(scales.shape, generator=torch.Generator().manual_seed(seed))
-    packed = PackedWeight.empty(rows, width, 5)
+    packed = PackedWeight.empty(rows, width, INT4_OFFSET)
 
     assert pack_integers(packed, 0, integers, scales, offsets)
 
@@ -64,13 +64,22 @@ def test_offsets_are_rounded_to_f16_and_nothing_else_is(rows: int, width: int, s
 
 
 @pytest.mark.parametrize(
-    ("bits", "integer", "offset"),
-    [(4, 0, 1.0), (8, 0, 1.0), (5, 16, 1.0), (5, -1, 1.0), (5, 0, 1e5), (5, 0, float("nan"))],
+    ("weight_format", "integer", "offset"),
+    [
+        (INT4, 0, 1.0),
+        (INT8, 0, 1.0),
+        (INT4_OFFSET, 16, 1.0),
+        (INT4_OFFSET, -1, 1.0),
+        (INT4_OFFSET, 0, 1e5),
+        (INT4_OFFSET, 0, float("nan")),
+    ],
 )
-def test_offsets_that_cannot_be_held_are_left_alone(bits: int, integer: int, offset: float) -> None:
-    integers, scales = random(16, 32, 5, 0)
+def test_offsets_that_cannot_be_held_are_left_alone(
+    weight_format: PackedFormat, integer: int, offset: float
+) -> None:
+    integers, scales = random(16, 32, INT4_OFFSET, 0)
     integers[3, 5] = integer
-    packed = PackedWeight.empty(16, 32, bits)
+    packed = PackedWeight.empty(16, 32, weight_format)
     packed.data.fill_(7)
 
     assert not pack_integers(packed, 0, integers, scales, torch.full_like(scales, offset))
@@ -78,8 +87,8 @@ def test_offsets_that_cannot_be_held_are_left_alone(bits: int, integer: int, off
 
 
 def test_pieces_are_packed_as_the_whole() -> None:
-    integers, scales = random(75, 96, 4, 0)
-    whole, pieces = PackedWeight.empty(75, 96, 4), PackedWeight.empty(75, 96, 4)
+    integers, scales = random(75, 96, INT4, 0)
+    whole, pieces = PackedWeight.empty(75, 96, INT4), PackedWeight.empty(75, 96, INT4)
 
     pack_integers(whole, 0, integers, scales)
     for first in (0, 16, 64):
@@ -90,21 +99,23 @@ def test_pieces_are_packed_as_the_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "integer", "scale"),
+    ("weight_format", "integer", "scale"),
     [
-        (4, 8, 1.0),
-        (4, -9, 1.0),
-        (8, -128, 1.0),
-        (4, 0, 1e5),
-        (4, 0, 1e-7),
-        (4, 0, float("nan")),
-        (4, 0, float("inf")),
+        (INT4, 8, 1.0),
+        (INT4, -9, 1.0),
+        (INT8, -128, 1.0),
+        (INT4, 0, 1e5),
+        (INT4, 0, 1e-7),
+        (INT4, 0, float("nan")),
+        (INT4, 0, float("inf")),
     ],
 )
-def test_what_cannot_be_held_is_left_alone(bits: int, integer: int, scale: float) -> None:
-    integers, scales = random(16, 32, bits, 0)
+def test_what_cannot_be_held_is_left_alone(
+    weight_format: PackedFormat, integer: int, scale: float
+) -> None:
+    integers, scales = random(16, 32, weight_format, 0)
     integers[3, 5], scales[3, 0] = integer, scale
-    packed = PackedWeight.empty(16, 32, bits)
+    packed = PackedWeight.empty(16, 32, weight_format)
     packed.data.fill_(7)
 
     assert not pack_integers(packed, 0, integers, scales)

@@ -38,8 +38,9 @@ import sys
 sys.modules["llvmlite"] = None
 import torch
 from potluck.engine.kernels import best_kernels
+from potluck.model.formats import INT8
 kernels = best_kernels()
-packed, x = kernels.pack(torch.eye(32), 8), kernels.quantise(torch.eye(32))
+packed, x = kernels.pack(torch.eye(32), INT8), kernels.quantise(torch.eye(32))
 assert torch.allclose(kernels.multiply(packed, x), torch.eye(32), atol=1e-3)
 print(kernels.name)
 """

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 from llvmlite import binding
+from weight_formats import every_format
 
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.attention_kernel import emit_attend
@@ -18,6 +19,7 @@ from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.engine.kernels.paths import PATHS, Path, usable_paths
 from potluck.engine.kernels.prefill_kernel import emit_attend_many
 from potluck.engine.kernels.rope_kernel import emit_rope_and_cache
+from potluck.model.formats import BF16, INT4, INT4_OFFSET, INT8, PackedFormat
 
 # Windows wants a call to a library where a stack frame is larger than a page: none may be.
 TRIPLES = ["x86_64-pc-windows-msvc-elf", "aarch64-pc-windows-msvc-elf"]
@@ -46,15 +48,23 @@ ODD_HEADS = Heads(
     softcap=None, cache_kind=KIND_F16,
 )  # fmt: skip
 LAYER = LayerShape(
-    hidden=80, intermediate=112, attention=HEADS, norms="around", epsilon=1e-5, multiplier=1.0,
-    activation="gelu_pytorch_tanh", qkv_bits=8, output_bits=4, gate_up_bits=5, down_bits=8,
+    hidden=80, intermediate=112, attention=HEADS, has_norms_before=True,
+    has_norms_after=True, epsilon=1e-5, multiplier=1.0,
+    activation="gelu_pytorch_tanh", qkv_format=INT8, output_format=INT4,
+    gate_up_format=INT4_OFFSET, down_format=INT8,
 )  # fmt: skip
 OTHER_LAYER = replace(
-    LAYER, attention=ODD_HEADS, norms="before", multiplier=0.3, activation="silu", down_bits=4
+    LAYER,
+    attention=ODD_HEADS,
+    has_norms_after=False,
+    multiplier=0.3,
+    activation="silu",
+    down_format=INT4,
 )
 FLOAT_LAYER = replace(
-    OTHER_LAYER, intermediate=5000, qkv_bits=16, output_bits=16, gate_up_bits=16, down_bits=16
-)
+    OTHER_LAYER, intermediate=5000, qkv_format=BF16, output_format=BF16, gate_up_format=BF16,
+    down_format=BF16,
+)  # fmt: skip
 MOE_LAYER = replace(
     OTHER_LAYER, multiplier=1.0, moe=MoeShape(count=21, per_token=3, normalise=True)
 )
@@ -67,7 +77,9 @@ SHAPED = {
     "rope_odd": partial(emit_rope_and_cache, shape=ODD_HEADS),
     "float_bf16": partial(emit_float_product, kind=KIND_BF16),
     "float_f16": partial(emit_float_product, kind=KIND_F16, inputs=KIND_F16, tokens=8),
-    "head": partial(emit_head, shape=HeadShape(hidden=80, rows=131, bits=4, epsilon=1e-5)),
+    "head": partial(
+        emit_head, shape=HeadShape(hidden=80, rows=131, weight_format=INT4, epsilon=1e-5)
+    ),
     "decode": partial(emit_decode, shape=LAYER),
     "decode_other": partial(emit_decode, shape=OTHER_LAYER),
     "decode_floats": partial(emit_decode, shape=FLOAT_LAYER),
@@ -107,12 +119,14 @@ def test_every_kernel_compiles_and_needs_no_library(path: Path, triple: str) -> 
         assert undefined_symbols(machine.emit_object(module)) == set(), kernel
 
 
-@pytest.mark.parametrize("bits", [4, 5, 8])
+@every_format
 @pytest.mark.parametrize(
     ("path", "triple"), [case for case in CASES if case.values[0] is not PATHS[-1]]
 )
-def test_products_use_the_instruction_of_their_path(path: Path, triple: str, bits: int) -> None:
-    machine, module = compiled(f"product{bits}", path, triple)
+def test_products_use_the_instruction_of_their_path(
+    path: Path, triple: str, weight_format: PackedFormat
+) -> None:
+    machine, module = compiled(f"product_{weight_format.name}", path, triple)
 
     code = machine.emit_assembly(module)
 

@@ -12,6 +12,7 @@ from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.moe_kernel import MoeShape
+from potluck.model.formats import INT8
 
 HIDDEN, INTERMEDIATE = 32, 16
 KERNELS = GeneratedKernels(host_paths()[0])
@@ -20,7 +21,7 @@ HEADS = make_heads(2, 1, 16, 16, torch.float32)
 
 def make_layer(count: int, per_token: int, *, normalise: bool) -> tuple[LayerWeights, LayerShape]:
     moe = MoeShape(count=count, per_token=per_token, normalise=normalise)
-    layer = random_layer(KERNELS, HEADS, HIDDEN, INTERMEDIATE, (8, 8, 8, 8), moe=moe)
+    layer = random_layer(KERNELS, HEADS, HIDDEN, INTERMEDIATE, (INT8,) * 4, moe=moe)
     return layer, layer_shape(layer, HEADS, epsilon=EPSILON)
 
 

@@ -5,17 +5,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from weight_formats import every_format
 
 from potluck.engine.kernels import Kernels, PackedWeight, ReferenceKernels
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.errors import BrokenModelError
-from potluck.model.schemes import INTEGER_BITS
+from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
 
 KERNELS: dict[str, Kernels] = {path.name: GeneratedKernels(path) for path in host_paths()}
 REFERENCE = ReferenceKernels()
 
 every_path = pytest.mark.parametrize("kernels", KERNELS.values(), ids=KERNELS)
-every_bits = pytest.mark.parametrize("bits", [4, 5, 8])
 dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
 
 
@@ -27,17 +27,22 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 @every_path
-@every_bits
+@every_format
 @settings(deadline=None, max_examples=30)
 @given(rows=st.integers(1, 50), width=st.integers(1, 100), dtype=dtypes, seed=st.integers(0, 2**32))
 def test_every_processor_packs_the_same_bytes(
-    kernels: Kernels, bits: int, rows: int, width: int, dtype: torch.dtype, seed: int
+    kernels: Kernels,
+    weight_format: PackedFormat,
+    rows: int,
+    width: int,
+    dtype: torch.dtype,
+    seed: int,
 ) -> None:
     weight = random(rows, width, seed=seed).to(dtype)
 
-    packed = kernels.pack(weight, bits)
+    packed = kernels.pack(weight, weight_format)
 
-    assert torch.equal(packed.data, REFERENCE.pack(weight, bits).data)
+    assert torch.equal(packed.data, REFERENCE.pack(weight, weight_format).data)
 
 
 @every_path
@@ -56,50 +61,54 @@ def test_every_processor_quantises_into_the_same_records(
 
 
 @every_path
-@every_bits
-def test_pieces_and_strides_pack_as_the_whole(kernels: Kernels, bits: int) -> None:
+@every_format
+def test_pieces_and_strides_pack_as_the_whole(
+    kernels: Kernels, weight_format: PackedFormat
+) -> None:
     weight = random(83, 96)
-    packed, spread = PackedWeight.empty(83, 96, bits), torch.zeros(83, 200)
+    packed, spread = PackedWeight.empty(83, 96, weight_format), torch.zeros(83, 200)
     spread[:, 50:146] = weight
 
     kernels.pack_rows(packed, 64, weight[64:])
     kernels.pack_rows(packed, 0, weight[:16])
     kernels.pack_rows(packed, 16, weight[16:64])
 
-    whole = kernels.pack(weight, bits)
+    whole = kernels.pack(weight, weight_format)
     assert torch.equal(packed.data, whole.data)
-    assert torch.equal(kernels.pack(spread[:, 50:146], bits).data, whole.data)
-    assert torch.equal(kernels.pack(weight.T.contiguous().T, bits).data, whole.data)
+    assert torch.equal(kernels.pack(spread[:, 50:146], weight_format).data, whole.data)
+    assert torch.equal(kernels.pack(weight.T.contiguous().T, weight_format).data, whole.data)
 
 
 @every_path
-@every_bits
+@every_format
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("where", [(0, 0), (40, 69), (16, 31)])
 def test_weights_that_are_not_finite_are_refused(
-    kernels: Kernels, bits: int, bad: float, where: tuple[int, int]
+    kernels: Kernels, weight_format: PackedFormat, bad: float, where: tuple[int, int]
 ) -> None:
     weight = random(41, 70)
     weight[where] = bad
 
     with pytest.raises(BrokenModelError, match="not a number, or infinite"):
-        kernels.pack(weight, bits)
+        kernels.pack(weight, weight_format)
     with pytest.raises(BrokenModelError):
-        REFERENCE.pack(weight, bits)
+        REFERENCE.pack(weight, weight_format)
 
 
-@every_bits
-def test_no_weight_is_further_than_half_a_step(bits: int) -> None:
+@every_format
+def test_no_weight_is_further_than_half_a_step(weight_format: PackedFormat) -> None:
     weight = torch.randn(64, 256, generator=torch.Generator().manual_seed(1))
     groups = weight.view(64, 8, 32)
 
-    error = (REFERENCE.pack(weight, bits).dequantise() - weight).view(64, 8, 32).abs()
+    error = (REFERENCE.pack(weight, weight_format).dequantise() - weight).view(64, 8, 32).abs()
 
     # At least that many from zero to the largest, or from the least to the largest.
-    steps = {4: 6.6, 5: 15.0, 8: 127.0}[bits]
-    range_ = groups.amax(-1) - groups.amin(-1) if bits == 5 else groups.abs().amax(-1)
+    steps = {INT4: 6.6, INT4_OFFSET: 15.0, INT8: 127.0}[weight_format]
+    has_offsets = weight_format.has_offsets
+    range_ = groups.amax(-1) - groups.amin(-1) if has_offsets else groups.abs().amax(-1)
     step = range_[..., None] / steps
-    limit = 0.5 if bits == 8 else 1.5  # the largest itself may be clipped where that helps the rest
+    # The largest itself may be clipped where that helps the rest.
+    limit = 0.5 if weight_format is INT8 else 1.5
     assert (error <= limit * 1.001 * step).all()
 
 
@@ -110,7 +119,7 @@ def test_the_search_is_better_than_no_search() -> None:
     scale = largest / -8
     plain = (groups / scale).round().clamp(-8, 7) * scale
 
-    searched = REFERENCE.pack(weight, 4).dequantise().view(64, 8, 32)
+    searched = REFERENCE.pack(weight, INT4).dequantise().view(64, 8, 32)
 
     assert (searched - groups).norm() < 0.96 * (plain - groups).norm()
 
@@ -122,14 +131,14 @@ def test_with_offsets_the_search_is_better_than_no_search() -> None:
     scale = (groups.amax(-1, keepdim=True) - least) / 15
     plain = ((groups - least) / scale).round() * scale + least
 
-    searched = REFERENCE.pack(weight, 5).dequantise().view(64, 8, 32)
+    searched = REFERENCE.pack(weight, INT4_OFFSET).dequantise().view(64, 8, 32)
 
     assert (searched - groups).norm() < 0.94 * (plain - groups).norm()
 
 
-@every_bits
-def test_what_is_stored_can_be_read_row_by_row(bits: int) -> None:
-    packed = REFERENCE.pack(random(50, 70), bits)
+@every_format
+def test_what_is_stored_can_be_read_row_by_row(weight_format: PackedFormat) -> None:
+    packed = REFERENCE.pack(random(50, 70), weight_format)
     whole = packed.dequantise()
 
     assert whole.shape == (50, 70)
@@ -137,9 +146,10 @@ def test_what_is_stored_can_be_read_row_by_row(bits: int) -> None:
         assert torch.equal(packed.dequantise(first, last), whole[first:last])
 
 
-@every_bits
-def test_the_bytes_are_those_announced(bits: int) -> None:
-    packed = REFERENCE.pack(random(2048, 256), bits)
+@every_format
+def test_the_bytes_are_those_announced(weight_format: PackedFormat) -> None:
+    packed = REFERENCE.pack(random(2048, 256), weight_format)
 
-    factors = {4: 2, 5: 4, 8: 2}[bits]  # bytes: a scale, and an offset
-    assert packed.nbytes == 2048 * 256 * INTEGER_BITS[bits] // 8 + 2048 * 256 // 32 * factors
+    # Of 32 weights: the integers, a scale and perhaps an offset.
+    group = {INT4: 16 + 2, INT4_OFFSET: 16 + 4, INT8: 32 + 2}[weight_format]
+    assert packed.nbytes == 2048 * 256 // 32 * group

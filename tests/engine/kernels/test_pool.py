@@ -6,10 +6,12 @@ import time
 
 import pytest
 import torch
+from weight_formats import every_format
 
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.engine.kernels.library import emit_kernel, optimise, target_machine
 from potluck.engine.kernels.paths import Path, host_triple
+from potluck.model.formats import INT4, PackedFormat
 
 PATHS = host_paths()
 BEST = PATHS[0]
@@ -27,11 +29,13 @@ def wait_for_end_of(threads: list[threading.Thread]) -> None:
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])
-@pytest.mark.parametrize("bits", [4, 5, 8])
+@every_format
 @pytest.mark.parametrize("rows", [1, 16, 17, 300])
-def test_threads_give_what_one_thread_gives(threads: int, bits: int, rows: int) -> None:
+def test_threads_give_what_one_thread_gives(
+    threads: int, weight_format: PackedFormat, rows: int
+) -> None:
     one, many = GeneratedKernels(BEST), GeneratedKernels(BEST, threads)
-    packed, x = one.pack(torch.randn(rows, 64), bits), one.quantise(torch.randn(3, 64))
+    packed, x = one.pack(torch.randn(rows, 64), weight_format), one.quantise(torch.randn(3, 64))
     alone = one.multiply(packed, x)
 
     for _ in range(200):  # of which some find the threads spinning, some half asleep
@@ -50,7 +54,7 @@ def test_one_thread_is_the_callers() -> None:
 
 def test_sleeping_threads_are_woken() -> None:
     kernels = GeneratedKernels(BEST, 2)
-    packed = kernels.pack(torch.randn(2048, 512), 4)
+    packed = kernels.pack(torch.randn(2048, 512), INT4)
     x = kernels.quantise(torch.randn(16, 512))
     expected = GeneratedKernels(BEST).multiply(packed, x)
     assert kernels._pool is not None  # pyright: ignore[reportPrivateUsage]

@@ -6,9 +6,11 @@ import torch.nn.functional as F  # noqa: N812
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from weight_formats import every_format
 
 from potluck.engine.kernels import Kernels, ReferenceKernels
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
 
 KERNELS: dict[str, Kernels] = {path.name: GeneratedKernels(path) for path in host_paths()}
 REFERENCE = ReferenceKernels()
@@ -16,7 +18,6 @@ EVERY: dict[str, Kernels] = {**KERNELS, "reference": REFERENCE}
 F32_ROUNDING = 2.0**-23
 
 every_path = pytest.mark.parametrize("name", EVERY)
-every_bits = pytest.mark.parametrize("bits", [4, 5, 8])
 shapes = st.tuples(st.integers(1, 21), st.integers(1, 70), st.integers(1, 200))
 
 
@@ -24,12 +25,16 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def exact(kernels: Kernels, x: Tensor, weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+def exact(
+    kernels: Kernels, x: Tensor, weight: Tensor, weight_format: PackedFormat
+) -> tuple[Tensor, Tensor]:
     """The product of what is stored in float64, and how far rounding of f32 may take it."""
     values = kernels.quantise(x).dequantise().double()
-    weights = kernels.pack(weight, bits).dequantise().double()
+    weights = kernels.pack(weight, weight_format).dequantise().double()
     sizes = weights.abs()
-    if bits == 5:  # what offsets are subtracted from is larger: at most the range of a group
+    if (
+        weight_format.has_offsets
+    ):  # what offsets are subtracted from is larger: at most the range of a group
         groups = F.pad(weights, (0, -x.shape[1] % 32)).unflatten(1, (-1, 32))
         ranges = groups.abs().amax(-1, keepdim=True).expand(groups.shape)
         sizes = 4 * ranges.flatten(1)[:, : x.shape[1]]
@@ -38,41 +43,47 @@ def exact(kernels: Kernels, x: Tensor, weight: Tensor, bits: int) -> tuple[Tenso
 
 
 @every_path
-@every_bits
+@every_format
 @settings(deadline=None, max_examples=25)
 @given(shape=shapes, seed=st.integers(0, 2**32))
 def test_a_product_is_that_of_the_stored_numbers(
-    name: str, bits: int, shape: tuple[int, int, int], seed: int
+    name: str, weight_format: PackedFormat, shape: tuple[int, int, int], seed: int
 ) -> None:
     kernels = EVERY[name]
     tokens, rows, width = shape
     x, weight = random(tokens, width, seed=seed), random(rows, width, seed=seed + 1)
 
-    y = kernels.multiply(kernels.pack(weight, bits), kernels.quantise(x))
+    y = kernels.multiply(kernels.pack(weight, weight_format), kernels.quantise(x))
 
-    product, rounding = exact(kernels, x, weight, bits)
+    product, rounding = exact(kernels, x, weight, weight_format)
     assert y.shape == (tokens, rows)
     assert ((y.double() - product).abs() <= rounding).all()
 
 
 @every_path
-@pytest.mark.parametrize(("bits", "error"), [(4, 0.095), (5, 0.085), (8, 0.01)])
-def test_a_product_is_close_to_that_of_the_weights(name: str, bits: int, error: float) -> None:
+@pytest.mark.parametrize(
+    ("weight_format", "error"), [(INT4, 0.095), (INT4_OFFSET, 0.085), (INT8, 0.01)]
+)
+def test_a_product_is_close_to_that_of_the_weights(
+    name: str, weight_format: PackedFormat, error: float
+) -> None:
     kernels = EVERY[name]
     x, weight = random(9, 512), random(100, 512, seed=1)
 
-    y = kernels.multiply(kernels.pack(weight, bits), kernels.quantise(x))
+    y = kernels.multiply(kernels.pack(weight, weight_format), kernels.quantise(x))
 
     product = x.double() @ weight.double().T
     assert (y - product).norm() / product.norm() < error
 
 
 @every_path
-@every_bits
+@every_format
 @pytest.mark.parametrize("tokens", [1, 7, 8, 128, 129, 139])
-def test_tokens_do_not_depend_on_their_company(name: str, bits: int, tokens: int) -> None:
+def test_tokens_do_not_depend_on_their_company(
+    name: str, weight_format: PackedFormat, tokens: int
+) -> None:
     kernels = EVERY[name]
-    x, packed = random(tokens, 96), kernels.pack(random(33, 96, seed=1), bits)
+    x, packed = random(tokens, 96), kernels.pack(random(33, 96, seed=1), weight_format)
 
     together = kernels.multiply(packed, kernels.quantise(x))
 
@@ -83,45 +94,45 @@ def test_tokens_do_not_depend_on_their_company(name: str, bits: int, tokens: int
 
 
 @every_path
-@every_bits
-def test_products_can_be_bf16_and_added_to_a_residual(name: str, bits: int) -> None:
+@every_format
+def test_products_can_be_added_to_a_residual(name: str, weight_format: PackedFormat) -> None:
     kernels = EVERY[name]
-    x, weight = random(3, 64).bfloat16(), random(20, 64, seed=1).bfloat16()
-    residual = random(3, 20, seed=2).bfloat16()
-    packed, quantised = kernels.pack(weight, bits), kernels.quantise(x)
+    x, weight, residual = random(3, 64), random(20, 64, seed=1), random(3, 20, seed=2)
+    packed, quantised = kernels.pack(weight, weight_format), kernels.quantise(x)
+    out = residual.clone()
 
-    y = kernels.multiply(packed, quantised)
-    added = kernels.multiply(packed, quantised, out=residual.clone(), addend=residual)
+    added = kernels.multiply(packed, quantised, out=out, addend=out)
 
-    product, _ = exact(kernels, x, weight, bits)
-    torch.testing.assert_close(y, product.bfloat16(), rtol=2**-7, atol=1e-5)
-    torch.testing.assert_close(added, (product + residual).bfloat16(), rtol=2**-7, atol=1e-5)
+    product, _ = exact(kernels, x, weight, weight_format)
+    assert added is out
+    torch.testing.assert_close(added.double(), product + residual, rtol=1e-5, atol=1e-5)
 
 
 @every_path
-@every_bits
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_bias_is_added_to_every_token(name: str, bits: int, dtype: torch.dtype) -> None:
+@every_format
+def test_a_bias_is_added_to_every_token(name: str, weight_format: PackedFormat) -> None:
     kernels = EVERY[name]
-    x, bias = random(11, 64).to(dtype), random(35, seed=2).to(dtype)
-    packed, quantised = kernels.pack(random(35, 64, seed=1), bits), kernels.quantise(x)
+    x, bias = random(11, 64), random(35, seed=2)
+    packed, quantised = kernels.pack(random(35, 64, seed=1), weight_format), kernels.quantise(x)
 
     added = kernels.multiply(packed, quantised, addend=bias)
 
     whole = kernels.multiply(packed, quantised, addend=bias.expand(11, 35))
     assert torch.equal(added, whole)
     product = kernels.multiply(packed, quantised).double() + bias
-    torch.testing.assert_close(added.double(), product, rtol=2**-7, atol=0.02)
+    torch.testing.assert_close(added.double(), product, rtol=1e-6, atol=1e-6)
 
 
 @every_path
-@every_bits
-def test_a_product_writes_nothing_beyond_its_output(name: str, bits: int) -> None:
+@every_format
+def test_a_product_writes_nothing_beyond_its_output(name: str, weight_format: PackedFormat) -> None:
     kernels = EVERY[name]
     memory = torch.full((5 * 17 + 40,), 7.0)
     out = memory[20:-20].view(5, 17)
 
-    kernels.multiply(kernels.pack(random(17, 40), bits), kernels.quantise(random(5, 40)), out=out)
+    kernels.multiply(
+        kernels.pack(random(17, 40), weight_format), kernels.quantise(random(5, 40)), out=out
+    )
 
     assert (memory[:20] == 7).all()
     assert (memory[-20:] == 7).all()
@@ -129,30 +140,30 @@ def test_a_product_writes_nothing_beyond_its_output(name: str, bits: int) -> Non
 
 
 @every_path
-@every_bits
-def test_the_largest_integers_do_not_overflow(name: str, bits: int) -> None:
+@every_format
+def test_the_largest_integers_do_not_overflow(name: str, weight_format: PackedFormat) -> None:
     kernels = EVERY[name]
     signs = torch.ones(64)
     signs[::2] = -1
 
     for x, weight in ((torch.ones(64), torch.ones(64)), (signs, signs), (-signs, signs)):
         x, weight = 3.0 * x.repeat(9, 1), 5.0 * weight.repeat(16, 1)
-        y = kernels.multiply(kernels.pack(weight, bits), kernels.quantise(x))
+        y = kernels.multiply(kernels.pack(weight, weight_format), kernels.quantise(x))
 
         torch.testing.assert_close(y, x @ weight.T, rtol=2e-3, atol=0)
 
 
 @every_path
-@every_bits
+@every_format
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_an_input_that_is_not_finite_shows_in_its_token_alone(
-    name: str, bits: int, bad: float
+    name: str, weight_format: PackedFormat, bad: float
 ) -> None:
     kernels = EVERY[name]
     x = random(10, 70)
     x[3, 50] = bad
 
-    y = kernels.multiply(kernels.pack(random(20, 70, seed=1), bits), kernels.quantise(x))
+    y = kernels.multiply(kernels.pack(random(20, 70, seed=1), weight_format), kernels.quantise(x))
 
     assert not y[3].isfinite().any()
     y[3] = 0
@@ -160,16 +171,16 @@ def test_an_input_that_is_not_finite_shows_in_its_token_alone(
 
 
 @every_path
-@every_bits
-def test_zeros_and_outliers(name: str, bits: int) -> None:
+@every_format
+def test_zeros_and_outliers(name: str, weight_format: PackedFormat) -> None:
     kernels = EVERY[name]
     x, weight = random(4, 128), random(20, 128, seed=1)
     x[0], x[1, 32:64], x[2, 5] = 0, 0, 1e6
     weight[0], weight[1, :32], weight[2, 7], weight[3] = 0, 0, 1e4, 1e-37
 
-    y = kernels.multiply(kernels.pack(weight, bits), kernels.quantise(x))
+    y = kernels.multiply(kernels.pack(weight, weight_format), kernels.quantise(x))
 
-    product, rounding = exact(kernels, x, weight, bits)
+    product, rounding = exact(kernels, x, weight, weight_format)
     assert ((y.double() - product).abs() <= rounding).all()
     assert (y[0] == 0).all()
     assert (y[:, [0, 3]] == 0).all()

@@ -44,7 +44,6 @@ def test_numbers_are_quantised(
 
     quantised = kernels.quantise(x)
 
-    assert quantised.dtype == dtype
     assert_close(quantised, x.float())
 
 
@@ -72,7 +71,6 @@ def test_a_gate_is_quantised(
     quantised = kernels.quantise_gated(gate_up, activation)
 
     gate, up = gate_up.float().chunk(2, -1)
-    assert quantised.dtype == dtype
     assert_close(quantised, ACTIVATIONS[activation](gate) * up)
 
 

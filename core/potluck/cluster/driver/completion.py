@@ -1,4 +1,4 @@
-"""Answer one request with the loaded model: text to tokens, tokens to text, and what it took."""
+"""Answer one request with the loaded model: text to tokens, tokens to text, and the timings."""
 
 import asyncio
 import secrets
@@ -33,23 +33,31 @@ from potluck.wire.messages import Sampling
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """The loaded model, ready to answer: its words, its stages and what drives them."""
+    """A model that is loaded and can answer.
+
+    Attributes:
+        chat: its tokenizer and its chat template.
+        defaults: sampling that its makers recommend.
+        generator: computes its tokens.
+        stage_names: the computer of each stage, in the order of the pipeline.
+        vocab_size: how many token ids its weights know; a tokenizer may know others.
+    """
 
     chat: ChatFormat
     defaults: GenerationDefaults
     generator: Generator
-    stage_names: tuple[str, ...]  # of the computers, in the order of the pipeline
+    stage_names: tuple[str, ...]
     vocab_size: int
 
 
 @dataclass(slots=True)
-class _Clock:
-    """When what came."""
+class _Stopwatch:
+    """The tokens of an answer, and when its first one came, in seconds of `now`."""
 
     now: Callable[[], float]
     started: float
     first: float | None = None
-    tokens: list[Token] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list[Token])
 
     def add(self, token: Token) -> None:
         if self.first is None:
@@ -57,6 +65,7 @@ class _Clock:
         self.tokens.append(token)
 
     def timings(self, usage: Usage, stage_names: Sequence[str]) -> Timings:
+        """Medians over the tokens after the first, whose time is that of the prompt."""
         first = self.first if self.first is not None else self.now()
         decoded = self.tokens[1:]
         seconds = sum(token.seconds for token in decoded)
@@ -85,30 +94,37 @@ async def complete(
     *,
     now: Callable[[], float] = time.perf_counter,
 ) -> AsyncGenerator[GenerationEvent, None]:
-    """Answer one prompt. Closing the iterator stops the pipeline after the step under way.
+    """Yield `Started`, then pieces of the answer's text, then `Finished`.
+
+    Closing the iterator ends the answer, and the steps under way are the last.
+
+    Args:
+        loaded: the model.
+        request: what to answer, and how.
+        now: clock of the timings, in seconds.
 
     Raises:
         PromptError: the prompt is empty, too long, or not of this model's vocabulary.
         PeerError, EngineError: the pipeline broke; the message names the computer.
     """
-    clock = _Clock(now, now())
+    watch = _Stopwatch(now, now())
     # A long prompt takes the tokenizer a while, and other requests should not wait for it.
     prompt = await asyncio.to_thread(_encode, loaded, request.prompt)
     sampling = _sampling(request.sampling, loaded.defaults)
-    limit = request.max_tokens or loaded.generator.context
     usage = Usage()
     text = _Text(loaded.chat, request)
     reason: FinishReason = "length"
     stops = () if request.ignore_eos else loaded.chat.stop_ids
-    stream = loaded.generator.tokens(prompt, sampling, limit=limit, usage=usage, stops=stops)
+    stream = loaded.generator.tokens(
+        prompt, sampling, limit=request.max_tokens, usage=usage, stops=stops
+    )
     async with aclosing(stream):
         async for token in stream:
-            clock.add(token)
-            if len(clock.tokens) == 1:
+            watch.add(token)
+            if len(watch.tokens) == 1:
                 yield Started(prompt_token_ids=tuple(prompt), cached_tokens=usage.cached_tokens)
             piece, is_over = text.add(token)
-            if piece is not None:
-                yield piece
+            yield piece
             if is_over:
                 reason = "stop"
                 break
@@ -116,12 +132,13 @@ async def complete(
         yield rest
     yield Finished(
         reason=reason,
-        completion_tokens=len(clock.tokens),
-        timings=clock.timings(usage, loaded.stage_names),
+        completion_tokens=len(watch.tokens),
+        timings=watch.timings(usage, loaded.stage_names),
     )
 
 
 def _encode(loaded: LoadedModel, prompt: Prompt) -> list[int]:
+    """Token ids of a prompt. Raises PromptError where the model does not know one of them."""
     ids = _token_ids(loaded.chat, prompt)
     if ids and max(ids) >= loaded.vocab_size:
         raise PromptError(
@@ -145,8 +162,10 @@ def _token_ids(chat: ChatFormat, prompt: Prompt) -> list[int]:
 
 
 def _sampling(options: SamplingOptions, defaults: GenerationDefaults) -> Sampling:
-    def choose(asked: float | None, usual: float | None, neutral: float) -> float:
-        return next(value for value in (asked, usual, neutral) if value is not None)
+    """What the request asks for, else what the model recommends, else the whole distribution."""
+
+    def choose(asked: float | None, recommended: float | None, neutral: float) -> float:
+        return next(value for value in (asked, recommended, neutral) if value is not None)
 
     return Sampling(
         temperature=choose(options.temperature, defaults.temperature, 1.0),
@@ -160,7 +179,7 @@ def _sampling(options: SamplingOptions, defaults: GenerationDefaults) -> Samplin
 
 
 class _Text:
-    """Tokens to text that may be shown: whole characters, nothing of a stop string."""
+    """Turns tokens into text that may be shown: whole characters, and nothing of a stop string."""
 
     def __init__(self, chat: ChatFormat, request: GenerationRequest) -> None:
         self._chat = chat
@@ -170,8 +189,8 @@ class _Text:
         self._stop = StopStrings((*request.stop, *template_stops))
         self._is_stopped = False
 
-    def add(self, token: Token) -> tuple[Piece | None, bool]:
-        """What the token adds, and whether the answer ends with it."""
+    def add(self, token: Token) -> tuple[Piece, bool]:
+        """Return what the token adds to the answer, and whether the answer ends with it."""
         if token.token_id in self._chat.stop_ids and not self._request.ignore_eos:
             return self._piece("", token), True
         text = self._stop.push(self._detokenizer.push(token.token_id))
@@ -179,7 +198,7 @@ class _Text:
         return self._piece(text, token), self._is_stopped
 
     def finish(self) -> Piece | None:
-        """What was held back and turned out to be part of the answer."""
+        """Return the text that was held back and belongs to the answer after all; None: none."""
         if self._is_stopped:
             return None
         text = self._stop.push(self._detokenizer.flush()) + self._stop.flush()

@@ -1,8 +1,8 @@
-"""Tokens from a pipeline: sessions that outlive a request, prefill in chunks, one token at a time.
+"""Tokens from whichever pipeline is attached: prompts in chunks, then one token at a time.
 
-The driver keeps the token ids that each session's caches hold. The next turn of a conversation finds
-the session that shares its longest prefix, trims the rest and prefills only what is new. A stage that
-lost its cache says so (`need_replay`), and the tokens are sent again from there.
+The next turn of a conversation finds the `Conversation` whose caches share its longest prefix, trims
+the rest and computes only what is new. When a stage has lost its caches (`need_replay`), or another
+pipeline is attached, the missing tokens are sent again, and the answer goes on where it was.
 """
 
 import asyncio
@@ -11,20 +11,27 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import msgspec
-
+from potluck.cluster.driver.conversation import Conversation
+from potluck.cluster.driver.limits import Limits
 from potluck.cluster.driver.pipeline import PendingStep, Pipeline, Room
-from potluck.errors import EngineError, NeedReplayError, PromptError, UnknownSessionError
+from potluck.errors import (
+    EngineError,
+    NeedReplayError,
+    PeerLostError,
+    PotluckError,
+    PromptError,
+    UnknownSessionError,
+)
 from potluck.ids import SessionId
-from potluck.wire.messages import MAX_HISTORY, Result, Sampling, TokenLogprob
+from potluck.wire.messages import Result, Sampling, TokenLogprob
 
-CHUNK_TOKENS = 256  # of prefill, where no forecast says what is best
-MAX_SESSIONS = 4  # conversations whose caches are kept; the stages' memory may hold fewer
-_AHEAD = 2  # steps: one under way while its caller looks at a token, one that follows at once
-_REPLAYS = 4  # a stage that loses its cache more often than this in one step is broken
-_PATIENCE_S = 30.0  # for another answer to end; its reader may have stopped reading
+CHUNK_TOKENS = 256  # of a prompt, where no plan says what is best
+
+
+_LIMITS = Limits()
+_CACHE_LOST = (NeedReplayError, UnknownSessionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,282 +53,358 @@ class Usage:
     cached_tokens: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class _Session:
-    id: SessionId
-    tokens: list[int] = field(
-        default_factory=list
-    )  # what the caches hold, or will when all is well
-    step: int = 0
-    busy: bool = False
-    is_waiting: bool = False  # for another answer to end
-    last_used: float = 0.0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attached:
+    """A pipeline, and what conversations must know to run on it; see `Generator.attach`."""
 
-
-def _with_history(sampling: Sampling, tokens: Sequence[int]) -> Sampling:
-    """A repetition penalty looks back, and the stage with the head sees no token ids."""
-    if sampling.repetition_penalty == 1.0:
-        return sampling
-    return msgspec.structs.replace(sampling, history=tuple(tokens[-MAX_HISTORY:]))
-
-
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    for index, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return index
-    return min(len(a), len(b))
+    pipeline: Pipeline
+    context: int
+    room: Room | None
+    chunk_tokens: Callable[[int], int]
 
 
 class Generator:
-    """Generates on one pipeline, for several requests at a time."""
+    """Answers prompts with one model, several at a time, on the pipeline that is attached."""
 
     def __init__(
+        self, *, limits: Limits = _LIMITS, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """Make a generator without a pipeline.
+
+        Args:
+            limits: how much is under way at once, and how long is waited.
+            clock: seconds.
+        """
+        self._limits = limits
+        self._clock = clock
+        self._attached: _Attached | None = None
+        self._closed: PotluckError | None = None
+        self._conversations: list[Conversation] = []
+        self._turns = asyncio.Semaphore(limits.conversations)
+        self._changed = asyncio.Event()  # the next end of an answer, or change of the pipeline
+
+    # --- the pipeline under it
+
+    def attach(
         self,
         pipeline: Pipeline,
         *,
         context: int,
         room: Room | None = None,
         chunk_tokens: Callable[[int], int] = lambda _: CHUNK_TOKENS,
-        max_sessions: int = MAX_SESSIONS,
-        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Make a generator.
+        """Compute on this pipeline from now on.
+
+        The one before it breaks, if it is not broken yet. Answers that were under way there go on
+        here: their tokens so far are computed again, and are not given out twice.
 
         Args:
-            pipeline: that computes.
-            context: tokens that a conversation has at most.
-            room: of the computer that can hold the shortest one; None: all can hold the context.
+            pipeline: its `run` is called by who made it.
+            context: most tokens that a conversation has by this plan.
+            room: of the computer with the least memory for a conversation; None: all have enough.
             chunk_tokens: for a prompt of so many new tokens, how many are sent at once.
-            max_sessions: conversations whose caches are kept.
-            clock: seconds.
         """
-        self.pipeline = pipeline
-        self._room = room if room is not None and room.tokens < context else None
-        self.context = context if self._room is None else self._room.tokens
-        self._chunk_tokens = chunk_tokens
-        self._max_sessions = max_sessions
-        self._clock = clock
-        self._sessions: list[_Session] = []
-        self._turns = asyncio.Semaphore(max_sessions)
-        self._an_end = asyncio.Event()  # of the next answer that ends
+        if self._attached is not None:
+            error = PeerLostError("The model was loaded on other computers while it was answering.")
+            self._attached.pipeline.fail(error)
+        if room is not None and room.tokens >= context:
+            room = None
+        self._attached = _Attached(
+            pipeline=pipeline,
+            context=context if room is None else room.tokens,
+            room=room,
+            chunk_tokens=chunk_tokens,
+        )
+        self._tell()
+
+    def close(self, error: PotluckError) -> None:
+        """End the answers under way, and those that wait for a pipeline, with this error.
+
+        No pipeline is attached afterwards.
+        """
+        self._closed = error
+        if self._attached is not None:
+            self._attached.pipeline.fail(error)
+        self._tell()
+
+    @property
+    def broken(self) -> PotluckError | None:
+        """Why nothing can be computed now; None: a pipeline that works is attached."""
+        if self._closed is not None:
+            return self._closed
+        if self._attached is None:
+            return PeerLostError("The model is not loaded yet. Try again in a moment.")
+        return self._attached.pipeline.broken
+
+    @property
+    def context(self) -> int:
+        """How many tokens a conversation can have now; 0 without a pipeline."""
+        return 0 if self._attached is None else self._attached.context
+
+    async def _working(self) -> _Attached:
+        """The pipeline to compute on.
+
+        Raises:
+            PotluckError: why there is none; none was attached in `Limits.replacement_s`.
+        """
+        try:
+            async with asyncio.timeout(self._limits.replacement_s):
+                while self.broken is not None and self._closed is None:
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+        if (error := self.broken) is not None:
+            raise error
+        assert self._attached is not None
+        return self._attached
+
+    def _tell(self) -> None:
+        """Wake every task that waits for a change."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # --- answers
 
     async def tokens(
         self,
         prompt: Sequence[int],
         sampling: Sampling,
         *,
-        limit: int,
+        limit: int | None = None,
         usage: Usage,
         stops: Collection[int] = (),
     ) -> AsyncGenerator[Token, None]:
-        """Yield at most `limit` tokens after the prompt. Closing the iterator ends the request.
+        """Yield tokens after the prompt, up to `limit` or to one of the `stops`, which is the last.
 
-        The pipeline goes on while the caller looks at a token, unless it is one of the `stops`.
+        The pipeline goes on while the caller looks at a token. Closing the iterator ends the request.
+
+        Args:
+            prompt: token ids.
+            sampling: how tokens are chosen.
+            limit: most tokens, at least 1; None: as many as the context has room for.
+            usage: filled in before the first token.
+            stops: token ids that end the answer.
 
         Raises:
             PromptError: the prompt is empty or does not fit the context with one token after it.
-            PeerError: a computer of the pipeline was lost or is silent.
+            PeerError: a computer of the pipeline was lost or is silent, and no other pipeline came.
             EngineError: a stage cannot compute this.
         """
-        self._check(prompt)
+        _check(prompt, await self._working())
         usage.prompt_tokens = len(prompt)
-        limit = min(limit, self.context - len(prompt))
-        async with self._borrow(prompt) as session:
-            # At least one token must run: the caches hold no logits.
-            keep = min(_common_prefix(session.tokens, prompt), len(prompt) - 1)
-            usage.cached_tokens = keep
-            if keep < len(session.tokens):
-                self.pipeline.trim(session.id, keep)
-                del session.tokens[keep:]
-            token = await self._advance(session, prompt[keep:], _with_history(sampling, prompt))
-            ahead = _Ahead(self.pipeline, session, sampling, stops)
+        async with self._borrow(prompt) as conversation:
+            usage.cached_tokens = conversation.begin_answer(
+                prompt, sampling, limit=limit, stops=stops
+            )
+            ahead = _StepsAhead(conversation, self._limits.steps_ahead)
             try:
-                for left in range(limit - 1, -1, -1):
-                    ahead.go_on(left)
+                token = await self._advance(conversation)
+                while (left := conversation.give_out(token.token_id)) > 0:
+                    ahead.ask(left)
                     yield token
-                    if left:
-                        token = await self._next(ahead, token)
+                    token = await self._next(ahead)
+                yield token
             finally:
                 ahead.stop()
 
-    async def _next(self, ahead: "_Ahead", token: Token) -> Token:
-        """The token after this one; sent again the usual way when a stage has lost its cache."""
+    async def _next(self, ahead: "_StepsAhead") -> Token:
+        """The token after the one that was given out last."""
         try:
             return await ahead.next()
-        except (NeedReplayError, UnknownSessionError):
+        except PotluckError as error:
             ahead.give_up()
-            # The stages before the one that lost it hold this token already.
-            self.pipeline.trim(ahead.session.id, len(ahead.session.tokens))
-            return await self._advance(ahead.session, [token.token_id], ahead.sampling)
-
-    def _check(self, prompt: Sequence[int]) -> None:
-        if not prompt:
-            raise PromptError("The prompt is empty: there is nothing to continue.")
-        if self._room is not None and len(prompt) >= self.context:
-            raise PromptError(
-                f"The prompt has {len(prompt)} tokens, and {self._room.name} has memory for the"
-                f" cache of {self._room.tokens}. Shorten it, free memory there, or load the model"
-                " anew in a smaller scheme.",
-                tokens=len(prompt),
-                context=self.context,
-            )
-        if len(prompt) >= self.context:
-            raise PromptError(
-                f"The prompt has {len(prompt)} tokens and the context holds {self.context}."
-                " Shorten it, start a new conversation, or load the model with a larger context.",
-                tokens=len(prompt),
-                context=self.context,
-            )
+            return await self._advance(ahead.conversation, error)
 
     @asynccontextmanager
-    async def _borrow(self, prompt: Sequence[int]) -> AsyncIterator[_Session]:
-        """The session to run a prompt in, for this request alone."""
+    async def _borrow(self, prompt: Sequence[int]) -> AsyncIterator[Conversation]:
+        """The conversation in which a prompt is answered; no other request uses it meanwhile."""
         async with self._turns:
-            session = self._choose(prompt)
-            session.busy = True
+            conversation = self._choose(prompt)
+            conversation.is_busy = True
             try:
-                yield session
+                yield conversation
             finally:
-                session.busy = False
-                session.last_used = self._clock()
-                self._an_end.set()
-                self._an_end = asyncio.Event()
+                conversation.is_busy = False
+                conversation.last_used = self._clock()
+                self._tell()
 
-    def _choose(self, prompt: Sequence[int]) -> _Session:
-        """One that is not busy; fewer are than there may be."""
-        free = [s for s in self._sessions if not s.busy]
-        best = max(free, key=lambda s: _common_prefix(s.tokens, prompt), default=None)
-        # A session that shares less than half of what it holds is another conversation: keep it.
-        if best is not None and 2 * _common_prefix(best.tokens, prompt) >= len(best.tokens) > 0:
+    def _choose(self, prompt: Sequence[int]) -> Conversation:
+        """A conversation that is not busy. The semaphore ensures that there is one or room for one."""
+        assert self._attached is not None
+        pipeline = self._attached.pipeline
+        self._conversations = [
+            c for c in self._conversations if c.is_busy or c.pipeline is pipeline
+        ]
+        free = [c for c in self._conversations if not c.is_busy]
+        best = max(free, key=lambda c: c.shares(prompt), default=None)
+        # One that shares less than half of its cached tokens is another conversation: keep it.
+        if best is not None and 2 * best.shares(prompt) >= best.cached > 0:
             return best
-        if len(self._sessions) >= self._max_sessions:
-            oldest = min(free, key=lambda s: s.last_used)
-            self._sessions.remove(oldest)
-            self.pipeline.close(oldest.id)
-        session = _Session(SessionId(secrets.token_hex(8)))
-        self._sessions.append(session)
-        self.pipeline.open(session.id)
-        return session
+        if len(self._conversations) >= self._limits.conversations:
+            oldest = min(free, key=lambda c: c.last_used)
+            self._conversations.remove(oldest)
+            pipeline.close(oldest.session)
+        conversation = Conversation(SessionId(secrets.token_hex(8)))
+        self._conversations.append(conversation)
+        return conversation
 
-    async def _advance(self, session: _Session, new: Sequence[int], sampling: Sampling) -> Token:
-        """Append tokens to a session and choose the next, replaying what a stage has lost."""
+    async def _advance(
+        self, conversation: Conversation, error: PotluckError | None = None
+    ) -> Token:
+        """Compute the tokens that are not cached, and choose the next one.
+
+        When caches or the pipeline are lost meanwhile, what is missing is computed again.
+
+        Args:
+            conversation: whose next token is wanted.
+            error: that ended its last step, if one did.
+        """
         started = self._clock()
-        start = len(session.tokens)
-        session.tokens.extend(new)
-        alone = 0  # times that it was lost with nobody to make room for
-        while alone < _REPLAYS:
-            is_unknown = False
+        losses = 0
+        while True:
+            if error is not None:
+                losses += await self._recover(conversation, error)
+                if losses == self._limits.losses:
+                    raise _lost_too_often(error)
             try:
-                result = await self._run(session, start, sampling)
-            except UnknownSessionError:
-                start, is_unknown = 0, True
-            except NeedReplayError as error:
-                position = error.data.get("position")
-                start = min(start, position) if isinstance(position, int) else 0
+                result = await self._run(conversation)
+            except PotluckError as failure:
+                error = failure
             else:
                 return _token(result, self._clock() - started)
-            alone += not await self._let_another_end(session)
-            if is_unknown:
-                self.pipeline.open(session.id)
-            self.pipeline.trim(session.id, start)
-            sampling = _with_history(sampling, session.tokens)
-        raise EngineError("A computer keeps losing this conversation's cache. Try a new one.")
 
-    async def _let_another_end(self, session: _Session) -> bool:
-        """Wait before a lost cache is computed again, in case another conversation took its place.
-
-        Two under way that do not fit together would push each other out at every token.
+    async def _recover(self, conversation: Conversation, error: PotluckError) -> bool:
+        """Prepare a conversation whose step failed to be run again.
 
         Returns:
-            Whether there was one to wait for: somebody always goes on.
+            Whether it counts as a loss: no other answer can have caused it.
+
+        Raises:
+            PotluckError: the error, if it would come again; why there is no pipeline.
         """
-        if not any(s.busy and not s.is_waiting for s in self._sessions if s is not session):
+        # Whatever is pending when a pipeline breaks fails with the very error that broke it.
+        if conversation.pipeline is not None and error is conversation.pipeline.broken:
+            await self._working()
+            return True
+        if not isinstance(error, _CACHE_LOST):
+            raise error
+        is_alone = not await self._let_another_end(conversation)
+        if isinstance(error, UnknownSessionError):
+            conversation.open()
+        else:
+            position = error.data.get("position")
+            conversation.rewind(position if isinstance(position, int) else 0)
+        return is_alone
+
+    async def _let_another_end(self, conversation: Conversation) -> bool:
+        """Wait before lost caches are computed again, in case another answer took their place.
+
+        Two answers whose caches do not fit in memory together would push each other out at every
+        token. So one of them waits, and there is always one that goes on.
+
+        Returns:
+            Whether there was another answer to wait for.
+        """
+        if not any(
+            c.is_busy and not c.is_waiting for c in self._conversations if c is not conversation
+        ):
             return False
-        session.is_waiting = True
+        conversation.is_waiting = True
         try:
-            async with asyncio.timeout(_PATIENCE_S):
-                await self._an_end.wait()
+            async with asyncio.timeout(self._limits.other_answer_s):
+                await self._changed.wait()
         except TimeoutError:
             pass
         finally:
-            session.is_waiting = False
+            conversation.is_waiting = False
         return True
 
-    async def _run(self, session: _Session, start: int, sampling: Sampling) -> Result:
-        """Send `session.tokens[start:]` in chunks, as many under way as keep every stage busy."""
+    async def _run(self, conversation: Conversation) -> Result:
+        """Compute the tokens that are not cached, in chunks; return the last one's result."""
+        assert self._attached is not None
+        pipeline = self._attached.pipeline
+        _check(conversation.tokens, self._attached)  # it may be another one than at the beginning
+        if conversation.pipeline is not pipeline:
+            conversation.enter(pipeline, self._attached.context)
+        end = len(conversation.tokens)
+        size = self._attached.chunk_tokens(end - conversation.cached)
+        most = self._limits.chunks_under_way(pipeline.stages)
         under_way: deque[PendingStep] = deque()
-        result: Result | None = None
         try:
-            size = self._chunk_tokens(len(session.tokens) - start)
-            for begin in range(start, len(session.tokens), size):
-                chunk = session.tokens[begin : begin + size]
-                is_last = begin + len(chunk) == len(session.tokens)
-                session.step += 1
-                under_way.append(
-                    self.pipeline.start_step(
-                        session.id,
-                        step=session.step,
-                        position=begin,
-                        tokens=chunk,
-                        prompt_end=None if is_last else len(session.tokens),
-                        sampling=sampling if is_last else None,
-                    )
-                )
-                while len(under_way) > self.pipeline.stages or (is_last and under_way):
-                    result = (await self.pipeline.finish_step(under_way[0])).result
-                    under_way.popleft()
+            while True:
+                while conversation.cached < end and len(under_way) < most:
+                    under_way.append(conversation.send_chunk(size))
+                result = (await under_way[0].future).result
+                under_way.popleft()
+                if not under_way:
+                    return result
         finally:
             for step in under_way:  # the first failure is enough; the rest follow from it
-                self.pipeline.give_up(step)
-        assert result is not None
-        return result
+                pipeline.give_up(step)
 
 
-class _Ahead:
-    """The steps that follow a token, asked for before the token is known."""
+class _StepsAhead:
+    """The steps that follow a token, asked for before it is known which tokens they carry."""
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        session: _Session,
-        sampling: Sampling,
-        stops: Collection[int],
-    ) -> None:
-        self.session = session
-        self.sampling = sampling
-        self._pipeline = pipeline
-        self._stops = stops
+    def __init__(self, conversation: Conversation, most: int) -> None:
+        self.conversation = conversation
+        self._most = most
         self._steps: deque[PendingStep] = deque()
 
-    def go_on(self, left: int) -> None:
+    def ask(self, left: int) -> None:
         """Ask for the next steps, at most so many."""
-        while len(self._steps) < min(_AHEAD, left):
-            self.session.step += 1
-            step = self._pipeline.follow(
-                self.session.id, step=self.session.step, sampling=self.sampling, stops=self._stops
-            )
-            self._steps.append(step)
+        while len(self._steps) < min(self._most, left):
+            self._steps.append(self.conversation.follow())
 
     async def next(self) -> Token:
-        """The token of the next step."""
+        """The token that the next step chooses."""
         step = self._steps[0]
-        arrived = await self._pipeline.finish_step(step)
-        assert step.token is not None
+        arrived = await step.future
         self._steps.popleft()
-        self.session.tokens.append(step.token)
+        self.conversation.cached += 1
         return _token(arrived.result, arrived.seconds)
 
     def give_up(self) -> list[int]:
-        """Wait for nothing more; the tokens that were sent already."""
+        """Forget the steps; return the tokens that were sent with them already."""
         steps = list(self._steps)
         self._steps.clear()
         for step in steps:
-            self._pipeline.give_up(step)
+            self.conversation.give_up(step)
         return [step.token for step in steps if step.token is not None]
 
     def stop(self) -> None:
-        """The same, with what was sent in the session, whose caches it will be in."""
-        self.session.tokens.extend(self.give_up())
+        """Forget the steps at the end of the answer; their tokens will be in the caches."""
+        if sent := self.give_up():
+            self.conversation.sent_ahead(sent)
+
+
+def _check(tokens: Sequence[int], attached: _Attached) -> None:
+    """Raise PromptError if these tokens and one after them are not possible."""
+    count, context, room = len(tokens), attached.context, attached.room
+    if not tokens:
+        raise PromptError("The prompt is empty: there is nothing to continue.")
+    if count < context:
+        return
+    if room is not None:
+        raise PromptError(
+            f"The prompt has {count} tokens, and {room.name} has memory for the cache of"
+            f" {room.tokens}. Shorten it, free memory there, or load the model anew in a smaller"
+            " scheme.",
+            tokens=count,
+            context=context,
+        )
+    raise PromptError(
+        f"The prompt has {count} tokens and the context holds {context}."
+        " Shorten it, start a new conversation, or load the model with a larger context.",
+        tokens=count,
+        context=context,
+    )
+
+
+def _lost_too_often(error: PotluckError) -> PotluckError:
+    if isinstance(error, _CACHE_LOST):
+        return EngineError("A computer keeps losing this conversation's cache. Try a new one.")
+    return error
 
 
 def _token(result: Result, seconds: float) -> Token:

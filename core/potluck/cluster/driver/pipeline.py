@@ -1,7 +1,8 @@
 """The driver's two ends of a chain of stages: steps go in at the first, results come out at the last.
 
-Everything enters by the first stage and travels in order, so a trim is always seen after the steps
-before it. What a stage cannot do is reported over control, since the chain itself may be what broke.
+Every message enters at the first stage, and the stages handle messages in order, so a trim always
+takes effect after the steps that were sent before it. A stage reports a step that it cannot do over
+the control connection, because the chain itself may be what broke.
 """
 
 import asyncio
@@ -45,9 +46,9 @@ from potluck.wire.messages import (
 
 logger = logging.getLogger(__name__)
 
-STEP_TIMEOUT_S = 180.0  # one chunk on the slowest computer; a lost one is noticed by its heartbeats
+SILENCE_S = 180.0  # for one chunk on the slowest computer; heartbeats notice a lost one earlier
 
-# What ends one step and not the pipeline; after any other error the plan is made again.
+# These errors end one step. Any other error of a stage breaks the pipeline.
 _PASSING = (
     NeedReplayError.code,
     UnknownSessionError.code,
@@ -78,13 +79,13 @@ class Room:
 
 
 class ActivationLink(Protocol):
-    """What a pipeline needs of a connection; all but `wait_closed` may be called in any thread."""
+    """What a pipeline needs of a connection. All but `wait_closed` may be called in any thread."""
 
     @property
     def peer(self) -> NodeInfo: ...
     def send_nowait(self, message: Message, payload: bytes = b"") -> None: ...
     def deliver_to(self, receiver: Callable[[Message, memoryview], None]) -> None:
-        """Call this with each message from now on, in whichever thread receives it."""
+        """Call `receiver` with each message from now on, in the thread that receives it."""
         ...
 
     async def wait_closed(self) -> None: ...
@@ -93,20 +94,22 @@ class ActivationLink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step came to, and how long that took since it was sent."""
+    """The last stage's answer to a step, and how long it took."""
 
     result: Result
-    seconds: float
+    seconds: float  # since the step was sent
 
 
 @dataclass(slots=True, eq=False)
 class PendingStep:
-    """A step that was sent, or will be when the token of the one before it is there.
+    """A step that was sent, or that will be sent when the result of the step before it arrives.
 
     Attributes:
-        prompt_end: where the prompt ends that this is a chunk of, and not the last.
-        token: that was sent in, where it is the last stage's choice; None: not yet, or a prompt.
-        stops: tokens that it is not sent for, since the answer ends with them.
+        future: the result, or the error that ended this step or the pipeline.
+        prompt_end: position where the prompt ends, if this is one of its chunks but the last.
+        sent: time at which it was sent; None: it was not sent yet.
+        token: the chosen token that was sent with it; None: it was not sent yet, or it is a chunk.
+        stops: token ids that end the answer. The step is not sent if it would carry one of them.
     """
 
     session: SessionId
@@ -114,21 +117,24 @@ class PendingStep:
     future: "asyncio.Future[StepResult]"
     sampling: Sampling | None
     prompt_end: int | None = None
-    sent: float | None = None  # when
+    sent: float | None = None
     token: int | None = None
     stops: Collection[int] = ()
 
 
 def token_payload(tokens: Sequence[int]) -> bytes:
-    """Token ids as the wire carries them: little-endian int32."""
+    """Token ids in the form of the wire: little-endian int32."""
     return struct.pack(f"<{len(tokens)}i", *tokens)
 
 
 class Pipeline:
-    """A plan in force, as its driver sees it. Broken once, it stays broken: make another.
+    """The stages of one plan, as their driver sees them.
 
-    A token is sent back in by the thread that received it, before anybody looks at it, if the step
-    that follows was asked for: see `follow`.
+    A chosen token is sent back in by the thread that received it, before the event loop sees it, if
+    the step that follows was asked for: see `follow`.
+
+    No method raises an error of a stage or of a connection: a step fails at its `future`. A pipeline
+    that is broken stays broken. A `Generator` then goes on with another one.
     """
 
     def __init__(
@@ -138,28 +144,41 @@ class Pipeline:
         first: ActivationLink,
         last: ActivationLink,
         stages: int,
+        silence_s: float = SILENCE_S,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """Make a pipeline; `run` starts it.
+
+        Args:
+            epoch: number of the plan.
+            first: connection to the first stage.
+            last: connection to the last stage; the same one where that is the first stage.
+            stages: how many there are.
+            silence_s: the pipeline breaks when nothing is heard of it for so long, although steps
+                are under way the whole time.
+            clock: seconds.
+        """
         self.epoch = epoch
         self.stages = stages
         self._first = first
         self._last = last
+        self._silence_s = silence_s
         self._clock = clock
+        self._heard = clock()  # the last sign of life of a stage
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()  # over the next two
+        self._lock = threading.Lock()  # guards the next two
         self._pending: dict[tuple[str, int], PendingStep] = {}
-        self._unfollowed: dict[
-            str, Result
-        ] = {}  # of each session the last that came, until followed
+        # The last result of each session, until the step that follows it is asked for.
+        self._unfollowed: dict[str, Result] = {}
         self._broken: PotluckError | None = None
 
     @property
     def broken(self) -> PotluckError | None:
-        """Why no step can run any more, or None."""
+        """Why no step can run any more; None: steps can run."""
         return self._broken
 
     async def run(self) -> None:
-        """Have results handed to who waits for them, until a connection ends; then fail the rest."""
+        """Receive results until a connection ends or the stages are silent; then fail what waits."""
         links = {self._first, self._last}
         for link in links:
             link.deliver_to(self._receive)
@@ -168,25 +187,50 @@ class Pipeline:
             async with asyncio.TaskGroup() as tasks:
                 for link in links:
                     tasks.create_task(_until_lost(link))
+                tasks.create_task(self._until_silent())
         except* PotluckError as errors:
             error = errors.exceptions[0]
             assert isinstance(error, PotluckError)
             self.fail(error)
 
     def shut(self) -> None:
-        """Fail who still waits, and end both connections; `run` ends with them."""
+        """Fail the steps that are pending and close both connections, which ends `run`."""
         self.fail(PeerLostError("The model was unloaded while it was answering."))
         self._first.close()
         self._last.close()
 
     def fail(self, error: PotluckError) -> None:
-        """Nothing more will come: everyone who waits gets this error."""
+        """Break the pipeline: every pending step ends with this error."""
         self._broken = self._broken or error
         with self._lock:
             pending, self._pending = self._pending, {}
         for step in pending.values():
             if not step.future.done():
                 step.future.set_exception(self._broken)
+
+    async def _until_silent(self) -> None:
+        """Wait until nothing was heard for too long.
+
+        The silence of the whole pipeline counts, and not the age of one step: a step may wait for a
+        long time behind the steps of other sessions, whose results keep coming.
+
+        Raises:
+            PeerTimeoutError: always.
+        """
+        while (left := self._silence_left()) > 0:  # noqa: ASYNC110, no event per result: too slow
+            await asyncio.sleep(left)
+        raise PeerTimeoutError(
+            f"Nothing came from the computers for {self._silence_s:.0f} seconds, although there was"
+            " something to compute all the time. The answers under way were stopped; try again."
+        )
+
+    def _silence_left(self) -> float:
+        """Seconds after which the silence is too long if it lasts."""
+        with self._lock:
+            sent = [step.sent for step in self._pending.values() if step.sent is not None]
+        if not sent:
+            return self._silence_s
+        return max(self._heard, min(sent)) + self._silence_s - self._clock()
 
     # --- in the thread that receives
 
@@ -201,7 +245,7 @@ class Pipeline:
                 logger.debug("driver ignores a message op=%s", type(message).__name__)
 
     def _take(self, result: Result) -> None:
-        now = self._clock()
+        now = self._heard = self._clock()
         with self._lock:
             step = self._pending.get((result.session, result.step))
             if step is None or step.sent is None:
@@ -216,19 +260,19 @@ class Pipeline:
         self._loop.call_soon_threadsafe(_set_result, step.future, arrived)
 
     def _feed(self, step: PendingStep, result: Result) -> None:
-        """Send the token of a result back in."""
+        """Send the token of a result back in, unless it ends the answer."""
         if (token := result.token_id) is None or token in step.stops:
             return
         step.token = token
-        with suppress(PeerLostError):  # `run` hears of it too, and fails the step
-            self._forward(step, result.position, [token])
+        self._forward(step, result.position, [token])
 
     # --- steps
 
     def step_failed(self, failure: StepFailed) -> None:
-        """A stage could not do a step. What does not pass by itself breaks the pipeline."""
+        """End a step that a stage could not do; break the pipeline if other steps fail as well."""
         if failure.epoch != self.epoch:
             return
+        self._heard = self._clock()
         kind = _STEP_ERRORS.get(failure.kind, EngineError)
         error = kind(failure.message, position=failure.position)
         if failure.kind not in _PASSING:
@@ -240,11 +284,11 @@ class Pipeline:
             step.future.set_exception(error)
 
     def open(self, session: SessionId) -> None:
-        """Make the session's caches; those of the same name are forgotten."""
+        """Make empty caches for the session, in place of those that it has."""
         self._send(OpenSession(epoch=self.epoch, session=session))
 
     def trim(self, session: SessionId, position: int) -> None:
-        """Let every stage forget what it holds from this position on."""
+        """Have every stage forget what it has cached from this position on."""
         self._send(TrimSession(epoch=self.epoch, session=session, position=position))
 
     def close(self, session: SessionId) -> None:
@@ -255,7 +299,8 @@ class Pipeline:
 
     def _send(self, message: Message) -> None:
         if self._broken is None:
-            self._first.send_nowait(message)
+            with suppress(PeerLostError):  # `run` notices it too
+                self._first.send_nowait(message)
 
     def start_step(
         self,
@@ -267,9 +312,20 @@ class Pipeline:
         prompt_end: int | None = None,
         sampling: Sampling | None,
     ) -> PendingStep:
-        """Send tokens on their way."""
+        """Send tokens to the first stage.
+
+        Args:
+            session: whose caches they go into.
+            step: number of the step, which is greater than that of every step before.
+            position: of the first of the tokens in the session.
+            tokens: one chunk of a prompt, or one token.
+            prompt_end: position where the prompt ends; None: these tokens are its end.
+            sampling: how the token after them is chosen; None: no token is needed.
+        """
         pending = self._new_step(session, step, sampling)
         pending.prompt_end = prompt_end
+        if self._broken is not None:
+            return pending
         with self._lock:
             self._unfollowed.pop(session, None)
             self._forward(pending, position, tokens)
@@ -284,16 +340,18 @@ class Pipeline:
         sampling: Sampling,
         stops: Collection[int] = (),
     ) -> PendingStep:
-        """Have the token of the step before sent back in as soon as it is there, as this step.
+        """Have the token that the step before chooses sent back in, as soon as it arrives.
 
         Args:
-            session: whose last step is the one before, or was asked for like this one.
-            step: its number, one more than that of the one before.
+            session: the session of the step before.
+            step: number of this step, which is one more than that of the step before.
             sampling: how the next token is chosen.
-            stops: tokens after which there is no step.
+            stops: token ids that end the answer.
         """
         pending = self._new_step(session, step, sampling)
         pending.stops = stops
+        if self._broken is not None:
+            return pending
         with self._lock:
             self._pending[session, step] = pending
             before = self._unfollowed.get(session)
@@ -303,16 +361,17 @@ class Pipeline:
         return pending
 
     def give_up(self, step: PendingStep) -> None:
-        """Wait for a step no longer, and send it no more if it was not: see its `token`."""
+        """Forget a step. It is not sent any more, if it was not yet: see its `token`."""
         with self._lock:
             self._pending.pop((step.session, step.step), None)
         step.future.add_done_callback(_ignore)
         step.future.cancel()
 
     def _new_step(self, session: SessionId, step: int, sampling: Sampling | None) -> PendingStep:
+        pending = PendingStep(session, step, self._loop.create_future(), sampling)
         if self._broken is not None:
-            raise self._broken
-        return PendingStep(session, step, self._loop.create_future(), sampling)
+            pending.future.set_exception(self._broken)
+        return pending
 
     def _forward(self, step: PendingStep, position: int, tokens: Sequence[int]) -> None:
         step.sent = self._clock()
@@ -325,27 +384,10 @@ class Pipeline:
             prompt_end=step.prompt_end,
             sampling=step.sampling,
         )
-        self._first.send_nowait(message, token_payload(tokens))
-
-    async def finish_step(self, step: PendingStep) -> StepResult:
-        """Wait for a step, but not for ever.
-
-        Raises:
-            PeerTimeoutError: nothing came for `STEP_TIMEOUT_S`.
-            PotluckError: what a stage reported, or what broke the pipeline.
-        """
         try:
-            async with asyncio.timeout(STEP_TIMEOUT_S):
-                return await step.future
-        except TimeoutError:
-            self.fail(
-                PeerTimeoutError(
-                    f"No computer answered this step within {STEP_TIMEOUT_S:.0f} seconds."
-                    " The answer was stopped; try again."
-                )
-            )
-            assert self._broken is not None
-            raise self._broken from None
+            self._first.send_nowait(message, token_payload(tokens))
+        except PeerLostError:  # `run` notices it too, and then fails the step
+            logger.debug("a step was not sent, the first stage is lost step=%d", step.step)
 
 
 async def _until_lost(link: ActivationLink) -> None:

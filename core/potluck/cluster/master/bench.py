@@ -2,8 +2,8 @@
 
 The floor is what a token takes if every stage does nothing but read its weights. It is measured in the
 same run: after every few tokens each stage times its parts once (`engine/measuring.py`), one stage
-after the other, as the stages of one token compute. So whatever else the computers do slows both alike,
-and the medians of both make a sound ratio. Tokens are random ids; what they say is nobody's business.
+after the other, as the stages of one token compute. Other programs on the computers then slow both
+measurements alike, and the ratio of their medians is sound. The tokens are random ids.
 """
 
 import random
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from potluck.api.schema import BenchProgress, BenchRequest, BenchResult, BenchStage, LayerSplit
+from potluck.api.schema import BenchProgress, BenchRequest, BenchResult, BenchStage
 from potluck.cluster.driver.generation import Generator, Token, Usage
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.stage_deployment import StageDeployment
@@ -154,7 +154,7 @@ class Bench:
             token_ms=token_ms,
             hop_ms=median(_hop_ms(token) for token in samples.decoded),
             link_ms=self._links_ms(),
-            layer_ms=_mean_split(stages),
+            layer_ms=_layer_ms(stages),
             predicted_tokens_per_s=planned.plan.predicted_tokens_per_s,
         )
 
@@ -171,7 +171,7 @@ class Bench:
             floor_ms=1000 * weight_bytes / read,
             compute_ms=median(token.compute_ms[index] for token in self._samples.decoded),
             predicted_ms=stage.predicted_ms,
-            layer_ms=_split(times, len(stage.layers)),
+            layer_ms=median(each.layers_ms for each in times) / max(1, len(stage.layers)),
             head_ms=median(each.head_ms for each in times),
         )
 
@@ -213,31 +213,8 @@ def _hop_ms(token: Token) -> float:
     return 1000 * token.seconds - sum(token.compute_ms)
 
 
-def _split(times: Sequence[StageTimes], layers: int) -> LayerSplit:
-    """Of one layer of a stage: the median of the whole, cut as the rounds say in the median.
-
-    A part's share of its own round stays the same when a whole round is slow.
-    """
-    if not layers:
-        return LayerSplit(products=0.0, attention=0.0, rest=0.0)
-    whole = median(each.layers_ms for each in times) / layers
-    products = median(each.products_ms / each.layers_ms for each in times)
-    attention = median(each.attention_ms / each.layers_ms for each in times)
-    # Parts that were timed alone may take a little longer than together.
-    rest = max(0.0, 1 - products - attention)
-    return LayerSplit(products=whole * products, attention=whole * attention, rest=whole * rest)
-
-
-def _mean_split(stages: Sequence[BenchStage]) -> LayerSplit:
-    """Of one layer of the model."""
+def _layer_ms(stages: Sequence[BenchStage]) -> float:
+    """Milliseconds of one layer of the model, the mean over all stages' layers."""
     counts = [stage.layers[1] - stage.layers[0] for stage in stages]
-
-    def mean(part: Callable[[LayerSplit], float]) -> float:
-        parts = (count * part(s.layer_ms) for count, s in zip(counts, stages, strict=True))
-        return sum(parts) / sum(counts)
-
-    return LayerSplit(
-        products=mean(lambda split: split.products),
-        attention=mean(lambda split: split.attention),
-        rest=mean(lambda split: split.rest),
-    )
+    times = (count * stage.layer_ms for count, stage in zip(counts, stages, strict=True))
+    return sum(times) / sum(counts)

@@ -1,22 +1,22 @@
 """Put a plan into force: pack, assign, stream what each computer lacks, load, connect the driver.
 
-All computers at once in each step; the loading begins when everything is sent everywhere. What
-breaks on the way breaks the deployment, and leaves every store with what it has received.
+Each step is done on all computers at once. Loading begins when every computer has all its weights. An
+error in any step ends the deployment; the stores keep what they have received.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
 from potluck.cluster.computer import Computer, Neighbours
 from potluck.cluster.device_names import device_of
 from potluck.cluster.driver.pipeline import ActivationLink, Pipeline, Room
-from potluck.cluster.master.measurements import PROFILE_TOKENS, shape_of
+from potluck.cluster.master.measurements import PROFILE_TOKENS
 from potluck.cluster.master.packing import Packing
-from potluck.cluster.master.stage_deployment import StageDeployment, StageProgress
+from potluck.cluster.master.stage_deployment import Retries, StageDeployment, StageProgress
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.cluster.tasks import together
 from potluck.errors import PotluckError, format_bytes
@@ -25,6 +25,7 @@ from potluck.model.schemes import Cache, Scheme
 from potluck.net.reactor import ReactorThread
 from potluck.plan.placement import Plan, Stage
 from potluck.plan.prefill import best_chunk
+from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Address, Assign, DeviceId, Hop
 
@@ -70,7 +71,7 @@ class Planned:
 
 
 class Deployment:
-    """One plan in force, or on its way. `pipeline` is there once `start` returned."""
+    """One plan in force, or on its way there. `pipeline` is None until `start` has returned."""
 
     def __init__(
         self,
@@ -81,6 +82,7 @@ class Deployment:
         changed: Callable[[], None],
         packing: Packing | None = None,
         link_rate: Callable[[NodeId], float | None] = lambda node: None,
+        retries: Retries | None = None,
     ) -> None:
         """Make a deployment that has not begun.
 
@@ -91,12 +93,14 @@ class Deployment:
             changed: told when there is more to show.
             packing: what packs weights before they are sent; None: they are sent as they are.
             link_rate: how many bytes a second the link with a computer takes; None: unknown.
+            retries: of sending a computer its weights.
         """
         self.planned = planned
         self.epoch = epoch
         self.phase: Phase = "streaming"
         self._packing = packing
         self._link_rate = link_rate
+        self._retries = retries if retries is not None else Retries()
         self._packing_turn = asyncio.Lock()
         self._changed = changed
         self.tasks = [
@@ -138,6 +142,7 @@ class Deployment:
             tensors=StageTensors(model, planned.scheme, expected, self._packing),
             progress=StageProgress(node_id=stage.node, name=name),
             changed=self._changed,
+            retries=self._retries,
         )
 
     @property
@@ -154,7 +159,7 @@ class Deployment:
         sent = sum(task.progress.sent for task in self.tasks)
         streamed = sent / total if total else 1.0
         if not all(task.progress.is_assigned for task in self.tasks):
-            return 0.0  # else the bar would go back with every computer that says what it lacks
+            return 0.0  # the total still grows: a bar that moved now would move back
         loaded = sum(task.progress.loaded for task in self.tasks) / len(self.tasks)
         share = _STREAM_SHARE if total else 0.0
         return share * streamed + (1 - share) * loaded
@@ -176,7 +181,7 @@ class Deployment:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What did not go as it should have, and was done in another way."""
+        """What had to be done in a slower way than planned, as sentences for people."""
         problems = {task.tensors.problem for task in self.tasks} - {None}
         return tuple(f"Weights are sent as they are, which takes longer: {why}" for why in problems)
 
@@ -201,13 +206,15 @@ class Deployment:
         Raises:
             PotluckError: the first thing that went wrong; the name of the computer is in it.
         """
+        if self._failure is not None:  # a computer was lost before this began
+            raise self._failure
         task = self._starting = asyncio.current_task()
         assert task is not None
         try:
             return await self._start()
         except asyncio.CancelledError:
             if self._failure is None or task.uncancel() > 0:
-                raise  # somebody else cancelled us
+                raise  # cancelled from outside, not by `fail`
             raise self._failure from None
         finally:
             self._starting = None
@@ -283,24 +290,30 @@ class Deployment:
         elif self._starting is not None:
             self._starting.cancel()
 
-    async def stop(self, *, unload: bool = True) -> None:
-        """Take the plan out of force; computers that are gone are not waited for."""
+    async def stop(self, *, keep: Container[NodeId] = ()) -> None:
+        """Take the plan out of force; computers that are gone are not waited for.
+
+        Those in `keep` keep their layers: they get a part of the next plan, and what it needs of
+        them stays loaded.
+        """
         if self.pipeline is not None and self._running is not None:
             self.pipeline.shut()
             self._running.cancel()
             await asyncio.wait([self._running])
         if self._driver is not None:
             self._driver.stop()
-        if unload:
-            computers = {task.stage.node: task.computer for task in self.tasks}.values()
-            results = await asyncio.gather(
-                *(computer.unload(self.epoch) for computer in computers), return_exceptions=True
-            )
-            for computer, result in zip(computers, results, strict=True):
-                if isinstance(result, PotluckError):
-                    logger.info("unload of %s: %s", computer.name, result)
-                elif isinstance(result, BaseException):
-                    raise result
+        computers = {task.stage.node: task.computer for task in self.tasks}
+        await together(
+            unload(computer, self.epoch) for node, computer in computers.items() if node not in keep
+        )
+
+
+async def unload(computer: Computer, epoch: int) -> None:
+    """Have a computer give back what it holds of a plan. One that does not answer frees it by itself."""
+    try:
+        await computer.unload(epoch)
+    except PotluckError as error:
+        logger.info("unload of %s: %s", computer.name, error)
 
 
 async def _named(task: StageDeployment, step: Coroutine[None, None, _T]) -> _T:

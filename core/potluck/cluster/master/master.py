@@ -1,45 +1,88 @@
 """The master's part: from a request for a model to a pipeline that answers.
 
-One model at a time. What was asked for is remembered: when a computer of the plan is lost, the
-answer under way fails with its name, and the next prompt plans again with who is left. When a
-computer comes back that the plan had to do without, the next load uses it again.
+`state.py` decides, `Master` carries out: it begins each action, and tells the state how it ended and
+what happened meanwhile. One model is loaded at a time, by one plan.
 """
 
 import asyncio
+import itertools
 import logging
 import secrets
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias, assert_never
 
 from potluck.api.openai import Timings
 from potluck.api.schema import LoadPhase, PlanRequest
-from potluck.cluster.device_names import device_of, place_name
+from potluck.cluster.computer import Computer
+from potluck.cluster.device_names import device_of
+from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.driver.generation import Generator
-from potluck.cluster.loss import computer_lost
-from potluck.cluster.master.deployment import Deployment, Planned
+from potluck.cluster.events import (
+    ComputerLost,
+    Events,
+    ModelChanged,
+    Notice,
+    StageLost,
+    StepRefused,
+)
+from potluck.cluster.master.deployment import Deployment, Planned, unload
 from potluck.cluster.master.measurements import Measurements
 from potluck.cluster.master.packing import Packing
-from potluck.cluster.master.planning import Computers, Planner, context_of
-from potluck.errors import (
-    PeerLostError,
-    PotluckError,
-    UsageError,
+from potluck.cluster.master.planning import (
+    DEADLINES,
+    Computers,
+    Planner,
+    PlanningDeadlines,
+    context_of,
 )
+from potluck.cluster.master.state import State, apply, next_action
+from potluck.cluster.master.vocabulary import (
+    Action,
+    Answer,
+    Began,
+    Break,
+    Cancel,
+    Deploy,
+    Event,
+    Failed,
+    Free,
+    GivenUp,
+    Loaded,
+    LoadWish,
+    MakePlan,
+    PipelineBroke,
+    PlanMade,
+    Present,
+    PromptWish,
+    Retire,
+    Retired,
+    ReturnWish,
+    UnloadWish,
+    Wish,
+    Wished,
+)
+from potluck.cluster.tasks import TaskSet
+from potluck.errors import PotluckError, UsageError
 from potluck.ids import NodeId
 from potluck.model.shapes import SHAPES
 from potluck.store.registry import LocalModel, random_model
-from potluck.wire.messages import DeviceId, StepFailed
 
 logger = logging.getLogger(__name__)
 
 DEPLOYING: tuple[LoadPhase, ...] = ("quantising", "streaming", "loading")
 
+OpenModel: TypeAlias = Callable[[Path, Callable[[int, int], None]], Awaitable[LocalModel]]
+_Granted: TypeAlias = tuple[Deployment, Generator] | None
+_Check: TypeAlias = Callable[[int], None]
 
-@dataclass(slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadState:
-    """How far the model is; what the faces show."""
+    """How far the model is, as clients are shown it."""
 
     phase: LoadPhase | None = None  # None: nothing was asked for
     message: str = ""
@@ -54,42 +97,85 @@ class Master:
         self,
         *,
         computers: Computers,
-        open_model: Callable[[Path, Callable[[int, int], None]], Awaitable[LocalModel]],
+        open_model: OpenModel,
         resolve: Callable[[str | None], Path],
-        changed: Callable[[], None],
+        events: Events,
         packing: Packing | None = None,
+        use: DeviceUse | None = None,
         shapes: Mapping[str, Mapping[str, object]] = SHAPES,
+        deadlines: PlanningDeadlines = DEADLINES,
     ) -> None:
-        self.state = LoadState()
-        self.deployment: Deployment | None = None
-        self.request: PlanRequest | None = None
+        """Make a master that has loaded nothing.
+
+        Args:
+            computers: who is there.
+            open_model: reads a model's folder, and reports bytes done and total to its second argument.
+            resolve: which folder a request's `model` means; None is the default model. May be slow.
+            events: hears `ModelChanged` and `Notice`.
+            packing: what packs weights before they are sent; None: they are sent as they are.
+            use: told which devices of this computer have a stage of this master's plan.
+            shapes: configurations that can be loaded with random weights, by name.
+            deadlines: how long planning waits for computers, and how long it may search.
+        """
+        self.deployment: Deployment | None = None  # in force, or on its way
+        self._state = State(epoch=secrets.randbelow(1 << 30))  # two masters' epochs are not equal
         self._computers = computers
         self._open_model = open_model
         self._resolve = resolve
-        self._changed = changed
+        self._events = events
         self._packing = packing
-        self._shapes = shapes  # that can be measured with random weights
-        self._planner = Planner(computers)
+        self._use = use if use is not None else DeviceUse()
+        self._shapes = shapes
+        self._planner = Planner(computers, deadlines)
+        self._planned: Planned | None = None  # by the last `MakePlan`
         self._generator: Generator | None = None
-        self._epoch = secrets.randbelow(1 << 30)  # no two masters' plans are mistaken for another
-        self._missing: set[NodeId] = set()  # lost from the plan asked for
-        self._turn = asyncio.Lock()
-        self._loading: asyncio.Task[Deployment] | None = None
+        self._progress = LoadState()  # of the load under way
+        self._inbox: deque[Event] = deque()
+        self._is_deciding = False
+        self._tickets = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[_Granted]] = {}
+        self._checks: dict[int, _Check] = {}  # of the loads that wait
+        self._work: asyncio.Task[Event] | None = None  # the action that is under way
+        self._tasks = TaskSet()
+
+    # --- what clients see
 
     @property
     def measurements(self) -> Measurements:
         return self._planner.measurements
 
     @property
-    def is_ready(self) -> bool:
-        deployment = self.deployment
-        return (
-            deployment is not None
-            and deployment.pipeline is not None
-            and deployment.pipeline.broken is None
-        )
+    def request(self) -> PlanRequest | None:
+        """What the next prompt runs on; None: nothing was asked for."""
+        return self._state.asked
 
-    # --- planning
+    @property
+    def is_ready(self) -> bool:
+        return self._state.is_ready and not self._is_broken
+
+    @property
+    def holds_anything(self) -> bool:
+        """Whether a computer has layers in memory for this master."""
+        return self.deployment is not None or bool(self._state.held)
+
+    @property
+    def state(self) -> LoadState:
+        """How far the model is."""
+        state = self._state
+        if state.is_preparing or isinstance(state.work, Deploy):
+            return self._progress
+        if (error := state.failure) is not None:
+            return LoadState(phase="failed", message=error.message, error=error)
+        if state.deployed is not None and state.deployed.is_loaded:
+            return LoadState(phase="ready", message="Ready")
+        return LoadState()
+
+    @property
+    def _is_broken(self) -> bool:
+        pipeline = self.deployment.pipeline if self.deployment is not None else None
+        return pipeline is not None and pipeline.broken is not None
+
+    # --- what clients ask for
 
     async def plan(self, request: PlanRequest) -> Planned:
         """Measure, and decide who would compute what; changes nothing.
@@ -97,44 +183,12 @@ class Master:
         Raises:
             ModelError, PlanError, UsageError: why there is no such plan.
         """
-        if request.shape is not None:
-            model = self._random_model(request.shape)
-        else:
-            model = await self._open_model(self._resolve(request.model), lambda done, total: None)
-        await self._wait(request, model)
+        model = await self._open(request, lambda phase, message, hashed=0.0: None)
+        await self._planner.wait(request, model, settle=not self._state.missing)
         return await self._planner.plan(request, model)
 
-    async def _wait(self, request: PlanRequest, model: LocalModel) -> None:
-        # Who was just lost is not waited for in the middle of a chat.
-        await self._planner.wait(request, model, settle=not self._missing)
-
-    def _random_model(self, shape: str) -> LocalModel:
-        if (config := self._shapes.get(shape)) is None:
-            raise UsageError(
-                f"There is no shape called {shape}. There are: {', '.join(self._shapes)}."
-            )
-        return random_model(shape, config)
-
-    async def _open(self, request: PlanRequest) -> LocalModel:
-        if request.shape is not None:
-            return self._random_model(request.shape)
-        folder = await asyncio.to_thread(self._resolve, request.model)
-        self._enter("hashing", f"Reading {folder.name}")
-
-        def hashed(done: int, total: int) -> None:
-            self.state.hashed = done / max(total, 1)
-            self._changed()
-
-        return await self._open_model(folder, hashed)
-
-    # --- loading
-
     async def load(
-        self,
-        request: PlanRequest,
-        *,
-        anew: bool = False,
-        check: Callable[[int], None] = lambda context: None,
+        self, request: PlanRequest, *, anew: bool = False, check: _Check = lambda context: None
     ) -> Deployment:
         """Have this model loaded as asked, unless it is already.
 
@@ -146,124 +200,28 @@ class Master:
         Raises:
             PotluckError: why not. What was loaded before still is, if nothing had to make room yet.
         """
-        async with self._turn:
-            is_as_asked = self.is_ready and request == self.request and not anew
-            if is_as_asked and not self._can_improve():
-                assert self.deployment is not None
-                return self.deployment
-            self._missing.clear()
-            return await self._run(self._load(request, check))
+        wish = LoadWish(ticket=next(self._tickets), request=request, anew=anew)
+        self._checks[wish.ticket] = check
+        try:
+            granted = await self._ask(wish)
+        finally:
+            del self._checks[wish.ticket]
+        assert granted is not None
+        return granted[0]
 
     async def ready(self, default: PlanRequest) -> tuple[Deployment, Generator]:
-        """The loaded model and what generates on it; loaded again when its pipeline broke."""
-        async with self._turn:
-            if not self.is_ready:
-                wanted = self.request
-                request = wanted or default
-                here = {c.node_id for c in (self._computers.local, *self._computers.available())}
-                if not self._missing <= here:
-                    request = without_constraints(request)
-                try:
-                    await self._run(self._load(request))
-                finally:
-                    # What was asked for, once everyone is back; and never another model instead.
-                    self.request = wanted or self.request
-            assert self.deployment is not None
-            assert self._generator is not None
-            return self.deployment, self._generator
+        """The loaded model and what generates on it; loaded again when its pipeline broke.
 
-    async def _run(self, load: Coroutine[None, None, Deployment]) -> Deployment:
-        """Load in a task of its own, which `unload` can end without ending who waits for it."""
-        task = self._loading = asyncio.create_task(load, name="load")
-        try:
-            await asyncio.wait([task])
-        finally:
-            self._loading = None
-            if not task.done():  # who waits was cancelled, and nobody else wants the model
-                task.cancel()
-                await asyncio.wait([task])
-        if task.cancelled():
-            raise UsageError("The model was unloaded before it was ready.")
-        return task.result()
+        Raises:
+            PotluckError: why no model is loaded.
+        """
+        granted = await self._ask(PromptWish(ticket=next(self._tickets), default=default))
+        assert granted is not None
+        return granted
 
-    def _can_improve(self) -> bool:
-        """Whether a computer is back that the plan in force had to do without."""
-        return any(c.node_id in self._missing for c in self._computers.available())
-
-    async def _load(
-        self, request: PlanRequest, check: Callable[[int], None] = lambda context: None
-    ) -> Deployment:
-        try:
-            model = await self._open(request)
-            check(context_of(request, model))
-            self._enter("waiting", "Looking for your computers")
-            await self._wait(request, model)
-            self._enter("planning", "Measuring the computers")
-            planned = await self._planner.plan(request, model)
-        except BaseException as error:
-            if self.is_ready:
-                self._enter("ready", "Ready")  # the model before is still loaded
-            else:
-                self.request = request  # no other model answers in its place
-                self._failed(error)
-            raise
-        try:
-            await self._retire()
-            self.request = request
-            return await self._deploy(planned)
-        except BaseException as error:
-            await self._retire()
-            self._failed(error)
-            raise
-
-    def _failed(self, error: BaseException) -> None:
-        """Say why nothing is loaded; of a cancelled load, or a fault of ours, say nothing."""
-        self.state = LoadState()
-        if isinstance(error, PotluckError):
-            self.state = LoadState(phase="failed", message=error.message, error=error)
-        else:
-            self.request = None
-        self._changed()
-
-    async def _deploy(self, planned: Planned) -> Deployment:
-        self._epoch += 1
-        everyone = {c.node_id: c for c in (self._computers.local, *self._computers.available())}
-        self._missing -= everyone.keys()
-        if lost := [stage.name for stage in planned.plan.stages if stage.node not in everyone]:
-            raise PeerLostError(f"{lost[0]} left while the model was being planned. Try again.")
-        deployment = self.deployment = Deployment(
-            planned=planned,
-            epoch=self._epoch,
-            computers=everyone,
-            changed=self._deployment_changed,
-            packing=self._packing,
-            link_rate=self._link_rate,
-        )
-        pipeline = await deployment.start()
-        self._generator = Generator(
-            pipeline,
-            context=planned.context,
-            room=deployment.room,
-            chunk_tokens=planned.chunk_tokens,
-        )
-        self._enter("ready", "Ready")
-        return deployment
-
-    def _deployment_changed(self) -> None:
-        if self.deployment is not None and self.state.phase in ("planning", *DEPLOYING):
-            self.state.phase = self.deployment.phase
-            self.state.message = self.deployment.message
-        self._changed()
-
-    def _link_rate(self, node: NodeId) -> float | None:
-        """Bytes a second to a computer, as measured last."""
-        link = self.measurements.link(self._computers.local.node_id, node)
-        return link.bytes_per_s if link is not None else None
-
-    async def _retire(self) -> None:
-        deployment, self.deployment, self._generator = self.deployment, None, None
-        if deployment is not None:
-            await deployment.stop()
+    async def unload(self) -> None:
+        """Free every computer's memory. A load that is under way ends."""
+        await self._ask(UnloadWish(ticket=next(self._tickets)))
 
     @asynccontextmanager
     async def borrowed(self, request: PlanRequest) -> AsyncIterator[None]:
@@ -271,51 +229,70 @@ class Master:
 
         What was asked for before is asked for again: the next prompt loads it.
         """
-        before, deployment = self.request, self.deployment
+        asked, deployed = self._state.asked, self._state.deployed
         try:
             yield
         finally:
-            async with self._turn:
-                is_ours = self.request in (request, None)  # and nobody else has loaded another
-                if is_ours and (self.deployment is None or self.deployment is not deployment):
-                    await self._retire()
-                    self.request, self.state = before, LoadState()
-                    self._missing.clear()
-                    self._changed()
+            epoch = deployed.epoch if deployed is not None else None
+            ticket = next(self._tickets)
+            await self._ask(ReturnWish(ticket=ticket, lent=request, asked=asked, epoch=epoch))
 
-    async def unload(self) -> None:
-        """Free every computer's memory. A load that is under way ends."""
-        if self._loading is not None:
-            self._loading.cancel()
-        async with self._turn:
-            await self._retire()
-            self.request, self.state = None, LoadState()
-            self._missing.clear()
-            self._changed()
+    async def _ask(self, wish: Wish) -> _Granted:
+        """Wait until a wish is granted.
 
-    def _enter(self, phase: LoadPhase, message: str) -> None:
-        self.state = LoadState(phase=phase, message=message, hashed=self.state.hashed)
-        self._changed()
+        A load or a prompt that is cancelled here is given up: what was begun for it is undone first.
+        """
+        waiting = self._waiting[wish.ticket] = asyncio.get_running_loop().create_future()
+        self.happened(Wished(wish=wish))
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            if isinstance(wish, LoadWish | PromptWish) and not waiting.done():
+                self.happened(GivenUp(ticket=wish.ticket))
+                await asyncio.wait([waiting])
+            raise
+        finally:
+            del self._waiting[wish.ticket]
 
     # --- what happens meanwhile
 
-    def step_failed(self, node_id: NodeId, failure: StepFailed) -> None:
+    def happened(self, event: Event) -> None:
+        """Take note of an event, and begin what is to be done now."""
+        self._inbox.append(event)
+        if self._is_deciding:
+            return  # an action that is being begun: its event comes after it
+        self._is_deciding = True
+        try:
+            while self._inbox:
+                self._decide(self._inbox.popleft())
+        finally:
+            self._is_deciding = False
+        self._events.publish(ModelChanged())
+
+    def _decide(self, event: Event) -> None:
+        # Read with each event: nothing is said of a computer that is paused, or of a pipeline that
+        # fails by itself.
+        here = (self._computers.local, *self._computers.available())
+        state = apply(self._state, Present(computers=frozenset(c.node_id for c in here)))
+        if self._is_broken:
+            state = apply(state, PipelineBroke())
+        self._state = apply(state, event)
+        while (action := next_action(self._state)) is not None:
+            self._state = apply(self._state, Began(action=action))
+            self._begin(action)
+        deployed, local = self._state.deployed, self._computers.local.node_id
+        self._use.own = deployed.devices_of(local) if deployed is not None else frozenset()
+
+    def lost(self, event: ComputerLost | StageLost) -> None:
+        """A computer, or a stage of it, is gone; what was measured of it may not be so any more."""
+        self.measurements.forget(event.node_id)
+        self.happened(event)
+
+    def step_refused(self, event: StepRefused) -> None:
         """A computer could not do a step; only one of the plan is believed."""
-        deployment = self.deployment
+        deployment, node_id = self.deployment, event.node_id or self._computers.local.node_id
         if deployment is not None and deployment.pipeline is not None and deployment.uses(node_id):
-            deployment.pipeline.step_failed(failure)
-
-    def unloaded(self, node_id: NodeId, name: str, epoch: int) -> bool:
-        """A computer gave up its layers of a plan. Returns whether the loaded model needed them."""
-        if self.deployment is None or self.deployment.epoch != epoch:
-            return False
-        return self.lost(node_id, name, "lost its part of the model")
-
-    @property
-    def uses_this_computer(self) -> bool:
-        """Whether the own stage process works for this master."""
-        deployment = self.deployment
-        return deployment is not None and deployment.uses(self._computers.local.node_id)
+            deployment.pipeline.step_failed(event.failure)
 
     def observe(self, timings: Timings) -> None:
         """Learn from an answer how fast the computers of the plan really are."""
@@ -330,49 +307,143 @@ class Master:
                 device_of(stage.device),
                 planned.model.config,
                 planned.scheme,
-                measured.compute_ms / stage.predicted_ms if stage.predicted_ms else 1.0,
+                measured.compute_ms,
+                layers=stage.layers,
+                head=stage.head,
                 cache=planned.cache,
             )
 
-    def uses(self, device: DeviceId) -> bool:
-        """Whether a device of this computer has a stage of this master's plan."""
-        deployment = self.deployment
-        return deployment is not None and deployment.uses(self._computers.local.node_id, device)
+    # --- carrying out
 
-    def stage_died(self, device: DeviceId) -> bool:
-        """A stage process of this computer is gone. Returns whether the loaded model needed it."""
-        if not self.uses(device):
-            return False
-        local = self._computers.local
-        place = place_name(local.name, device, local.devices)
-        return self.lost(local.node_id, place, "lost its engine")
+    def _begin(self, action: Action) -> None:
+        match action:
+            case MakePlan():
+                self._progress = LoadState(phase="hashing", message="Looking for the model")
+                self._start(self._make_plan(action))
+            case Deploy(epoch=epoch):
+                self.deployment = self._deployment(epoch)
+                self._start(self._deploy(self.deployment))
+            case Retire():
+                deployment, self.deployment, self._generator = self.deployment, None, None
+                assert deployment is not None
+                self._start(self._retire(deployment, action))
+            case Cancel():
+                assert self._work is not None
+                self._work.cancel()
+            case Break(error=error, notice=notice):
+                assert self.deployment is not None
+                self.deployment.fail(error)
+                if notice is not None:
+                    self._events.publish(Notice(level="warning", text=notice))
+            case Answer():
+                self._answer(action)
+            case Free(node_id=node_id, epoch=epoch):
+                if (computer := self._present().get(node_id)) is not None:
+                    self._tasks.spawn(unload(computer, epoch), name="free")
+            case _:
+                assert_never(action)
 
-    def lost(self, node_id: NodeId, name: str, how: str) -> bool:
-        """A computer is gone. Returns whether the loaded model needed it."""
-        self.measurements.forget(node_id)
-        deployment = self.deployment
-        if deployment is None or not deployment.uses(node_id):
-            return False
-        self._missing.add(node_id)
-        if deployment.pipeline is not None:
-            deployment.fail(computer_lost(name, how))
+    def _start(self, work: Coroutine[None, None, Event]) -> None:
+        self._work = asyncio.create_task(work, name="load")
+        self._work.add_done_callback(self._ended)
+
+    def _ended(self, work: asyncio.Task[Event]) -> None:
+        """Whatever it was that ended the work: whoever waits for it is told."""
+        if work.cancelled():
+            self.happened(Failed(error=asyncio.CancelledError()))
+        elif (error := work.exception()) is not None:
+            self.happened(Failed(error=error))
         else:
-            deployment.fail(
-                PeerLostError(
-                    f"{name} {how} before the model was ready. What it has received stays there:"
-                    " load the model again to go on.",
-                    name=name,
-                )
+            self.happened(work.result())
+
+    def _answer(self, answer: Answer) -> None:
+        waiting = self._waiting.get(answer.ticket)
+        if waiting is None or waiting.done():  # who waited for an unload is gone
+            return
+        match answer.error:
+            case None if self.deployment is not None and self._generator is not None:
+                waiting.set_result((self.deployment, self._generator))
+            case None:
+                waiting.set_result(None)
+            case asyncio.CancelledError():  # the node ends
+                waiting.cancel()
+            case error:
+                waiting.set_exception(error)
+
+    async def _make_plan(self, action: MakePlan) -> PlanMade:
+        model = await self._open(action.request, self._enter)
+        if (check := self._checks.get(action.ticket)) is not None:
+            check(context_of(action.request, model))
+        self._enter("waiting", "Looking for your computers")
+        await self._planner.wait(action.request, model, settle=action.settle)
+        self._enter("planning", "Measuring the computers")
+        self._planned = await self._planner.plan(action.request, model)
+        return PlanMade(stages=self._planned.plan.stages)
+
+    async def _open(self, request: PlanRequest, enter: Callable[..., None]) -> LocalModel:
+        if request.shape is not None:
+            return self._random_model(request.shape)
+        folder = await asyncio.to_thread(self._resolve, request.model)
+        message = f"Reading {folder.name}"
+        enter("hashing", message)
+        return await self._open_model(
+            folder, lambda done, total: enter("hashing", message, done / max(total, 1))
+        )
+
+    def _random_model(self, shape: str) -> LocalModel:
+        if (config := self._shapes.get(shape)) is None:
+            raise UsageError(
+                f"There is no shape called {shape}. There are: {', '.join(self._shapes)}."
             )
-        return True
+        return random_model(shape, config)
 
+    def _deployment(self, epoch: int) -> Deployment:
+        assert self._planned is not None
+        return Deployment(
+            planned=self._planned,
+            epoch=epoch,
+            computers=self._present(),
+            changed=self._deployment_changed,
+            packing=self._packing,
+            link_rate=self._link_rate,
+        )
 
-def without_constraints(request: PlanRequest) -> PlanRequest:
-    """The same model on whoever is left: a plan by hand or a number may not be possible now."""
-    return PlanRequest(
-        model=request.model,
-        shape=request.shape,
-        scheme=request.scheme,
-        context=request.context,
-        cache=request.cache,
-    )
+    async def _deploy(self, deployment: Deployment) -> Loaded:
+        planned = deployment.planned
+        pipeline = await deployment.start()
+        self._generator = Generator()
+        self._generator.attach(
+            pipeline,
+            context=planned.context,
+            room=deployment.room,
+            chunk_tokens=planned.chunk_tokens,
+        )
+        return Loaded()
+
+    async def _retire(self, deployment: Deployment, action: Retire) -> Retired:
+        try:
+            await deployment.stop(keep=action.keep)
+        except Exception:  # it is out of force all the same, and who waits goes on
+            logger.exception(
+                "the plan in force did not end as it should epoch=%d", deployment.epoch
+            )
+        return Retired()
+
+    def _present(self) -> dict[NodeId, Computer]:
+        return {c.node_id: c for c in (self._computers.local, *self._computers.available())}
+
+    def _enter(self, phase: LoadPhase, message: str, hashed: float | None = None) -> None:
+        hashed = self._progress.hashed if hashed is None else hashed
+        self._progress = LoadState(phase=phase, message=message, hashed=hashed)
+        self._events.publish(ModelChanged())
+
+    def _deployment_changed(self) -> None:
+        if self.deployment is not None:
+            phase, message = self.deployment.phase, self.deployment.message
+            self._progress = replace(self._progress, phase=phase, message=message)
+        self._events.publish(ModelChanged())
+
+    def _link_rate(self, node: NodeId) -> float | None:
+        """Bytes a second to a computer, as measured last."""
+        link = self.measurements.link(self._computers.local.node_id, node)
+        return link.bytes_per_s if link is not None else None

@@ -9,7 +9,8 @@ import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import isfinite
 from typing import TypeAlias
 
 import msgspec
@@ -20,9 +21,10 @@ from potluck.errors import EngineError, PeerLostError, PeerTimeoutError, Potluck
 from potluck.ids import NodeId
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import usable_memory
-from potluck.model.layers import LayerKind
-from potluck.model.schemes import Cache, Scheme, activation_item, cache_bytes, weight_bytes
-from potluck.plan.cost import LinkCost, ModelShape, Seat
+from potluck.model.schemes import Cache, Scheme
+from potluck.plan.correction import Correction
+from potluck.plan.cost import DeviceCost, LinkCost
+from potluck.plan.shape import kinds_of
 from potluck.wire.measuring_messages import Profiled
 from potluck.wire.messages import (
     DeviceId,
@@ -34,9 +36,8 @@ logger = logging.getLogger(__name__)
 PROFILE_TOKENS = 128  # of the prefill chunk that is timed
 FAILED_AGE_S = 60.0  # a pair that cannot be measured is not tried again before
 LINK_AGE_S = 900.0  # a laptop moves to another room
-_MIN_RATIO, _MAX_RATIO = 0.1, 10.0  # what is beyond was not the computer's speed
 _ShapeKey: TypeAlias = tuple[Hashable, ...]
-# A node's device with its name (a card may be changed), where known; of which shape, in what.
+# Node, device, card (it may be replaced; None as long as it is not known), layer shape, scheme, cache.
 _ProfileKey: TypeAlias = tuple[NodeId, DeviceId | None, str | None, _ShapeKey, Scheme, Cache]
 
 
@@ -49,7 +50,23 @@ class _Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownDevice:
+    """What a device measured, and what answers say about it."""
+
+    profile: Profiled
+    correction: Correction = field(default_factory=Correction)
+
+    def corrected(self, now: float) -> Profiled:
+        factor = self.correction.factor(now)
+        return msgspec.structs.replace(
+            self.profile,
+            decode_ms=tuple(ms * factor for ms in self.profile.decode_ms),
+            head_ms=self.profile.head_ms * factor,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownLink:
     """A link that was measured."""
 
     cost: LinkCost
@@ -57,55 +74,17 @@ class _Known:
     in_passing: bool  # as its computer came: both ends were busy with starting
 
 
-def shape_of(
-    config: ModelConfig, scheme: Scheme, *, context: int, cache: Cache = "full"
-) -> ModelShape:
-    """The sizes that the planner counts with."""
-
-    def nbytes(tensors: Mapping[str, tuple[int, ...]]) -> int:
-        return weight_bytes(config, tensors, scheme)
-
-    kinds = _kinds(config)
-    layers = tuple(kinds.index(kind) for kind in config.layer_kinds)
-    tensors = [config.layer_tensors(layers.index(kind)) for kind in range(len(kinds))]
-    layer_bytes = tuple(map(nbytes, tensors))
-    expert_bytes = [
-        nbytes({name: shape for name, shape in of_kind.items() if config.is_of_expert(name)})
-        for of_kind in tensors
-    ]
-    part = 1.0 if config.experts is None else config.experts.per_token / config.experts.count
-    all_experts = sum(expert_bytes[kind] for kind in layers)
-    all_others = sum(layer_bytes[kind] for kind in layers) - all_experts
-    return ModelShape(
-        layers=layers,
-        layer_bytes=layer_bytes,
-        kv_bytes_per_token=cache_bytes(config, scheme, cache),
-        embedding_bytes=nbytes(config.embedding_tensors()),
-        head_bytes=nbytes(config.head_tensors()),
-        hidden_bytes=config.hidden_size * activation_item(scheme),
-        context=context,
-        tied=config.tie_word_embeddings,
-        expert_share=all_experts * part / (all_experts * part + all_others),
-        expert_part=part,
-    )
-
-
-def _kinds(config: ModelConfig) -> tuple[LayerKind, ...]:
-    """The kinds of layers in the order in which a profile has their times."""
-    return tuple(dict.fromkeys(config.layer_kinds))
-
-
 class Measurements:
     """Measures computers and links, and remembers."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._profiles: dict[_ProfileKey, Profiled] = {}
-        self._links: dict[tuple[NodeId, NodeId], _Known] = {}
+        self._profiles: dict[_ProfileKey, _KnownDevice] = {}
+        self._links: dict[tuple[NodeId, NodeId], _KnownLink] = {}
         self._failed: dict[tuple[NodeId, NodeId], float] = {}  # when
         self._measuring = asyncio.Lock()
 
-    async def seats(
+    async def device_costs(
         self,
         computers: Sequence[Computer],
         raw_config: Mapping[str, object],
@@ -115,8 +94,8 @@ class Measurements:
         cache: Cache = "full",
         working: int = 0,
         left_out: Callable[[str], None] = lambda note: None,
-    ) -> list[Seat]:
-        """A seat for each device that could be measured; computers and devices in the order given.
+    ) -> list[DeviceCost]:
+        """The costs of each device that could be measured; computers and devices in the order given.
 
         Computers measure at the same time, the devices of one of them one after the other, and so do
         several nodes on one computer (containers, other users): two at once would slow each other down.
@@ -140,17 +119,17 @@ class Measurements:
                 return await self._measure_devices(computer, raw_config, config, scheme, cache)
 
         everyone = await asyncio.gather(*map(measure, computers))
-        seats: list[Seat] = []
+        devices: list[DeviceCost] = []
         for computer, results in zip(computers, everyone, strict=True):
             profiles = [result for result in results if isinstance(result, Profiled)]
             problems = [result for result in results if isinstance(result, _Problem)]
             if computer is computers[0] and not profiles:
                 raise problems[0].error
-            seats += [_seat(computer, profile, scheme, working) for profile in profiles]
+            devices += [_device_cost(computer, profile, scheme, working) for profile in profiles]
             for problem in problems:
                 logger.warning("no profile of %s: %s", problem.place, problem.error)
                 left_out(f"{problem.place} is left out: {problem.error.message}")
-        return seats
+        return devices
 
     async def _measure_devices(
         self,
@@ -193,17 +172,18 @@ class Measurements:
         key = (computer.node_id, device and device.id, device and device.name, *measured_as)
         if (known := self._profiles.get(key)) is None:
             wanted = device and device.id
-            known = await computer.profile(raw, scheme, PROFILE_TOKENS, wanted, cache)
-            if {len(known.decode_ms), len(known.prefill_ms)} != {len(_kinds(config))}:
+            profile = await computer.profile(raw, scheme, PROFILE_TOKENS, wanted, cache)
+            if {len(profile.decode_ms), len(profile.prefill_ms)} != {len(kinds_of(config))}:
                 raise EngineError(
                     f"{computer.name} measured other layers than the model has."
                     " It may run another version of Potluck: update it."
                 )
-            measured = known.device
+            measured = profile.device
             if device is not None and measured.id != device.id:
                 raise EngineError(f"{computer.name} measured another device than it was asked.")
+            known = _KnownDevice(profile)
             self._profiles[computer.node_id, measured.id, measured.name, *measured_as] = known
-        return known
+        return known.corrected(self._clock())
 
     def observe(
         self,
@@ -211,23 +191,27 @@ class Measurements:
         device: DeviceId,
         config: ModelConfig,
         scheme: Scheme,
-        ratio: float,
+        measured_ms: float,
         *,
+        layers: range,
+        head: bool,
         cache: Cache = "full",
     ) -> None:
-        """Take into account that a device took `ratio` times as long as its profile says.
+        """Learn from an answer how long a device takes for one token in these layers.
 
-        Half of the difference: one answer in a busy moment should not turn the next plan around.
+        The profile stays as it was measured. The time is compared with what this profile predicts,
+        whatever plan is in force, and what the comparison says is forgotten with the profile.
         """
-        share = 1 + (min(max(ratio, _MIN_RATIO), _MAX_RATIO) - 1) / 2
-        observed = (node_id, device, _shape_key(config), scheme, cache)
-        for key, profile in self._profiles.items():
-            if (*key[:2], *key[3:]) == observed:
-                self._profiles[key] = msgspec.structs.replace(
-                    profile,
-                    decode_ms=tuple(ms * share for ms in profile.decode_ms),
-                    head_ms=profile.head_ms * share,
-                )
+        kinds = kinds_of(config)
+        wanted = (node_id, device, _shape_key(config), scheme, cache)
+        for (node, of_device, _, *measured_as), known in self._profiles.items():
+            if (node, of_device, *measured_as) != wanted:
+                continue
+            times = known.profile.decode_ms
+            predicted_ms = sum(times[kinds.index(config.layer_kinds[layer])] for layer in layers)
+            predicted_ms += known.profile.head_ms * head
+            if predicted_ms > 0 and isfinite(measured_ms):
+                known.correction.observe(measured_ms / predicted_ms, self._clock())
 
     async def links(
         self, master: Computer, workers: Sequence[Computer], *, anew: bool = False
@@ -269,7 +253,7 @@ class Measurements:
             logger.warning("no way from %s to %s: %s", source.name, target.name, error)
             self._failed[key] = self._clock()
         else:
-            self._links[key] = _Known(cost, self._clock(), in_passing)
+            self._links[key] = _KnownLink(cost, self._clock(), in_passing)
 
     def link(self, source: NodeId, target: NodeId) -> LinkCost | None:
         """The last measurement of a pair, in either direction."""
@@ -295,41 +279,32 @@ def _pairs(master: Computer, workers: Sequence[Computer]) -> Iterable[tuple[Comp
 
 def _shape_key(config: ModelConfig) -> _ShapeKey:
     """Equal for models whose layers, kind by kind, cost the same."""
-    return (
-        config.hidden_size,
-        config.intermediate_size,
-        config.num_heads,
-        config.num_kv_heads,
-        config.head_dim,
-        config.vocab_size,
-        config.experts,
-        _kinds(config),
-        config.quantization is not None and config.quantization.has_coarse_head,
-    )
+    has_coarse_head = config.quantization is not None and config.quantization.has_coarse_head
+    return config.vocab_size, kinds_of(config), has_coarse_head
 
 
-def unmeasured_seats(
+def unmeasured_devices(
     computers: Sequence[Computer], config: ModelConfig, scheme: Scheme, *, working: int = 0
-) -> list[Seat] | None:
-    """Seats that know what each device lends, and not how fast it is: enough to see what would fit.
+) -> list[DeviceCost] | None:
+    """The devices with the memory that they lend and no times: enough to see what would fit.
 
     None: a computer has not looked at its devices yet.
     """
     if not all(computer.devices for computer in computers):
         return None
-    unknown = (0.0,) * len(_kinds(config))
+    unknown = (0.0,) * len(kinds_of(config))
     profiles = [
         (computer, Profiled(device=device, decode_ms=unknown, prefill_ms=unknown, head_ms=0.0))
         for computer in computers
         for device in {device.id: device for device in computer.devices}.values()
     ]
-    return [_seat(computer, profile, scheme, working) for computer, profile in profiles]
+    return [_device_cost(computer, profile, scheme, working) for computer, profile in profiles]
 
 
-def _seat(computer: Computer, profile: Profiled, scheme: Scheme, working: int) -> Seat:
+def _device_cost(computer: Computer, profile: Profiled, scheme: Scheme, working: int) -> DeviceCost:
     device = profile.device
     now = next((d for d in computer.devices if d.id == device.id), device)
-    return Seat(
+    return DeviceCost(
         node=computer.node_id,
         name=computer.name,
         device=device_label(device, computer.devices),

@@ -16,7 +16,7 @@ from typing import Protocol
 from potluck.cluster.processes.messages import Quantise, Quantised, TensorFile
 from potluck.cluster.tasks import together
 from potluck.ids import Digest, ModelId
-from potluck.model.schemes import packed_bytes
+from potluck.model.formats import PackedFormat
 from potluck.store.chunks import ChunkStore
 from potluck.store.quantised import Packed
 
@@ -42,13 +42,13 @@ class Matrix:
     name: str
     config: dict[str, object]  # of the model
     shape: tuple[int, int]
-    bits: int
+    format: PackedFormat
     files: tuple[TensorFile, ...]  # where the tensors stand that it is stored in
 
     @property
     def key(self) -> str:
         """Which of the model's packed matrices it is."""
-        return f"{self.bits} {self.name}"
+        return f"{self.format.dtype} {self.name}"
 
     @property
     def nbytes(self) -> int:
@@ -58,10 +58,10 @@ class Matrix:
     @property
     def packed_bytes(self) -> int:
         """What it takes when it is packed."""
-        return packed_bytes(*self.shape, self.bits)
+        return self.format.nbytes(*self.shape)
 
     def checked(self, packed: Packed | None) -> Packed | None:
-        """What is said to have become of it, where that can be."""
+        """The remembered packed form, unless its size shows that it is not of this matrix."""
         return packed if packed is not None and packed.nbytes == self.packed_bytes else None
 
 
@@ -76,11 +76,11 @@ class Packing:
         engine: Callable[[], Awaitable[Engine]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make a quantiser that has packed nothing yet.
+        """Make a packing that has packed nothing yet.
 
         Args:
             store: where packed bytes are kept.
-            memory: a folder in which it is remembered what became of what.
+            memory: a folder where the digests of packed matrices are remembered.
             engine: the running stage process; waits while it starts.
             clock: seconds.
         """
@@ -92,7 +92,7 @@ class Packing:
 
     @property
     def rate(self) -> float:
-        """Bytes read a second, as measured not long ago, or as is usual."""
+        """Bytes of the files packed a second: as measured in the last minutes, or else a usual value."""
         if self._measured is not None and self._clock() - self._measured[0] < RATE_AGE_S:
             return self._measured[1]
         return CORE_RATE * (os.cpu_count() or 1)
@@ -108,15 +108,15 @@ class Packing:
         *,
         link_rate: float | None = None,
     ) -> None:
-        """Pack these, in about this order, as long as it pays.
+        """Pack matrices, in about this order, as long as it saves time.
 
         Args:
-            matrices: which.
-            done: told of each when it is in the store.
-            link_rate: of the link that they are for; None: all of them are packed.
+            matrices: to be packed.
+            done: called with each matrix when it is in the store.
+            link_rate: bytes a second of the link that they are sent over; None: all are packed.
 
         Raises:
-            StoreError: the disk does not take them; an IntegrityError: a file of the model is damaged.
+            StoreError: the disk is full; if it is an IntegrityError, a file of the model is damaged.
             BrokenModelError: they are no weights.
             EngineError: the stage process is gone.
         """
@@ -163,7 +163,7 @@ class Packing:
                 request=0,
                 config=matrix.config,
                 shape=matrix.shape,
-                bits=matrix.bits,
+                dtype=matrix.format.dtype,
                 parts=matrix.files,
                 path=str(path),
             )

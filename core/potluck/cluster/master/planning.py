@@ -2,16 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+from typing import Protocol, TypeVar
 
 from potluck.api.schema import PlanRequest
 from potluck.cluster.computer import Computer
 from potluck.cluster.device_names import computer_of
 from potluck.cluster.master.deployment import Planned
-from potluck.cluster.master.measurements import Measurements, shape_of, unmeasured_seats
+from potluck.cluster.master.measurements import Measurements, unmeasured_devices
 from potluck.errors import (
     InvalidLayersError,
     NotEnoughMemoryError,
@@ -23,17 +27,30 @@ from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits, nearest_schemes
 from potluck.model.schemes import AskedScheme, Cache, Scheme, schemes_to_try, weight_bytes
 from potluck.plan.byhand import check_sum
-from potluck.plan.cost import ModelShape, Seat
+from potluck.plan.cost import DeviceCost, ModelShape
 from potluck.plan.placement import computer_names, lacking_memory, make_plan
+from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 DEFAULT_CONTEXT = 8192  # tokens; a longer one is a choice, since it costs memory everywhere
-WAIT_FOR_WORKERS_S = 120.0  # that were asked for by number
-WAIT_FOR_NAMES_S = 20.0  # that were asked for by name: discovery takes a second or two
-SETTLE_S = 3.0  # mDNS answers within a second; the connections take less
 _BEST_FIRST: tuple[Scheme, ...] = ("bf16", "int8", "int4-head8", "int4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningDeadlines:
+    """How long a plan waits for computers, and how long it is searched for; seconds."""
+
+    workers_s: float = 120.0  # that were asked for by number
+    names_s: float = 20.0  # that were asked for by name: discovery takes a second or two
+    settle_s: float = 3.0  # mDNS answers within a second; the connections take less
+    search_s: float = 2.0  # then the best plan so far is taken; 20 devices take about one second
+
+
+DEADLINES = PlanningDeadlines()
 
 
 class Computers(Protocol):
@@ -56,9 +73,10 @@ class Computers(Protocol):
 class Planner:
     """Plans on the computers there are; keeps what it measured."""
 
-    def __init__(self, computers: Computers) -> None:
+    def __init__(self, computers: Computers, deadlines: PlanningDeadlines = DEADLINES) -> None:
         self.measurements = Measurements()
         self._computers = computers
+        self._deadlines = deadlines
 
     async def plan(self, request: PlanRequest, model: LocalModel) -> Planned:
         """Measure, and decide who would compute what, in the best quality that fits if that is left open.
@@ -81,11 +99,11 @@ class Planner:
     async def _plan_in(
         self, scheme: Scheme, request: PlanRequest, model: LocalModel, note: str
     ) -> Planned:
-        self._check_room(scheme, request, model)  # else there is nothing to measure
+        await self._check_room(scheme, request, model)  # else there is nothing to measure
         workers = list(self._computers.available())
         computers = [self._computers.local, *workers]
         notes = [note] if note else []
-        seats = await self.measurements.seats(
+        devices = await self.measurements.device_costs(
             computers,
             model.manifest.config,
             model.config,
@@ -95,13 +113,15 @@ class Planner:
             left_out=notes.append,
         )
         links = await self.measurements.links(self._computers.local, workers)
-        plan = make_plan(
+        search = partial(
+            make_plan,
             _shape(scheme, request, model),
-            _counted(seats, scheme, request, model),
+            _counted(devices, scheme, request, model),
             links,
             layers=request.layers,
             min_workers=request.workers,
         )
+        plan = await search_in_thread(search, limit_s=self._deadlines.search_s)
         return Planned(
             model=model,
             scheme=scheme,
@@ -109,38 +129,39 @@ class Planner:
             note="\n".join(notes),
             context=context_of(request, model),
             plan=plan,
-            names=computer_names(seats),
+            names=computer_names(devices),
         )
 
-    def _check_room(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> None:
+    async def _check_room(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> None:
         """Refuse what the computers together cannot hold, before anything is measured.
 
         Raises:
             NotEnoughMemoryError: it says in which scheme the model would fit, if there is one.
         """
-        if not (lacking := self._lacking(scheme, request, model)):
+        if not (lacking := await self._lacking(scheme, request, model)):
             return
         needed = _shape(scheme, request, model).model_memory
-        fitting = (
-            smaller
-            for smaller in _BEST_FIRST
-            if _shape(smaller, request, model).model_memory < needed
-            and not self._lacking(smaller, request, model)
-        )
-        raise NotEnoughMemoryError(needed, needed - lacking, fits_in=next(fitting, None))
+        fits_in: Scheme | None = None
+        for smaller in _BEST_FIRST:
+            is_smaller = _shape(smaller, request, model).model_memory < needed
+            if is_smaller and not await self._lacking(smaller, request, model):
+                fits_in = smaller
+                break
+        raise NotEnoughMemoryError(needed, needed - lacking, fits_in=fits_in)
 
-    def _lacking(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> int:
+    async def _lacking(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> int:
         """Bytes that are missing for the model; 0: none, as far as is known."""
-        seats = unmeasured_seats(
+        devices = unmeasured_devices(
             (self._computers.local, *self._computers.available()),
             model.config,
             scheme,
             working=working_bytes(model.config, context_of(request, model)),
         )
-        if seats is None:
+        if devices is None:
             return 0
-        shape = _shape(scheme, request, model)
-        return lacking_memory(shape, _counted(seats, scheme, request, model))
+        counted = _counted(devices, scheme, request, model)
+        search = partial(lacking_memory, _shape(scheme, request, model), counted)
+        return await search_in_thread(search)
 
     async def wait(self, request: PlanRequest, model: LocalModel, *, settle: bool) -> None:
         """Wait for the workers that were asked for.
@@ -166,7 +187,7 @@ class Planner:
             if settle:
                 await self._settle()
             return
-        limit = WAIT_FOR_WORKERS_S if request.workers else WAIT_FOR_NAMES_S
+        limit = self._deadlines.workers_s if request.workers else self._deadlines.names_s
         try:
             async with asyncio.timeout(limit), self._computers.changed:
                 await self._computers.changed.wait_for(all_there)
@@ -186,8 +207,24 @@ class Planner:
     async def _settle(self) -> None:
         """Just started, the node has not found everyone yet: give them a moment."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(SETTLE_S), self._computers.changed:
+            async with asyncio.timeout(self._deadlines.settle_s), self._computers.changed:
                 await self._computers.changed.wait_for(lambda: not self._computers.expected())
+
+
+async def search_in_thread(search: Callable[..., _T], *, limit_s: float = inf) -> _T:
+    """Search beside the event loop, so that nobody takes this node for dead meanwhile.
+
+    A thread is enough: the search is mostly numpy, which gives way to the loop. It is told to `stop`
+    at its time limit, or when nobody waits for it any more.
+    """
+    ends_at = time.monotonic() + limit_s
+    is_left = threading.Event()
+    try:
+        return await asyncio.to_thread(
+            search, stop=lambda: is_left.is_set() or time.monotonic() >= ends_at
+        )
+    finally:
+        is_left.set()
 
 
 def context_of(request: PlanRequest, model: LocalModel) -> int:
@@ -215,9 +252,9 @@ def _shape(
 
 
 def _counted(
-    seats: Sequence[Seat], scheme: Scheme, request: PlanRequest, model: LocalModel
-) -> list[Seat]:
-    """The seats with so much memory as the layers of the shape may take there.
+    devices: Sequence[DeviceCost], scheme: Scheme, request: PlanRequest, model: LocalModel
+) -> list[DeviceCost]:
+    """The devices with so much memory as the layers of the shape may take there.
 
     A GPU keeps 16 bits where a CPU may keep 8: with larger caches it has room for fewer layers.
     """
@@ -225,8 +262,10 @@ def _counted(
     kept = _shape(scheme, request, model, "full").layer_memory
     share = min(1.0, *(here / there for here, there in zip(counted, kept, strict=True)))
     return [
-        seat if seat.device.startswith("cpu") else replace(seat, memory=int(share * seat.memory))
-        for seat in seats
+        device
+        if device.device.startswith("cpu")
+        else replace(device, memory=int(share * device.memory))
+        for device in devices
     ]
 
 

@@ -27,8 +27,13 @@ from potluck.wire.messages import (
 
 logger = logging.getLogger(__name__)
 
-STREAM_ATTEMPTS = 5  # of one computer's weights; a link that breaks more often is no link
-STREAM_PAUSE_S = 0.2  # before the second attempt, and so much longer before each further one
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often the weights of one computer are sent anew when the link breaks."""
+
+    attempts: int = 5  # a link that breaks more often is no link
+    pause_s: float = 0.2  # before the second attempt; twice as long before the third, and so on
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +54,7 @@ class StageProgress:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StageDeployment:
-    """The steps, in their order; each may be told by `changed`."""
+    """The steps of one stage, to be called in this order. `changed` is called when progress is made."""
 
     stage: Stage
     computer: Computer
@@ -57,9 +62,10 @@ class StageDeployment:
     tensors: StageTensors
     progress: StageProgress
     changed: Callable[[], None]
+    retries: Retries = Retries()
 
     async def prepare(self, *, is_packed_first: bool) -> None:
-        """Look up what is packed already, and whether the rest has to be."""
+        """Look up which tensors are packed already, and how many bytes have to be packed."""
         await self.tensors.prepare()
         if is_packed_first and not self.computer.is_local:
             self.progress.to_pack = self.tensors.unpacked_bytes
@@ -73,18 +79,21 @@ class StageDeployment:
 
         if self.progress.to_pack:
             await self.tensors.pack(packed, link_rate=link_rate)
-            self.progress.packed = self.progress.to_pack  # or given up
+            self.progress.packed = self.progress.to_pack  # also when packing was given up
             self.changed()
 
     async def give(self, sending: Callable[[], None]) -> int:
-        """Assign the stage and send what is missing; the port where it listens.
+        """Assign the stage and send the weights that are missing there.
 
         A connection that breaks under way is made again, and goes on where the store stands.
 
         Args:
-            sending: told before something is sent.
+            sending: called before something is sent.
+
+        Returns:
+            The port where the stage listens for activations.
         """
-        for attempt in range(1, STREAM_ATTEMPTS + 1):
+        for attempt in range(1, self.retries.attempts + 1):
             need = await self._assign()
             if not need.tensors:
                 return need.activation_port
@@ -95,17 +104,19 @@ class StageDeployment:
                 sending()
                 await self._send(need, sources)
             except PeerLostError:
-                if attempt == STREAM_ATTEMPTS:
+                if attempt == self.retries.attempts:
                     raise
                 logger.info("weights link broke, going on name=%s", self.progress.name)
-                await asyncio.sleep(STREAM_PAUSE_S * attempt)
+                await asyncio.sleep(self.retries.pause_s * attempt)
             except IntegrityError as error:
-                if attempt == STREAM_ATTEMPTS or not self.tensors.discard(error.data.get("digest")):
-                    raise  # else it was packed here, and can be again
+                if attempt == self.retries.attempts or not self.tensors.discard(
+                    error.data.get("digest")
+                ):
+                    raise  # a tensor that was packed here is packed again instead
             else:
                 return need.activation_port
         raise EngineError(
-            f"The weights for {self.progress.name} were packed {STREAM_ATTEMPTS} times, and were never"
+            f"The weights for {self.progress.name} were packed {self.retries.attempts} times, and were never"
             " the same: this computer's memory or disk may be faulty, or something deletes Potluck's"
             " packed files. Restart Potluck; if it happens again, test the memory, or"
             " take --scheme bf16, for which nothing is packed."
@@ -133,13 +144,13 @@ class StageDeployment:
         await self.computer.send_weights(need, sources, sent)
 
     async def load(self, neighbours: Neighbours) -> int:
-        """Have the stage loaded; how many tokens one session can hold there."""
+        """Have the stage loaded. Returns how many tokens one session can hold there."""
         try:
             tokens = await self._load(neighbours)
         except (IntegrityError, RemoteError) as error:
             if error.code != "integrity" and error.data.get("kind") != "integrity":
                 raise
-            # A file in its store was damaged: it threw it away, and gets it again.
+            # The computer has deleted a damaged file from its store: send it again.
             if self.computer.is_local:
                 self.tensors.discard(error.data.get("digest"))
             await self.give(lambda: None)

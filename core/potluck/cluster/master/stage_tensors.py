@@ -1,9 +1,9 @@
 """The tensors of one stage as they are sent, or read by this computer's own stage process.
 
 In a packed scheme a worker needs a quarter to a half of the bytes of the model's files. So matrices are
-packed before they are sent, and what became of which tensors is remembered: then a second load packs
-nothing, and computers that have the packed bytes are sent nothing. It is a saving and no condition:
-what the disk does not take goes as it is, and is packed by whoever loads it.
+packed before they are sent, and the digest of each packed matrix is remembered: a second load packs
+nothing, and a computer that has the packed bytes is sent nothing. Packing is only a saving: a matrix for
+which the disk has no room is sent as the file has it, and the receiver packs it when it loads it.
 """
 
 import asyncio
@@ -19,16 +19,15 @@ from potluck.cluster.processes.messages import TensorFile
 from potluck.errors import BrokenModelError, DiskFullError, IntegrityError, StoreError
 from potluck.ids import Digest
 from potluck.model.config import Shape
+from potluck.model.formats import PackedFormat
 from potluck.model.manifest import TensorEntry
-from potluck.model.schemes import PACKED_DTYPES, Scheme, tensor_bits
+from potluck.model.schemes import Scheme, tensor_format
 from potluck.model.stored import find_stored
 from potluck.store.quantised import Packed, recall, remember
 from potluck.store.registry import LocalModel, TensorSource
 from potluck.wire.messages import TensorInfo
 
 logger = logging.getLogger(__name__)
-
-_DTYPES = {bits: dtype for dtype, bits in PACKED_DTYPES.items()}
 
 
 @dataclass(slots=True, eq=False)
@@ -39,14 +38,14 @@ class _Tensor:
     shape: Shape
     parts: tuple[TensorEntry, ...]  # that it is stored in
     matrix: Matrix | None  # None: it is not packed
-    packed: Packed | None = None  # what became of it, here or once upon a time
+    packed: Packed | None = None  # its packed form, if known; its file may be deleted meanwhile
 
     def infos(self, *, packed: bool) -> Iterable[TensorInfo]:
         if not packed or self.packed is None or self.matrix is None:
             return map(tensor_info, self.parts)
         info = TensorInfo(
             name=self.name,
-            dtype=_DTYPES[self.matrix.bits],
+            dtype=self.matrix.format.dtype,
             shape=self.shape,
             digest=self.packed.digest,
             nbytes=self.packed.nbytes,
@@ -55,7 +54,7 @@ class _Tensor:
 
 
 class StageTensors:
-    """What a stage is made of, packed as far as it is."""
+    """The tensors of a stage, each in its packed form if it has one already."""
 
     def __init__(
         self,
@@ -64,11 +63,11 @@ class StageTensors:
         expected: Mapping[str, Shape],
         packing: Packing | None,
     ) -> None:
-        """Make those of one stage; `prepare` comes before anything else.
+        """Make the tensors of one stage. Call `prepare` before any other method.
 
         Args:
-            model: whose they are.
-            scheme: that the stage computes in.
+            model: whose tensors they are.
+            scheme: how the stage holds its weights.
             expected: names and shapes of its tensors.
             packing: what packs; None: nothing is packed.
         """
@@ -81,7 +80,7 @@ class StageTensors:
         """Why the rest is sent as it is, though it should have been packed."""
 
     async def prepare(self) -> None:
-        """Look up what was packed before."""
+        """Look up which matrices were packed before."""
         self._tensors = await asyncio.to_thread(self._look_up)
         await self._recall()
 
@@ -106,23 +105,23 @@ class StageTensors:
 
     def _matrix(self, name: str, parts: Iterable[TensorEntry]) -> Matrix | None:
         model, shape = self._model, self._expected[name]
-        bits = tensor_bits(model.config, name, shape, self._scheme)
-        if bits is None or self._packing is None:
+        held = tensor_format(model.config, name, shape, self._scheme)
+        if not isinstance(held, PackedFormat) or self._packing is None:
             return None
         matrix = Matrix(
             model=model.manifest.model_id,
             name=name,
             config=dict(model.manifest.config),
             shape=(shape[0], prod(shape[1:])),
-            bits=bits,
+            format=held,
             files=tuple(_tensor_file(part, model.sources[part.digest]) for part in parts),
         )
-        # What is stored quantised may be as small as it is.
+        # A matrix that the file has quantised may be as small as its packed form.
         return matrix if matrix.packed_bytes < matrix.nbytes else None
 
     @property
     def unpacked_bytes(self) -> int:
-        """What has to be read to pack what never was."""
+        """How many bytes of the files are read to pack the matrices that were never packed."""
         return sum(matrix.nbytes for matrix in self._unpacked)
 
     @property
@@ -130,7 +129,9 @@ class StageTensors:
         return [t.matrix for t in self._tensors if t.matrix is not None and t.packed is None]
 
     async def pack(self, done: Callable[[int], None], *, link_rate: float | None = None) -> None:
-        """Pack what never was, as long as it pays. Where the disk takes no more there is a `problem`.
+        """Pack the matrices that were never packed, as long as it saves time.
+
+        When the disk is full, `problem` says so and the rest is sent as the files have it.
 
         Args:
             done: told the bytes of each matrix that is packed.
@@ -166,7 +167,9 @@ class StageTensors:
         except StoreError as error:
             logger.warning("sending originals: %s", error)
             self.problem = error.message
-            if isinstance(error, DiskFullError):  # whose words are for who is sent weights
+            if isinstance(
+                error, DiskFullError
+            ):  # its own message is meant for who receives weights
                 self.problem = (
                     f"This computer's disk has no room for {self._model.name} in {self._scheme}."
                 )
@@ -175,7 +178,7 @@ class StageTensors:
             await asyncio.to_thread(remember, packing.memory, self._model.manifest.model_id, made)
 
     def infos(self, *, is_local: bool) -> tuple[TensorInfo, ...]:
-        """What a stage is assigned: for this computer, what stands here now."""
+        """The tensors that a stage is assigned. This computer is assigned only what is on its disk now."""
         here_only = is_local or self.problem is not None
         return tuple(
             info
@@ -190,10 +193,12 @@ class StageTensors:
         return store.has(Digest(packed.digest), packed.nbytes)
 
     async def sources(self, digests: Collection[str]) -> Mapping[Digest, TensorSource] | None:
-        """Where these stand; what was packed once and is not here any more is packed again.
+        """Where the tensors of these digests are on disk.
+
+        A matrix whose packed file was deleted is packed again.
 
         Returns:
-            None: it became something else than before, or could not be; assign anew.
+            None: the bytes came out otherwise, or could not be made: assign the stage again.
         """
         wanted = [t for t in self._tensors if t.packed is not None and t.packed.digest in digests]
         lost = [t.matrix for t in wanted if t.matrix is not None and not self._is_here(t.packed)]
@@ -216,7 +221,7 @@ class StageTensors:
         return TensorSource(path=path, offset=0, nbytes=packed.nbytes)
 
     def discard(self, digest: object) -> bool:
-        """A tensor turned out to be damaged. Whether it can be made again, being ours."""
+        """Delete a damaged tensor. Returns whether it was packed here, and so can be packed again."""
         packed = (tensor.packed for tensor in self._tensors if tensor.packed is not None)
         if self._packing is None or digest not in {one.digest for one in packed}:
             return False
@@ -230,14 +235,14 @@ class StageTensors:
         self._pinned |= fresh
 
     def release(self) -> None:
-        """Nobody is sent these any more: they may be removed when there is no room."""
+        """Sending is over: packed files may be deleted when the disk needs room."""
         if self._packing is not None:
             self._packing.store.unpin(self._pinned)
         self._pinned = set()
 
 
 def tensor_info(entry: TensorEntry) -> TensorInfo:
-    """A tensor of a manifest as the wire names it."""
+    """A tensor of a manifest, as a message describes it."""
     return msgspec.convert(entry, TensorInfo, from_attributes=True)
 
 

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
 
-from potluck.cluster.computer import Neighbours
+from potluck.cluster.computer import PATIENCE, Neighbours, Patience
+from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.processes.messages import LoadProgress as StageProgress
 from potluck.cluster.processes.messages import LoadStage, TensorFile
@@ -30,22 +30,10 @@ from potluck.wire.messages import (
     Assign,
     DeviceId,
     DeviceInfo,
-    Message,
     Need,
     NodeInfo,
     Purpose,
 )
-
-DIAL_TIMEOUT_S = 10.0
-PROFILE_TIMEOUT_S = 90.0  # the first one waits for the worker's engine to start
-MEASURE_TIMEOUT_S = 20.0
-MEASURE_STAGE_TIMEOUT_S = 90.0  # more than its engine is given
-ASSIGN_TIMEOUT_S = 60.0  # the worker looks at every tensor of its store
-LOAD_TIMEOUT_S = 6 * 3600.0  # the silence below ends a load that is stuck
-LOAD_SILENCE_S = 60.0  # a worker that loads says so all the time
-UNLOAD_TIMEOUT_S = 15.0
-
-_Answer = TypeVar("_Answer", bound=Message)
 
 
 class LocalComputer:
@@ -60,7 +48,8 @@ class LocalComputer:
         me: Callable[[], NodeInfo],
         processes: StageProcesses,
         addresses: Callable[[], tuple[Address, ...]],
-        lent_to: Callable[[], str | None] = lambda: None,
+        use: DeviceUse | None = None,
+        patience: Patience = PATIENCE,
     ) -> None:
         """Make this computer known to its own master.
 
@@ -69,14 +58,19 @@ class LocalComputer:
             me: what this node says of itself.
             processes: its stage processes.
             addresses: where other computers reach this one.
-            lent_to: the name of another home's master that has the stage processes now.
+            use: says whether another home's master has the stage processes now.
+            patience: how long an answer is waited for.
         """
         self.node_id = identity.node_id
         self._identity = identity
+        self._patience = patience
         self._me = me
         self._processes = processes
         self._addresses = addresses
-        self._lent_to = lent_to
+        self._epoch = 0  # of the plan that is being assigned, or is in force
+        self._assigned: set[DeviceId] = set()  # the devices with a stage of it
+        self._giving_back = asyncio.Lock()  # the loads of a plan wait for the memory that it frees
+        self._use = use if use is not None else DeviceUse()
 
     @property
     def name(self) -> str:
@@ -99,7 +93,7 @@ class LocalComputer:
         """Wait until the devices are known.
 
         Raises:
-            EngineError: no engine starts on this computer.
+            EngineError: no stage process starts on this computer.
         """
         if not self.devices:
             await self._processes.handle()
@@ -124,7 +118,7 @@ class LocalComputer:
     async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkCost:
         link = await self._dial(self._home(), peer, addresses, "weights")
         try:
-            async with asyncio.timeout(MEASURE_TIMEOUT_S):
+            async with asyncio.timeout(self._patience.measure_link_s):
                 quality = await measure(link)
         except TimeoutError:
             raise PeerTimeoutError(
@@ -151,7 +145,7 @@ class LocalComputer:
             peer=peer,
             purpose=purpose,
             me=self._me(),
-            timeout_s=DIAL_TIMEOUT_S,
+            timeout_s=self._patience.dial_s,
         )
 
     async def assign(self, assign: Assign) -> Need:
@@ -160,11 +154,14 @@ class LocalComputer:
         Raises:
             BusyError: another home has the stage processes; first come, first served.
         """
-        if (master := self._lent_to()) is not None:
+        if (master := self._use.lent_to) is not None:
             raise BusyError(
                 f"{self.name} helps {master} just now. Pause sharing to use it yourself, or wait."
             )
         stage = await self._processes.handle(assign.device)
+        if assign.epoch != self._epoch:
+            self._epoch, self._assigned = assign.epoch, set()
+        self._assigned.add(stage.devices[0].id)
         return Need(epoch=assign.epoch, tensors=(), activation_port=stage.activation_port)
 
     async def send_weights(
@@ -189,6 +186,7 @@ class LocalComputer:
             request=0,
             home=self._home(),
             epoch=assign.epoch,
+            model_id=assign.model_id,
             config=assign.config,
             scheme=assign.scheme,
             cache=assign.cache,
@@ -201,15 +199,25 @@ class LocalComputer:
             previous=neighbours.previous,
             seed=assign.seed,
         )
+        await self._give_back_unused()
         handle = await self._processes.handle(assign.device)
         return (await handle.load(stage, loaded)).cache_tokens
+
+    async def _give_back_unused(self) -> None:
+        """Free the layers of a plan before on devices that have no stage of this one."""
+        async with self._giving_back:
+            await together(
+                stage.unload()
+                for stage in self._processes.running()
+                if stage.held is not None and stage.devices[0].id not in self._assigned
+            )
 
     async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
         stage = await self._processes.handle(device)
         return await stage.measure(epoch, position)
 
     async def unload(self, epoch: int) -> None:
-        if self._lent_to() is None:  # else what is loaded there is not ours
+        if self._use.lent_to is None:  # else what is loaded there is not ours
             await together(stage.unload() for stage in self._processes.running())
 
     async def connect(self, port: int, reactor: Reactor) -> StepLink:
@@ -220,7 +228,7 @@ class LocalComputer:
             peer=self.node_id,
             me=self._me(),
             reactor=reactor,
-            timeout_s=DIAL_TIMEOUT_S,
+            timeout_s=self._patience.dial_s,
         )
 
 

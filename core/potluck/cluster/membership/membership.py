@@ -8,12 +8,19 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from potluck.cluster.device_names import place_name
+from potluck.cluster.events import (
+    ComputerLost,
+    ComputerPaired,
+    Events,
+    Holds,
+    StageLost,
+    StepRefused,
+)
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.cluster.tasks import TaskSet
@@ -27,7 +34,6 @@ from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.net.transport import dial
 from potluck.wire.messages import (
-    Address,
     Message,
     NodeInfo,
     Revoked,
@@ -39,7 +45,6 @@ from potluck.wire.messages import (
 
 logger = logging.getLogger(__name__)
 
-RETRY_S = (0.5, 1.0, 2.0, 5.0)  # between attempts to connect; the last one for ever
 STEADY_S = 10.0  # a connection that lasted so long was a good one: the next attempt is the first
 DISCOVERY_S = 4.0  # mDNS has found by then whoever is there
 COLORS = 6
@@ -54,17 +59,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     color: int = 0  # the same in every picture, for as long as it is paired
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MembershipEvents:
-    """Who is told of what; called in the event loop."""
-
-    changed: Callable[[], None]
-    lost: Callable[[NodeId, str, str], None]  # who, its name, what happened to it
-    step_failed: Callable[[NodeId, StepFailed], None]
-    unloaded: Callable[[NodeId, str, int], None]  # who, its name, the epoch whose layers are gone
-
-
-class Membership:
+class Members:
     """Keeps the own home's computers connected."""
 
     def __init__(
@@ -75,8 +70,20 @@ class Membership:
         local: LocalComputer,
         me: Callable[[], NodeInfo],
         record_file: Path,
-        events: MembershipEvents,
+        events: Events,
+        retry_s: Sequence[float] = (0.5, 1.0, 2.0, 5.0),
     ) -> None:
+        """Make a membership that connects when it is told to `look`.
+
+        Args:
+            identity: of this node.
+            discovery: finds the other computers.
+            local: this computer; it is handed on.
+            me: what this node says of itself.
+            record_file: where the paired computers are remembered.
+            events: hears what the other computers say, and that they are lost.
+            retry_s: seconds between attempts to connect; the last of them for ever.
+        """
         self.local = local
         self.changed = asyncio.Condition()
         self._identity = identity
@@ -84,6 +91,7 @@ class Membership:
         self._me = me
         self._record_file = record_file
         self._events = events
+        self._retry_s = retry_s
         self._records = _read_records(record_file)
         self._connected: dict[NodeId, RemoteComputer] = {}
         self._problems: dict[NodeId, PotluckError] = {}
@@ -132,8 +140,9 @@ class Membership:
 
     # --- members come and go
 
-    def admit(self, node_id: NodeId, name: str, address: Address) -> None:
+    def admit(self, paired: ComputerPaired) -> None:
         """A computer was paired: remember it and where it is, and connect."""
+        node_id, name = paired.node_id, paired.name
         taken = {record.color for record in self._records.values()}
         color = next((c for c in range(1, COLORS) if c not in taken), len(taken) % COLORS)
         known = self._records.get(node_id)
@@ -141,7 +150,7 @@ class Membership:
         self._records[node_id] = MemberRecord(node_id=node_id, name=name, color=color)
         self._save()
         self._tell_all_revoked()
-        self._discovery.meet(node_id, name, address)
+        self._discovery.meet(node_id, name, paired.address)
         self.look()
 
     async def forget(self, node_id: NodeId) -> bool:
@@ -211,7 +220,7 @@ class Membership:
             except OSError:  # of this computer: the disk is full
                 logger.exception("cannot hold a connection node=%s", short(node_id))
             attempt = 0 if now() - began > STEADY_S else attempt + 1
-            await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+            await asyncio.sleep(self._retry_s[min(attempt, len(self._retry_s) - 1)])
         self._problems.pop(node_id, None)
 
     async def _dial(self, found: Found) -> Link:
@@ -249,7 +258,7 @@ class Membership:
             link.close()
             if self._connected.get(computer.node_id) is computer:
                 del self._connected[computer.node_id]
-            self._events.lost(computer.node_id, computer.name, "stopped answering")
+            self._lost(computer, "stopped answering")
             self._notify()
 
     async def _handle(self, computer: RemoteComputer, message: Message) -> Message | None:
@@ -257,22 +266,38 @@ class Membership:
             case Status():
                 computer.devices = message.devices
                 if message.paused and not computer.is_paused:
-                    self._events.lost(computer.node_id, computer.name, "was paused by its owner")
+                    self._lost(computer, "was paused by its owner")
                 computer.is_paused = message.paused
                 computer.lent_to = message.lent_to
+                if message.held != computer.held:
+                    computer.held = message.held
+                    epochs = [s.epoch for s in message.held if s.epoch is not None]
+                    epoch = max(epochs, default=None)
+                    self._events.publish(Holds(node_id=computer.node_id, epoch=epoch))
                 self._notify()
             case WarmingUp():
                 computer.warming_up(message)
             case StepFailed():
-                self._events.step_failed(computer.node_id, message)
+                self._events.publish(StepRefused(failure=message, node_id=computer.node_id))
             case Unloaded():  # of its own accord
                 place = computer.name
                 if message.device is not None:
                     place = place_name(place, message.device, computer.devices)
-                self._events.unloaded(computer.node_id, place, message.epoch)
+                lost = StageLost(
+                    node_id=computer.node_id,
+                    place=place,
+                    how="lost its part of the model",
+                    epoch=message.epoch,
+                    notice=f"{place} lost its part of the model.",
+                )
+                self._events.publish(lost)
             case _:
                 logger.debug("member says op=%s", type(message).__name__)
         return None
+
+    def _lost(self, computer: RemoteComputer, how: str) -> None:
+        lost = ComputerLost(node_id=computer.node_id, name=computer.name, how=how)
+        self._events.publish(lost)
 
     def _remember_name(self, computer: RemoteComputer) -> None:
         record = self._records[computer.node_id]

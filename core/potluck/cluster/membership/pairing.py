@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from potluck.api.schema import Pairing as PairingView
 from potluck.api.schema import PairingState as ViewState
+from potluck.cluster.events import ComputerPaired, Events, HomeJoined
 from potluck.cluster.tasks import TaskSet
 from potluck.errors import (
     IdentityError,
@@ -44,7 +45,7 @@ from potluck.wire.token import INVITE_LIFETIME_S, Invites, PairingToken
 
 logger = logging.getLogger(__name__)
 
-KEEP_ENDED_S = 30.0  # a face may ask how it ended
+KEEP_ENDED_S = 30.0  # a client may ask how it ended
 FIRST_MESSAGE_TIMEOUT_S = 5.0
 CODE_TIMEOUT_S = 10.0  # from the first message to the six digits: programs alone
 
@@ -61,7 +62,7 @@ _VIEW_STATES: dict[PairingState, ViewState] = {
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Attempt:
-    """One pairing by sight, as a face sees it."""
+    """One pairing by sight, as clients see it."""
 
     id: str
     machine: Pairing
@@ -96,9 +97,8 @@ class Pairings:
         name: of this computer.
         port: where other computers reach this one.
         may_join: whether this computer offers itself as a worker now.
-        admitted: told who is a worker of the own home now, and where it listens.
-        joined: told when this computer has become a member of a home.
-        changed: told when a face should look again.
+        events: hears `ComputerPaired`, `HomeJoined`, and `Changed` when clients should look again.
+        keep_ended_s: for how long one that has ended is still listed.
     """
 
     def __init__(
@@ -108,17 +108,15 @@ class Pairings:
         name: Callable[[], str],
         port: Callable[[], int],
         may_join: Callable[[], bool],
-        admitted: Callable[[Admitted, Address], None],
-        joined: Callable[[Member], None],
-        changed: Callable[[], None],
+        events: Events,
+        keep_ended_s: float = KEEP_ENDED_S,
     ) -> None:
         self._identity = identity
         self._name = name
         self._port = port
         self._may_join = may_join
-        self._admitted = admitted
-        self._joined = joined
-        self._changed = changed
+        self._events = events
+        self._keep_ended_s = keep_ended_s
         self._invites = Invites(os.urandom)
         self._attempts: dict[str, Attempt] = {}
         self._ids = itertools.count(1)
@@ -172,7 +170,7 @@ class Pairings:
             await attempt.link.send(message)
         if not accept:
             attempt.link.close()  # wakes the task that drives it
-        self._changed()
+        self._events.changed()
         return attempt.view()
 
     async def _await_code(self, attempt: Attempt) -> None:
@@ -192,7 +190,7 @@ class Pairings:
             compared=asyncio.Event(),
         )
         self._attempts[attempt.id] = attempt
-        self._changed()
+        self._events.changed()
         return attempt
 
     async def _run(self, attempt: Attempt, first: list[Message]) -> None:
@@ -202,12 +200,12 @@ class Pairings:
         finally:
             attempt.link.close()
             attempt.compared.set()
-            self._changed()
-            asyncio.get_running_loop().call_later(KEEP_ENDED_S, self._forget, attempt)
+            self._events.changed()
+            asyncio.get_running_loop().call_later(self._keep_ended_s, self._forget, attempt)
 
     def _forget(self, attempt: Attempt) -> None:
         self._attempts.pop(attempt.id, None)
-        self._changed()
+        self._events.changed()
 
     # --- by token
 
@@ -282,7 +280,7 @@ class Pairings:
                 await _send(link, messages)
                 if attempt is not None and machine.code:
                     attempt.compared.set()
-                self._changed()
+                self._events.changed()
                 message = await link.receive(max(0.0, machine.deadline - _now()))
                 messages = machine.receive(message, _now())
             except PeerTimeoutError:
@@ -298,7 +296,7 @@ class Pairings:
             messages = machine.fail(_not_stored(error))
         with suppress(PairingError):  # who hung up does not hear them
             await _send(link, messages)
-        self._changed()
+        self._events.changed()
 
     def _settle(self, machine: Pairing, remote: Address) -> None:
         """Store how it ended, before the last message says so."""
@@ -311,11 +309,12 @@ class Pairings:
                     master=member.master,
                 )
                 logger.info("joined a home master=%s", short(member.master))
-                self._joined(member)
+                self._events.publish(HomeJoined(master_name=member.master_name))
             case Admitted() as admitted:
                 logger.info("admitted a computer node=%s", short(admitted.node_id))
-                self._admitted(
-                    admitted, Address(host=remote.host, port=admitted.port or remote.port)
+                address = Address(host=remote.host, port=admitted.port or remote.port)
+                self._events.publish(
+                    ComputerPaired(node_id=admitted.node_id, name=admitted.name, address=address)
                 )
             case _ if machine.issued is not None:  # refused after all: what it got is worth nothing
                 self._identity.revoke(machine.issued.node_id)

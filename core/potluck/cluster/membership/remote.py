@@ -1,10 +1,11 @@
 """A worker of the own home, as the master asks it: over its control connection."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from potluck.cluster.computer import Neighbours
+from potluck.cluster.computer import PATIENCE, Neighbours, Patience
 from potluck.errors import PeerTimeoutError, RemoteProtocolError
 from potluck.ids import Digest, NodeId
 from potluck.model.schemes import Cache, Scheme
@@ -31,6 +32,7 @@ from potluck.wire.messages import (
     Assign,
     DeviceId,
     DeviceInfo,
+    HeldStage,
     Load,
     Loaded,
     Message,
@@ -42,14 +44,7 @@ from potluck.wire.messages import (
     WarmingUp,
 )
 
-DIAL_TIMEOUT_S = 10.0
-PROFILE_TIMEOUT_S = 90.0  # the first one waits for the worker's engine to start
-MEASURE_TIMEOUT_S = 20.0
-MEASURE_STAGE_TIMEOUT_S = 90.0  # more than its engine is given
-ASSIGN_TIMEOUT_S = 60.0  # the worker looks at every tensor of its store
-LOAD_TIMEOUT_S = 6 * 3600.0  # the silence below ends a load that is stuck
-LOAD_SILENCE_S = 60.0  # a worker that loads says so all the time
-UNLOAD_TIMEOUT_S = 15.0
+logger = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer", bound=Message)
 
@@ -66,6 +61,7 @@ class RemoteComputer:
         identity: Identity,
         me: Callable[[], NodeInfo],
         addresses: tuple[Address, ...],
+        patience: Patience = PATIENCE,
     ) -> None:
         self.link = link
         self.node_id = NodeId(link.peer.node_id)
@@ -75,7 +71,9 @@ class RemoteComputer:
         self.devices: Sequence[DeviceInfo] = link.peer.devices
         self.is_paused = False
         self.lent_to: str | None = None  # another home's master
+        self.held: tuple[HeldStage, ...] = ()  # for this home, as it said last
         self._identity = identity
+        self._patience = patience
         self._me = me
         self._sending = asyncio.Lock()  # its stages share the link, and its store awaits them all
         self._loading: dict[tuple[int, DeviceId | None], Callable[[WarmingUp], None]] = {}
@@ -105,15 +103,22 @@ class RemoteComputer:
         message = Profile(
             config=dict(config), scheme=scheme, tokens=tokens, cache=cache, device=device
         )
-        return await self._ask(message, Profiled, PROFILE_TIMEOUT_S)
+        return await self._ask(message, Profiled, self._patience.profile_s)
 
     async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkCost:
         message = MeasureLink(node_id=peer, addresses=addresses)
-        measured = await self._ask(message, LinkMeasured, MEASURE_TIMEOUT_S)
+        measured = await self._ask(message, LinkMeasured, self._patience.measure_link_s)
+        logger.info(
+            "link measured from=%s to=%s rtt_ms=%.1f rtt_p95_ms=%.1f",
+            self.name,
+            measured.address.host,
+            measured.rtt_ms,
+            measured.rtt_p95_ms,
+        )
         return LinkCost(rtt_ms=measured.rtt_ms, bytes_per_s=measured.bytes_per_s)
 
     async def assign(self, assign: Assign) -> Need:
-        return await self._ask(assign, Need, ASSIGN_TIMEOUT_S)
+        return await self._ask(assign, Need, self._patience.assign_s)
 
     async def send_weights(
         self,
@@ -144,28 +149,34 @@ class RemoteComputer:
             device=assign.device,
         )
         try:
-            async with asyncio.timeout(LOAD_SILENCE_S) as deadline:
+            async with asyncio.timeout(self._patience.load_silence_s) as deadline:
 
                 def warming_up(message: WarmingUp) -> None:
-                    deadline.reschedule(loop.time() + LOAD_SILENCE_S)
+                    deadline.reschedule(loop.time() + self._patience.load_silence_s)
                     progress(message.progress)
 
                 self._loading[stage] = warming_up
-                loaded = await self._ask(message, Loaded, timeout_s=LOAD_TIMEOUT_S)
+                loaded = await self._ask(message, Loaded, timeout_s=self._patience.load_s)
+                logger.info(
+                    "stage loaded name=%s seconds=%.1f bytes=%d",
+                    self.name,
+                    loaded.seconds,
+                    loaded.memory_bytes,
+                )
                 return loaded.cache_tokens
         except TimeoutError:
             raise PeerTimeoutError(
-                f"{self.name} has said nothing of its loading for {LOAD_SILENCE_S:.0f} seconds."
+                f"{self.name} has said nothing of its loading for {self._patience.load_silence_s:.0f} seconds."
             ) from None
         finally:
             self._loading.pop(stage, None)  # a late report finds no deadline to move
 
     async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
         message = MeasureStage(epoch=epoch, position=position, device=device)
-        return (await self._ask(message, StageMeasured, MEASURE_STAGE_TIMEOUT_S)).times
+        return (await self._ask(message, StageMeasured, self._patience.measure_stage_s)).times
 
     async def unload(self, epoch: int) -> None:
-        await self._ask(Unload(epoch=epoch), Unloaded, UNLOAD_TIMEOUT_S)
+        await self._ask(Unload(epoch=epoch), Unloaded, self._patience.unload_s)
 
     async def connect(self, port: int, reactor: Reactor) -> StepLink:
         return await dial_steps(
@@ -175,7 +186,7 @@ class RemoteComputer:
             peer=self.node_id,
             me=self._me(),
             reactor=reactor,
-            timeout_s=DIAL_TIMEOUT_S,
+            timeout_s=self._patience.dial_s,
         )
 
     async def _dial(self, addresses: Sequence[Address], purpose: Purpose) -> Link:
@@ -186,5 +197,5 @@ class RemoteComputer:
             peer=self.node_id,
             purpose=purpose,
             me=self._me(),
-            timeout_s=DIAL_TIMEOUT_S,
+            timeout_s=self._patience.dial_s,
         )

@@ -1,8 +1,8 @@
 """The stage processes of this computer: one for each device that is used.
 
 The process of the best device runs as long as the node does, and knows which other devices there are.
-Each of those gets a process when somebody asks for it, and loses it when nobody has for a while: what
-nobody uses takes no memory.
+Each of those gets a process when somebody asks for it, and loses it when nobody has for a while: a
+process that is not used takes no memory.
 """
 
 import asyncio
@@ -16,21 +16,21 @@ import msgspec
 
 from potluck.cluster.device_names import device_label, place_name
 from potluck.cluster.processes.handle import StageHandle
-from potluck.cluster.processes.supervisor import Supervisor
+from potluck.cluster.processes.supervisor import Restarts, Supervisor
 from potluck.errors import PotluckError, UsageError
 from potluck.wire.messages import DeviceId, DeviceInfo, NodeInfo, StepFailed
 
 logger = logging.getLogger(__name__)
 
-UNUSED_S = 120.0  # a second plan for the same model needs no new start
-CHECK_S = 10.0
+_UNUSED_S = 120.0  # a second plan for the same model needs no new start
+_CHECK_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
 class _Other:
     """A process beside the best device's."""
 
-    engine: Supervisor
+    process: Supervisor
     running: asyncio.Task[None]
     used: float  # when, on the loop's clock
 
@@ -49,6 +49,9 @@ class StageProcesses:
         died: told which device's process is gone, and every layer with it.
         changed: told when the devices or their memory changed.
         is_used: whether a device has a part in a plan, though there may be nothing loaded yet.
+        check_s: how often unused processes are looked for.
+        unused_s: after how long an unused process is ended.
+        restarts: when a process that died is started again.
     """
 
     def __init__(
@@ -64,7 +67,11 @@ class StageProcesses:
         is_used: Callable[[DeviceId], bool] = lambda device: False,
         cpus: tuple[int, ...] = (),
         threads: int | None = None,
+        check_s: float = _CHECK_S,
+        unused_s: float = _UNUSED_S,
+        restarts: Restarts | None = None,
     ) -> None:
+        self._check_s, self._unused_s, self._restarts = check_s, unused_s, restarts
         self._identity_folder = identity_folder
         self._me = me
         self._log_folder = log_folder
@@ -86,21 +93,21 @@ class StageProcesses:
 
     def _now(self, known: DeviceInfo) -> DeviceInfo | None:
         """As its own process sees it, if there is one. None: that does not start any more."""
-        engine = self._engine_of(known.id)
-        if engine is None or not engine.devices:
-            return None if engine is not None and engine.is_given_up else known
-        return engine.devices[0]
+        process = self._process_of(known.id)
+        if process is None or not process.devices:
+            return None if process is not None and process.is_given_up else known
+        return process.devices[0]
 
-    def _engine_of(self, device: DeviceId) -> Supervisor | None:
+    def _process_of(self, device: DeviceId) -> Supervisor | None:
         if device == self._known[0].id:
             return self._best
         other = self._others.get(device)
-        return other.engine if other is not None else None
+        return other.process if other is not None else None
 
     def running(self) -> tuple[StageHandle, ...]:
         """The processes that are up."""
-        engines = (self._best, *(other.engine for other in self._others.values()))
-        return tuple(engine.running for engine in engines if engine.running is not None)
+        processes = (self._best, *(other.process for other in self._others.values()))
+        return tuple(one.running for one in processes if one.running is not None)
 
     async def handle(self, device: DeviceId | None = None) -> StageHandle:
         """The process of a device, None being the best one that works; started now if need be.
@@ -123,38 +130,38 @@ class StageProcesses:
         now = asyncio.get_running_loop().time()
         other = self._others.get(device)
         if other is None:
-            engine = self._supervise(device)
-            running = asyncio.create_task(engine.run(), name=f"engine {device_label(device)}")
-            other = self._others[device] = _Other(engine, running, now)
+            process = self._supervise(device)
+            running = asyncio.create_task(process.run(), name=f"stage {device_label(device)}")
+            other = self._others[device] = _Other(process, running, now)
         other.used = now
-        return other.engine
+        return other.process
 
     def lend(self, memory_limit: int | None) -> None:
         """Lend at most so much memory of each from now on."""
         self._memory_limit = memory_limit
         self._best.lend(memory_limit)
         for other in self._others.values():
-            other.engine.lend(memory_limit)
+            other.process.lend(memory_limit)
 
     def compute_with(self, threads: int | None) -> None:
         """Compute what is loaded next with so many threads; None: one for each core."""
         self._threads = threads
         self._best.compute_with(threads)
         for other in self._others.values():
-            other.engine.compute_with(threads)
+            other.process.compute_with(threads)
 
     def trust_changed(self) -> None:
         """The identity's folder changed. Called by the identity that this is a watcher of."""
         self._best.trust_changed()
         for other in self._others.values():
-            other.engine.trust_changed()
+            other.process.trust_changed()
 
     async def run(self) -> None:
         """Keep the processes running, until cancelled."""
-        best = asyncio.create_task(self._best.run(), name="engine")
+        best = asyncio.create_task(self._best.run(), name="stage of the best device")
         try:
             while True:
-                await asyncio.sleep(CHECK_S)
+                await asyncio.sleep(self._check_s)
                 self._end_unused()
         finally:
             running = [best, *(other.running for other in self._others.values())]
@@ -166,9 +173,9 @@ class StageProcesses:
         """End the processes that hold nothing and are asked nothing; they start again on demand."""
         now = asyncio.get_running_loop().time()
         for device, other in list(self._others.items()):
-            if self._is_used(device) or not other.engine.is_idle:
+            if self._is_used(device) or not other.process.is_idle:
                 other.used = now
-            elif now - other.used > UNUSED_S:
+            elif now - other.used > self._unused_s:
                 logger.info("ending an unused stage process device=%s", device_label(device))
                 del self._others[device]
                 other.running.cancel()
@@ -190,6 +197,7 @@ class StageProcesses:
             changed=self._one_changed,
             device=device,
             cpus=self._cpus,
+            restarts=self._restarts,
         )
 
     def _name(self, device: DeviceId | None) -> NodeInfo:

@@ -1,8 +1,7 @@
-"""A stage process as its node sees it: started, asked, restarted when it dies.
+"""A stage process as its node sees it: started, asked, and known to have ended.
 
-The process computes and may crash or run out of memory; the node must not. Whatever was asked of a
-process that died is answered with an error that says so, and names its log: that of the process before
-is kept beside the one in use.
+The process computes and may crash or run out of memory; the node must not. What was asked of a process
+that died is answered with an error that names its log. That log is kept beside the next process's.
 """
 
 import asyncio
@@ -25,6 +24,8 @@ from potluck.cluster.processes.messages import (
     MAX_FRAME,
     ComputeWith,
     FromStage,
+    Held,
+    Holds,
     LayerProfiled,
     Lend,
     LoadProgress,
@@ -39,6 +40,7 @@ from potluck.cluster.processes.messages import (
     StageTimed,
     StageUnloaded,
     Start,
+    TellHeld,
     TimeStage,
     ToStage,
     TrustChanged,
@@ -55,16 +57,19 @@ from potluck.wire.messages import (
 
 logger = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 90.0  # importing torch on a cold disk took 12 s on an old laptop
+_START_TIMEOUT_S = 90.0  # importing torch on a cold disk took 12 s on an old laptop
 PROFILE_TIMEOUT_S = 60.0
 LOAD_SILENCE_S = 60.0  # a load that reports no progress for so long is stuck
 UNLOAD_TIMEOUT_S = 20.0
+HELD_TIMEOUT_S = 20.0  # behind a chunk of a prompt that is being computed
 TIME_TIMEOUT_S = 60.0  # six passes over the weights, the first time twelve
 QUANTISE_TIMEOUT_S = 600.0  # of one matrix: a gigabyte on a slow disk, behind others that wait
 _STOP_TIMEOUT_S = 3.0
 _LENGTH_BYTES = 4
 
-_Answer = TypeVar("_Answer", LayerProfiled, StageLoaded, StageTimed, StageUnloaded, Quantised)
+_Answer = TypeVar(
+    "_Answer", LayerProfiled, StageLoaded, StageTimed, StageUnloaded, Holds, Quantised
+)
 
 
 class StageHandle:
@@ -82,7 +87,10 @@ class StageHandle:
         on_step_failed: Callable[[StepFailed], None],
         on_devices: Callable[[], None],
         on_exit: Callable[[errors.PotluckError], None],
+        start_timeout_s: float = _START_TIMEOUT_S,
+        stop_timeout_s: float = _STOP_TIMEOUT_S,
     ) -> None:
+        self._start_timeout_s, self._stop_timeout_s = start_timeout_s, stop_timeout_s
         self.devices: tuple[DeviceInfo, ...] = ()
         self.activation_port = 0
         self._start = start
@@ -97,13 +105,21 @@ class StageHandle:
         self._reader: asyncio.Task[None] | None = None
         self._is_ready = False
         self._is_stopping = False
-        self._holds_stage = False
+        self._held: Held | None = None
+
+    @property
+    def held(self) -> Held | None:
+        """What the process said last that it holds; None: nothing.
+
+        The sessions and their positions are those of that moment: `tell_held` asks for today's.
+        """
+        return self._held
 
     @property
     def is_idle(self) -> bool:
-        """Whether it holds no stage, and nobody waits for an answer of it."""
+        """Whether it has no stage in force, and nobody waits for an answer of it."""
         waiting = any(not future.done() for future in self._waiting.values())
-        return not waiting and not self._holds_stage
+        return not waiting and (self._held is None or self._held.epoch is None)
 
     async def start(self) -> None:
         """Start the process and wait until its devices are known.
@@ -123,12 +139,12 @@ class StageHandle:
         self._waiting[0] = ready
         self._reader = asyncio.create_task(self._read(), name="stage process")
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
+            async with asyncio.timeout(self._start_timeout_s):
                 await ready
         except TimeoutError:
             await self.stop()
             raise errors.EngineError(
-                f"The engine did not start within {START_TIMEOUT_S:.0f} seconds."
+                f"The engine did not start within {self._start_timeout_s:.0f} seconds."
                 f" Its log is {self._keep_log()}."
             ) from None
 
@@ -162,7 +178,7 @@ class StageHandle:
         return previous
 
     async def stop(self) -> None:
-        """End the process: kindly, then not."""
+        """Ask the process to end; kill it if it does not."""
         self._is_stopping = True
         process = self._process
         if process is None:
@@ -170,7 +186,7 @@ class StageHandle:
         if process.stdin is not None:
             process.stdin.close()  # the process ends when its node is gone
         try:
-            async with asyncio.timeout(_STOP_TIMEOUT_S):
+            async with asyncio.timeout(self._stop_timeout_s):
                 await process.wait()
         except TimeoutError:
             process.kill()
@@ -200,15 +216,15 @@ class StageHandle:
     async def load(
         self, stage: LoadStage, on_progress: Callable[[LoadProgress], None]
     ) -> StageLoaded:
-        """Load a stage in place of what is loaded. The deadline moves with the progress.
+        """Have the process compute with this stage from now on. The deadline moves with the progress.
 
         Raises:
             IntegrityError: a file's bytes are not what its digest says; `data["digest"]`.
-            OutOfMemoryError, EngineError: the device could not take it; nothing is loaded then.
+            OutOfMemoryError, EngineError: the device could not take it. No stage is in force then, and
+                `held` says which layers are still in memory.
         """
         stage = msgspec.structs.replace(stage, request=next(self._requests))
         loop = asyncio.get_running_loop()
-        self._holds_stage = False
         try:
             async with asyncio.timeout(LOAD_SILENCE_S) as deadline:
 
@@ -217,9 +233,7 @@ class StageHandle:
                     on_progress(progress)
 
                 self._on_progress = progressed
-                loaded = await self._ask(stage.request, stage, StageLoaded, None)
-                self._holds_stage = True
-                return loaded
+                return await self._ask(stage.request, stage, StageLoaded, None)
         except TimeoutError:
             self._give_up()
             raise errors.EngineError(
@@ -251,7 +265,16 @@ class StageHandle:
     async def unload(self) -> None:
         request = next(self._requests)
         await self._ask(request, UnloadStage(request=request), StageUnloaded, UNLOAD_TIMEOUT_S)
-        self._holds_stage = False
+
+    async def tell_held(self) -> Held | None:
+        """What the process holds now, with the sessions and their positions; None: nothing.
+
+        Raises:
+            EngineError: the process is not running, or does not answer.
+        """
+        request = next(self._requests)
+        message = TellHeld(request=request)
+        return (await self._ask(request, message, Holds, HELD_TIMEOUT_S)).held
 
     async def quantise(self, matrix: Quantise) -> Quantised:
         """Write a matrix in its packed form. Who gives up waiting does not end the writing.
@@ -328,6 +351,10 @@ class StageHandle:
                 future = self._waiting.get(message.request)
                 if future is not None and not future.done():
                     future.set_exception(error)
+            case Holds():
+                self._held = message.held
+                if message.request is not None:
+                    self._answer(message.request, message)
             case LayerProfiled() | StageLoaded() | StageTimed() | StageUnloaded() | Quantised():
                 self._answer(message.request, message)
 
@@ -337,6 +364,7 @@ class StageHandle:
             future.set_result(message)
 
     def _ended(self, status: int) -> None:
+        self._held = None
         name = self._start.me.name
         if self.devices:
             name = place_name(name, self.devices[0], self.devices)

@@ -73,11 +73,16 @@ class ProfileLayer(StageMessage, frozen=True, tag="profile_layer"):
 
 
 class LoadStage(StageMessage, frozen=True, tag="load_stage"):
-    """Load these layers in place of what is loaded."""
+    """Compute with these layers from now on, instead of what was loaded before.
+
+    Of the layers that are loaded already, those of the same content are kept: of the same home, model id,
+    seed, config, scheme and cache.
+    """
 
     request: int
     home: str
     epoch: int
+    model_id: str  # says with the seed which weights these are
     config: dict[str, object]
     scheme: Scheme
     layers: tuple[int, int]
@@ -105,13 +110,19 @@ class UnloadStage(StageMessage, frozen=True, tag="unload_stage"):
     request: int
 
 
+class TellHeld(StageMessage, frozen=True, tag="tell_held"):
+    """Say what is held now. Answered by `holds`."""
+
+    request: int
+
+
 class Quantise(StageMessage, frozen=True, tag="quantise"):
     """Write the packed bytes of one matrix to a file, while others are written too."""
 
     request: int
     config: dict[str, object]
     shape: tuple[int, int]  # of the matrix
-    bits: int  # of the form, as `schemes.INTEGER_BITS` names it
+    dtype: str  # of the packed bytes: one of `formats.PACKED_DTYPES`
     parts: tuple[TensorFile, ...]  # that it is stored in
     path: str  # of the file, which is not there yet
 
@@ -125,6 +136,7 @@ ToStage: TypeAlias = (
     | LoadStage
     | TimeStage
     | UnloadStage
+    | TellHeld
     | Quantise
 )
 
@@ -167,6 +179,8 @@ class StageLoaded(StageMessage, frozen=True, tag="stage_loaded"):
     seconds: float
     memory_bytes: int
     cache_tokens: int  # that one session can hold
+    layers_kept: int  # that were loaded before
+    layers_loaded: int
 
 
 class StageTimed(StageMessage, frozen=True, tag="stage_timed"):
@@ -180,6 +194,40 @@ class StageUnloaded(StageMessage, frozen=True, tag="stage_unloaded"):
     """The answer to `unload_stage`."""
 
     request: int
+
+
+class HeldSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that the stage in force knows."""
+
+    session: str
+    position: int  # how many tokens are cached
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """The weights that the process has in memory, and the stage that computes with them.
+
+    After a load that failed there may be weights, and no stage in force: `epoch` is None then.
+    """
+
+    home: str
+    model_id: str
+    seed: int | None  # of random weights
+    scheme: Scheme
+    cache: Cache
+    layers: tuple[int, int]  # start, stop
+    embedding: bool
+    head: bool
+    memory_bytes: int  # of the weights
+    epoch: int | None = None  # of the stage in force
+    context: int | None = None  # tokens that one of its sessions holds at most
+    sessions: tuple[HeldSession, ...] = ()
+
+
+class Holds(StageMessage, frozen=True, tag="holds"):
+    """What the process holds: sent after every load and unload, and as the answer to `tell_held`."""
+
+    held: Held | None  # None: nothing
+    request: int | None = None  # that this answers
 
 
 class Quantised(StageMessage, frozen=True, tag="quantised"):
@@ -207,6 +255,7 @@ FromStage: TypeAlias = (
     | StageLoaded
     | StageTimed
     | StageUnloaded
+    | Holds
     | Quantised
     | RequestFailed
     | StepFailed

@@ -1,10 +1,11 @@
-"""Keeps a stage process running: starts it, starts it again, gives up when it is no use."""
+"""Keeps one stage process running: starts it, restarts it when it dies, and gives up in the end."""
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from potluck.cluster.processes.handle import StageHandle
@@ -14,10 +15,16 @@ from potluck.wire.messages import DeviceId, DeviceInfo, NodeInfo, StepFailed
 
 logger = logging.getLogger(__name__)
 
-RESTARTS = 5  # within the span below; more often it is broken, not unlucky
-SPAN_S = 120.0
-PAUSE_S = 0.5
 PATIENCE_S = 100.0  # one start that takes as long as it may, and a little
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarts:
+    """When a process that died is started again."""
+
+    most: int = 5  # times within `span_s`; a process that dies more often is broken, not unlucky
+    span_s: float = 120.0
+    pause_s: float = 0.5  # before each
 
 
 class Supervisor:
@@ -28,6 +35,7 @@ class Supervisor:
         cpus: the threads of each of the devices that the CPU is offered as; none: it is one.
         died: told when the process is gone, and every layer with it.
         changed: told when the devices or their memory changed.
+        restarts: when a process that died is started again.
     """
 
     def __init__(
@@ -43,6 +51,7 @@ class Supervisor:
         changed: Callable[[], None],
         device: DeviceId | None = None,
         cpus: tuple[int, ...] = (),
+        restarts: Restarts | None = None,
     ) -> None:
         self._identity_folder = identity_folder
         self._me = me
@@ -54,12 +63,13 @@ class Supervisor:
         self._changed = changed
         self._device = device
         self._cpus = cpus
+        self._restarts = restarts or Restarts()
         self.is_given_up = False
         self._handle: StageHandle | None = None
         self._problem: PotluckError | None = None
-        self._up = asyncio.Event()  # there is a handle, or there is none and never will be
+        self._up = asyncio.Event()  # there is a handle, or the process was given up
         self._wake = asyncio.Event()  # the process died
-        self._is_behind = False  # something was to be told while there was no process to tell
+        self._is_behind = False  # a setting changed while no process was up
 
     @property
     def devices(self) -> tuple[DeviceInfo, ...]:
@@ -104,7 +114,7 @@ class Supervisor:
         self._tell()
 
     def _tell(self) -> None:
-        """Bring the process up to date; one that starts hears of it when it is up."""
+        """Tell the process all settings; one that is starting is told when it is up."""
         self._is_behind = self._handle is None
         if self._handle is not None:
             with suppress(EngineError):  # it has just died, and the next one starts with all this
@@ -114,7 +124,8 @@ class Supervisor:
 
     async def run(self) -> None:
         """Start the process and start it again, until cancelled."""
-        deaths: deque[float] = deque(maxlen=RESTARTS)
+        restarts = self._restarts
+        deaths: deque[float] = deque(maxlen=restarts.most)
         loop = asyncio.get_running_loop()
         while True:
             self._is_behind = False
@@ -128,20 +139,22 @@ class Supervisor:
                 self._changed()
                 await self._wake.wait()
             except PotluckError as error:
-                logger.exception("the engine does not start")
+                logger.exception("the stage process does not start")
                 self._problem = error
             finally:
                 self._handle = None
                 await handle.stop()
             self._wake.clear()
-            if len(deaths) == RESTARTS and loop.time() - deaths[0] < SPAN_S:
-                logger.error("the engine died %d times, and is not started again", RESTARTS)
+            if len(deaths) == restarts.most and loop.time() - deaths[0] < restarts.span_s:
+                logger.error(
+                    "the stage process died %d times in a row, and stays down", restarts.most
+                )
                 self.is_given_up = True
                 self._up.set()
                 return
             self._up.clear()
             deaths.append(loop.time())
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(restarts.pause_s)
 
     def _new_handle(self) -> StageHandle:
         return StageHandle(

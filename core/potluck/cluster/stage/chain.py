@@ -1,7 +1,7 @@
-"""The connections that steps come and go by: from the stage before, to the next one or the driver.
+"""The connections that steps come and go by: from the stage before, to the next stage or the driver.
 
-Messages are handled on the computing thread, in the order in which they came, and what follows from
-one leaves from there, before the next is looked at.
+What arrives waits in the scheduler. Its groups are handled on the computing thread, and what follows from
+a message leaves from there, before the next message is looked at.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from potluck.cluster.loss import computer_lost
-from potluck.cluster.stage.compute_thread import ComputeThread
-from potluck.cluster.stage.steps import SessionMessage, apply, ends_prompt, is_long
+from potluck.cluster.stage.scheduler import Group, PeerLink, Scheduler
+from potluck.cluster.stage.steps import SessionMessage, apply
 from potluck.engine.device import is_lost
 from potluck.engine.measuring import StageMeter
 from potluck.engine.memory import release_prompt
@@ -41,7 +41,7 @@ from potluck.wire.messages import (
 
 logger = logging.getLogger(__name__)
 
-HELD_RESULTS = 64  # that came before their driver; one prompt's chunks under way are fewer
+_HELD_RESULTS = 64  # more than the chunks of one prompt that are under way
 
 
 @dataclass(slots=True, eq=False)
@@ -53,23 +53,19 @@ class LoadedStage:
     previous: NodeId | None  # whose hidden states it takes; None: the first stage
     stage: Stage
     next_link: StepLink | None  # None: the last stage, which answers the driver
-    driver: StepLink | None = None
-    held: "deque[Result]" = field(default_factory=lambda: deque(maxlen=HELD_RESULTS))
-    unfinished: str | None = None  # session with a prompt of which more chunks come
-    meter: StageMeter | None = None  # once it was measured
+    driver: PeerLink | None = None
+    # Results that wait until the driver attaches; the oldest are lost if there are too many.
+    held: "deque[Result]" = field(default_factory=lambda: deque(maxlen=_HELD_RESULTS))
+    meter: StageMeter | None = None  # made by the first measurement
 
     def measure(self, position: int) -> StageTimes:
         """Time the parts of one token. On the computing thread."""
         if self.meter is None or self.meter.position != position:
-            self.meter = None  # its caches go before others are made
+            self.meter = None  # frees its caches before others are made
             self.meter = StageMeter(self.stage, position)
         return self.meter.round()
 
-    def awaits(self, message: SessionMessage) -> bool:
-        """Whether it is the rest of a prompt, though it be a single token."""
-        return isinstance(message, Forward) and message.session == self.unfinished
-
-    def takes_steps_of(self, link: StepLink) -> bool:
+    def takes_steps_of(self, link: PeerLink) -> bool:
         """Whether the peer is the one before this stage: another computer, or the driver itself."""
         if link.home != self.home:
             return False
@@ -78,70 +74,78 @@ class LoadedStage:
         return link.peer.node_id == self.previous
 
     @property
-    def output(self) -> StepLink | None:
+    def output(self) -> PeerLink | None:
         return self.driver if self.next_link is None else self.next_link
 
 
 class StageChain:
-    """The stage in force between its neighbours.
+    """The stage in force between its neighbours. `loaded` is None while there is none.
 
     Args:
         name: of this computer.
-        tell: says to the node that a step could not be done; called in the event loop.
+        scheduler: where what arrives waits.
+        tell: tells the node that a step could not be done; called in the event loop.
+        device_lost: called when the device computes nothing any more.
     """
 
     def __init__(
-        self, name: str, compute: ComputeThread, tell: Callable[[StepFailed], None]
+        self,
+        name: str,
+        scheduler: Scheduler,
+        tell: Callable[[StepFailed], None],
+        device_lost: Callable[[], object],
     ) -> None:
         self.loaded: LoadedStage | None = None
         self._name = name
-        self._compute = compute
+        self._scheduler = scheduler
         self._tell = tell
+        self._device_lost = device_lost
         self._loop = asyncio.get_running_loop()
 
     async def serve_link(self, link: StepLink) -> None:
         """Take steps from the stage before, or from the driver, until the connection ends."""
         if link.purpose != "activations":
             return
-        link.deliver_to(partial(self._receive, link))
+        link.deliver_to(partial(self._scheduler.put, link))
         await link.wait_closed()
         logger.info("activation link ended peer=%s: %s", link.peer.name, link.error)
 
-    def _receive(self, link: StepLink, message: Message, payload: memoryview) -> None:
+    # --- on the computing thread
+
+    def run_group(self, group: Group) -> None:
+        """Handle the messages of a group, one after the other."""
+        for waiting in group.members:
+            if not waiting.link.is_revoked:
+                self._handle(waiting.link, waiting.message, waiting.payload)
+        if group.ends_prompts and self.loaded is not None:  # while others compute what follows
+            release_prompt(self.loaded.stage.weights.device)
+
+    def _handle(self, link: PeerLink, message: Message, payload: memoryview) -> None:
         loaded = self.loaded
-        if link.is_revoked:
-            return
         match message:
             case Attach():
-                is_master = link.peer_role == "master"
-                if (
-                    loaded
-                    and is_master
-                    and (link.home, message.epoch) == (loaded.home, loaded.epoch)
-                ):
-                    loaded.driver = link
-                    for _ in range(len(loaded.held)):  # one that cannot be sent is held again
-                        self._send_on(loaded, loaded.held.popleft(), memoryview(b""))
+                if loaded is not None:
+                    self._attach(loaded, link, message)
             case OpenSession() | Forward() | TrimSession() | CloseSession():
                 if loaded is None:
                     self._fail(message, computer_lost(self._name, "gave its part back"))
                 elif not loaded.takes_steps_of(link):
                     logger.warning("steps of %s are not for this stage", link.peer.name)
-                elif is_long(message) or loaded.awaits(message):
-                    loaded.unfinished = None if ends_prompt(message) else message.session
-                    with self._compute.relieved():
-                        self._step(loaded, message, payload)
-                        if loaded.unfinished is None:  # while others compute what follows from it
-                            release_prompt(loaded.stage.weights.device)
                 else:
                     self._step(loaded, message, payload)
-                    if isinstance(message, Forward):
-                        self._compute.expect_token()
             case _:
                 logger.debug("activation link ignores op=%s", type(message).__name__)
 
+    def _attach(self, loaded: LoadedStage, link: PeerLink, message: Attach) -> None:
+        is_master = link.peer_role == "master"
+        if not is_master or (link.home, message.epoch) != (loaded.home, loaded.epoch):
+            return
+        loaded.driver = link
+        for _ in range(len(loaded.held)):  # one that cannot be sent is held again
+            self._send_on(loaded, loaded.held.popleft(), memoryview(b""))
+
     def _step(self, loaded: LoadedStage, message: SessionMessage, payload: memoryview) -> None:
-        """Do it, and hand on what follows from it."""
+        """Do what the message says, and send on what follows from it."""
         try:
             sent, data = apply(loaded.stage, message, payload)
             self._send_on(loaded, sent, data)
@@ -151,7 +155,7 @@ class StageChain:
             logger.exception("step failed")
             self._fail(message, EngineError(f"{self._name} failed in a step: {error}"))
             if is_lost(loaded.stage.weights.device):
-                self._compute.give_up()
+                self._device_lost()
 
     def _send_on(self, loaded: LoadedStage, message: Message, payload: memoryview) -> None:
         link = loaded.output
@@ -185,11 +189,14 @@ class StageChain:
             ),
         )
 
-    async def watch(self, loaded: LoadedStage, link: StepLink) -> None:
-        """The next stage sends nothing back; reading is how the end of the link is noticed."""
+    async def watch(self, link: StepLink) -> None:
+        """Tell the node when the next stage is lost.
+
+        It sends nothing on this link: reading is how its end is noticed.
+        """
         link.deliver_to(_ignore)
         await link.wait_closed()
-        if self.loaded is loaded:
+        if (loaded := self.loaded) is not None and loaded.next_link is link:
             logger.warning("next stage is lost peer=%s", link.peer.name)
             lost = computer_lost(link.peer.name)
             self._tell(

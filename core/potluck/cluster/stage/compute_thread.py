@@ -1,7 +1,9 @@
-"""The one thread that computes, and waits for steps while it has nothing to compute.
+"""The one thread that computes. While it has nothing to compute, it waits for steps itself.
 
-A token passes from the kernel to torch and back without another thread in between. Whatever takes
-longer than a token is done with relief: a second thread reads and writes the links meanwhile.
+So a token passes from the socket to the kernel and back without another thread in between. While it does
+what takes longer than a token, a second thread, the relief, reads and writes the links.
+
+The thread that has the turn at the reactor, and only that one, also uses the scheduler.
 """
 
 import asyncio
@@ -9,35 +11,56 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Literal, TypeVar
 
+from potluck.cluster.stage.scheduler import Group, Kind, Scheduler
 from potluck.net.reactor import Reactor
 
 logger = logging.getLogger(__name__)
 
-AWAKE_S = 0.02  # to be woken costs a token 0.1 ms here and there: of a longer wait that is nothing
+AWAKE_S = (
+    0.02  # waking a thread takes 0.1 ms: only shorter waits than this are worth a spinning core
+)
 
 _T = TypeVar("_T")
 
 
-class ComputeThread(threading.Thread):
-    """Runs what it is given and what its reactor's links bring, one after the other, for ever."""
+def end_process() -> None:
+    """End the process at once, as after a crash. Its node starts another one."""
+    logger.critical("this process cannot compute any more, and ends")
+    os._exit(1)
 
-    def __init__(self, die: Callable[[], object] = lambda: os._exit(1)) -> None:
+
+class ComputeThread(threading.Thread):
+    """Runs jobs of other threads, and groups of messages as its scheduler says.
+
+    Jobs go first, in the order in which they were submitted.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        run_group: Callable[[Group], None],
+        die: Callable[[], object] = end_process,
+    ) -> None:
         """Make it; `start` starts it.
 
         Args:
-            die: called when its threads cannot go on. A process that computes no more had better
-                end, since its node starts another.
+            scheduler: what the receivers of the links of `reactor` put messages into.
+            run_group: handles the messages of a group; called on this thread.
+            die: called when this thread or its relief has failed and cannot go on.
         """
         super().__init__(name="compute", daemon=True)
-        self.reactor = Reactor()
+        self.reactor = Reactor(is_full=lambda: scheduler.is_full)
+        self._scheduler = scheduler
+        self._run_group = run_group
         self._die = die
+        self._jobs: deque[Callable[[], None]] = deque()
         self._relief = _Relief(self.reactor, die)
-        self._expects_token = False
 
     def run(self) -> None:
         with _fatal(self._die):
@@ -45,38 +68,46 @@ class ComputeThread(threading.Thread):
 
     def _serve(self) -> None:
         self._relief.start()
-        awake_s = 0.0
+        awake_s, done = 0.0, None
         with self._relief.turn:
             while True:
-                while self.reactor.work():
-                    pass
-                is_decoding, self._expects_token = self._expects_token, False
+                before, done = done, self._work()
+                if done is not None:
+                    continue
+                is_decoding = before == "token"  # the next token comes soon
                 began = time.monotonic()
                 self.reactor.turn(awake_s if is_decoding else 0.0)
-                if is_decoding:  # a wait that takes longer is slept through the next time
+                if is_decoding:  # a wait that took longer is slept through the next time
                     awake_s = AWAKE_S if time.monotonic() - began < AWAKE_S else 0.0
 
-    def expect_token(self) -> None:
-        """On this thread: what comes next is likely a token, and soon."""
-        self._expects_token = True
-
-    @contextmanager
-    def relieved(self) -> Iterator[None]:
-        """Compute for long, on this thread: the links are served by another until it is over."""
-        self._relief.begin()
+    def _work(self) -> "Kind | Literal['job'] | None":
+        """Do what is next, and say what it was; None: there was nothing to do."""
         try:
-            yield
-        finally:
-            self._relief.end()
-
-    def give_up(self) -> None:
-        """End the process: what it computes on is lost to it, and not to the one that follows."""
-        logger.critical("the device is lost, and this process with it")
-        self._die()
+            if self._jobs:
+                with self._relieved():
+                    self._jobs.popleft()()
+                return "job"
+            group = self._scheduler.next()
+            if group is None:
+                return None
+            if group.kind == "chunk":
+                with self._relieved():
+                    self._run_group(group)
+            else:
+                self._run_group(group)
+            if (
+                self._scheduler.waiting
+            ):  # a token that has arrived meanwhile goes before a chunk that waits
+                self.reactor.poll()
+        except Exception:  # the boundary of a thread that others rely on
+            logger.exception("work failed")
+            return "job"
+        return group.kind
 
     def submit(self, job: Callable[[], None]) -> None:
         """Run a job that handles its own errors."""
-        self.reactor.put(lambda: self._run(job))
+        self._jobs.append(job)
+        self.reactor.wake()
 
     async def call(self, function: Callable[[], _T]) -> _T:
         """Run a function, and return or raise what it does."""
@@ -99,9 +130,14 @@ class ComputeThread(threading.Thread):
             del future
             raise
 
-    def _run(self, job: Callable[[], None]) -> None:
-        with self.relieved():
-            job()
+    @contextmanager
+    def _relieved(self) -> Iterator[None]:
+        """On this thread: the relief serves the links until the end of the block."""
+        self._relief.begin()
+        try:
+            yield
+        finally:
+            self._relief.end()
 
 
 class _Relief(threading.Thread):

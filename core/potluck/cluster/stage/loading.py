@@ -1,44 +1,277 @@
-"""The weights that a stage process is told to load: from files, or random ones to measure with."""
+"""The weights that this process holds, and how a load changes them.
 
-from typing import TYPE_CHECKING
+A load keeps the parts of the same content that it needs, drops the others, and only then allocates what is
+missing: a plan that moves a boundary by one layer loads one layer. After a load that failed, what was
+kept is still held, and is what the next load begins with.
+"""
 
-from potluck.cluster.processes.messages import LoadStage
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypedDict
+
+import msgspec
+import torch
+
+from potluck.cluster.processes.messages import Held, HeldSession, LoadProgress, LoadStage
+from potluck.cluster.stage.chain import LoadedStage
+from potluck.cluster.stage.compute_thread import ComputeThread
 from potluck.cluster.stage.packer import stored_tensor
 from potluck.engine.builder import StageWeights
-from potluck.engine.reading import Progress
+from potluck.engine.device import set_threads
+from potluck.engine.lending import Lending
+from potluck.engine.memory import release
+from potluck.engine.stage import Stage
 from potluck.engine.weights import load_weights, random_weights
+from potluck.errors import EngineError
 from potluck.model.config import ModelConfig
+from potluck.model.footprint import stage_footprint, usable_memory, working_bytes
+from potluck.model.schemes import Cache, Scheme
 
-if TYPE_CHECKING:
-    import torch
+PROGRESS_INTERVAL_S = 0.1
+SMALL_LAYER = 2_000_000  # parameters: computed before a second thread is awake
 
 
-def stage_weights(
-    message: LoadStage, device: "torch.device", progress: Progress, threads: int | None
-) -> StageWeights:
-    """Load or make them; `threads` read, None: as many as there are cores. For the errors see `load_weights`."""
-    config, layers = ModelConfig.from_dict(message.config), range(*message.layers)
-    if message.seed is not None:
-        return random_weights(
-            config,
-            layers,
-            embedding=message.embedding,
-            head=message.head,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Content:
+    """What loaded layers are layers of. Where two of these are equal, so are the layers of one number."""
+
+    home: str  # whose master said what the model's id is
+    model_id: str
+    seed: int | None
+    config: dict[str, object]
+    scheme: Scheme
+    cache: Cache
+    threads: int | None  # that the products are shared by
+
+
+class StageLoader:
+    """Owns the weights. Its coroutines are called one after the other, never two at a time.
+
+    Attributes:
+        threads: that what is loaded next computes with; None: one for each core.
+
+    Args:
+        name: of this computer, for errors.
+        device: that the stage is on.
+        lending: how much of the device may be used.
+        compute: the thread that torch is used in.
+        threads: see above.
+        report: told how far a load is; called in the event loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        device: torch.device,
+        lending: Lending,
+        compute: ComputeThread,
+        threads: int | None,
+        report: Callable[[LoadProgress], None],
+    ) -> None:
+        self.threads = threads
+        self._name = name
+        self._device = device
+        self._lending = lending
+        self._compute = compute
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._weights: StageWeights | None = None
+        self._content: _Content | None = None
+        self._wanted = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of the weights that are held."""
+        return 0 if self._weights is None else self._weights.nbytes
+
+    def want(self, request: int) -> None:
+        """Give up every load but that of this request."""
+        self._wanted = request
+
+    async def drop(self) -> None:
+        """Give all memory back. No stage is in force any more."""
+        self._weights = self._content = None
+        await self._release()
+
+    async def prepare(self, message: LoadStage) -> int:
+        """Drop what the load does not need, and see that there is room for the rest.
+
+        The stage that was in force is in force no more.
+
+        Returns:
+            How many layers are kept.
+
+        Raises:
+            OutOfMemoryError: there is not enough room; nothing was allocated.
+            EngineError: the load was given up.
+        """
+        content = self._content_of(message)
+        if self._weights is not None:
+            kept = self._weights
+            if content != self._content:
+                kept = None
+            elif not kept.has_all(range(*message.layers), **_ends(message)):
+                kept = kept.keep(range(*message.layers), **_ends(message))
+            self._weights = kept if kept is not None and kept.nbytes else None
+            del kept
+        self._content = content
+        # Also what a load that failed has left: torch keeps a GPU's memory until then, and this load would
+        # be refused for want of it.
+        await self._release()
+        self._check_wanted(message)
+        self._check_room(message)
+        return 0 if self._weights is None else len(self._weights.layers)
+
+    async def load(self, message: LoadStage) -> Stage:
+        """Load what is missing after `prepare`, and make a stage of it all.
+
+        Raises:
+            IntegrityError: a file's bytes are not what its digest says.
+            OutOfMemoryError: the device could not take it.
+            EngineError: the load was given up.
+        """
+        stage = await self._compute.call(lambda: self._build(message))
+        self._weights = stage.weights
+        return stage
+
+    async def held(self, loaded: LoadedStage | None) -> Held | None:
+        """What to tell the node; None: nothing is held.
+
+        Args:
+            loaded: the stage in force; None: there is none.
+        """
+        weights, content = self._weights, self._content
+        if weights is None or content is None:
+            return None
+        held = Held(
+            home=content.home,
+            model_id=content.model_id,
+            seed=content.seed,
+            scheme=content.scheme,
+            cache=content.cache,
+            layers=(weights.layers[0], weights.layers[-1] + 1) if weights.layers else (0, 0),
+            embedding=weights.embedding is not None,
+            head=weights.lm_head is not None,
+            memory_bytes=weights.nbytes,
+        )
+        if loaded is None:
+            return held
+        positions = await self._compute.call(lambda: loaded.stage.positions)
+        return msgspec.structs.replace(
+            held,
+            epoch=loaded.epoch,
+            context=loaded.stage.context,
+            sessions=tuple(HeldSession(session=s, position=p) for s, p in positions.items()),
+        )
+
+    def threads_for(self, config: ModelConfig) -> int | None:
+        """How many compute; to be set on the computing thread, whose own setting it is."""
+        parameters = sum(math.prod(shape) for shape in config.layer_tensors(0).values())
+        return 1 if parameters < SMALL_LAYER else self.threads
+
+    def _content_of(self, message: LoadStage) -> _Content:
+        return _Content(
+            home=message.home,
+            model_id=message.model_id,
+            seed=message.seed,
+            config=message.config,
             scheme=message.scheme,
             cache=message.cache,
-            device=device,
-            seed=message.seed,
-            progress=progress,
+            threads=self.threads_for(ModelConfig.from_dict(message.config)),
         )
-    return load_weights(
-        config,
-        layers,
-        embedding=message.embedding,
-        head=message.head,
-        tensors=map(stored_tensor, message.tensors),
-        scheme=message.scheme,
-        cache=message.cache,
-        device=device,
-        progress=progress,
-        threads=threads,
-    )
+
+    async def _release(self) -> None:
+        """Give back what torch or the C library keeps, after the steps under way."""
+        await self._compute.call(lambda: release(self._device))
+
+    def _check_wanted(self, message: LoadStage) -> None:
+        if self._wanted != message.request:
+            raise EngineError("This load was given up.")
+
+    def _check_room(self, message: LoadStage) -> None:
+        """Refuse what would not fit, before anything is allocated: a planner may be wrong or lie."""
+        config = ModelConfig.from_dict(message.config)
+        footprint = stage_footprint(
+            config,
+            range(*message.layers),
+            **_ends(message),
+            scheme=message.scheme,
+            context=message.context,
+            cache=message.cache if self._device.type == "cpu" else "full",
+        )
+        lent = self._lending.own(in_use=self.nbytes).memory_free  # what is kept is a part of it
+        free = usable_memory(lent, self._device.type, message.scheme)
+        footprint.check(free, self._name, message.context)
+
+    # --- on the computing thread
+
+    def _build(self, message: LoadStage) -> Stage:
+        config = ModelConfig.from_dict(message.config)
+        set_threads(self.threads_for(config))
+        weights = self._weights
+        if weights is None or not weights.has_all(range(*message.layers), **_ends(message)):
+            weights = self._load_missing(message, config)
+            release(self._device)  # what reading and compiling took
+        used = weights.nbytes + working_bytes(config, message.context)
+
+        def budget(cached: int) -> int:
+            return self._lending.own(in_use=weights.nbytes + cached).memory_free - used
+
+        return Stage(
+            weights,
+            context=message.context,
+            cache_budget=max(0, budget(0)),
+            budget_now=budget,
+            epoch=message.epoch,
+        )
+
+    def _load_missing(self, message: LoadStage, config: ModelConfig) -> StageWeights:
+        """Read, check and convert what is not held yet, or make random weights of it."""
+        last_report = 0.0
+
+        def progress(done: int, total: int) -> None:
+            self._check_wanted(message)
+            nonlocal last_report
+            now = time.monotonic()
+            if now - last_report >= PROGRESS_INTERVAL_S or done == total:
+                last_report = now
+                report = LoadProgress(epoch=message.epoch, done=done, total=total)
+                self._loop.call_soon_threadsafe(self._report, report)
+
+        if message.seed is not None:
+            return random_weights(
+                config,
+                range(*message.layers),
+                **_ends(message),
+                scheme=message.scheme,
+                cache=message.cache,
+                device=self._device,
+                seed=message.seed,
+                progress=progress,
+                kept=self._weights,
+            )
+        return load_weights(
+            config,
+            range(*message.layers),
+            **_ends(message),
+            tensors=map(stored_tensor, message.tensors),
+            scheme=message.scheme,
+            cache=message.cache,
+            device=self._device,
+            progress=progress,
+            threads=self.threads,
+            kept=self._weights,
+        )
+
+
+class _Ends(TypedDict):
+    embedding: bool
+    head: bool
+
+
+def _ends(message: LoadStage) -> _Ends:
+    return {"embedding": message.embedding, "head": message.head}

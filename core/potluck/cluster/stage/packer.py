@@ -12,6 +12,7 @@ from potluck.engine.quantise import quantise
 from potluck.engine.reading import HELD, Allowance, StoredTensor
 from potluck.ids import Digest
 from potluck.model.config import ModelConfig
+from potluck.model.formats import PACKED_DTYPES
 
 
 class Packer:
@@ -38,7 +39,7 @@ class Packer:
         file = quantise(
             ModelConfig.from_dict(message.config),
             message.shape,
-            message.bits,
+            PACKED_DTYPES[message.dtype],
             tuple(map(stored_tensor, message.parts)),
             Path(message.path),
             self._kernels,

@@ -11,7 +11,6 @@ gone, and so is this process.
 import asyncio
 import faulthandler
 import logging
-import math
 import os
 import sys
 import threading
@@ -27,9 +26,9 @@ from potluck.cluster.device_names import place_name
 from potluck.cluster.processes.messages import (
     ComputeWith,
     FromStage,
+    Holds,
     LayerProfiled,
     Lend,
-    LoadProgress,
     LoadStage,
     Memory,
     ProfileLayer,
@@ -40,6 +39,7 @@ from potluck.cluster.processes.messages import (
     StageTimed,
     StageUnloaded,
     Start,
+    TellHeld,
     TimeStage,
     ToStage,
     TrustChanged,
@@ -49,16 +49,15 @@ from potluck.cluster.processes.messages import (
     read_frame,
 )
 from potluck.cluster.stage.chain import LoadedStage, StageChain
-from potluck.cluster.stage.compute_thread import ComputeThread
-from potluck.cluster.stage.loading import stage_weights
+from potluck.cluster.stage.compute_thread import ComputeThread, end_process
+from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.packer import Packer
+from potluck.cluster.stage.scheduler import Scheduler
 from potluck.cluster.tasks import TaskSet
 from potluck.engine.accelerator import capabilities
-from potluck.engine.device import computing_with, is_lost, set_threads, use
+from potluck.engine.device import computing_with, is_lost, use
 from potluck.engine.lending import Lending
-from potluck.engine.memory import release
 from potluck.engine.profile import LayerProfile, profile_layers
-from potluck.engine.stage import Stage
 from potluck.errors import (
     EngineError,
     IdentityError,
@@ -68,7 +67,6 @@ from potluck.errors import (
 )
 from potluck.ids import HomeId, NodeId
 from potluck.model.config import ModelConfig
-from potluck.model.footprint import stage_footprint, usable_memory, working_bytes
 from potluck.net.identity import Identity
 from potluck.net.link_kind import step_links
 from potluck.net.transport import Listener, StepLink, dial_steps
@@ -81,8 +79,6 @@ logger = logging.getLogger(__name__)
 DIAL_TIMEOUT_S = 10.0
 MEMORY_INTERVAL_S = 2.0
 MEMORY_STEP = 0.02  # of the total: a smaller change of what is free is not worth a message
-PROGRESS_INTERVAL_S = 0.1
-SMALL_LAYER = 2_000_000  # parameters: computed before a second thread is awake
 
 
 class StageServer:
@@ -97,13 +93,20 @@ class StageServer:
         self._me = msgspec.structs.replace(
             start.me, name=place_name(start.me.name, devices[0], devices)
         )
-        self._threads = self._lending.threads or start.threads
-        self._compute = ComputeThread()
-        self._loop = asyncio.get_running_loop()
-        self._quantiser = Packer(self._threads)
-        self._chain = StageChain(self._me.name, self._compute, self._tell)
+        threads = self._lending.threads or start.threads
+        self._packer = Packer(threads)
+        scheduler = Scheduler()
+        self._chain = StageChain(self._me.name, scheduler, self._tell, end_process)
+        self._compute = ComputeThread(scheduler, self._chain.run_group)
+        self._loader = StageLoader(
+            name=self._me.name,
+            device=self._device,
+            lending=self._lending,
+            compute=self._compute,
+            threads=threads,
+            report=self._tell,
+        )
         self._turn = asyncio.Lock()  # one load or unload at a time
-        self._wanted = 0  # the last request to load or unload; those before it are given up
         self._tasks = TaskSet()
 
     # --- the node
@@ -136,21 +139,23 @@ class StageServer:
                 self._lending.limit = message.memory_limit
                 self._tell_memory()
             case ComputeWith():
-                self._threads = self._lending.threads or message.threads
+                self._loader.threads = self._lending.threads or message.threads
             case TrustChanged():
                 self._trust_changed()
             case ProfileLayer():
                 self._tasks.spawn(self._answer(message.request, self._profile(message)))
             case LoadStage():
-                self._wanted = message.request
+                self._loader.want(message.request)
                 self._tasks.spawn(self._answer(message.request, self._load(message)))
             case UnloadStage():
-                self._wanted = message.request
+                self._loader.want(message.request)
                 self._tasks.spawn(self._answer(message.request, self._unload(message)))
+            case TellHeld():
+                self._tasks.spawn(self._answer(message.request, self._holds(message.request)))
             case TimeStage():
                 self._tasks.spawn(self._answer(message.request, self._time(message)))
             case Quantise():
-                self._tasks.spawn(self._answer(message.request, self._quantiser.answer(message)))
+                self._tasks.spawn(self._answer(message.request, self._packer.answer(message)))
             case Start():
                 logger.warning("a second start is ignored")
 
@@ -172,7 +177,7 @@ class StageServer:
             logger.exception("request failed")
             self._refuse(request, EngineError(f"The engine failed: {error}"))
             if await self._compute.call(lambda: is_lost(self._device)):
-                self._compute.give_up()
+                end_process()
 
     def _refuse(self, request: int, error: PotluckError) -> None:
         self._tell(
@@ -185,7 +190,7 @@ class StageServer:
         config = ModelConfig.from_dict(message.config)
 
         def measure() -> LayerProfile:
-            with computing_with(self._threads_for(config)):  # what is loaded keeps its own
+            with computing_with(self._loader.threads_for(config)):  # what is loaded keeps its own
                 return profile_layers(
                     config,
                     self._device,
@@ -212,9 +217,11 @@ class StageServer:
 
     async def _load_next(self, message: LoadStage) -> StageLoaded:
         started = time.perf_counter()
-        await self._drop()
-        self._check_wanted(message)
-        self._check_room(message)
+        self._withdraw()
+        try:
+            kept = await self._loader.prepare(message)
+        finally:
+            await self._tell_held()
         home = HomeId(message.home)
         next_link: StepLink | None = None
         if (hop := message.next_hop) is not None:
@@ -228,7 +235,7 @@ class StageServer:
                 timeout_s=DIAL_TIMEOUT_S,
             )
         try:
-            stage = await self._compute.call(lambda: self._build(message))
+            stage = await self._loader.load(message)
         except BaseException:
             if next_link is not None:
                 next_link.close()
@@ -237,69 +244,24 @@ class StageServer:
         loaded = LoadedStage(home, message.epoch, previous, stage, next_link)
         self._chain.loaded = loaded
         if next_link is not None:
-            self._tasks.spawn(self._chain.watch(loaded, next_link))
+            self._tasks.spawn(self._chain.watch(next_link))
         seconds = time.perf_counter() - started
         self._tell_memory()
+        await self._tell_held()
         return StageLoaded(
             request=message.request,
             seconds=seconds,
             memory_bytes=stage.nbytes,
             cache_tokens=stage.cache_tokens,
+            layers_kept=kept,
+            layers_loaded=len(stage.weights.layers) - kept,
         )
 
-    def _build(self, message: LoadStage) -> Stage:
-        """On the computing thread: read, check and convert the weights."""
-        config = ModelConfig.from_dict(message.config)
-        set_threads(self._threads_for(config))
-        last_report = 0.0
+    async def _holds(self, request: int | None = None) -> Holds:
+        return Holds(held=await self._loader.held(self._chain.loaded), request=request)
 
-        def progress(done: int, total: int) -> None:
-            self._check_wanted(message)
-            nonlocal last_report
-            now = time.monotonic()
-            if now - last_report >= PROGRESS_INTERVAL_S or done == total:
-                last_report = now
-                report = LoadProgress(epoch=message.epoch, done=done, total=total)
-                self._loop.call_soon_threadsafe(self._tell, report)
-
-        weights = stage_weights(message, self._device, progress, self._threads)
-        release(self._device)  # what reading and compiling took
-        used = weights.nbytes + working_bytes(config, message.context)
-
-        def budget(cached: int) -> int:
-            return self._lending.own(in_use=weights.nbytes + cached).memory_free - used
-
-        return Stage(
-            weights,
-            context=message.context,
-            cache_budget=max(0, budget(0)),
-            budget_now=budget,
-            epoch=message.epoch,
-        )
-
-    def _threads_for(self, config: ModelConfig) -> int | None:
-        """How many compute; to be set on the computing thread, whose own setting it is."""
-        parameters = sum(math.prod(shape) for shape in config.layer_tensors(0).values())
-        return 1 if parameters < SMALL_LAYER else self._threads
-
-    def _check_wanted(self, message: LoadStage) -> None:
-        if self._wanted != message.request:
-            raise EngineError("This load was given up.")
-
-    def _check_room(self, message: LoadStage) -> None:
-        """Refuse what would not fit, before anything is allocated: a planner may be wrong or lie."""
-        config = ModelConfig.from_dict(message.config)
-        footprint = stage_footprint(
-            config,
-            range(*message.layers),
-            embedding=message.embedding,
-            head=message.head,
-            scheme=message.scheme,
-            context=message.context,
-            cache=message.cache if self._device.type == "cpu" else "full",
-        )
-        free = usable_memory(self._lent().memory_free, self._device.type, message.scheme)
-        footprint.check(free, self._me.name, message.context)
+    async def _tell_held(self) -> None:
+        self._tell(await self._holds())
 
     async def _time(self, message: TimeStage) -> StageTimed:
         loaded = self._chain.loaded
@@ -314,22 +276,22 @@ class StageServer:
 
     async def _unload(self, message: UnloadStage) -> StageUnloaded:
         async with self._turn:
-            await self._drop()
+            self._withdraw()
+            await self._loader.drop()
         self._tell_memory()
+        await self._tell_held()
         return StageUnloaded(request=message.request)
 
-    async def _drop(self) -> None:
+    def _withdraw(self) -> None:
+        """Take the stage out of force: its sessions are lost, and its link to the next one ends."""
         loaded, self._chain.loaded = self._chain.loaded, None
         if loaded is not None and loaded.next_link is not None:
             loaded.next_link.close()
-        del loaded
-        # After the steps that still hold it. Also what a load that failed has left: a GPU's is kept by
-        # torch until then, and the next load would be refused for want of it.
-        await self._compute.call(lambda: release(self._device))
 
     def _in_use(self) -> int:
-        """What the loaded stage would give back."""
-        return self._chain.loaded.stage.nbytes if self._chain.loaded is not None else 0
+        """What another load would have: the memory of weights and caches."""
+        loaded = self._chain.loaded
+        return loaded.stage.nbytes if loaded is not None else self._loader.nbytes
 
     def _lent(self) -> DeviceInfo:
         """What a plan may count on here: what is free, and what the loaded stage would give back."""

@@ -21,16 +21,6 @@ from potluck.wire.messages import (
 SessionMessage: TypeAlias = OpenSession | Forward | TrimSession | CloseSession
 
 
-def is_long(message: SessionMessage) -> bool:
-    """Whether it takes longer than a token: the links should be served meanwhile."""
-    return isinstance(message, Forward) and message.tensor.shape[:1] != (1,)
-
-
-def ends_prompt(message: SessionMessage) -> bool:
-    """Whether no chunk of a prompt comes after this one."""
-    return isinstance(message, Forward) and message.prompt_end is None
-
-
 def apply(stage: Stage, message: SessionMessage, payload: memoryview) -> tuple[Message, memoryview]:
     """Do what a message says; what the next stage or the driver gets to see of it."""
     session = SessionId(message.session)

@@ -1,4 +1,4 @@
-"""What a worker does for a home: stages of one plan, at most one on each device."""
+"""What a worker lends to a home: stages of one plan, at most one on each device."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Protocol
 
-from potluck.ids import Digest, HomeId, NodeId
+from potluck.cluster.processes.handle import StageHandle
+from potluck.ids import Digest, HomeId, NodeId, Role
 from potluck.store.chunks import Missing
 from potluck.store.progress import TransferProgress
 from potluck.wire.messages import Assign, DeviceId, Message, NodeInfo, TensorInfo
-from potluck.wire.operations import Role
 
 
 class MasterLink(Protocol):
@@ -27,18 +27,23 @@ class MasterLink(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LeasedStage:
-    """The part of one device."""
+    """The stage of one device."""
 
+    handle: StageHandle
     assign: Assign
     tensors: Mapping[Digest, TensorInfo]
-    missing: Sequence[Missing]  # that this stage is sent; what two need is one's
+    missing: Sequence[Missing]  # to be sent; a tensor that two stages need is listed once
     progress: float | None = None  # of loading
     is_loaded: bool = False
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Lease:
-    """The stages, and whose they are."""
+    """The stages of a plan, and whose plan it is.
+
+    `before` are devices that have layers of the plan before in memory. Those that get a stage of this
+    plan keep what it needs; the others give theirs back when this plan is loaded.
+    """
 
     home: HomeId
     master: NodeId
@@ -46,8 +51,14 @@ class Lease:
     epoch: int
     link: MasterLink | None
     stages: dict[DeviceId, LeasedStage] = field(default_factory=dict)
+    before: dict[DeviceId, StageHandle] = field(default_factory=dict)
     transfer: TransferProgress | None = None  # of the weights
     release: asyncio.TimerHandle | None = None
+
+    @property
+    def handles(self) -> dict[DeviceId, StageHandle]:
+        """The stage process of every device that may have layers in memory."""
+        return self.before | {device: stage.handle for device, stage in self.stages.items()}
 
     @property
     def is_loaded(self) -> bool:

@@ -1,6 +1,9 @@
-"""What this computer lends: what its owner has set for good, or for as long as somebody holds the lease."""
+"""What the owner of this computer lends of it: as the settings say, or otherwise for a while.
 
-from collections.abc import Callable, Generator
+For a while means as long as some program, such as `potluck worker`, holds the node as a "worker".
+"""
+
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import msgspec
 from potluck.api.backend import Holder
 from potluck.api.schema import RoleRequest
 from potluck.cluster.activity import Activity
+from potluck.cluster.events import Events, ThreadsChanged
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.tasks import TaskSet
 from potluck.cluster.worker.worker import Worker
@@ -16,12 +20,12 @@ from potluck.errors import UsageError
 from potluck.settings import Settings, save_settings
 
 
-class Lending:
-    """Keeps the worker and the processes to the settings in force.
+class LendingSettings:
+    """Applies the settings in force to the worker and the stage processes.
 
     Args:
-        saved: as they stand in `file`; the processes were made with them.
-        forget_profiles: what was measured of this computer's devices is not so any more.
+        saved: what `file` says; the stage processes were made with it.
+        events: hears `Changed`, and `ThreadsChanged` when measured times are outdated.
     """
 
     def __init__(
@@ -32,8 +36,7 @@ class Lending:
         activity: Activity,
         worker: Worker,
         processes: StageProcesses,
-        forget_profiles: Callable[[], None],
-        changed: Callable[[], None],
+        events: Events,
     ) -> None:
         self.settings = saved  # in force now: a lease that somebody holds is not saved
         self._saved = saved
@@ -41,8 +44,7 @@ class Lending:
         self._activity = activity
         self._worker = worker
         self._processes = processes
-        self._forget_profiles = forget_profiles
-        self._changed = changed
+        self._events = events
         self._tasks = TaskSet()
         worker.is_lending, worker.is_paused = saved.worker, saved.paused
 
@@ -81,11 +83,11 @@ class Lending:
             return
         try:
             self._processes.compute_with(threads)
-            self._forget_profiles()
+            self._events.publish(ThreadsChanged())
             yield
         finally:
             self._processes.compute_with(self.settings.threads)
-            self._forget_profiles()
+            self._events.publish(ThreadsChanged())
 
     def _lend(self, settings: Settings) -> None:
         self.settings = settings
@@ -96,4 +98,4 @@ class Lending:
         if settings.paused or not settings.worker:
             self._tasks.spawn(self._worker.release())
         self._activity.use()
-        self._changed()
+        self._events.changed()

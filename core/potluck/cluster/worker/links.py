@@ -5,6 +5,7 @@ import ipaddress
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from potluck.cluster.tasks import TaskSet
 from potluck.cluster.worker.worker import Worker
@@ -26,10 +27,15 @@ from potluck.wire.messages import (
 
 logger = logging.getLogger(__name__)
 
-DIAL_TIMEOUT_S = 8.0
-MEASURE_TIMEOUT_S = 12.0  # less than the asking master waits
-IDLE_S = 30.0  # of a weights link that nothing is awaited on; measuring takes less
-STATUS_INTERVAL_S = 0.5  # at most so often
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTimes:
+    """How long a worker waits on its connections, in seconds."""
+
+    dial_s: float = 8.0  # another computer, to measure the link to it
+    measure_s: float = 12.0  # with dialling less than the asking master waits
+    idle_s: float = 30.0  # on a weights link without anything to receive; measuring takes less
+    status_s: float = 0.5  # between two messages that say what is lent and held
 
 
 class WorkerLinks:
@@ -37,7 +43,7 @@ class WorkerLinks:
 
     Args:
         removed: told when a home's master removed this computer.
-        changed: told when a face should look again; it comes back as `announce`.
+        changed: told when clients should look again; whoever hears it calls `announce`.
     """
 
     def __init__(
@@ -49,6 +55,7 @@ class WorkerLinks:
         devices: Callable[[], tuple[DeviceInfo, ...]],
         removed: Callable[[HomeId], None],
         changed: Callable[[], None],
+        times: LinkTimes | None = None,
     ) -> None:
         self._worker = worker
         self._identity = identity
@@ -56,6 +63,7 @@ class WorkerLinks:
         self._devices = devices
         self._removed = removed
         self._changed = changed
+        self._times = times if times is not None else LinkTimes()
         self._masters: dict[Link, Status | None] = {}  # what each was told last
         self._status_due: asyncio.TimerHandle | None = None
         self._tasks = TaskSet()
@@ -135,10 +143,10 @@ class WorkerLinks:
             peer=NodeId(message.node_id),
             purpose="weights",
             me=self._me(),
-            timeout_s=DIAL_TIMEOUT_S,
+            timeout_s=self._times.dial_s,
         )
         try:
-            async with asyncio.timeout(MEASURE_TIMEOUT_S):
+            async with asyncio.timeout(self._times.measure_s):
                 quality = await measure(other)
         finally:
             other.close()
@@ -154,7 +162,7 @@ class WorkerLinks:
         is_lender = lease is not None and lease.home == link.home and lease.awaits_weights
         if link.peer_role == "master" and is_lender:
             await self._worker.receive_weights(link.home, link)
-        async with asyncio.timeout(IDLE_S):
+        async with asyncio.timeout(self._times.idle_s):
             await link.receive()  # a link answers measurements by itself, until its end
 
     # --- status
@@ -163,7 +171,7 @@ class WorkerLinks:
         """Tell the masters what is lent now, unless they know; not more often than makes sense."""
         if self._status_due is None:
             loop = asyncio.get_running_loop()
-            self._status_due = loop.call_later(STATUS_INTERVAL_S, self._announce_now)
+            self._status_due = loop.call_later(self._times.status_s, self._announce_now)
         for link, told in self._masters.items():
             if told is None:
                 self._tell(link)
@@ -180,6 +188,7 @@ class WorkerLinks:
             devices=self._devices(),
             paused=worker.is_paused or not worker.is_lending,
             lent_to=lease.master_name if lease is not None and is_others else None,
+            held=worker.held(link.home),
         )
         if status != self._masters[link]:
             self._masters[link] = status

@@ -1,20 +1,25 @@
 """A node that lends itself: answers a master's control messages and takes in its weights.
 
-The devices go to one home at a time, all together, first come, first served. A lease outlives its master's
-connection for a while, so that a master that comes back finds its layers; another home that asks in
-the meantime gets them. Only certificates of role master may ask for anything.
+The devices go to one home at a time, all together, first come, first served. Only certificates of role
+master may ask for anything.
+
+Layers stay in memory while they may be of use. A lease outlives its master's connection for a while,
+unless another home asks; and the same home's next plan takes over the layers that it needs, so that a
+master that was restarted and plans the same has nothing loaded again.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from contextlib import suppress
 
+from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import LoadProgress, LoadStage, TensorFile
-from potluck.cluster.tasks import TaskSet
+from potluck.cluster.tasks import TaskSet, together
+from potluck.cluster.worker.assignments import check_assignment, held_stage
 from potluck.cluster.worker.lease import Lease, LeasedStage, MasterLink
 from potluck.errors import (
-    BrokenModelError,
     BusyError,
     IntegrityError,
     NotAllowedError,
@@ -23,8 +28,6 @@ from potluck.errors import (
     StaleEpochError,
 )
 from potluck.ids import Digest, HomeId, NodeId
-from potluck.model.config import ModelConfig
-from potluck.model.stored import find_stored
 from potluck.store.chunks import ChunkStore, Missing
 from potluck.store.fetch import WeightsLink, receive_tensors
 from potluck.store.progress import TransferProgress
@@ -37,6 +40,7 @@ from potluck.wire.measuring_messages import (
 from potluck.wire.messages import (
     Assign,
     DeviceId,
+    HeldStage,
     Load,
     Loaded,
     Message,
@@ -51,7 +55,7 @@ from potluck.wire.messages import (
 
 logger = logging.getLogger(__name__)
 
-KEEP_LOADED_S = 600.0  # without a master; then the memory goes back to this computer's owner
+KEEP_LOADED_S = 600.0  # ten minutes
 
 
 class Worker:
@@ -63,15 +67,17 @@ class Worker:
         stage: Callable[[DeviceId | None], Awaitable[StageHandle]],
         store: ChunkStore,
         changed: Callable[[], None],
-        in_own_use: Callable[[], bool] = lambda: False,
+        use: DeviceUse | None = None,
+        keep_loaded_s: float = KEEP_LOADED_S,
     ) -> None:
         """Make a worker that does not lend yet.
 
         Args:
             stage: the stage process of a device, None being the best one; waits while it starts.
             store: where the weights of other computers' models are kept.
-            changed: told when a face should look again.
-            in_own_use: whether this computer's own user has a model in a stage process.
+            changed: told when clients should look again.
+            keep_loaded_s: without a master; then the memory goes back to this computer's owner.
+            use: says what this computer's own master uses, and is told what the worker lends.
         """
         self.is_lending = False
         self.is_paused = False
@@ -79,8 +85,10 @@ class Worker:
         self._stage = stage
         self._store = store
         self._changed = changed
-        self._in_own_use = in_own_use
+        self._keep_loaded_s = keep_loaded_s
+        self._use = use if use is not None else DeviceUse()
         self._turn = asyncio.Lock()  # one assignment at a time
+        self._giving_back = asyncio.Lock()  # the loads of a plan wait for the memory that it frees
         self._tasks = TaskSet()
 
     async def handle(self, link: MasterLink, message: Message) -> Message:
@@ -120,7 +128,7 @@ class Worker:
             raise BusyError("This computer does not lend itself just now.")
         if self.is_paused:
             raise BusyError("This computer is paused by its owner.")
-        if self._in_own_use():
+        if self._use.own:
             raise BusyError("This computer runs a model of its own just now.")
         lease = self.lease
         if lease is not None and lease.home != link.home and lease.link is not None:
@@ -146,37 +154,50 @@ class Worker:
         tensors = check_assignment(message)
         handle = await self._stage(message.device)
         device = handle.devices[0].id
-        lease = self.lease
-        if lease is not None and (lease.home, lease.epoch) != (link.home, message.epoch):
+        found = self.lease
+        if found is not None and found.home != link.home:
             await self.release()
-            lease = None
+            found = None
+        is_of_this_plan = found is not None and found.epoch == message.epoch
+        if found is not None and not is_of_this_plan:
+            self._unpin(found)  # its layers are in memory, and its tensors may make room
         self._store.pin(tensors)
         try:
-            awaited = lease.awaited(besides=device) if lease is not None else {}
+            awaited = found.awaited(besides=device) if found is not None and is_of_this_plan else {}
             missing = await self._make_room(tensors, awaited)
             self._check_free(link)  # its owner may have paused it meanwhile
-            if lease is not None and self.lease is not lease:
+            if self.lease is not found:
                 raise StaleEpochError("This plan was unloaded while it was being assigned.")
         except BaseException:
             self._store.unpin(tensors)
             raise
-        if lease is None:
-            lease = self.lease = Lease(
-                home=link.home,
-                master=NodeId(link.peer.node_id),
-                master_name=link.peer.name,
-                epoch=message.epoch,
-                link=link,
-            )
+        lease = found if found is not None and is_of_this_plan else self._lease(link, message.epoch)
         if (before := lease.stages.get(device)) is not None:
             self._store.unpin(before.tensors)  # assigned once more: what is missing has changed
-        lease.stages[device] = LeasedStage(assign=message, tensors=tensors, missing=missing)
-        self._changed()
+        lease.stages[device] = LeasedStage(
+            handle=handle, assign=message, tensors=tensors, missing=missing
+        )
+        self._lease_changed()
         return Need(
             epoch=message.epoch,
             tensors=tuple(NeedTensor(digest=m.digest, offset=m.offset) for m in missing),
             activation_port=handle.activation_port,
         )
+
+    def _lease(self, link: MasterLink, epoch: int) -> Lease:
+        """A lease for a new plan, in place of the same home's lease for the plan before."""
+        before = self.lease
+        if before is not None:
+            self._end(before)
+        self.lease = Lease(
+            home=link.home,
+            master=NodeId(link.peer.node_id),
+            master_name=link.peer.name,
+            epoch=epoch,
+            link=link,
+            before=before.handles if before is not None else {},
+        )
+        return self.lease
 
     async def _make_room(
         self, tensors: Mapping[Digest, TensorInfo], awaited: Container[Digest]
@@ -196,6 +217,7 @@ class Worker:
     async def _load(self, link: MasterLink, message: Load) -> Loaded:
         handle = await self._stage(message.device)
         lent = self._lent_stage(link, message.epoch, handle.devices[0].id)
+        await self._give_back_unused()
         assign = lent.assign
         files = tuple(
             TensorFile(info=info, path=str(self._store.path(Digest(info.digest))), offset=0)
@@ -205,6 +227,7 @@ class Worker:
             request=0,
             home=link.home,
             epoch=assign.epoch,
+            model_id=assign.model_id,
             config=assign.config,
             scheme=assign.scheme,
             cache=assign.cache,
@@ -220,7 +243,7 @@ class Worker:
 
         def warming_up(progress: LoadProgress) -> None:
             lent.progress = progress.done / max(progress.total, 1)
-            self._changed()
+            self._lease_changed()
             report = WarmingUp(epoch=assign.epoch, progress=lent.progress, device=message.device)
             self._report(link, report)
 
@@ -232,13 +255,22 @@ class Worker:
                 self._store.discard(Digest(digest))  # the master sends it again
             raise
         lent.is_loaded, lent.progress = True, None
-        self._changed()
+        self._lease_changed()
         return Loaded(
             epoch=assign.epoch,
             seconds=loaded.seconds,
             memory_bytes=loaded.memory_bytes,
             cache_tokens=loaded.cache_tokens,
         )
+
+    async def _give_back_unused(self) -> None:
+        """Every stage of the plan is assigned: devices without one have no use for their layers."""
+        lease = self.lease
+        assert lease is not None
+        async with self._giving_back:
+            unused = [lease.before[device] for device in lease.before.keys() - lease.stages.keys()]
+            lease.before = {}
+            await together(handle.unload() for handle in unused)
 
     def _lent_stage(self, link: MasterLink, epoch: int, device: DeviceId) -> LeasedStage:
         lease = self.lease
@@ -256,7 +288,7 @@ class Worker:
 
         def progressed(progress: TransferProgress) -> None:
             lease.transfer = progress
-            self._changed()
+            self._lease_changed()
 
         awaited = lease.awaited()
         try:
@@ -266,7 +298,7 @@ class Worker:
             for stage in lease.stages.values():
                 stage.missing = [m for m in stage.missing if m.digest not in arrived]
             lease.transfer = None
-            self._changed()
+            self._lease_changed()
 
     def _stored(self, sizes: Mapping[Digest, int]) -> set[Digest]:
         return {digest for digest, nbytes in sizes.items() if self._store.has(digest, nbytes)}
@@ -286,6 +318,7 @@ class Worker:
             lease.link = link
             if lease.release is not None:
                 lease.release.cancel()
+            self._tasks.spawn(self._ask_what_is_held(lease))
 
     def master_left(self, link: MasterLink) -> None:
         """Keep the layers for a while; it may come back."""
@@ -293,7 +326,13 @@ class Worker:
         if lease is not None and lease.link is link:
             lease.link = None
             loop = asyncio.get_running_loop()
-            lease.release = loop.call_later(KEEP_LOADED_S, self._expire, lease)
+            lease.release = loop.call_later(self._keep_loaded_s, self._expire, lease)
+
+    def _lease_changed(self) -> None:
+        lease = self.lease
+        self._use.lent = frozenset(lease.handles) if lease is not None else frozenset()
+        self._use.lent_to = lease.master_name if lease is not None else None
+        self._changed()
 
     def _expire(self, lease: Lease) -> None:
         if self.lease is lease and lease.link is None:
@@ -305,8 +344,11 @@ class Worker:
         if lease is None:
             return
         self._end(lease)
-        results = await asyncio.gather(*map(self._unload, lease.stages), return_exceptions=True)
-        self._changed()
+        self._lease_changed()
+        results = await asyncio.gather(
+            *(handle.unload() for handle in lease.handles.values()), return_exceptions=True
+        )
+        self._lease_changed()
         for result in results:
             if isinstance(result, BaseException):
                 raise result
@@ -314,25 +356,53 @@ class Worker:
     def _end(self, lease: Lease) -> None:
         if lease.release is not None:
             lease.release.cancel()
+        self._unpin(lease)
+
+    def _unpin(self, lease: Lease) -> None:
         for stage in lease.stages.values():
             self._store.unpin(stage.tensors)
+            stage.tensors = {}
 
-    async def _unload(self, device: DeviceId) -> None:
-        stage = await self._stage(device)
-        await stage.unload()
+    def held(self, home: HomeId) -> tuple[HeldStage, ...]:
+        """What the devices hold for a home, as their processes said last."""
+        lease = self.lease
+        if lease is None or lease.home != home:
+            return ()
+        said = ((device, handle.held) for device, handle in lease.handles.items())
+        return tuple(
+            held_stage(device, held)
+            for device, held in said
+            if held is not None and held.home == home
+        )
+
+    async def _ask_what_is_held(self, lease: Lease) -> None:
+        """How far the sessions are: said by the processes when they are asked, and at every load."""
+        try:
+            await together(handle.tell_held() for handle in lease.handles.values())
+        except PotluckError as error:  # a process that died, which is heard of in another way
+            logger.info("nobody says what is held: %s", error)
+        self._lease_changed()
 
     def stage_died(self, device: DeviceId) -> None:
         """A stage process is gone, and its layers with it: the others' are of no use any more."""
         lease = self.lease
-        if lease is None or device not in lease.stages:
+        if lease is None:
+            return
+        lease.before.pop(device, None)
+        if device not in lease.stages:
             return
         self.lease = None
         if lease.link is not None:
             self._report(lease.link, Unloaded(epoch=lease.epoch, device=device))
         self._end(lease)
-        for other in lease.stages.keys() - {device}:
-            self._tasks.spawn(self._unload(other))
-        self._changed()
+        for other in lease.handles.keys() - {device}:
+            self._tasks.spawn(_unload(lease.handles[other]))
+        self._lease_changed()
+
+
+async def _unload(handle: StageHandle) -> None:
+    with suppress(PotluckError):  # it died as well, and its layers with it
+        await handle.unload()
 
 
 async def _send(link: MasterLink, message: Message) -> None:
@@ -340,25 +410,3 @@ async def _send(link: MasterLink, message: Message) -> None:
         await link.send(message)
     except PotluckError:
         logger.debug("report is late, the master is gone op=%s", type(message).__name__)
-
-
-def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
-    """The tensors by digest, when they are exactly what the config says for these layers.
-
-    Raises:
-        ModelError: the config is of no known model, or the tensors are not its.
-    """
-    config = ModelConfig.from_dict(message.config)
-    start, stop = message.layers
-    if not 0 <= start < stop <= config.num_layers:
-        raise BrokenModelError(f"The model has {config.num_layers} layers, not {start} to {stop}.")
-    wanted = config.stage_tensors(
-        range(start, stop), embedding=message.embedding, head=message.head
-    )
-    if message.seed is not None:
-        wanted = {}  # the weights are made here
-    given = {info.name: info for info in message.tensors}
-    stored = find_stored(config, wanted, given, scheme=message.scheme, where="the assignment")
-    if sum(map(len, stored.values())) != len(message.tensors):
-        raise BrokenModelError("The tensors of the assignment are not those of its layers.")
-    return {Digest(info.digest): info for info in message.tensors}

@@ -1,10 +1,10 @@
-"""Causal attention of a chunk with tokens before it, by flash attention and so without a mask.
+"""Flash attention for a causal chunk that follows cached tokens; masked attention for windows.
 
-Flash attention lets the last query stand at the last token, and torch's `causal_lower_right` leads to
-it. Its `is_causal` lets the first query stand at the first token instead, and with a mask it takes
-another way, which for heads that share keys holds all scores at once; where a window does need one,
-keys are expanded for that reason. Only GPUs of CUDA and ROCm have flash attention. On a CPU
-`causal_lower_right` is spelt out as a mask, which is how this class is tested; on a GPU it has not run.
+`causal_lower_right` aligns the last query with the last key, as a chunk after cached tokens needs it, and
+lets torch use flash attention. `is_causal` would align the first query with the first key. With a mask,
+torch uses a kernel that holds all scores of heads that share keys; so where a window needs a mask, keys
+are expanded. Only GPUs of CUDA and ROCm have flash attention. On a CPU torch makes a mask of
+`causal_lower_right`, which is how this class is tested; on a GPU it has not run.
 
 Imported only for a GPU: `torch.nn.attention.bias` brings torch's compiler along, which takes a second.
 """
@@ -14,19 +14,18 @@ from torch import Tensor
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn.attention.bias import CausalBias, causal_lower_right
 
-from potluck.engine.accelerator.pieces import ExpandedAttention
-from potluck.engine.attention import Attention, Span, Step
+from potluck.engine.attention import Attention, ExpandedAttention, Span, Step
 from potluck.engine.kvcache import LayerCache
 
 
 class AlignedAttention(ExpandedAttention):
-    """Windows have masks, and expanded keys, as ever."""
+    """Expanded keys only where there is a mask; flash attention elsewhere."""
 
     __slots__ = ()
 
     def _mask(self, step: Step, span: Span) -> Tensor | None:
         if span.is_causal and step.position > 0:
-            return causal_lower_right(step.tokens, span.length)  # holds no numbers: 7 µs
+            return causal_lower_right(step.tokens, span.length)  # holds no numbers, takes 7 µs
         return super()._mask(step, span)
 
     def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
@@ -36,7 +35,7 @@ class AlignedAttention(ExpandedAttention):
 
 
 def has_flash(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether torch would use it on this device, for heads that share keys and fewer queries."""
+    """Whether torch has flash attention here for heads that share keys and fewer queries than keys."""
     queries, keys = (
         torch.empty(shape, dtype=dtype, device=device) for shape in ((1, 4, 8, 64), (1, 2, 24, 64))
     )

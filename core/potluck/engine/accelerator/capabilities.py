@@ -1,4 +1,4 @@
-"""What a device computes with: tried there, for the log and for people."""
+"""What a device can compute with, found by trying, for the log and for people."""
 
 import logging
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 
 from potluck.engine.accelerator.graphs import find_graphs
-from potluck.engine.accelerator.pieces import ExpandedAttention, choose_pieces
+from potluck.engine.accelerator.ops import choose_ops
 from potluck.engine.accelerator.probe import find_int4_product
-from potluck.engine.attention import SpeltAttention
+from potluck.engine.attention import EagerAttention, ExpandedAttention
 from potluck.engine.device import compute_capability, compute_dtype
 from potluck.engine.norms import RmsNorm
 
@@ -21,14 +21,14 @@ Decoding = Literal["generated", "graphs", "layers"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What packed weights and single tokens go through on a device."""
+    """How a device computes packed weights and single tokens."""
 
     device: str  # as torch names it
     compute_capability: tuple[int, int] | None  # of a CUDA device
     dtype: torch.dtype  # of hidden states beside packed weights
     products: Products  # our kernels, torch's int4 product, or weights unpacked block by block
     decoding: Decoding  # generated functions, graphs, or layer by layer
-    notes: tuple[str, ...]  # what is slower or other than it could be, for people
+    notes: tuple[str, ...]  # what is slower than on other devices, for people
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -37,7 +37,7 @@ class Capabilities:
 
 
 def capabilities(device: torch.device) -> Capabilities:
-    """Try what this device can do. A second or less; never fails. Has not run on a real GPU."""
+    """Try what this device can do. Takes a second or less; never fails. Has not run on a real GPU."""
     dtype = compute_dtype("int4", device)
     products: Products = "kernels"
     decoding: Decoding = "generated"
@@ -45,7 +45,7 @@ def capabilities(device: torch.device) -> Capabilities:
     if device.type != "cpu":
         products, decoding = "int4", "graphs"
         if dtype != torch.bfloat16:
-            notes.append("it has no fast bf16 and computes in f16")
+            notes.append("it has no fast bf16 and computes in f16 where a model allows it")
         if find_int4_product(device, dtype) is None:
             products = "blocks"
             notes.append("packed weights are unpacked for each product: 16 bits are faster here")
@@ -53,12 +53,12 @@ def capabilities(device: torch.device) -> Capabilities:
             decoding = "layers"
             if device.type == "cuda":
                 notes.append("graphs do not work, so that a token takes longer")
-        pieces = choose_pieces(device, dtype)
-        if pieces.attention is ExpandedAttention:
+        ops = choose_ops(device, dtype)
+        if ops.attention is ExpandedAttention:
             notes.append("keys are expanded for attention, so that prompts take longer")
-        if pieces.attention is SpeltAttention:
+        if ops.attention is EagerAttention:
             notes.append("attention is computed in steps, so that prompts take much longer")
-        if pieces.rms_norm is not RmsNorm:
+        if ops.rms_norm is not RmsNorm:
             notes.append("norms are computed in steps, which takes longer")
     found = Capabilities(
         device=str(device),

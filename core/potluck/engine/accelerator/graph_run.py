@@ -1,15 +1,15 @@
 """A run of layers, or a head, as a CUDA graph: one call for a token instead of ten a layer.
 
-A graph belongs to one session's caches and to one length of their prefix. When they move or grow, or the
-prefix does, it is captured anew, which takes as long as some tokens do. So a few graphs are kept, one
-that was just in use is not given up for another, and a token without a graph goes through the layers.
-What fails to be captured once is not tried again; what had no memory is, after a while.
+A graph belongs to one session's caches and to how many of their rows it reads. When the caches move or
+grow, or that number grows, it is captured again, which takes as long as some tokens do. So a few graphs are
+kept, a graph that was just in use is not dropped for another, and a token without a graph goes through
+the layers one by one. A capture that fails is not tried again; one that had no memory is, after a while.
 """
 
 import logging
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -24,29 +24,35 @@ from potluck.engine.accelerator.static_step import (
     static_forward,
 )
 from potluck.engine.attention import Step
-from potluck.engine.blocks import DecoderLayer
-from potluck.engine.decoding import LayerRun, Run
+from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.kvcache import LayerCache
-from potluck.engine.mlp import Experts
+from potluck.engine.mlp import MoE
 
 logger = logging.getLogger(__name__)
 
 _KEPT = 8  # graphs of a run: sessions in turns
-_IN_USE = 64  # tokens, within which a graph that was replayed is not given up
-_PAUSE = 64  # tokens without another try after memory ran out: a try takes as long as some of them
+_IN_USE = 64  # tokens, within which a graph that was replayed is not dropped
+_PAUSE = 64  # tokens until another try after memory ran out: a try takes as long as some tokens
 
 
 @dataclass(slots=True)
 class _Captured:
     work: Replay
-    memory: weakref.ref[Tensor]  # of the first layer's cache; caches grow from the first layer on
-    length: int  # of the prefix
+    # Of the first layer of each window, since the caches of one kind grow from the first layer on.
+    memory: tuple[weakref.ref[Tensor], ...]
+    lengths: Mapping[int | None, int]  # rows that are looked at, for each window
+    firsts: tuple[int, ...]  # the first positions that these caches held at the last replay
     used: int  # the number of the token that it was last replayed for
     next: int  # the position after that token's
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether a cache was let go, or has grown."""
+        return any(memory() is None for memory in self.memory)
+
 
 class _Capturing:
-    """Tries to capture, and knows when not to try again."""
+    """Captures, and knows after a failure when to try again."""
 
     def __init__(self, graphs: Graphs, what: str) -> None:
         self._graphs, self._what = graphs, what
@@ -68,7 +74,7 @@ class _Capturing:
 
 
 class GraphRun(Run):
-    """Consecutive layers; none of them may wait for the device, as a mixture of experts does.
+    """Consecutive layers; none of them may wait for the device, as a MoE does.
 
     Has not run on real hardware.
     """
@@ -76,6 +82,12 @@ class GraphRun(Run):
     def __init__(self, first: int, blocks: Sequence[DecoderLayer], graphs: Graphs) -> None:
         self._layers, self._blocks = slice(first, first + len(blocks)), tuple(blocks)
         self._plain = LayerRun(first, blocks)
+        windows = [block.attention.window for block in blocks]
+        backwards = windows[::-1]
+        # For each window its first layer here, and its last.
+        self._ends = {
+            window: (windows.index(window), -1 - backwards.index(window)) for window in windows
+        }
         self._capture = _Capturing(graphs, f"{len(blocks)} layers")
         self._captured: list[_Captured] = []
         self._inputs: StaticInputs | None = None
@@ -88,39 +100,59 @@ class GraphRun(Run):
         captured = self._find(own, x, step)
         if captured is None:
             return self._plain(x, caches, step)
-        if not 0 <= captured.next - step.position <= 1:  # or the same token again, to be measured
-            clear_rest(own, step.position, captured.length)  # others have been there meanwhile
-        self._load(x, step)
+        # 0 or 1: the next token, or the same one again, as a bench does. Else other steps wrote there since.
+        follows = 0 <= captured.next - step.position <= 1
+        firsts = tuple(cache.first for cache in self._first_caches(own))
+        if not (follows and captured.firsts == firsts):
+            clear_rest(self._blocks, own, step.position, captured.lengths)
+        self._load(own, x, step)
         captured.work.replay()
-        captured.used, captured.next = self._tokens, step.end
+        captured.used, captured.next, captured.firsts = self._tokens, step.end, firsts
         return self._output.clone()
 
     def _find(self, caches: Sequence[LayerCache], x: Tensor, step: Step) -> _Captured | None:
-        """The graph of these caches at this position, captured if need be."""
-        memory = caches[0].both
-        # Where a cache could not grow for lack of memory, its last layers are the shorter ones.
-        length = prefix_length(step.position, caches[-1].both.shape[2])
+        """The graph of these caches at this position, captured if there is none yet."""
+        memory = [cache.both for cache in self._first_caches(caches)]
+        # After a growth that ran out of memory, the caches of the last layers are the shorter ones.
+        lengths = {
+            window: prefix_length(row, caches[self._ends[window][1]].rows)
+            for window, row in self._rows(caches, step).items()
+        }
         for captured in self._captured:
-            if captured.memory() is memory and captured.length == length:
+            is_there = all(
+                one() is other for one, other in zip(captured.memory, memory, strict=True)
+            )
+            if is_there and captured.lengths == lengths:
                 return captured
         if not (self._capture.is_due() and self._make_room()):
             return None
-        inputs, output = self._load(x, step)
-        clear_rest(caches, step.position, length)
+        inputs, output = self._load(caches, x, step)
+        clear_rest(self._blocks, caches, step.position, lengths)
 
         def body() -> None:
-            output.copy_(static_forward(self._blocks, caches, inputs, length))
+            output.copy_(static_forward(self._blocks, caches, inputs, lengths))
 
         work = self._capture(body)
         if work is None:
             return None
-        captured = _Captured(work, weakref.ref(memory), length, self._tokens, step.position)
+        firsts = tuple(cache.first for cache in self._first_caches(caches))
+        references = tuple(map(weakref.ref, memory))
+        captured = _Captured(work, references, lengths, firsts, self._tokens, step.position)
         self._captured.append(captured)
         return captured
 
+    def _first_caches(self, caches: Sequence[LayerCache]) -> list[LayerCache]:
+        return [caches[first] for first, _ in self._ends.values()]
+
+    def _rows(self, caches: Sequence[LayerCache], step: Step) -> dict[int | None, int]:
+        """The row of the token in the caches of each window."""
+        return {
+            window: step.position - caches[first].first for window, (first, _) in self._ends.items()
+        }
+
     def _make_room(self) -> bool:
-        """Let go of graphs whose caches are gone, then of the one not used for longest."""
-        self._captured = [one for one in self._captured if one.memory() is not None]
+        """Drop graphs whose caches are gone, then the one that was not used for longest."""
+        self._captured = [one for one in self._captured if not one.is_gone]
         if len(self._captured) < _KEPT:
             return True
         oldest = min(self._captured, key=lambda one: one.used)
@@ -129,10 +161,13 @@ class GraphRun(Run):
         self._captured.remove(oldest)
         return True
 
-    def _load(self, x: Tensor, step: Step) -> tuple[StaticInputs, Tensor]:
+    def _load(
+        self, caches: Sequence[LayerCache], x: Tensor, step: Step
+    ) -> tuple[StaticInputs, Tensor]:
+        rows = self._rows(caches, step)
         if self._inputs is None:
-            self._inputs, self._output = StaticInputs(x, step), torch.empty_like(x)
-        self._inputs.load(x, step)
+            self._inputs, self._output = StaticInputs(x, step, rows), torch.empty_like(x)
+        self._inputs.load(x, step, rows)
         return self._inputs, self._output
 
 
@@ -165,10 +200,10 @@ class GraphedHead:
 
 
 def graph_runs(blocks: Sequence[DecoderLayer], graphs: Graphs) -> tuple[Run, ...]:
-    """Cut the layers into runs: graphs, and as they are those that cannot be captured."""
+    """Cut the layers into runs: graphs, and layers one by one where they cannot be captured."""
     runs: list[Run] = []
     first = 0
-    for has_experts, group in groupby(blocks, lambda block: isinstance(block.mlp, Experts)):
+    for has_experts, group in groupby(blocks, lambda block: isinstance(block.mlp, MoE)):
         some = list(group)
         runs.append(LayerRun(first, some) if has_experts else GraphRun(first, some, graphs))
         first += len(some)

@@ -1,6 +1,6 @@
-"""Capture work on a device once, and have it done again in one call.
+"""Capture work on a device once, and replay it in one call.
 
-What is captured reads and writes the same memory every time; who replays it puts the inputs there.
+A replay reads and writes the same memory every time; the caller puts the inputs there.
 """
 
 import logging
@@ -11,7 +11,7 @@ import torch
 
 logger = logging.getLogger(__name__)
 
-_WARM_UPS = 3  # what libraries allocate and choose in their first calls must not be captured
+_WARM_UPS = 3  # runs before a capture: what libraries do in their first calls must not be captured
 
 
 class Replay(Protocol):
@@ -24,7 +24,7 @@ class Graphs(Protocol):
     """A device's way to capture."""
 
     def capture(self, body: Callable[[], None]) -> Replay:
-        """Run the body, more than once, and keep what it does on the device.
+        """Run the body more than once, and record what it does on the device.
 
         Raises:
             RuntimeError: it does something that cannot be captured, or there is no memory.
@@ -33,14 +33,13 @@ class Graphs(Protocol):
 
 
 class CudaGraphs:
-    """CUDA graphs that share one pool of memory; hence of one thread, one replayed after another.
+    """CUDA graphs that share one memory pool: one thread replays them, one after the other.
 
-    They keep nothing there from one replay to the next, so they may have the same memory in turns.
-    Two things of torch 2.8 to 2.13 are to be borne in mind. A pool whose last graph is gone is never
-    taken again (pytorch issue 198794), so the first graph stays as long as the others may come. And
-    what cuBLAS computes in belongs to a stream; where a graph is let go, that of its stream is too, and
-    other graphs go on writing there (issue 193402). So each has its own, which lies in their pool, where
-    nothing is kept.
+    A graph keeps nothing in the pool between replays, so the graphs may use the same memory in turns.
+    Two faults of torch 2.8 to 2.13 matter here. A pool whose last graph was freed is never used again
+    (pytorch issue 198794), so the first graph is kept as long as this object. And the workspace of
+    cuBLAS belongs to a stream; when a graph is freed, the workspace of its stream is freed too, while
+    other graphs go on writing there (issue 193402). So each graph has a workspace of its own, in the pool.
     Has not run on real hardware.
     """
 

@@ -1,25 +1,25 @@
-"""torch's int4 product, and packed weights of 4 and 8 bits in its form.
+"""torch's int4 product, and the packed formats in its form.
 
 Each device has its own conversion and product (aten/src/ATen/native: cuda/int4mm.cu,
 mps/operations/Quantized.mm, cpu/int4mm_kernel.cpp); what they compute is the same:
 
     value = (q - 8) x scale + zero         q of 0 … 15, scale and zero one per row and 32 inputs
 
-so our 4 bits are q with a zero of 0, or of 8 x scale - offset. Our 8 bits are two such matrices whose
-sum they are, exactly:
+So `int4` is q with a zero of 0, `int4-offset` q with a zero of 8 x scale - offset, and `int8` exactly the sum
+of two such matrices:
 
     s (q8 - 128) = 16s (high - 8) + [s (low - 8) + 8s]       q8 = 16 high + low
 
-They stand side by side, twice as wide, and are multiplied with the input twice. That keeps the scale of
+The two stand side by side, twice as wide, and are multiplied with the input twice. That keeps the scale of
 each 32 inputs, which `_weight_int8pack_mm` with its one scale per row does not. Measured, 2048 to 8192
 inputs, errors of products as multiples of that of 8 bits: one scale per row 1.8 to 2.0 on Gaussian
 weights, 2.7 to 3.6 with the tails of Student's t of 5 degrees, 4.2 to 6.3 of 3; two matrices of 4 bits
 with the scales and sums of bf16 1.03 to 1.09.
 
-Demands: widths that are multiples of 32 (inner_k_tiles x 16; a group is always whole here), rows that are
-multiples of 8 (a block has 16); on CUDA bf16 and compute capability 8.0; elsewhere any float.
-A matrix takes 0.625 bytes a weight with 4 bits and 1.25 with 8, where packed bytes are 0.5625, 0.625 with
-offsets, and 1.0625.
+The product demands widths that are multiples of 32 (inner_k_tiles x 16; a block is always whole here), rows
+that are multiples of 8 (a block has 16), and on CUDA bf16 and compute capability 8.0; elsewhere any float will do.
+A weight takes 0.625 bytes with 4 bits and 1.25 with 8, where the packed bytes take 0.5625 (`int4`), 0.625
+(`int4-offset`) and 1.0625 (`int8`).
 
 On CUDA and MPS nothing here has run on real hardware; the form of `cpu` runs in the tests.
 """
@@ -29,10 +29,12 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from potluck.engine.kernels.layout import GROUP, ROWS
+from potluck.engine.kernels.layout import GROUP
+from potluck.engine.kernels.tensors import UnpackedRows
 
 _LANES = 32  # of a warp
 _CUDA_TILE = 8  # rows
+_MIDDLE = 8  # which the product subtracts from each integer
 
 
 class Int4Form(ABC):
@@ -123,26 +125,19 @@ def inner_k_tiles(width: int) -> int:
     return next(tiles for tiles in (8, 4, 2) if width % (16 * tiles) == 0)
 
 
-def planes(
-    integers: Tensor, scales: Tensor, offsets: Tensor | None, bits: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The 4-bit matrix that is worth the same.
-
-    Args:
-        integers: (n, G, 32) uint8.
-        scales: (n, G).
-        offsets: (n, G), where there are any.
-        bits: of the integers, 4 or 8.
+def planes(rows: UnpackedRows) -> tuple[Tensor, Tensor, Tensor]:
+    """The 4-bit matrices, side by side, whose sum has the values of these rows.
 
     Returns:
-        Integers (n, P·G·32) uint8, scales and zeros (n, P·G) each; P is 1 with 4 bits and 2 with 8.
+        Integers (n, P·G·32) uint8, scales and zeros (n, P·G), f32; P is 1 with 4 bits and 2 with 8.
     """
+    integers, scales = rows.integers, rows.scales.float()
     n = len(integers)
-    assert n % ROWS == 0
-    if bits == 4:
-        zeros = torch.zeros_like(scales) if offsets is None else scales * 8 - offsets
+    if rows.format.is_nibbles:
+        zeros = torch.zeros_like(scales)
+        if rows.offsets is not None:
+            zeros = scales * _MIDDLE - rows.offsets.float()
         return integers.reshape(n, -1), scales, zeros
     halves = torch.cat((integers >> 4, integers & 15), 1)  # (n, 2G, 32)
-    doubled = torch.cat((scales * 16, scales), 1)
-    zeros = torch.cat((torch.zeros_like(scales), scales * 8), 1)
-    return halves.reshape(n, -1), doubled, zeros
+    zeros = torch.cat((torch.zeros_like(scales), scales * _MIDDLE), 1)
+    return halves.reshape(n, -1), torch.cat((scales * 16, scales), 1), zeros

@@ -1,9 +1,9 @@
-"""Packed matrices on a device that is no CPU.
+"""Packed matrices on a GPU.
 
-A matrix is filled as packed bytes on the CPU, and then placed: taken to the device in the form that is
-multiplied with there, some rows at a time, and the packed bytes let go. So there are never two copies of
-more than what is being loaded. `Int4Linear` has torch's int4 product; `BlockLinear` is plain torch, and
-runs wherever there is `F.linear`.
+A matrix is first filled as packed bytes in RAM. Then it is placed: some rows at a time are copied to the
+device in the order that its product reads, and the packed bytes are freed. So only the matrix that is
+being placed exists twice. `Int4Linear` multiplies with torch's int4 product; `BlockLinear` uses plain
+operators that every device has.
 
 Nothing here has run on a real GPU; the tests run both on the CPU.
 """
@@ -16,21 +16,23 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.accelerator.int4pack import Int4Form, planes
-from potluck.engine.accelerator.integers import integer_rows
 from potluck.engine.kernels import PackedWeight
-from potluck.engine.kernels.layout import GROUP, ROWS, ZERO_POINT, blocks_of, groups_of, has_offsets
+from potluck.engine.kernels.layout import GROUP, ROWS, blocks_of, groups_of
+from potluck.engine.kernels.tensors import UnpackedRows, pack_nibbles, unpack_nibbles
 from potluck.engine.linear import Linear
-from potluck.model.schemes import INTEGER_BITS
 
-_BLOCK = 1 << 22  # weights unpacked at a time: 8 MB in 16 bits, which the cache of a GPU holds
-_MANY = 32  # rows of inputs, from which unpacking the weights once for all of them pays
+_BLOCK = 1 << 22  # weights unpacked at a time: 8 MB in 16 bits, which fit into the cache of a GPU
+_MANY = 32  # rows of input, from which unpacking the weights once for all rows pays
+_ROWS_AT_ONCE = (
+    1024  # unpacked at a time where weights are placed: 8 MB of integers at a width of 8192
+)
 
 MakeLinear = Callable[[PackedWeight, Tensor | None], "PlacedLinear"]
-"""Of packed bytes on the CPU, which may still have to be filled, and a bias on the device."""
+"""Makes a matrix from packed bytes in RAM, which may be filled later, and a bias on the device."""
 
 
 class PlacedLinear(Linear):
-    """To be called after `place`, which in turn is called once the packed bytes are there."""
+    """A packed matrix on a device. Call `place` when the packed bytes are filled, then multiply."""
 
     def __init__(
         self,
@@ -40,7 +42,7 @@ class PlacedLinear(Linear):
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self.rows, self.width, self.bits = weight.rows, weight.width, weight.bits
+        self.rows, self.width, self.format = weight.rows, weight.width, weight.format
         self.bias = bias
         self._source: PackedWeight | None = weight
         self._dtype, self._device = dtype, device
@@ -49,8 +51,11 @@ class PlacedLinear(Linear):
     @torch.inference_mode()
     def place(self) -> None:
         """Take the filled matrix to the device, and let go of the packed bytes."""
-        assert self._source is not None, "placed once"
-        self._place(self._source)
+        weight = self._source
+        assert weight is not None, "placed once"
+        for first in range(0, weight.rows, _ROWS_AT_ONCE):
+            last = min(first + _ROWS_AT_ONCE, weight.rows)
+            self._place(first, weight.unpack(first, last, self._device))
         self._source = None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -62,25 +67,26 @@ class PlacedLinear(Linear):
 
     @property
     def nbytes(self) -> int:
-        """What it holds on the device, or will."""
+        """Bytes on the device, once it is placed."""
         bias = 0 if self.bias is None else self.bias.nbytes
         return bias + sum(part.nbytes for part in self.memory)
 
     def _multiply_by_blocks(self, x: Tensor) -> Tensor:
-        """Some rows of weights at a time, in the dtype of x: never a second copy of the matrix."""
+        """Dequantise and multiply some rows of weights at a time, in the dtype of x."""
         y = x.new_empty((len(x), self.rows))
         at_once = max(ROWS, _BLOCK // x.shape[1] // ROWS * ROWS)
         for first in range(0, self.rows, at_once):
             last = min(first + at_once, self.rows)
-            y[:, first:last] = F.linear(x, self.worth(first, last))
+            y[:, first:last] = F.linear(x, self.dequantise(first, last))
         return y
 
     @abstractmethod
-    def worth(self, first: int, last: int) -> Tensor:
-        """What the rows from first, a multiple of 16, to last are worth, (n, padded width)."""
+    def dequantise(self, first: int, last: int) -> Tensor:
+        """The numbers of the rows from `first`, a multiple of 16, to `last`: (n, padded width)."""
 
     @abstractmethod
-    def _place(self, weight: PackedWeight) -> None: ...
+    def _place(self, first: int, rows: UnpackedRows) -> None:
+        """Keep whole blocks of rows, from this one on; they are on the device."""
 
     @abstractmethod
     def _multiply(self, x: Tensor) -> Tensor:
@@ -88,9 +94,9 @@ class PlacedLinear(Linear):
 
 
 class BlockLinear(PlacedLinear):
-    """Weights as the bytes they are, unpacked block by block for each product.
+    """Weights stay packed, and each product unpacks them block by block.
 
-    Takes about nine bytes of memory traffic a weight; a 16-bit matrix takes two.
+    A product moves about nine bytes of memory for each weight; with 16-bit weights it moves two.
     """
 
     def __init__(
@@ -102,35 +108,32 @@ class BlockLinear(PlacedLinear):
         device: torch.device,
     ) -> None:
         super().__init__(weight, bias, dtype=dtype, device=device)
-        rows, groups = blocks_of(weight.rows) * ROWS, groups_of(weight.width)
-        # 4 bits: inputs 0 … 15 of a group in the low halves, 16 … 31 in the high ones.
-        shape = (rows, groups, GROUP * INTEGER_BITS[weight.bits] // 8)
+        held, groups = weight.format, groups_of(weight.width)
+        rows = blocks_of(weight.rows) * ROWS
+        # Nibbles: inputs 0 … 15 of a group in the low ones, 16 … 31 in the high ones.
+        shape = (rows, groups, GROUP * held.integer_bits // 8)
         self._integers = torch.empty(shape, dtype=torch.uint8, device=device)
         self._scales = torch.empty((rows, groups), dtype=dtype, device=device)
-        self._offsets = torch.empty_like(self._scales) if has_offsets(weight.bits) else None
+        self._offsets = torch.empty_like(self._scales) if held.has_offsets else None
 
-    def worth(self, first: int, last: int) -> Tensor:
+    def dequantise(self, first: int, last: int) -> Tensor:
         integers = self._integers[first:last]
-        if INTEGER_BITS[self.bits] == 4:
-            integers = torch.cat((integers & 15, integers >> 4), -1)
-        scales = self._scales[first:last, :, None]
-        if self._offsets is not None:
-            return (integers * scales).sub_(self._offsets[first:last, :, None]).flatten(1)
+        if self.format.is_nibbles:
+            integers = unpack_nibbles(integers)
         # Signed before they are wide: a byte is the least that can be read and written in between.
-        signed = integers.sub_(8).view(torch.int8) if self.bits == 4 else _signed(integers)
-        return (signed * scales).flatten(1)
+        signed = integers.sub(self.format.zero_point).view(torch.int8)  # wraps around, as it should
+        values = signed * self._scales[first:last, :, None]
+        if self._offsets is not None:
+            values -= self._offsets[first:last, :, None]
+        return values.flatten(1)
 
-    def _place(self, weight: PackedWeight) -> None:
-        for some in integer_rows(weight, self._device):
-            rows = slice(some.first, some.first + len(some.integers))
-            integers = some.integers
-            if INTEGER_BITS[weight.bits] == 4:
-                low, high = integers.chunk(2, -1)
-                integers = low | high << 4
-            self._integers[rows] = integers
-            self._scales[rows] = some.scales
-            if self._offsets is not None and some.offsets is not None:
-                self._offsets[rows] = some.offsets
+    def _place(self, first: int, rows: UnpackedRows) -> None:
+        where = slice(first, first + len(rows.integers))
+        nibbles = self.format.is_nibbles
+        self._integers[where] = pack_nibbles(rows.integers) if nibbles else rows.integers
+        self._scales[where] = rows.scales
+        if self._offsets is not None and rows.offsets is not None:
+            self._offsets[where] = rows.offsets
 
     def _multiply(self, x: Tensor) -> Tensor:
         return self._multiply_by_blocks(x)
@@ -142,7 +145,7 @@ class BlockLinear(PlacedLinear):
 
 
 class Int4Linear(PlacedLinear):
-    """Weights as torch's int4 product takes them, 8 bits as two matrices of 4."""
+    """Weights in the order of torch's int4 product; 8 bits are two matrices of 4 bits."""
 
     def __init__(
         self,
@@ -156,12 +159,12 @@ class Int4Linear(PlacedLinear):
     ) -> None:
         super().__init__(weight, bias, dtype=dtype, device=device)
         self._form, self._many_by_operator = form, many_by_operator
-        self._planes = INTEGER_BITS[weight.bits] // 4
+        self._planes = weight.format.integer_bits // 4
         rows, groups = blocks_of(weight.rows) * ROWS, self._planes * groups_of(weight.width)
         self._packed = form.empty(rows, groups * GROUP, device)
         self._scales = torch.empty((groups, rows, 2), dtype=dtype, device=device)
 
-    def worth(self, first: int, last: int) -> Tensor:
+    def dequantise(self, first: int, last: int) -> Tensor:
         end = blocks_of(last) * ROWS
         integers = self._form.unpack(self._form.rows_of(self._packed, first, end))
         scales, zeros = self._scales[:, first:end].permute(2, 1, 0)[..., None].contiguous()
@@ -170,18 +173,13 @@ class Int4Linear(PlacedLinear):
         values = values.view(end - first, self._planes, -1)
         return values.sum(1)[: last - first]
 
-    def _place(self, weight: PackedWeight) -> None:
-        for some in integer_rows(weight, self._device):
-            scales = some.scales.float()
-            offsets = None if some.offsets is None else some.offsets.float()
-            integers, scales, zeros = planes(
-                some.integers, scales, offsets, INTEGER_BITS[weight.bits]
-            )
-            last = some.first + len(integers)
-            self._form.rows_of(self._packed, some.first, last).copy_(self._form.convert(integers))
-            target = self._scales[:, some.first : last]  # (P·G, n, 2)
-            target[..., 0] = scales.t()
-            target[..., 1] = zeros.t()
+    def _place(self, first: int, rows: UnpackedRows) -> None:
+        integers, scales, zeros = planes(rows)
+        last = first + len(integers)
+        self._form.rows_of(self._packed, first, last).copy_(self._form.convert(integers))
+        target = self._scales[:, first:last]  # (P·G, n, 2)
+        target[..., 0] = scales.t()
+        target[..., 1] = zeros.t()
 
     def _multiply(self, x: Tensor) -> Tensor:
         if len(x) >= _MANY and not self._many_by_operator:
@@ -194,8 +192,3 @@ class Int4Linear(PlacedLinear):
     @property
     def memory(self) -> tuple[Tensor, ...]:
         return self._packed, self._scales
-
-
-def _signed(integers: Tensor) -> Tensor:
-    """Unsigned bytes with a zero point of 128 → signed ones: the highest bit turned."""
-    return (integers ^ ZERO_POINT[8]).view(torch.int8)

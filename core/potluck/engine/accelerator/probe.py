@@ -1,8 +1,8 @@
-"""Try on the device at hand what there may be, compare with what is known, and take what is right.
+"""Try operators on the device at hand, and take those whose numbers are right.
 
 Which operators a device has depends on its maker, its age and the version of torch, and one that exists
-may be wrong. So each is given a small problem first. What fails is noted in the log and done without.
-Only an operator that would crash a device of this kind for good is ruled out beforehand.
+may be wrong. So each is given a small problem first, whose result is known. What fails is written to the
+log and not used. An operator that could crash such a device for good is not even tried.
 
 On CUDA and MPS this has not run on real hardware.
 """
@@ -20,13 +20,14 @@ from torch import Tensor
 
 from potluck.engine.accelerator.int4pack import Int4Form, int4_form
 from potluck.engine.accelerator.linears import BlockLinear, Int4Linear, MakeLinear, PlacedLinear
-from potluck.engine.attention import Attention, Heads, SpeltAttention, Step
+from potluck.engine.attention import Attention, EagerAttention, Step
 from potluck.engine.device import compute_capability
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
-from potluck.engine.kernels.layout import ZERO_POINT, packed_bytes
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear
 from potluck.engine.products import Products
+from potluck.model.formats import INT4, PACKED_FORMATS, PackedFormat
+from potluck.model.layers import AttentionSpec
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ _TOKENS = (1, 40)
 _TRIAL = 2048  # rows and width of what is timed
 _TRIAL_TOKENS = 256
 _ROUNDS = 3
-_HEADS = (64, 80, 128)  # sizes that devices have kernels for, and one that they have not
+_HEADS = (64, 80, 128)  # two sizes that devices have kernels for, and 80, for which they have none
 _WINDOW = 20
 _CHUNKS = (9, 24, 1, 1)  # tokens
 _CAPACITY = 64
@@ -59,7 +60,7 @@ class Int4Product:
 
 
 def choose_linear(device: torch.device, dtype: torch.dtype) -> MakeLinear:
-    """How packed matrices of every form are made on this device: by what was tried there."""
+    """The way to make packed matrices on this device, chosen by trying."""
     found = find_int4_product(device, dtype)
     if found is None:
         logger.warning(
@@ -92,15 +93,15 @@ def find_int4_product(
         return None
     make = partial(Int4Linear, dtype=dtype, device=device, form=form)
     by_operator, by_blocks = (partial(make, many_by_operator=is_so) for is_so in (True, False))
-    if not all(_multiplies(by_operator, bits, device, dtype) for bits in ZERO_POINT):
+    if not all(_multiplies(by_operator, held, device, dtype) for held in PACKED_FORMATS):
         logger.warning("int4 product is missing or wrong device=%s dtype=%s", device, dtype)
         return None
-    if not all(_multiplies(by_blocks, bits, device, dtype) for bits in ZERO_POINT):
+    if not all(_multiplies(by_blocks, held, device, dtype) for held in PACKED_FORMATS):
         logger.info("int4 weights stand in an unknown order and stay packed device=%s", device)
         return Int4Product(form, many_by_operator=True)
     try:
         is_faster = _is_faster((by_blocks, by_operator), device, dtype)
-    except _FAULTS as fault:  # there is little memory, of which the operator needs less
+    except _FAULTS as fault:  # out of memory, of which the operator needs less
         logger.info("int4 products are not timed device=%s reason=%s", device, _said(fault))
         is_faster = False
     return Int4Product(form, many_by_operator=not is_faster)
@@ -127,48 +128,54 @@ def int4_obstacle(
 
 @torch.inference_mode()
 def attends(kind: type[Attention], device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether it finds in a cache what is there, in the order in which layers have it in memory.
+    """Whether this attention matches the reference on a KV cache with the strides that layers have.
 
     MPS has had kernels for some sizes of heads that took any memory for contiguous (pytorch issues
     163597, 181133).
     """
     for size, window in product(_HEADS, (None, _WINDOW)):
-        heads = Heads(
-            queries=6, keys=2, size=size, window=window, scale=0.1, rope=None, rotary_dim=size
+        spec = AttentionSpec(
+            hidden_size=0,
+            heads=6,
+            kv_heads=2,
+            head_dim=size,
+            rotary_dim=size,
+            window=window,
+            scale=0.1,
         )
-        expected = _attended(SpeltAttention, heads, torch.device("cpu"), torch.float32)
-        attended = partial(_attended, kind, heads, device, dtype)
+        expected = _attended(EagerAttention, spec, torch.device("cpu"), torch.float32)
+        attended = partial(_attended, kind, spec, device, dtype)
         if not _gives(attended, expected, f"{kind.__name__} of {size}", device):
             return False
     return True
 
 
 def _attended(
-    kind: type[Attention], heads: Heads, device: torch.device, dtype: torch.dtype
+    kind: type[Attention], spec: AttentionSpec, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
-    """What tokens attend to, in chunks and one by one, with what is cached of those before them."""
+    """The attention of some chunks and single tokens, with the tokens before them in the cache."""
     generator = torch.Generator().manual_seed(0)
     nothing = FloatLinear(torch.empty(0), None, Products())
-    attention = kind(heads, nothing, None, nothing)
-    cache = LayerCache(heads.keys, heads.size, dtype, device)
+    attention = kind(spec, nothing, None, nothing)
+    cache = LayerCache(spec.kv_heads, spec.head_dim, dtype, device)
     cache.resize(_CAPACITY, 0)
     outputs: list[Tensor] = []
     position = 0
     for tokens in _CHUNKS:
-        shape = (tokens, heads.queries + 2 * heads.keys, heads.size)
+        shape = (tokens, spec.heads + 2 * spec.kv_heads, spec.head_dim)
         qkv = torch.randn(shape, generator=generator).to(device, dtype)
-        cache.write(position, qkv[:, heads.queries :])
+        cache.write(position, qkv[:, spec.heads :])
         step = Step(position, tokens, (), device)
-        outputs.append(attention.attend(qkv[:, : heads.queries], cache, step))
+        outputs.append(attention.attend(qkv[:, : spec.heads], cache, step))
         position += tokens
     return torch.cat(outputs)
 
 
 @torch.inference_mode()
 def norms_work(device: torch.device) -> bool:
-    """Whether the norm of numbers is right that stand among others in memory.
+    """Whether torch's norm is right for a slice of a tensor.
 
-    MPS has normalised the first rows of a tensor where it was given others (pytorch issue 131750).
+    MPS has normalised the first rows of a tensor where it was given other rows (pytorch issue 131750).
     """
     numbers = torch.randn((3, 6, 32), generator=torch.Generator().manual_seed(0))
     weight = torch.linspace(0.5, 1.5, 32)
@@ -181,23 +188,25 @@ def norms_work(device: torch.device) -> bool:
     return _gives(norm, expected, "the norm", device)
 
 
-def _multiplies(make: MakeLinear, bits: int, device: torch.device, dtype: torch.dtype) -> bool:
+def _multiplies(
+    make: MakeLinear, held: PackedFormat, device: torch.device, dtype: torch.dtype
+) -> bool:
     """Whether products with few and with many rows of inputs are right."""
     generator = torch.Generator().manual_seed(0)
     for width in _WIDTHS:
         weight = torch.randn((_ROWS, width), generator=generator)
-        packed = ReferenceKernels().pack(weight, bits)
+        packed = ReferenceKernels().pack(weight, held)
         expected = packed.dequantise()
         try:
             linear = make(packed, None)
             linear.place()
         except _FAULTS as fault:
-            logger.info("placing %d bits failed device=%s reason=%s", bits, device, _said(fault))
+            logger.info("placing %s failed device=%s reason=%s", held.name, device, _said(fault))
             return False
         for tokens in _TOKENS:
             x = torch.randn((tokens, width), generator=generator).to(dtype)
             multiply = partial(_multiplied, linear, x, device)
-            if not _gives(multiply, x.float() @ expected.t(), f"product of {bits} bits", device):
+            if not _gives(multiply, x.float() @ expected.t(), f"product of {held.name}", device):
                 return False
     return True
 
@@ -222,8 +231,9 @@ def _gives(
 
 def _is_faster(ways: Sequence[MakeLinear], device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the first way multiplies many rows of inputs faster than the second."""
-    nothing = torch.zeros(packed_bytes(_TRIAL, _TRIAL, 4), dtype=torch.uint8)
-    linears = [make(PackedWeight(nothing, _TRIAL, _TRIAL, 4), None) for make in ways]
+    weight = PackedWeight.empty(_TRIAL, _TRIAL, INT4)
+    weight.data.zero_()
+    linears = [make(weight, None) for make in ways]
     for linear in linears:
         linear.place()
     x = torch.ones((_TRIAL_TOKENS, _TRIAL), dtype=dtype, device=device)

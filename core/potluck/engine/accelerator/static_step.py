@@ -1,12 +1,12 @@
 """One token through layers with the same operators on the same memory, whatever its position.
 
-That is what a graph captures. The layers are the ordinary ones (`blocks.py`); what they are given is of
-another kind: a step whose position is a number on the device, and caches that are written there. Of a
-cache they look at a prefix, whose length is one of few, behind a mask that all layers share. Runs on the
-CPU, where it is tested against the layers at known positions; on a GPU it has not run.
+That is what a graph captures. The layers are the ordinary ones (`blocks.py`); the step and the caches are
+of other classes: the position is a number on the device, and caches are written there. Attention reads the
+first rows of a cache, whose number is one of a few, with a mask that all layers of one window share. It runs
+on the CPU too, where it is tested against the layers at known positions; on a GPU it has not run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,85 +17,102 @@ from potluck.engine.kvcache import GRANULE, LayerCache
 
 
 class StaticInputs:
-    """What differs from token to token, in memory that stays: hidden states, position, angles."""
+    """What differs from token to token, in memory that stays in place: hidden states, cache rows, angles."""
 
-    def __init__(self, x: Tensor, step: Step) -> None:
-        """Memory for inputs like these."""
+    def __init__(self, x: Tensor, step: Step, rows: Mapping[int | None, int]) -> None:
+        """Make memory for inputs like these, which `load` describes."""
         self.hidden = torch.empty_like(x)  # (1, D)
-        self.position = torch.zeros(1, dtype=torch.int64, device=x.device)
+        self.rows = {window: torch.zeros(1, dtype=torch.int64, device=x.device) for window in rows}
         self.angles = [(cos.clone(), sin.clone()) for cos, sin in step.angles]  # (1, 1, dim) each
 
-    def load(self, x: Tensor, step: Step) -> None:
+    def load(self, x: Tensor, step: Step, rows: Mapping[int | None, int]) -> None:
+        """Write the inputs of a token.
+
+        Args:
+            x: hidden states (1, D).
+            step: at the token's position.
+            rows: the token's row in the caches of the layers, for each window that layers have.
+        """
         self.hidden.copy_(x)
-        self.position.fill_(step.position)
+        for window, row in rows.items():
+            self.rows[window].fill_(row)
         for (cos, sin), (new_cos, new_sin) in zip(self.angles, step.angles, strict=True):
             cos.copy_(new_cos)
             sin.copy_(new_sin)
 
 
 class StaticStep(Step):
-    """A step of one token at the position of the inputs, which looks at the first `length` cached ones."""
+    """A step of one token in the rows of the inputs, which looks at the first rows of each cache.
 
-    __slots__ = ("_dtype", "_length", "_static_position")
+    `lengths` says at how many, for each window that layers have.
+    """
 
-    def __init__(self, inputs: StaticInputs, length: int) -> None:
-        super().__init__(0, 1, (), inputs.position.device)
+    __slots__ = ("_dtype", "_lengths", "_rows")
+
+    def __init__(self, inputs: StaticInputs, lengths: Mapping[int | None, int]) -> None:
+        super().__init__(0, 1, (), inputs.hidden.device)
         self.angles = inputs.angles
-        self._static_position, self._length = inputs.position, length
+        self._rows, self._lengths = inputs.rows, lengths
         self._dtype = inputs.hidden.dtype
 
     def _make_span(self, window: int | None) -> Span:
-        """Made once for all layers with this window: zero where they look, minus infinity elsewhere."""
-        back = self._static_position - torch.arange(self._length, device=self._device)
+        """Made once for all layers with this window; the mask is 0 where they look, -inf elsewhere."""
+        length = self._lengths[window]
+        back = self._rows[window] - torch.arange(length, device=self._device)
         hidden = back < 0
         if window is not None:
             hidden |= back >= window
-        mask = torch.zeros(self._length, dtype=self._dtype, device=self._device)
+        mask = torch.zeros(length, dtype=self._dtype, device=self._device)
         mask.masked_fill_(hidden, -torch.inf)
-        return Span(0, self._length, mask[None], is_causal=False)  # (1, length)
+        return Span(0, length, mask[None], is_causal=False)  # (1, length)
 
 
 class StaticCache(LayerCache):
-    """The memory of a layer's cache as it is now, written at the position of the inputs."""
+    """The memory of a layer's cache as it is now, written in a row of the inputs."""
 
-    __slots__ = ("_position",)
+    __slots__ = ("_row",)
 
-    def __init__(self, cache: LayerCache, position: Tensor) -> None:
+    def __init__(self, cache: LayerCache, row: Tensor) -> None:
         self._set(cache.both)
-        self._position = position
+        self.first, self._row = 0, row
 
     def write(self, position: int, kv: Tensor) -> None:
-        """Store (1, 2·Hkv, K); where, the inputs say, and not `position`."""
+        """Store (1, 2·Hkv, K) in the row of the inputs; `position` is ignored."""
         both = self.both
-        both.index_copy_(2, self._position, kv.to(both.dtype).view(2, -1, 1, kv.shape[-1]))
+        both.index_copy_(2, self._row, kv.to(both.dtype).view(2, -1, 1, kv.shape[-1]))
 
 
 def static_forward(
     blocks: Sequence[DecoderLayer],
     caches: Sequence[LayerCache],
     inputs: StaticInputs,
-    length: int,
+    lengths: Mapping[int | None, int],
 ) -> Tensor:
-    """The token of the inputs through the layers, (1, D).
+    """Run the token of the inputs through the layers, (1, D).
 
-    Past the position, the first `length` tokens of the caches must hold finite numbers (`clear_rest`).
+    Behind the token's row, the first rows of the caches must hold finite numbers (`clear_rest`).
     """
-    step = StaticStep(inputs, length)
+    step = StaticStep(inputs, lengths)
     x = inputs.hidden
     for block, cache in zip(blocks, caches, strict=True):
-        x = block.forward(x, StaticCache(cache, inputs.position), step)
+        x = block.forward(x, StaticCache(cache, inputs.rows[block.attention.window]), step)
     return x
 
 
-def prefix_length(position: int, capacity: int) -> int:
-    """How much of a cache is looked at: of the lengths 256 x 2ⁿ the least that holds the position."""
+def prefix_length(row: int, rows: int) -> int:
+    """How many rows of a cache attention reads: of 256 · 2ⁿ the least that holds this row, at most all."""
     length = GRANULE
-    while length <= position:
+    while length <= row:
         length *= 2
-    return min(length, capacity)
+    return min(length, rows)
 
 
-def clear_rest(caches: Sequence[LayerCache], position: int, length: int) -> None:
-    """Zero what is not cached yet. A mask hides numbers; what is not a number shows through it."""
-    for cache in caches:
-        cache.both[:, :, position:length].zero_()
+def clear_rest(
+    blocks: Sequence[DecoderLayer],
+    caches: Sequence[LayerCache],
+    position: int,
+    lengths: Mapping[int | None, int],
+) -> None:
+    """Zero the rows that hold no token yet. A mask hides numbers, but not what is not a number."""
+    for block, cache in zip(blocks, caches, strict=True):
+        cache.both[:, :, position - cache.first : lengths[block.attention.window]].zero_()

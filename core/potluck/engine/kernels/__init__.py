@@ -1,9 +1,9 @@
-"""Products with weights of 4, 8 and 16 bits on a CPU, by kernels generated for it.
+"""Products with packed weights and weights of 16 bits on a CPU, by kernels generated for it.
 
     kernels = best_kernels()
-    packed = kernels.pack(weight, bits=4)          # once; (rows, width) of f32, bf16 or f16
+    packed = kernels.pack(weight, INT4)            # once; (rows, width) of f32, bf16 or f16
     x = kernels.quantise(hidden)                   # once for all matrices that read it
-    y = kernels.multiply(packed, x)                # (tokens, rows), in the dtype of `hidden`
+    y = kernels.multiply(packed, x)                # (tokens, rows), f32
     y = kernels.multiply_plain(hidden, weight, bias)    # bf16 or f16, as it lies in memory
 
 Where `llvmlite` does not load, torch computes the same, slowly. What `best_kernels` gives is a

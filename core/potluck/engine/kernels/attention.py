@@ -151,7 +151,6 @@ class Tile:
     rows: int
     values: Cached
     scores: Pointer  # (rows, PANEL), f32
-    scales: Pointer  # (PANEL,), f32: of the values, where they are int8
     stats: Pointer  # (rows, 2), f32: highest score, sum of powers
     out: Pointer  # (rows, …), f32
     out_stride: int  # numbers from one row to the next
@@ -184,7 +183,7 @@ class Tile:
                 is_seen = e.fcmp_unordered(">", score, constant(WIDE, -math.inf))
                 power = e.select(is_seen, power, constant(WIDE, 0.0))
                 sums.value = sums.value + power
-                scores[here] = power * self.scales[here] if self.shape.has_scales else power
+                scores[here] = power
             total = e.total(sums.value)
             if not self.is_first:
                 alpha = emit_exp(e, e.splat(before - most, LANES))
@@ -239,6 +238,9 @@ class Tile:
             with e.loop(*bounds) as token:
                 here = self.values.at(token)
                 values = [here[span] for span in spans]
+                if self.shape.has_scales:
+                    scale = e.splat(self.values.scale(token), LANES)
+                    values = [value * scale for value in values]
                 if prefetched is not None:
                     prefetched.prefetch(token)
                 for row in rows:

@@ -54,25 +54,24 @@ def parts_floats(shape: Heads, tokens: int) -> int:
 
 @dataclass(frozen=True)
 class _Part:
-    """Where things are in the memory of a part, in f32. What follows the output is used while it runs."""
+    """Where things are in the memory of a part, in f32. What follows the output is used while it runs.
+
+    Each begins where a cache line does: a vector that is in two lines takes twice as long to write.
+    """
 
     shape: Heads
 
     @property
     def out(self) -> int:
-        return 2 * self.shape.group
+        return -(-2 * self.shape.group // LANES) * LANES
 
     @property
     def scores(self) -> int:
         return self.out + self.shape.group * self.shape.padded
 
     @property
-    def scales(self) -> int:
-        return self.scores + self.shape.group * PANEL
-
-    @property
     def products(self) -> int:
-        return self.scales + (PANEL if self.shape.has_scales else 0)
+        return self.scores + self.shape.group * PANEL
 
     @property
     def size(self) -> int:
@@ -130,7 +129,6 @@ def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
             rows=shape.group,
             values=values,
             scores=memory + layout.scores,
-            scales=memory + layout.scales,
             stats=target,
             out=target + layout.out,
             out_stride=shape.padded,
@@ -154,7 +152,7 @@ def _score(
     scales = e.stack(F32, LANES).of(WIDE)
     with e.loop(low - low % LANES, high, LANES) as first:
         with e.loop(0, LANES) as member:
-            token = (first + member).at_most(high - 1)
+            token = (first + member).at_least(low).at_most(high - 1)  # others are not cached
             numbers = [keys.at(token)[span] for span in spans]
             tile.values.prefetch(token)
             for head in range(shape.group):
@@ -164,7 +162,6 @@ def _score(
                 products.of(WIDE)[member + head * LANES] = total
             if shape.has_scales:
                 scales.of(KIND_F32)[member] = keys.scale(token)
-                tile.scales[first + member] = tile.values.scale(token)
         factor = scales[0] * shape.scale if shape.has_scales else shape.scale
         for head in range(shape.group):
             rows = [products.of(WIDE)[head * LANES + row] for row in range(LANES)]

@@ -10,6 +10,7 @@ from potluck.engine.kernels.layout import ROWS
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 from potluck.errors import BrokenModelError
 from potluck.model.config import Activation
+from potluck.model.formats import PackedFormat
 
 
 class Kernels(ABC):
@@ -17,14 +18,14 @@ class Kernels(ABC):
 
     name: str
 
-    def pack(self, weight: Tensor, bits: int) -> PackedWeight:
+    def pack(self, weight: Tensor, weight_format: PackedFormat) -> PackedWeight:
         """Pack (rows, width) of f32, bf16 or f16.
 
         Raises:
             BrokenModelError: a weight is NaN or infinite.
         """
         rows, width = weight.shape
-        packed = PackedWeight.empty(rows, width, bits)
+        packed = PackedWeight.empty(rows, width, weight_format)
         self.pack_rows(packed, 0, weight)
         return packed
 
@@ -64,25 +65,23 @@ class Kernels(ABC):
         out: Tensor | None = None,
         addend: Tensor | None = None,
     ) -> Tensor:
-        """X Wᵀ, (tokens, rows), plus the addend.
+        """X Wᵀ, (tokens, rows), f32, plus the addend.
 
         Args:
             packed: W.
             x: the input.
-            out: where to write, f32 or bf16; else it is made, in the dtype of the input.
-            addend: in the dtype of `out`; a bias (rows,), or a residual (tokens, rows), which may be
-                `out` itself.
+            out: where to write, f32; None: new memory.
+            addend: f32; a bias (rows,), or a residual (tokens, rows), which may be `out` itself.
         """
         assert packed.width == x.width, f"{x.width} inputs, {packed.width} columns"
         if out is None:
-            dtype = torch.float32 if x.dtype == torch.float16 else x.dtype
-            out = torch.empty((x.tokens, packed.rows), dtype=dtype)
+            out = torch.empty((x.tokens, packed.rows))
         assert out.shape == (x.tokens, packed.rows)
         assert out.is_contiguous()
-        assert out.dtype in (torch.float32, torch.bfloat16), out.dtype
+        assert out.dtype == torch.float32, out.dtype
         if addend is not None:
             assert addend.shape in (out.shape, out.shape[1:])
-            assert addend.dtype == out.dtype
+            assert addend.dtype == torch.float32, addend.dtype
             addend = addend.contiguous()
         self._multiply(packed, x, out, addend)
         return out

@@ -1,7 +1,7 @@
 """Decoding: one token through a stage's layers in a single call, with all memory made beforehand."""
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from ctypes import addressof
 from dataclasses import dataclass
 from typing import Any
@@ -17,17 +17,10 @@ from potluck.engine.kernels.generated import KINDS, GeneratedKernels
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import input_bytes
 from potluck.engine.kernels.moe_kernel import MoeShape
-from potluck.engine.kernels.tensors import FloatWeight, Weight
-from potluck.model.config import Activation
-from potluck.model.families import NormPlacement
+from potluck.engine.kernels.tensors import Weight
+from potluck.model.families import Activation, LayerNorms
 
 _NO_WINDOW = 1 << 40  # tokens
-_NORMS: Mapping[NormPlacement, tuple[str, ...]] = {
-    "before": ("before_attention", "before_mlp"),
-    "after": ("after_attention", "after_mlp"),
-    "around": ("before_attention", "after_attention", "before_mlp", "after_mlp"),
-}
-
 
 Expert = tuple[Weight, Weight]
 """One matrix with the rows of the gates, then those of the ups; and the down matrix."""
@@ -55,7 +48,7 @@ class LayerWeights:
     It has either one MLP or experts.
     """
 
-    norms: tuple[Tensor, ...]  # (D,) each, in the order in which a token passes them
+    norms: LayerNorms[Tensor]  # (D,) each
     qkv: Weight
     qkv_bias: Tensor | None = None
     qk_norm: Tensor | None = None  # (2, K): of queries, of keys; or of projections, (H·K + Hkv·K,)
@@ -78,19 +71,11 @@ class LayerWeights:
         assert self.down is not None
         return self.gate_up, self.down
 
-    @property
-    def float_kind(self) -> int:
-        """The kind of its matrices that are not packed; bf16 if all are packed."""
-        matrices = (self.qkv, self.output, *self.mlp)
-        floats = (one.data.dtype for one in matrices if isinstance(one, FloatWeight))
-        return KINDS[next(floats, torch.bfloat16)]
-
 
 def layer_shape(
     weights: LayerWeights,
     heads: Heads,
     *,
-    norms: NormPlacement = "before",
     epsilon: float,
     multiplier: float = 1.0,
     activation: Activation = "silu",
@@ -100,8 +85,7 @@ def layer_shape(
     Args:
         weights: of the layer.
         heads: of its attention.
-        norms: where they stand.
-        epsilon: of those norms.
+        epsilon: of its norms.
         multiplier: of what attention and MLP add to the hidden states.
         activation: of the gates.
     """
@@ -110,15 +94,15 @@ def layer_shape(
         hidden=weights.qkv.width,
         intermediate=down.width,
         attention=heads,
-        norms=norms,
+        has_norms_before=weights.norms.before_mixer is not None,
+        has_norms_after=weights.norms.after_mixer is not None,
         epsilon=epsilon,
         multiplier=multiplier,
         activation=activation,
-        qkv_bits=weights.qkv.bits,
-        output_bits=weights.output.bits,
-        gate_up_bits=gate_up.bits,
-        down_bits=down.bits,
-        float_kind=weights.float_kind,
+        qkv_format=weights.qkv.format,
+        output_format=weights.output.format,
+        gate_up_format=gate_up.format,
+        down_format=down.format,
         moe=None if weights.moe is None else weights.moe.shape,
     )
 
@@ -148,7 +132,7 @@ class Decoder:
         self._experts = [_expert_records(layer.moe) for layer in layers if layer.moe]
         own = (self._make_layer(index) for index in range(len(layers)))
         self._own = (records.Layer.structure * len(layers))(*own)
-        self._places, self._capacity = [(0, 0)] * len(layers), 0
+        self._places, self._capacity = [(0, 0, 0)] * len(layers), 0
 
     def __call__(
         self,
@@ -156,21 +140,23 @@ class Decoder:
         caches: Sequence[Tensor],
         position: int,
         angles: Sequence[tuple[Tensor, Tensor]],
+        firsts: Sequence[int] | None = None,
     ) -> None:
         """Run one token through the layers.
 
         Args:
             hidden: (1, D), f32; becomes the hidden states after the last layer.
-            caches: of each layer, (2, Hkv, capacity, K), or K + 4 if int8; the token's keys and values
-                are written.
+            caches: of each layer, (2, Hkv, rows, K), or K + 4 if int8; the token's keys and values are
+                written.
             position: of the token; so many tokens are cached.
             angles: of the position, for each kind of rotary cosines and signed sines, `rotary_dim` of
                 them, f32, as `rotary.rotate` takes them.
+            firsts: as `place` takes them.
         """
         assert hidden.dtype == torch.float32
         assert hidden.is_contiguous()
         assert hidden.numel() == self._shape.hidden
-        self.place(caches)
+        self.place(caches, firsts)
         for rope in self._ropes:
             for part in angles[rope]:
                 assert part.dtype == torch.float32
@@ -193,15 +179,21 @@ class Decoder:
         self._kernels.wake()
         self._decode(addressof(self._step), addressof(self._own), len(self._layers))
 
-    def place(self, caches: Sequence[Tensor]) -> None:
-        """Set the caches of the next steps; they move when a session grows or another session is stepped."""
-        assert len(caches) == len(self._layers)
-        for index, cache in enumerate(caches):
-            place = cache.data_ptr(), cache.shape[2]
+    def place(self, caches: Sequence[Tensor], firsts: Sequence[int] | None = None) -> None:
+        """Set the caches of the next steps; they move when a session grows or another session is stepped.
+
+        Args:
+            caches: of each layer.
+            firsts: the position whose keys and values are in the first row of each. None: 0 in all.
+        """
+        firsts = [0] * len(caches) if firsts is None else firsts
+        assert len(caches) == len(firsts) == len(self._layers)
+        for index, (cache, first) in enumerate(zip(caches, firsts, strict=True)):
+            place = cache.data_ptr(), cache.shape[2], first
             if self._places[index] != place:
-                self._write_place(index, cache)
+                self._write_place(index, cache, first)
                 self._places[index] = place
-        self._capacity = min(capacity for _, capacity in self._places)
+        self._capacity = min(first + rows for _, rows, first in self._places)
 
     def _make_room(self, length: int) -> None:
         """Have room for attention to so many cached tokens."""
@@ -233,7 +225,10 @@ class Decoder:
             "down": None if layer.down is None else layer.down.data,
             "down_bias": layer.down_bias,
             "router": None if layer.moe is None else layer.moe.router,
-            **dict(zip(_NORMS[self._shape.norms], layer.norms, strict=True)),
+            "before_attention": layer.norms.before_mixer,
+            "after_attention": layer.norms.after_mixer,
+            "before_mlp": layer.norms.before_mlp,
+            "after_mlp": layer.norms.after_mlp,
         }
         if layer.qk_norm is not None:
             queries = heads.head_dim * (heads.heads if heads.qk_norm == "projection" else 1)
@@ -246,13 +241,16 @@ class Decoder:
             **{name: one.data_ptr() for name, one in tensors.items() if one is not None},
         )
 
-    def _write_place(self, index: int, cache: Tensor) -> None:
+    def _write_place(self, index: int, cache: Tensor, first: int) -> None:
+        """Write where position 0 would be. The kernel looks at no position before the first."""
         heads, own = self._shape.attention, self._own[index]
         width = cached_width(heads.head_dim, cache.dtype)
         assert KINDS[cache.dtype] == heads.cache_kind
         assert cache.is_contiguous()
         assert (cache.shape[0], cache.shape[1], cache.shape[3]) == (2, heads.kv_heads, width)
-        own.keys, own.values = cache.data_ptr(), cache.data_ptr() + cache.nbytes // 2
+        before = first * heads.cached_bytes
+        own.keys = cache.data_ptr() - before
+        own.values = cache.data_ptr() + cache.nbytes // 2 - before
         own.head_stride = cache.shape[2] * heads.cached_bytes
 
 
@@ -287,19 +285,17 @@ def _check(layer: LayerWeights, shape: LayerShape) -> None:
     moe = layer.moe
     assert shape.moe == (None if moe is None else moe.shape)
     mlps = [layer.mlp] if moe is None else moe.experts
-    for matrix, rows, width, bits in (
-        (layer.qkv, shape.qkv_rows, hidden, shape.qkv_bits),
-        (layer.output, hidden, shape.attended, shape.output_bits),
-        *((gate_up, wide, hidden, shape.gate_up_bits) for gate_up, _ in mlps),
-        *((down, hidden, shape.intermediate, shape.down_bits) for _, down in mlps),
+    for matrix, rows, width, held in (
+        (layer.qkv, shape.qkv_rows, hidden, shape.qkv_format),
+        (layer.output, hidden, shape.attended, shape.output_format),
+        *((gate_up, wide, hidden, shape.gate_up_format) for gate_up, _ in mlps),
+        *((down, hidden, shape.intermediate, shape.down_format) for _, down in mlps),
     ):
-        assert (matrix.rows, matrix.width, matrix.bits) == (rows, width, bits)
-        if isinstance(matrix, FloatWeight):
-            assert KINDS[matrix.data.dtype] == shape.float_kind
+        assert (matrix.rows, matrix.width, matrix.format) == (rows, width, held)
     assert (layer.qk_norm is None) == (heads.qk_norm is None)
     normed = 2 if heads.qk_norm == "head" else heads.heads + heads.kv_heads
     for vector, numbers in (
-        *((norm, hidden) for norm in layer.norms),
+        *((norm, hidden) for norm in layer.norms.present),
         (layer.qk_norm, normed * heads.head_dim),
         (layer.qkv_bias, shape.qkv_rows),
         (layer.output_bias, hidden),

@@ -6,8 +6,8 @@ A kernel sums the 32 inputs of a group in eight steps, from a start value:
     state = dot.step(state, weights, inputs)      weights: <64 x i8>, four of each row; inputs: an i32
     total = dot.end(state)                        <16 x i32>
 
-The sum is exact on every processor. `zero_point` is what the kernel's start value has to make up for:
-weights are unsigned, except where the instruction wants signed ones and the step makes them so.
+The sum is exact on every processor. `zero_point` is what the kernel's start value has to subtract from
+the weights: that of the format, or 0 where the step has subtracted it.
 """
 
 from abc import ABC, abstractmethod
@@ -15,10 +15,12 @@ from typing import Protocol
 
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.ir_types import I1, I8, I16, I32, Value, constant, vector
-from potluck.engine.kernels.layout import ROWS, VECTOR, ZERO_POINT
+from potluck.engine.kernels.layout import ROWS, VECTOR
 from potluck.engine.kernels.paths import Path
+from potluck.model.formats import PackedFormat
 
 State = list[Value]
+_SHIFT = 0x80  # from unsigned bytes to signed ones
 
 
 class Dot(Protocol):
@@ -31,29 +33,29 @@ class Dot(Protocol):
     def end(self, e: Emitter, state: State) -> Value: ...
 
 
-def make_dot(path: Path, bits: int) -> Dot:
-    """The dot product that the path's processors have, for unsigned integers of 4 or 8 bits."""
+def make_dot(path: Path, held: PackedFormat) -> Dot:
+    """The dot product that the path's processors have, for the integers of a format."""
     match path.dot:
         case "vnni512":
-            return Vnni(bits, lanes=16)
+            return Vnni(held, lanes=16)
         case "vnni256":
-            return Vnni(bits, lanes=8)
+            return Vnni(held, lanes=8)
         case "avx2":
-            return Avx2Nibbles() if bits == 4 else Avx2Bytes()
+            return Avx2Nibbles(held) if held.is_nibbles else Avx2Bytes(held)
         case "usdot":
-            return ArmUnsigned(bits, lanes=4)
+            return ArmUnsigned(held, lanes=4)
         case "sdot":
-            return ArmSigned(bits, lanes=4)
+            return ArmSigned(held, lanes=4)
         case "plain":
-            return Plain(bits)
+            return Plain(held)
 
 
 class _InLanes(ABC):
     """An instruction that adds four products to each 32-bit lane, on vectors of some length."""
 
-    def __init__(self, bits: int, lanes: int) -> None:
-        self.zero_point = ZERO_POINT[bits]
-        self._bits, self._lanes = bits, lanes
+    def __init__(self, held: PackedFormat, lanes: int) -> None:
+        self.zero_point = held.zero_point
+        self._lanes = lanes
 
     def begin(self, e: Emitter, start: Value) -> State:
         return e.parts(start, ROWS // self._lanes)
@@ -87,16 +89,16 @@ class ArmUnsigned(_InLanes):
 
 
 class ArmSigned(_InLanes):
-    """`sdot` of arm64. Four bits are as good as signed; eight are made so."""
+    """`sdot` of arm64. Unsigned int4 already fits int8; uint8 is shifted by 128."""
 
-    def __init__(self, bits: int, lanes: int) -> None:
-        super().__init__(bits, lanes)
-        if bits == 8:
-            self.zero_point = 0
+    def __init__(self, held: PackedFormat, lanes: int) -> None:
+        super().__init__(held, lanes)
+        self._is_shifted = not held.is_nibbles
+        self.zero_point -= _SHIFT if self._is_shifted else 0
 
     def _add(self, e: Emitter, total: Value, weight: Value, inputs: Value) -> Value:
-        if self._bits == 8:
-            weight = _signed(e, weight)
+        if self._is_shifted:
+            weight = _shifted(e, weight)
         name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
         return e.intrinsic(name, total.type, [total, weight, e.bitcast(inputs, weight.type)])
 
@@ -104,8 +106,10 @@ class ArmSigned(_InLanes):
 class Avx2Nibbles:
     """`vpmaddubsw` adds two products into 16 bits, which hold all 32 inputs: 16 x 15 x 127 < 2**15."""
 
-    zero_point = ZERO_POINT[4]
     _PARTS = 2
+
+    def __init__(self, held: PackedFormat) -> None:
+        self.zero_point = held.zero_point
 
     def begin(self, e: Emitter, start: Value) -> State:
         empty = constant(vector(I16, 16), 0)
@@ -127,11 +131,15 @@ class Avx2Nibbles:
 
 
 class Avx2Bytes:
-    """`vpmaddubsw` would overflow on 255 x 127 twice, so weights are made signed, and the sign of the
-    input moved to them: |input| x ±weight, at most 2 x 127 x 127 < 2**15."""  # noqa: D205, D209
+    """`vpmaddubsw` with the sign of the input moved to the weight: |input| x ±(weight - 128).
 
-    zero_point = 0
+    Two products of unsigned weights would overflow 16 bits; of these they are at most 2 x 127 x 127 < 2**15.
+    """
+
     _PARTS = 2
+
+    def __init__(self, held: PackedFormat) -> None:
+        self.zero_point = held.zero_point - _SHIFT
 
     def begin(self, e: Emitter, start: Value) -> State:
         return e.parts(start, self._PARTS)
@@ -142,7 +150,7 @@ class Avx2Bytes:
         sizes = e.intrinsic("llvm.abs.v32i8", signs.type, [signs, false])
         totals = []
         for total, weight in zip(state, e.parts(weights, self._PARTS), strict=True):
-            signed = e.intrinsic("llvm.x86.avx2.psign.b", weight.type, [_signed(e, weight), signs])
+            signed = e.intrinsic("llvm.x86.avx2.psign.b", weight.type, [_shifted(e, weight), signs])
             totals.append(_add_pairs(e, total, _pairs(e, sizes, signed)))
         return totals
 
@@ -153,9 +161,9 @@ class Avx2Bytes:
 class Plain:
     """Additions and multiplications of 16 bits, which every processor has; a product fits: 255 x 127."""
 
-    def __init__(self, bits: int) -> None:
-        self.zero_point = ZERO_POINT[bits]
-        self._sums_fit = bits == 4  # 16 x 15 x 127 < 2**15
+    def __init__(self, held: PackedFormat) -> None:
+        self.zero_point = held.zero_point
+        self._sums_fit = held.is_nibbles  # 16 x 15 x 127 < 2**15
 
     def begin(self, e: Emitter, start: Value) -> State:
         return [start, constant(vector(I16, VECTOR // 2), 0)]
@@ -183,9 +191,9 @@ class Plain:
         return e.add(e.ashr(e.shl(both, sixteen), sixteen), e.ashr(both, sixteen))
 
 
-def _signed(e: Emitter, weight: Value) -> Value:
-    """Eight unsigned bits less 128."""
-    return e.xor(weight, constant(weight.type, 0x80))
+def _shifted(e: Emitter, weight: Value) -> Value:
+    """Eight unsigned bits less 128, which makes them signed."""
+    return e.xor(weight, constant(weight.type, _SHIFT))
 
 
 def _pairs(e: Emitter, unsigned: Value, signed: Value) -> Value:

@@ -149,10 +149,12 @@ class Emitter:
         return table
 
     def stack(self, typ: ir.Type, count: int) -> Pointer:
-        """Stack memory for `count` items, aligned to a cache line."""
+        """Stack memory for `count` items, aligned to a vector register."""
         with self.goto_entry_block():
             room = self.alloca(typ, size=constant(I64, count))
-        room.raw.align = 64
+        # What the system aligns the stack to is enough on aarch64. A larger alignment needs a frame pointer,
+        # for which LLVM cannot write the prologue on Windows.
+        room.raw.align = 64 if self.path.architecture == "x86_64" else 16
         room.raw.type = POINTER  # llvmlite insists on the type that was asked for
         return Pointer(self, room.raw, typ)
 

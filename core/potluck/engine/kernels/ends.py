@@ -11,13 +11,13 @@ from potluck.engine.kernels.layout import GROUP, groups_of, input_bytes
 from potluck.engine.kernels.tensors import PackedWeight
 
 
-class RowTaker:
+class EmbeddingLookup:
     """Rows of a packed matrix, which it keeps alive."""
 
     def __init__(
         self, kernels: GeneratedKernels, weight: PackedWeight, multiplier: float = 1.0
     ) -> None:
-        self._take = kernels.take_kernel(weight.bits)
+        self._look_up = kernels.lookup_kernel(weight.format)
         self._weight, self._matrix = weight, weight.data.data_ptr()
         self._groups, self._multiplier = groups_of(weight.width), multiplier
 
@@ -29,7 +29,7 @@ class RowTaker:
     def __call__(self, row: int, out: int) -> None:
         """Write a row, multiplied, as f32 at this address."""
         assert 0 <= row < self._weight.rows
-        self._take(self._matrix, self._groups, row, self._multiplier, out)
+        self._look_up(self._matrix, self._groups, row, self._multiplier, out)
 
 
 class Head:
@@ -41,7 +41,9 @@ class Head:
         assert norm.dtype == torch.float32
         assert norm.is_contiguous()
         assert norm.shape == (weight.width,)
-        shape = HeadShape(hidden=weight.width, rows=weight.rows, bits=weight.bits, epsilon=epsilon)
+        shape = HeadShape(
+            hidden=weight.width, rows=weight.rows, weight_format=weight.format, epsilon=epsilon
+        )
         self.logits = torch.zeros(weight.rows)  # (V,), f32: of the last call
         self._kernels, self._run = kernels, kernels.head_kernel(shape)
         self._memory = norm, weight, torch.empty(input_bytes(1, weight.width), dtype=torch.uint8)

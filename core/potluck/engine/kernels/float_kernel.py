@@ -1,14 +1,14 @@
-"""The kernel of products with a matrix of floats as it lies in memory, for some of its rows.
+"""The kernel of products with a matrix of plain numbers, for some of its rows.
 
-The matrix is row-major, (rows, width), rows any number of bytes apart: nothing is repacked. Sums, what
-is added and what is written are f32, the inputs f32 or of the kind of the weights. One row after the
-other, each in steps of some vectors along the width, every vector with a sum of its own: that is one
-straight stream through memory, and the multiply-adds do not wait for each other. Several rows side by
-side share the inputs' loads, but are as many streams: a tenth to a third slower. A few tokens share
-each vector of weights, made f32 once.
+The matrix is row-major, (rows, width), with any number of bytes between rows: nothing is repacked. Sums,
+addends and outputs are f32; inputs are f32 or of the kind of the weights. Rows are computed one after the
+other, each in steps of some vectors along the width, and every vector has a sum of its own: so memory is
+read as one straight stream, and no multiply-add waits for another. Several rows side by side would share
+the loads of the inputs, but read as many streams: they are a tenth to a third slower. A few tokens share each
+vector of weights, which is converted to f32 once.
 
-Gigabytes a second of one core that reads 44: 43 at a width of 2048. There is no variant for dot products
-of bf16: memory is what is waited for.
+One core that reads 44 GB/s multiplies at 43 GB/s, at a width of 2048. There is no variant with dot products
+of bf16, because the product waits for memory.
 """
 
 from collections.abc import Sequence
@@ -31,21 +31,23 @@ from potluck.engine.kernels.pool_kernel import PIECE
 
 # `stride` in bytes; `inputs` (tokens, width), `out` (tokens, rows); `addend` (rows,) or null
 FLOAT_FIELDS = ("weights", "stride", "inputs", "out", "addend", "rows", "width")
-MOST_TOKENS = 4  # at once; the inputs of 8 leave the first cache, each token takes twice as long
+MOST_TOKENS = (
+    4  # at once; the inputs of 8 do not fit the first cache, and a token takes twice as long
+)
 
 _POINTERS = {"weights", "inputs", "out", "addend"}
 _LANES = 16
 _CACHE_LINE = 64
 _PREFETCH_BYTES = 8192  # ahead; 4096 and 16384 are a few hundredths slower
-_WIDE = 4096  # inputs; more of them in f32 leave no room for weights in the first cache
+_WIDE = 4096  # inputs; more of them in f32 leave the weights no room in the first cache
 _MANY_REGISTERS = 32
 
 
 def input_kind(path: Path, kind: int, width: int) -> int:
-    """Of what kind so many inputs of a matrix of this kind are best.
+    """The kind of input that a matrix of this kind and width is multiplied with fastest.
 
-    GB/s at a width of 8192: of AVX-512 35 with f32, 41 with bf16; of AVX2 36 with either; at 2048 of AVX2
-    42 and 37.
+    Measured: AVX-512 at a width of 8192, 35 GB/s with f32 and 41 with bf16; AVX2 at 8192, 36 with either,
+    and at 2048, 42 with f32 and 37 with bf16.
     """
     return kind if width > _WIDE and path.registers >= _MANY_REGISTERS else KIND_F32
 
@@ -85,7 +87,7 @@ def emit_float_product(
 def float_arguments(
     kind: int, weights: Value, inputs: Value, out: Value, addend: Value, rows: int, width: int
 ) -> list[Value]:
-    """What such a piece takes for one token, as a caller that is a kernel gives it."""
+    """The arguments of such a piece for one token, as a caller that is a kernel gives them."""
     row_bytes = KIND_BYTES[kind] * width
     stride, *shape = (constant(I64, number) for number in (row_bytes, rows, width))
     return [weights, stride, inputs, out, addend, *shape]
@@ -94,7 +96,7 @@ def float_arguments(
 def _emit_row(
     e: Emitter, kinds: tuple[int, int], given: dict[str, Value], row: Value, members: range
 ) -> list[Value]:
-    """Σ x[t, k] W[row, k] of these tokens; the first of them fetch the row from memory."""
+    """Σ x[t, k] W[row, k] of these tokens; the first members also prefetch the row."""
     zero = constant(vector(F32, _LANES), 0.0)
     sums = max(1, e.path.registers // 4 // len(members))
     kind, input_kind = kinds

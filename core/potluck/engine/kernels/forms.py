@@ -20,6 +20,7 @@ from potluck.engine.kernels.product_kernel import emit_product_piece, product_ar
 from potluck.engine.kernels.rows import Reading, Writing, emit_row
 from potluck.engine.kernels.values import Operand, Pointer
 from potluck.model.config import Activation
+from potluck.model.formats import PackedFormat
 
 Emit = Callable[[ir.Module, str], ir.Function]
 
@@ -90,9 +91,9 @@ class Form(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class PackedForm(Form):
-    """A matrix in 4 or 8 bits."""
+    """A matrix in a packed format."""
 
-    bits: int
+    weight_format: PackedFormat
 
     def product(
         self,
@@ -103,9 +104,10 @@ class PackedForm(Form):
         rows: int,
         width: int,
     ) -> Product:
-        emit = partial(emit_product_piece, path=self.e.path, bits=self.bits, tiles=(1,))
+        held = self.weight_format
+        emit = partial(emit_product_piece, path=self.e.path, weight_format=held, tiles=(1,))
         return Product(
-            piece=self._function(f"product{self.bits}", emit),
+            piece=self._function(f"product_{held.name}", emit),
             arguments=product_arguments(matrix, inputs, out, addend, rows, width),
             blocks=blocks_of(rows),
         )

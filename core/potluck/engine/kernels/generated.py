@@ -15,7 +15,7 @@ from potluck.engine.kernels.float_kernel import MOST_TOKENS, input_kind
 from potluck.engine.kernels.head_kernel import HeadShape
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
 from potluck.engine.kernels.layer_kernel import LayerShape
-from potluck.engine.kernels.layout import GROUP, ROWS, TILE, blocks_of, group_bytes, groups_of
+from potluck.engine.kernels.layout import GROUP, ROWS, TILE, blocks_of, groups_of
 from potluck.engine.kernels.library import Kernel, Library, address_of, library
 from potluck.engine.kernels.paths import Path, host_architecture, host_features, usable_paths
 from potluck.engine.kernels.pool import Pool
@@ -24,6 +24,7 @@ from potluck.engine.kernels.quantise_kernel import Quantise
 from potluck.engine.kernels.rope_kernel import RopeAndCache
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 from potluck.model.config import Activation
+from potluck.model.formats import PackedFormat
 
 KINDS = {
     torch.float32: KIND_F32,
@@ -57,23 +58,13 @@ class GeneratedKernels(Kernels):
         """The kernel behind `Decoder`, which checks the arguments."""
         return self._library.decode(shape)
 
-    def attend_one(self, heads: Heads, arguments: int) -> None:
-        """Run the attention of one token as decoding does it, but by itself, so that it can be measured.
-
-        Args:
-            heads: its shape.
-            arguments: the address of an `Attend`.
-        """
-        self.wake()
-        self._library.attend(heads)(arguments)
-
     def head_kernel(self, shape: HeadShape) -> Kernel:
         """The kernel behind `ends.Head`, which checks the arguments."""
         return self._library.head(shape)
 
-    def take_kernel(self, bits: int) -> Kernel:
-        """The kernel behind `ends.RowTaker`, which checks the arguments."""
-        return self._library[f"take{bits}"]
+    def lookup_kernel(self, weight_format: PackedFormat) -> Kernel:
+        """The kernel behind `ends.EmbeddingLookup`, which checks the arguments."""
+        return self._library[f"lookup_{weight_format.name}"]
 
     @property
     def job(self) -> int:
@@ -234,7 +225,7 @@ class GeneratedKernels(Kernels):
     def _quantise(self, kernel: str, x: Tensor, width: int) -> QuantisedInput:
         if x.stride(1) != 1:
             x = x.contiguous()
-        made = QuantisedInput.empty(len(x), width, x.dtype)
+        made = QuantisedInput.empty(len(x), width)
         arguments = Quantise.structure(
             source=x.data_ptr(),
             kind=KINDS[x.dtype],
@@ -264,9 +255,8 @@ class GeneratedKernels(Kernels):
 
     def _pack_blocks(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
         groups = groups_of(packed.width)
-        offset = first // ROWS * groups * group_bytes(packed.bits)
-        pack = self._library[f"pack{packed.bits}"]
-        target = packed.data.data_ptr() + offset
+        pack = self._library[f"pack_{packed.format.name}"]
+        target = packed.data.data_ptr() + packed.format.nbytes(first, packed.width)
         kind, stride, blocks = KINDS[weight.dtype], weight.stride(0), blocks_of(len(weight))
         return bool(pack(weight.data_ptr(), kind, stride, groups, blocks, target))
 
@@ -278,7 +268,6 @@ class GeneratedKernels(Kernels):
             x.records.data_ptr(),
             out.data_ptr(),
             0 if addend is None else addend.data_ptr(),
-            KINDS[out.dtype],
             groups_of(packed.width),
             packed.rows,
             x.tokens,
@@ -286,10 +275,10 @@ class GeneratedKernels(Kernels):
         )
         blocks = blocks_of(packed.rows)
         if self._pool is None:
-            self._library[f"product{packed.bits}"](*arguments, 0, blocks)
+            self._library[f"product_{packed.format.name}"](*arguments, 0, blocks)
             return
         step = max(1, blocks // self.shares)
-        self._share(self._library[f"piece{packed.bits}"], arguments, blocks, step)
+        self._share(self._library[f"piece_{packed.format.name}"], arguments, blocks, step)
 
 
 def _check(shape: Heads, qkv: Tensor, cache: Tensor, position: int) -> None:

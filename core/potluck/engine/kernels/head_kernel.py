@@ -21,6 +21,7 @@ from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, emit_run
 from potluck.engine.kernels.records import Address, Number, Record
 from potluck.engine.kernels.values import Pointer, Value
+from potluck.model.formats import PackedFormat
 
 
 class HeadStep(Record):
@@ -48,7 +49,7 @@ class HeadShape:
 
     hidden: int
     rows: int
-    bits: int
+    weight_format: PackedFormat
     epsilon: float  # of the norm
 
 
@@ -57,7 +58,7 @@ def emit_head(module: ir.Module, name: str, path: Path, shape: HeadShape) -> ir.
     run = emit_run(module, f"{name}_run", path)
     e = Emitter(ir.Function(module, HEAD, name), path)
     given = HeadStep.load(e.arguments[0])
-    form = PackedForm(e=e, name=name, memory=given.records, bits=shape.bits)
+    form = PackedForm(e=e, name=name, memory=given.records, weight_format=shape.weight_format)
     inputs = form.normed(given.hidden, shape.hidden, given.norm, shape.epsilon)
     product = form.product(given.matrix, inputs, given.logits, NULL, shape.rows, shape.hidden)
     pool = Pooled(run, given.job, given.shares)

@@ -1,25 +1,14 @@
-"""Pack integers, scales and offsets that are given, as they are: a matrix that was quantised elsewhere."""
+"""Lay out the integers, scales and offsets of a packed format in torch."""
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.engine.kernels.layout import (
-    GROUP,
-    LIMITS,
-    QUAD,
-    ROWS,
-    SCALES_BYTES,
-    ZERO_POINT,
-    blocks_of,
-    groups_of,
-    has_offsets,
-    payload_start,
-)
-from potluck.engine.kernels.tensors import PackedWeight
-from potluck.model.schemes import INTEGER_BITS
+from potluck.engine.kernels.layout import GROUP, QUAD, ROWS, blocks_of, groups_of
+from potluck.engine.kernels.tensors import PackedWeight, pack_nibbles
+from potluck.model.formats import PackedFormat
 
-_ROUNDING = 2.0**-11  # of a number to f16, that is none of the smallest
+_ROUNDING = 2.0**-11  # of a number to f16, if it is not subnormal there
 
 
 def pack_integers(
@@ -29,29 +18,31 @@ def pack_integers(
     scales: Tensor,
     offsets: Tensor | None = None,
 ) -> bool:
-    """Pack (n, width) i8 and (n, groups) f32 as the rows from `first` on, if they can be held as they are.
+    """Pack rows that were quantised elsewhere, exactly, if the format can hold them.
 
     Args:
         packed: where they go.
-        first: a multiple of 16.
-        integers: those of 4 bits with offsets are 0 to 15, without -8 to 7, whatever holds them.
-        scales: what they are multiplied with.
-        offsets: what is subtracted then; None: nothing.
+        first: the first row, a multiple of 16.
+        integers: (n, width), i8, signed; with offsets 0 to 15.
+        scales: (n, groups), f32; the integers are multiplied with these.
+        offsets: (n, groups), f32; these are subtracted then. None: nothing is.
 
     Returns:
-        False, and nothing was written: an integer has too many bits, or a scale is none of f16 but for a
-        rounding of 2⁻¹¹; or there are offsets where none are held. Beside offsets, as which it goes too,
-        the smallest scales are rounded by 2⁻²⁵, which packing anew would do too.
+        False, and nothing was written: an integer has too many bits, f16 holds a scale only with an error
+        of more than 2⁻¹¹, or the format has no offsets. In a format with offsets, symmetric input is stored
+        as Q4_1 stores it: an offset of 8 scales. There, tiny scales lose up to 2⁻²⁵, as they would if
+        the values were packed anew.
     """
     if integers.numel() == 0:
         return True
-    if has_offsets(packed.bits) and offsets is None:  # from a middle to the least
-        middle = -LIMITS[4][0]
+    held = packed.format
+    if held.has_offsets and offsets is None:
+        middle = 1 << (held.integer_bits - 1)
         integers, offsets = integers + middle, scales * middle
-    elif offsets is not None and not has_offsets(packed.bits):
+    elif offsets is not None and not held.has_offsets:
         return False
     low, high = integers.aminmax()
-    least, most = LIMITS[packed.bits]
+    least, most = held.limits
     factors = [scales] if offsets is None else [scales, offsets]
     if low < least or high > most or not all(one.half().isfinite().all() for one in factors):
         return False
@@ -61,19 +52,31 @@ def pack_integers(
     blocks, groups = blocks_of(rows), groups_of(width)
     lacking = (0, groups * GROUP - width, 0, blocks * ROWS - rows)
     numbers = F.pad(integers, lacking) if any(lacking) else integers
-    unsigned = numbers.view(torch.uint8) + ZERO_POINT[packed.bits]  # wraps around, as it should
-    # Four inputs of a row are one number of 32 bits: (B, 16, G, 8) → (B, G, 8, 16).
-    quads = unsigned.view(torch.int32).view(blocks, ROWS, groups, -1).permute(0, 2, 3, 1)
-    if INTEGER_BITS[packed.bits] == 4:
-        low_half, high_half = quads.chunk(2, 2)
-        quads = low_half | high_half << 4
-    target = packed.groups[first // ROWS :][:blocks]
-    for number, factor in enumerate(factors):
-        half = F.pad(factor.half(), (0, 0, 0, lacking[3])).view(blocks, ROWS, groups)
-        place = target[..., number * SCALES_BYTES : (number + 1) * SCALES_BYTES]
-        place[:] = half.transpose(1, 2).contiguous().view(torch.uint8)
-    target.view(torch.int32)[..., payload_start(packed.bits) // QUAD :] = quads.flatten(2)
+    unsigned = numbers.view(torch.uint8) + held.zero_point  # wraps around, as it should
+    target = packed.blocks[first // ROWS :][:blocks]
+    by_block = [F.pad(one, (0, 0, 0, lacking[3])).view(blocks, ROWS, groups) for one in factors]
+    write_factors(target, 0, by_block[0])
+    if held.offsets_start is not None:
+        write_factors(target, held.offsets_start, by_block[1])
+    write_integers(held, target, unsigned.view(blocks, ROWS, groups, GROUP))
     return True
+
+
+def write_factors(blocks: Tensor, start: int, numbers: Tensor) -> Tensor:
+    """Write scales or offsets (B, 16, G) to this byte of each block, as f16; returns them as f32."""
+    half = numbers.half()
+    place = blocks[..., start : start + half.itemsize * ROWS]
+    place[:] = half.transpose(1, 2).contiguous().view(torch.uint8)
+    return half.float()
+
+
+def write_integers(held: PackedFormat, blocks: Tensor, integers: Tensor) -> None:
+    """Write unsigned integers (B, 16, G, 32), uint8, to the blocks (B, G, bytes)."""
+    # Four inputs of a row are one number of 32 bits.
+    quads = integers.view(torch.int32).permute(0, 2, 3, 1)  # (B, G, 8, 16)
+    if held.is_nibbles:
+        quads = pack_nibbles(quads, 2)  # (B, G, 4, 16)
+    blocks.view(torch.int32)[..., held.integers_start // QUAD :] = quads.flatten(2)
 
 
 def _is_near(half: Tensor, numbers: Tensor) -> bool:

@@ -26,13 +26,13 @@ from potluck.engine.kernels.ir_types import (
     I8,
     I64,
     KIND_BF16,
+    KIND_F16,
     KIND_F32,
     NULL,
     POINTER,
     VOID,
     constant,
 )
-from potluck.engine.kernels.layout import FLOAT_BITS, ZERO_POINT
 from potluck.engine.kernels.moe_kernel import MoeShape, emit_choose, is_chosen
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, emit_run
@@ -40,8 +40,8 @@ from potluck.engine.kernels.records import Address, Number, Record
 from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.rows import emit_row
 from potluck.engine.kernels.values import Operand, Pointer
-from potluck.model.config import Activation
-from potluck.model.families import NormPlacement
+from potluck.model.families import Activation
+from potluck.model.formats import BF16, F16, PACKED_FORMATS, WeightFormat
 
 
 class Angles(Record):
@@ -114,28 +114,20 @@ class LayerShape:
     hidden: int
     intermediate: int  # of the MLP, or of each expert
     attention: Heads
-    norms: NormPlacement
+    has_norms_before: bool  # attention and MLP
+    has_norms_after: bool
     epsilon: float  # of the norms before and after attention and MLP
     multiplier: float  # of what is added to the hidden states; 1 with norms after
     activation: Activation
-    qkv_bits: int
-    output_bits: int
-    gate_up_bits: int
-    down_bits: int
-    float_kind: int = KIND_BF16  # of matrices of 16 bits
+    qkv_format: WeightFormat
+    output_format: WeightFormat
+    gate_up_format: WeightFormat
+    down_format: WeightFormat
     moe: MoeShape | None = None
 
     def __post_init__(self) -> None:
         assert self.multiplier == 1.0 or not self.has_norms_after
         assert self.moe is None or (self.has_norms_before and self.adds_as_is)
-
-    @property
-    def has_norms_before(self) -> bool:
-        return self.norms != "after"
-
-    @property
-    def has_norms_after(self) -> bool:
-        return self.norms != "before"
 
     @property
     def adds_as_is(self) -> bool:
@@ -170,7 +162,7 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
             e=e,
             shape=shape,
             called=called,
-            forms=_forms(e, name, shape, given.records),
+            forms=_forms(e, name, given.records),
             router=FloatForm(e=e, name=name, memory=given.normed, kind=KIND_F32),
             step=given,
             layer=layers.of(Layer)[index],
@@ -180,12 +172,14 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
     return e.function
 
 
-def _forms(e: Emitter, name: str, shape: LayerShape, memory: Pointer) -> dict[int, Form]:
-    """The forms that a matrix can have, by its bits."""
-    forms: dict[int, Form] = {
-        bits: PackedForm(e=e, name=name, memory=memory, bits=bits) for bits in ZERO_POINT
+def _forms(e: Emitter, name: str, memory: Pointer) -> dict[WeightFormat, Form]:
+    """What a layer's matrices of each format are multiplied by."""
+    forms: dict[WeightFormat, Form] = {
+        held: PackedForm(e=e, name=name, memory=memory, weight_format=held)
+        for held in PACKED_FORMATS
     }
-    forms[FLOAT_BITS] = FloatForm(e=e, name=name, memory=memory, kind=shape.float_kind)
+    for held, kind in ((BF16, KIND_BF16), (F16, KIND_F16)):
+        forms[held] = FloatForm(e=e, name=name, memory=memory, kind=kind)
     return forms
 
 
@@ -208,17 +202,17 @@ class _Layer:
     e: Emitter
     shape: LayerShape
     called: _Called
-    forms: dict[int, Form]
+    forms: dict[WeightFormat, Form]
     router: FloatForm
     step: Step
     layer: Layer
 
     def emit(self) -> None:
         shape, attended = self.shape, self.step.attended
-        form = self.forms[shape.qkv_bits]
+        form = self.forms[shape.qkv_format]
         self._product(form, "qkv", self._read(form, "before_attention"), shape.qkv_rows)
         self._attention()
-        form = self.forms[shape.output_bits]
+        form = self.forms[shape.output_format]
         inputs = form.as_is(attended, shape.attended)
         self._add(form, "output", inputs, shape.attended, "after_attention")
         if shape.moe is None:
@@ -228,9 +222,9 @@ class _Layer:
 
     def _mlp(self) -> None:
         shape = self.shape
-        form = self.forms[shape.gate_up_bits]
+        form = self.forms[shape.gate_up_format]
         self._product(form, "gate_up", self._read(form, "before_mlp"), 2 * shape.intermediate)
-        form = self.forms[shape.down_bits]
+        form = self.forms[shape.down_format]
         inputs = form.gated(self.step.wide, shape.intermediate, shape.activation)
         self._add(form, "down", inputs, shape.intermediate, "after_mlp")
 
@@ -240,7 +234,7 @@ class _Layer:
         normed = self.router.normed(step.hidden, width, layer.before_mlp, shape.epsilon)
         self._multiply(self.router, layer.router, normed, step.routed, NULL, moe.count, width)
         e.call(self.called.choose, [step.routed, step.factors])
-        form, last = self.forms[shape.gate_up_bits], self.forms[shape.down_bits]
+        form, last = self.forms[shape.gate_up_format], self.forms[shape.down_format]
         inputs = form.as_is(normed, width)
         last = replace(last, memory=step.gated)  # every expert reads the same input
         with e.loop(0, moe.count) as index:

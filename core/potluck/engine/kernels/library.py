@@ -21,7 +21,7 @@ from potluck.engine.kernels.attention_kernel import emit_attend
 from potluck.engine.kernels.float_kernel import emit_float_product
 from potluck.engine.kernels.head_kernel import HeadShape, emit_head
 from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
-from potluck.engine.kernels.layout import ZERO_POINT
+from potluck.engine.kernels.lookup_kernel import emit_lookup
 from potluck.engine.kernels.packing_kernel import emit_pack
 from potluck.engine.kernels.paths import PATHS, Path, host_triple
 from potluck.engine.kernels.pool_kernel import emit_run, emit_serve
@@ -30,7 +30,7 @@ from potluck.engine.kernels.product_kernel import emit_product, emit_product_pie
 from potluck.engine.kernels.quantise_kernel import emit_quantise
 from potluck.engine.kernels.rope_kernel import emit_rope_and_cache
 from potluck.engine.kernels.stream_kernel import emit_read
-from potluck.engine.kernels.take_kernel import emit_take
+from potluck.model.formats import PACKED_FORMATS
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +50,13 @@ _EMITTERS: Mapping[str, Emit] = {
     "quantise": emit_quantise,
     "silu_quantise": partial(emit_quantise, reading="silu"),
     "gelu_pytorch_tanh_quantise": partial(emit_quantise, reading="gelu_pytorch_tanh"),
-    **{f"product{bits}": partial(emit_product, bits=bits) for bits in ZERO_POINT},
-    **{f"pack{bits}": partial(emit_pack, bits=bits) for bits in ZERO_POINT},
-    **{f"piece{bits}": partial(emit_product_piece, bits=bits) for bits in ZERO_POINT},
-    **{f"take{bits}": partial(emit_take, bits=bits) for bits in ZERO_POINT},
+    **{f"product_{one.name}": partial(emit_product, weight_format=one) for one in PACKED_FORMATS},
+    **{f"pack_{one.name}": partial(emit_pack, weight_format=one) for one in PACKED_FORMATS},
+    **{
+        f"piece_{one.name}": partial(emit_product_piece, weight_format=one)
+        for one in PACKED_FORMATS
+    },
+    **{f"lookup_{one.name}": partial(emit_lookup, weight_format=one) for one in PACKED_FORMATS},
     "serve": emit_serve,
     "run": emit_run,
     "read": emit_read,

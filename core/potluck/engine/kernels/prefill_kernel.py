@@ -54,8 +54,8 @@ class Prefill(Record):
     out = Address(KIND_F32)  # (T, H, K), zeros: here, LLVM would call a library to clear it
 
 
-# keys, values, cached tokens, scratch
-_PREPARE = ir.FunctionType(VOID, [POINTER, POINTER, I64, POINTER])
+# keys, cached tokens, scratch
+_PREPARE = ir.FunctionType(VOID, [POINTER, I64, POINTER])
 # queries, values, scratch, stats, out, cached tokens in the panel, how many of them the first row sees
 # if no window ends before, window
 _ROWS = ir.FunctionType(VOID, [POINTER] * 5 + [I64] * 3)
@@ -87,12 +87,8 @@ class _Scratch:
         return PANEL * self.shape.padded
 
     @property
-    def scales(self) -> int:
-        return self.scores + self.rows * PANEL
-
-    @property
     def queries(self) -> int:
-        return self.scales + PANEL
+        return self.scores + self.rows * PANEL
 
     @property
     def size(self) -> int:
@@ -124,7 +120,7 @@ def emit_attend_many(module: ir.Module, name: str, path: Path, shape: Heads) -> 
         start = (given.position + begin + 1 - given.window).at_least(0)
         with e.loop(start - start % PANEL, end, PANEL) as panel:
             count = (end - panel).at_most(PANEL)
-            e.call(prepare, [keys.at(panel), values.at(panel), count, scratch])
+            e.call(prepare, [keys.at(panel), count, scratch])
             sees = given.position + 1 - panel
             with e.loop(0, shape.group) as member:
                 for rows, low, high, step in (
@@ -179,11 +175,11 @@ class _Queries:
 
 
 def _emit_prepare(module: ir.Module, name: str, layout: _Scratch) -> ir.Function:
-    """Keys as columns, the numbers of a block of tokens side by side; and the scales of the values."""
+    """Keys as columns, the numbers of a block of tokens side by side."""
     e = Emitter(internal(ir.Function(module, _PREPARE, name)), layout.path)
     shape, columns = layout.shape, layout.columns
-    keys, values = (Cached.of(shape, which) for which in e.arguments[:2])
-    count, scratch = e.arguments[2], e.arguments[3].of(KIND_F32)
+    keys, count, scratch = e.arguments
+    keys, scratch = Cached.of(shape, keys), scratch.of(KIND_F32)
     with e.loop(0, count, LANES) as first:
         tokens = [(first + lane).at_most(count - 1) for lane in range(LANES)]
         inside = first % columns
@@ -196,9 +192,6 @@ def _emit_prepare(module: ir.Module, name: str, layout: _Scratch) -> ir.Function
             here = target + span.first * columns
             for index, column in enumerate(e.transpose(numbers)):
                 (here + index * columns).of(WIDE)[0] = column
-        if shape.has_scales:
-            for lane, token in enumerate(tokens):
-                (scratch + layout.scales + first)[lane] = values.scale(token)
     e.ret_void()
     return e.function
 
@@ -218,7 +211,6 @@ def _emit_rows(module: ir.Module, name: str, layout: _Scratch, rows: int) -> ir.
         rows=rows,
         values=Cached.of(shape, values),
         scores=scratch + layout.scores,
-        scales=scratch + layout.scales,
         stats=stats.of(KIND_F32),
         out=out.of(KIND_F32),
         out_stride=shape.heads * shape.head_dim,

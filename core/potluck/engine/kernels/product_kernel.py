@@ -1,28 +1,25 @@
 """The kernel of products: x Wᵀ of a quantised input and packed weights, for some blocks of rows.
 
-For each block of 16 rows and tile of tokens: for each group of 32 inputs, unpack the weights once, sum
-weight x input as integers for each token, and add sum x scale of the weights x scale of the input to
-the token's 16 f32 totals; then offset x what minus the sum of the inputs is worth, where there are offsets.
-One token reads the weights as fast as memory gives them; with many, a
-block stays in the processor's first cache while a panel of tokens passes by.
+For each block of 16 rows and each tile of tokens: for each group of 32 inputs, the kernel unpacks the weights
+once, sums weight x input as integers for each token, and adds sum x scale of the weights x scale of the
+input to the token's 16 totals, f32. A format with offsets then adds offset x (scale of the input x minus the
+sum of its integers), which the record of the input has.
+One token reads the weights as fast as memory gives them. With many tokens, a block stays in the processor's
+first cache while a panel of tokens passes by.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir
 
+from potluck.engine.kernels.block_kernel import emit_integers, emit_offsets, emit_scales
 from potluck.engine.kernels.dots import Dot, State, make_dot
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.ir_types import (
-    F16,
     F32,
-    I8,
-    I16,
     I32,
     I64,
-    KIND_BF16,
-    KIND_BYTES,
     KIND_F32,
     POINTER,
     VOID,
@@ -40,35 +37,33 @@ from potluck.engine.kernels.layout import (
     RECORD_VALUES,
     RECORD_WORTH,
     ROWS,
-    SCALES_BYTES,
     TILES,
-    VECTOR,
-    group_bytes,
     groups_of,
-    has_offsets,
-    payload_start,
 )
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import PIECE
-from potluck.model.schemes import INTEGER_BITS
+from potluck.model.formats import INT8, PackedFormat
 
-# Ahead; 4 bits: 34 GB/s without, 35 at 2048, 38 at 4096, 40 at 8192, 42 only reading. No faster were:
-# several groups at a time, loads of whole cache lines, two streams, fewer lines, the second cache only.
+# How far ahead. One core, int4: 34 GB/s without, 35 at 2048, 38 at 4096, 40 at 8192; 42 if it only reads. Not
+# faster: several groups at a time, loads of whole cache lines, two streams, fewer lines, the second cache only.
 PREFETCH_BYTES = 6144
-# 8 bits and one token: 40 GB/s without, 37 with: so little is computed on each line that the processor
-# is as far ahead by itself, and what it is asked for besides is in the way.
-_RUNS_AHEAD = (8, 1)  # bits, tokens
-PANEL = (
-    128  # tokens, whose inputs stay in the second cache; with 64 a twentieth slower, 256 no faster
-)
+# A format and a number of tokens that are not prefetched for: 40 GB/s without, 37 with. So little is computed
+# on each line that the processor fetches as far ahead by itself.
+_RUNS_AHEAD = (INT8, 1)
+# Tokens whose inputs stay in the second cache. 64: a twentieth slower; 256: not faster.
+PANEL = 128
 
-# weights, inputs, out, addend or null, kind of out and addend, groups, rows, tokens, numbers from one
-# token's addend to the next's, first and last block
-PRODUCT = ir.FunctionType(VOID, [POINTER] * 4 + [I32] + [I64] * 6)
+# weights, inputs, out, addend or null, groups, rows, tokens, numbers from one token's addend to the next's,
+# first and last block; out and addend are f32
+PRODUCT = ir.FunctionType(VOID, [POINTER] * 4 + [I64] * 6)
 
 
 def emit_product(
-    module: ir.Module, name: str, path: Path, bits: int, tiles: Sequence[int] = TILES
+    module: ir.Module,
+    name: str,
+    path: Path,
+    weight_format: PackedFormat,
+    tiles: Sequence[int] = TILES,
 ) -> ir.Function:
     """out[t, n] = Σ x[t, k] W[n, k] + addend[t, n], for the rows n of blocks first to last.
 
@@ -77,14 +72,14 @@ def emit_product(
     finish = _emit_finish(module, f"{name}_finish", path)
     function = ir.Function(module, PRODUCT, name)
     e = Emitter(function, path)
-    weights, inputs, out, addend, kind, groups, rows, tokens, stride, first, last = function.args
+    weights, inputs, out, addend, groups, rows, tokens, stride, first, last = function.args
 
     def store(total: Value, block: Value, token: Value) -> None:
-        e.call(finish, [total, out, addend, kind, rows, stride, block, token])
+        e.call(finish, [total, out, addend, rows, stride, block, token])
 
     kernel = _Kernel(
-        e=e, dot=make_dot(path, INTEGER_BITS[bits]), bits=bits, weights=weights, inputs=inputs,
-        groups=groups, store=store,
+        e=e, dot=make_dot(path, weight_format), held=weight_format, weights=weights,
+        inputs=inputs, groups=groups, store=store,
     )  # fmt: skip
     with e.loop(0, tokens, PANEL) as start:
         end = e.add(start, constant(I64, PANEL))
@@ -96,10 +91,14 @@ def emit_product(
 
 
 def emit_product_piece(
-    module: ir.Module, name: str, path: Path, bits: int, tiles: Sequence[int] = TILES
+    module: ir.Module,
+    name: str,
+    path: Path,
+    weight_format: PackedFormat,
+    tiles: Sequence[int] = TILES,
 ) -> ir.Function:
     """The product as a job of the pool: all but its last two arguments in memory, 8 bytes each."""
-    product = emit_product(module, f"{name}_product", path, bits, tiles)
+    product = emit_product(module, f"{name}_product", path, weight_format, tiles)
     function = ir.Function(module, PIECE, name)
     arguments, first, last = function.args
     e = Emitter(function, path)
@@ -114,16 +113,16 @@ def emit_product_piece(
 def product_arguments(
     weights: Value, inputs: Value, out: Value, addend: Value, rows: int, width: int
 ) -> list[Value]:
-    """What such a piece takes for one token in f32, as a caller that is a kernel gives it."""
-    numbers = (KIND_F32, groups_of(width), rows, 1, 0)
+    """The arguments of such a piece for one token, as a caller that is a kernel gives them."""
+    numbers = (groups_of(width), rows, 1, 0)
     return [weights, inputs, out, addend, *(constant(I64, number) for number in numbers)]
 
 
 def _emit_finish(module: ir.Module, name: str, path: Path) -> ir.Function:
     """Add the addend, if any, and write 16 rows of a token; fewer at the end of the matrix."""
-    arguments = [vector(F32, ROWS), POINTER, POINTER, I32, I64, I64, I64, I64]
+    arguments = [vector(F32, ROWS), POINTER, POINTER, I64, I64, I64, I64]
     function = internal(ir.Function(module, ir.FunctionType(VOID, arguments), name))
-    total, out, addend, kind, rows, stride, block, token = function.args
+    total, out, addend, rows, stride, block, token = function.args
     e = Emitter(function, path)
     row = e.mul(block, constant(I64, ROWS))
     offset = e.add(e.mul(token, rows), row)
@@ -131,20 +130,18 @@ def _emit_finish(module: ir.Module, name: str, path: Path) -> ir.Function:
     left = e.sub(rows, row)
     has_addend = e.icmp_unsigned("!=", e.ptrtoint(addend, I64), constant(I64, 0))
 
-    def write(kind: int, mask: Value | None) -> None:
+    def write(mask: Value | None) -> None:
         result = e.variable(total)
         with e.if_then(has_addend):
-            more = e.fetch_numbers(e.at(addend, addend_offset, KIND_BYTES[kind]), kind, ROWS, mask)
+            more = e.fetch_numbers(e.at(addend, addend_offset, 4), KIND_F32, ROWS, mask)
             result.value = e.fadd(total, more)
-        e.put_numbers(result.value, e.at(out, offset, KIND_BYTES[kind]), kind, mask)
+        e.put_numbers(result.value, e.at(out, offset, 4), KIND_F32, mask)
 
-    with e.each_kind(kind, (KIND_F32, KIND_BF16)) as kinds:
-        for number in kinds:
-            with e.if_else(e.icmp_signed(">=", left, constant(I64, ROWS))) as (whole, partly):
-                with whole:
-                    write(number, None)
-                with partly:
-                    write(number, e.first_lanes(left, ROWS))
+    with e.if_else(e.icmp_signed(">=", left, constant(I64, ROWS))) as (whole, partly):
+        with whole:
+            write(None)
+        with partly:
+            write(e.first_lanes(left, ROWS))
     e.ret_void()
     return function
 
@@ -172,7 +169,7 @@ class _Kernel:
 
     e: Emitter
     dot: Dot
-    bits: int
+    held: PackedFormat
     weights: Value
     inputs: Value
     groups: Value
@@ -189,15 +186,15 @@ class _Kernel:
         zero = constant(vector(F32, ROWS), 0.0)
         totals = [e.variable(zero) for _ in members]
         block_start = e.mul(block, self.groups)
-        weights = e.at(self.weights, block_start, group_bytes(self.bits))
+        weights = e.at(self.weights, block_start, self.held.block_bytes)
         records = e.at(self.inputs, e.mul(token, self.groups), RECORD_BYTES)
         with e.loop(0, self.groups) as group:
-            here = e.at(weights, group, group_bytes(self.bits))
+            here = e.at(weights, group, self.held.block_bytes)
             record = e.at(records, group, tile * RECORD_BYTES)
-            scales = self._halves(here)
-            offsets = self._halves(e.at(here, SCALES_BYTES)) if has_offsets(self.bits) else None
+            scales = emit_scales(e, here)
+            offsets = emit_offsets(e, self.held, here)
             tokens = [e.at(record, member * RECORD_BYTES) for member in members]
-            prefetches = members.start == 0 and (self.bits, tile) != _RUNS_AHEAD
+            prefetches = members.start == 0 and (self.held, tile) != _RUNS_AHEAD
             sums = self._sums(here, tokens, prefetches=prefetches)
             for total, address, sum_ in zip(totals, tokens, sums, strict=True):
                 scale = e.fmul(scales, e.splat(e.fetch(address, F32), ROWS))
@@ -209,11 +206,6 @@ class _Kernel:
         for member, total in zip(members, totals, strict=True):
             self.store(total.value, block, e.add(token, constant(I64, member)))
 
-    def _halves(self, address: Value) -> Value:
-        """16 numbers of f16, as f32."""
-        e = self.e
-        return e.from_half(e.bitcast(e.fetch(address, vector(I16, ROWS)), vector(F16, ROWS)))
-
     def _sums(self, here: Value, tokens: list[Value], *, prefetches: bool) -> list[Value]:
         """Σ weight x input of a group, as integers, for each token's record.
 
@@ -221,14 +213,14 @@ class _Kernel:
         """
         e, dot = self.e, self.dot
         states: list[State] = []
+        integers = e.at(here, self.held.integers_start)
         for address in tokens:
             start = constant(I32, 0)
-            # The record has minus the sum of the inputs.
-            if dot.zero_point and not has_offsets(self.bits):
+            if dot.zero_point:  # the record has minus the sum of the inputs
                 start = e.fetch(e.at(address, RECORD_SUM), I32)
                 start = e.mul(start, constant(I32, dot.zero_point))
             states.append(dot.begin(e, e.splat(start, ROWS)))
-        for quad, weights in self._unpacked(e.at(here, payload_start(self.bits))):
+        for quad, weights in emit_integers(e, self.held, integers, ROWS):
             if prefetches:
                 self._prefetch(here, quad)
             for index, address in enumerate(tokens):
@@ -236,21 +228,8 @@ class _Kernel:
                 states[index] = dot.step(e, states[index], weights, inputs)
         return [dot.end(e, state) for state in states]
 
-    def _unpacked(self, payload: Value) -> Iterator[tuple[int, Value]]:
-        """A group's vectors of weights, each with the number of its four inputs."""
-        e, bytes_ = self.e, vector(I8, VECTOR)
-        if INTEGER_BITS[self.bits] == 8:
-            for quad in range(GROUP // QUAD):
-                yield quad, e.fetch(e.at(payload, VECTOR * quad), bytes_)
-            return
-        half = GROUP // QUAD // 2
-        for quad in range(half):
-            both = e.fetch(e.at(payload, VECTOR * quad), bytes_)
-            yield quad, e.and_(both, constant(bytes_, 15))
-            yield half + quad, e.lshr(both, constant(bytes_, 4))
-
     def _prefetch(self, here: Value, quad: int) -> None:
-        """One part of eight of a group further ahead: all at once, a product takes a hundredth longer."""
-        e, lines, parts = self.e, range(0, group_bytes(self.bits), CACHE_LINE), GROUP // QUAD
+        """An eighth of a group further ahead; all of it at once makes a product a hundredth slower."""
+        e, lines, parts = self.e, range(0, self.held.block_bytes, CACHE_LINE), GROUP // QUAD
         for line in lines[quad * len(lines) // parts : (quad + 1) * len(lines) // parts]:
             e.prefetch(e.at(here, PREFETCH_BYTES + line))

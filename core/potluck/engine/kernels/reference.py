@@ -3,7 +3,7 @@
 Packs into the same bytes, quantises into the same records, and multiplies to within the rounding of f32.
 """
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
@@ -11,31 +11,24 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.kernels.base import Kernels
+from potluck.engine.kernels.integers import write_factors, write_integers
 from potluck.engine.kernels.layout import (
     GROUP,
     LARGEST,
     LARGEST_SCALE,
-    LIMITS,
-    MOST_STEPS,
     NOTHING,
-    QUAD,
     RECORD_SUM,
     RECORD_VALUES,
     RECORD_WORTH,
     ROWS,
-    SCALES_BYTES,
     TRIED_RANGES,
     TRIED_STEPS,
-    VECTOR,
-    ZERO_POINT,
     blocks_of,
     groups_of,
-    has_offsets,
-    payload_start,
 )
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 from potluck.model.config import Activation
-from potluck.model.schemes import INTEGER_BITS, OFFSET_BITS
+from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
 
 _ROWS_AT_ONCE = 1024  # of weights dequantised for a product: 8 MB at a width of 2048
 
@@ -48,7 +41,7 @@ class ReferenceKernels(Kernels):
     def quantise(self, x: Tensor) -> QuantisedInput:
         tokens, width = x.shape
         groups = groups_of(width)
-        made = QuantisedInput.empty(tokens, width, x.dtype)
+        made = QuantisedInput.empty(tokens, width)
         numbers = F.pad(x.float(), (0, groups * GROUP - width)).view(tokens, groups, GROUP)
         largest = numbers.abs().amax(-1)
         is_nothing = largest < NOTHING
@@ -69,27 +62,25 @@ class ReferenceKernels(Kernels):
     def quantise_gated(self, gate_up: Tensor, activation: Activation = "silu") -> QuantisedInput:
         gate, up = gate_up.float().chunk(2, -1)
         activate = F.silu if activation == "silu" else partial(F.gelu, approximate="tanh")
-        return replace(self.quantise(activate(gate) * up), dtype=gate_up.dtype)
+        return self.quantise(activate(gate) * up)
 
     def _pack(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
         blocks, groups = blocks_of(len(weight)), groups_of(packed.width)
         padded = torch.zeros(blocks * ROWS, groups * GROUP)
         padded[: len(weight), : packed.width] = weight
         numbers = padded.view(blocks, ROWS, groups, GROUP)
+        target, held = packed.blocks[first // ROWS :][:blocks], packed.format
         signed = _largest(numbers)  # (B, 16, G)
-        target, above = packed.groups[first // ROWS :][:blocks], numbers
-        if has_offsets(packed.bits):
-            scale, offset = _best_line(numbers)
-            offset = _put_half(offset, target[..., SCALES_BYTES : 2 * SCALES_BYTES])
+        scale, offset = _FIND[held](numbers, signed)
+        above = numbers
+        if offset is not None and held.offsets_start is not None:
+            offset = write_factors(target, held.offsets_start, _limited(offset))
             above = numbers + offset[..., None]
-        else:
-            scale = signed.abs() / LARGEST if packed.bits == 8 else _best_scale(numbers, signed)
         scale = torch.where(signed.abs() < NOTHING, 0.0, scale)
-        scale = _put_half(scale, target[..., :SCALES_BYTES])
+        scale = write_factors(target, 0, _limited(scale))
         inverse = torch.where(scale == 0, 0.0, 1 / scale)
-        integers = _integers(above * inverse[..., None], packed.bits) + ZERO_POINT[packed.bits]
-        payload = target[..., payload_start(packed.bits) :]
-        payload[:] = _lay_out(integers.to(torch.uint8), packed.bits)
+        integers = _integers(above * inverse[..., None], held) + held.zero_point
+        write_integers(held, target, integers.to(torch.uint8))
         return bool(padded.isfinite().all())
 
     def _multiply(
@@ -110,10 +101,14 @@ def _largest(numbers: Tensor) -> Tensor:
     return largest
 
 
-def _best_scale(numbers: Tensor, signed: Tensor) -> Tensor:
+def _largest_scale(_: Tensor, signed: Tensor) -> tuple[Tensor, None]:
+    return signed.abs() / INT8.limits[1], None
+
+
+def _best_scale(numbers: Tensor, signed: Tensor) -> tuple[Tensor, None]:
     best_scale, best_gain = torch.zeros_like(signed), torch.full_like(signed, -1.0)
     for steps in TRIED_STEPS:
-        integers = _integers(numbers * ((-1 / signed) * steps)[..., None], 4)
+        integers = _integers(numbers * ((-1 / signed) * steps)[..., None], INT4)
         fit, norm = torch.zeros_like(signed), torch.zeros_like(signed)
         for number, integer in zip(numbers.unbind(-1), integers.unbind(-1), strict=True):
             fit, norm = fit + number * integer, norm + integer * integer  # in the kernel's order
@@ -121,10 +116,10 @@ def _best_scale(numbers: Tensor, signed: Tensor) -> Tensor:
         is_better = (norm > 0) & (fit * scale > best_gain)
         best_scale = torch.where(is_better, scale, best_scale)
         best_gain = torch.where(is_better, fit * scale, best_gain)
-    return best_scale
+    return best_scale, None
 
 
-def _best_line(numbers: Tensor) -> tuple[Tensor, Tensor]:
+def _best_line(numbers: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
     least = torch.full_like(numbers[..., 0], torch.inf)
     most = -least
     for number in numbers.unbind(-1):
@@ -137,8 +132,8 @@ def _best_line(numbers: Tensor) -> tuple[Tensor, Tensor]:
     best_gain = torch.full_like(span, -1.0)
     for steps in TRIED_RANGES:
         inverse = torch.full_like(span, steps) / span
-        half_of_more = (torch.tensor(steps) - MOST_STEPS) * 0.5
-        integers = _integers(above * inverse[..., None] - half_of_more, OFFSET_BITS)
+        half_of_more = (torch.tensor(steps) - INT4_OFFSET.limits[1]) * 0.5
+        integers = _integers(above * inverse[..., None] - half_of_more, INT4_OFFSET)
         q, qq, u, uq = (torch.zeros_like(span) for _ in range(4))
         for each, integer in zip(above.unbind(-1), integers.unbind(-1), strict=True):
             q, qq = q + integer, qq + integer * integer
@@ -154,23 +149,17 @@ def _best_line(numbers: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(is_flat, 0.0, best_scale), torch.where(is_flat, 0.0 - least, best_offset)
 
 
-def _put_half(numbers: Tensor, target: Tensor) -> Tensor:
-    """Write (B, 16, G) as f16; what is written, as f32."""
-    half = numbers.clamp(-LARGEST_SCALE, LARGEST_SCALE).half()
-    target[:] = half.transpose(1, 2).contiguous().view(torch.uint8)
-    return half.float()
+_FIND: Mapping[PackedFormat, Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]] = {
+    INT8: _largest_scale,
+    INT4: _best_scale,
+    INT4_OFFSET: _best_line,
+}
+"""From numbers (B, 16, G, 32) and each group's number of largest magnitude to scales and offsets."""
 
 
-def _integers(steps: Tensor, bits: int) -> Tensor:
-    return steps.nan_to_num(0).clamp(*LIMITS[bits]).round()
+def _limited(numbers: Tensor) -> Tensor:
+    return numbers.clamp(-LARGEST_SCALE, LARGEST_SCALE)
 
 
-def _lay_out(integers: Tensor, bits: int) -> Tensor:
-    """(B, 16, G, 32) → (B, G, payload)."""
-    blocks, _, groups, _ = integers.shape
-    quads = integers.unflatten(-1, (GROUP // QUAD, QUAD)).permute(0, 2, 3, 1, 4)  # (B, G, 8, 16, 4)
-    vectors = quads.reshape(blocks, groups, -1, VECTOR)
-    if INTEGER_BITS[bits] == 4:
-        low, high = vectors.chunk(2, 2)
-        vectors = low | high << 4
-    return vectors.flatten(2)
+def _integers(steps: Tensor, held: PackedFormat) -> Tensor:
+    return steps.nan_to_num(0).clamp(*held.limits).round()

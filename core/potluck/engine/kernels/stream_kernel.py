@@ -1,4 +1,4 @@
-"""The kernel that only reads: how fast one core gets bytes from memory, the floor of a decoding token."""
+"""The kernel that only reads memory, to measure the least time that a token of decoding can take."""
 
 from llvmlite import ir
 
@@ -9,11 +9,10 @@ from potluck.engine.kernels.paths import Path
 
 _AT_ONCE = 8  # vectors, each added to a sum of its own
 
-READ = ir.FunctionType(
-    I32, [POINTER, I64]
-)  # memory, its bytes → a number that depends on all of them
+# memory, its bytes → a number that depends on all of them
+READ = ir.FunctionType(I32, [POINTER, I64])
 
-READ_STEP = _AT_ONCE * VECTOR  # bytes; what is beyond the last whole step is not read
+READ_STEP = _AT_ONCE * VECTOR  # bytes; a last step that is not whole is not read
 
 
 def emit_read(module: ir.Module, name: str, path: Path) -> ir.Function:

@@ -1,110 +1,139 @@
-"""Packed weights and quantised inputs as values, and what their numbers are worth."""
+"""Packed weights and quantised inputs as values, and their numbers in torch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from potluck.engine.kernels.layout import (
-    FLOAT_BITS,
     GROUP,
     QUAD,
     RECORD_BYTES,
     RECORD_VALUES,
     ROWS,
-    SCALES_BYTES,
     VECTOR,
-    ZERO_POINT,
     blocks_of,
-    group_bytes,
     groups_of,
-    has_offsets,
     input_bytes,
-    packed_bytes,
-    payload_start,
     tiles_of,
 )
-from potluck.engine.pages import HUGE_PAGE, map_pages
-from potluck.model.schemes import INTEGER_BITS
+from potluck.engine.pages import HUGE_PAGE, Slab, has_huge_pages, map_pages
+from potluck.model.formats import BF16, F16, F32, PackedFormat, WeightFormat
 
+DTYPES: Mapping[WeightFormat, torch.dtype] = {
+    F32: torch.float32,
+    F16: torch.float16,
+    BF16: torch.bfloat16,
+}
+_FORMATS = {dtype: plain for plain, dtype in DTYPES.items()}
 _TOGETHER = 1 << 28  # bytes that are mapped at a time; those that nobody writes to take no memory
 
 
 @dataclass(frozen=True, slots=True)
-class PackedWeight:
-    """A matrix of (rows, width) in 4 or 8 bits, perhaps with offsets, as `layout` says it lies in memory."""
+class UnpackedRows:
+    """Rows of a packed matrix, taken apart: value = scale x (integer - zero point) - offset."""
 
-    data: Tensor  # uint8, `packed_bytes` of them
+    integers: Tensor  # (n, G, 32) uint8
+    scales: Tensor  # (n, G) f16
+    offsets: Tensor | None  # (n, G) f16; None: the format has none
+    format: PackedFormat
+
+    def dequantise(self) -> Tensor:
+        """The values, (n, G·32), f32."""
+        signed = self.integers.float() - self.format.zero_point
+        values = signed * self.scales.float()[..., None]
+        if self.offsets is not None:
+            values -= self.offsets.float()[..., None]
+        return values.flatten(1)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """A matrix (rows, width) in a packed format."""
+
+    data: Tensor  # uint8, as many as the format says
     rows: int
     width: int
-    bits: int
+    format: PackedFormat
 
     def __post_init__(self) -> None:
-        assert self.bits in ZERO_POINT, f"{self.bits} bits"
         assert self.data.dtype == torch.uint8
         assert self.data.is_contiguous()
-        assert self.data.numel() == packed_bytes(self.rows, self.width, self.bits)
+        assert self.data.numel() == self.format.nbytes(self.rows, self.width)
 
     @classmethod
     def empty(
-        cls, rows: int, width: int, bits: int, arena: "Arena | None" = None
+        cls, rows: int, width: int, weight_format: PackedFormat, arena: "Arena | None" = None
     ) -> "PackedWeight":
         """Memory for such a matrix, to be filled by `Kernels.pack_rows`."""
-        nbytes = packed_bytes(rows, width, bits)
+        nbytes = weight_format.nbytes(rows, width)
         data = map_pages(nbytes) if arena is None else arena.allocate(nbytes)
-        return cls(data, rows, width, bits)
+        return cls(data, rows, width, weight_format)
 
     @property
     def nbytes(self) -> int:
         return self.data.nbytes
 
     @property
-    def groups(self) -> Tensor:
-        """The same bytes, (blocks, groups, bytes of a group)."""
-        shape = (blocks_of(self.rows), groups_of(self.width), group_bytes(self.bits))
-        return self.data.view(shape)
+    def blocks(self) -> Tensor:
+        """The same bytes, (blocks of rows, groups of inputs, bytes of a block)."""
+        return self.data.view(blocks_of(self.rows), groups_of(self.width), self.format.block_bytes)
+
+    def rows_of(self, first: int, rows: int) -> "PackedWeight":
+        """Some rows alone, in the same memory; they begin and end with a block."""
+        start, nbytes = (self.format.nbytes(count, self.width) for count in (first, rows))
+        return PackedWeight(self.data[start : start + nbytes], rows, self.width, self.format)
+
+    def unpack(self, first: int, last: int, device: torch.device | None = None) -> UnpackedRows:
+        """Take the blocks that have the rows from first to last apart, on the device if one is given.
+
+        Rows that a block has before the first or after the last are among the result.
+        """
+        blocks = self.blocks[first // ROWS : blocks_of(last)].to(device)  # (B, G, bytes)
+        factors, integers = self._split(blocks)
+        return self._rows(
+            factors.permute(0, 3, 1, 2).flatten(0, 1),  # (B·16, G, F)
+            integers.permute(0, 3, 1, 2, 4).flatten(0, 1),  # (B·16, G, V, 4)
+        )
 
     def dequantise(self, first: int = 0, last: int | None = None) -> Tensor:
-        """What the rows from first to last are worth, (rows, width), f32."""
+        """The values of the rows from first to last, (n, width), f32."""
         last = self.rows if last is None else last
-        groups = self.groups[first // ROWS : blocks_of(last)]  # (B, G, bytes)
-        scales, offsets = self._factors(groups)  # (B, G, 16)
-        payload = groups[..., payload_start(self.bits) :].unflatten(
-            -1, (-1, VECTOR)
-        )  # (B, G, V, 64)
-        if INTEGER_BITS[self.bits] == 4:
-            payload = torch.cat((payload & 15, payload >> 4), 2)  # (B, G, 8, 64)
-        integers = payload.to(torch.int32) - ZERO_POINT[self.bits]
-        quads = integers.unflatten(-1, (ROWS, QUAD))  # (B, G, 8, 16, 4)
-        blocks, groups_, *_ = quads.shape
-        by_row = quads.permute(0, 3, 1, 2, 4).reshape(blocks, ROWS, groups_, GROUP)
-        values = by_row.float() * scales.transpose(1, 2)[..., None]  # (B, 16, G, 32)
-        if offsets is not None:
-            values -= offsets.transpose(1, 2)[..., None]
         start = first % ROWS
-        return values.reshape(blocks * ROWS, -1)[start : start + last - first, : self.width]
+        values = self.unpack(first, last).dequantise()
+        return values[start : start + last - first, : self.width]
 
-    def take(self, rows: Tensor) -> Tensor:
-        """What these rows (n,) are worth, (n, width), f32; of their blocks nothing else is unpacked."""
-        groups, each = self.groups[rows // ROWS], torch.arange(len(rows))  # (n, G, bytes)
-        scales, offsets = self._factors(groups)  # (n, G, 16)
-        payload = groups[..., payload_start(self.bits) :].unflatten(-1, (-1, ROWS, QUAD))
-        row = rows % ROWS
-        own, scale = payload[each, :, :, row], scales[each, :, row]  # (n, G, V, 4), (n, G)
-        if INTEGER_BITS[self.bits] == 4:
-            own = torch.cat((own & 15, own >> 4), 2)
-        integers = own.to(torch.int32) - ZERO_POINT[self.bits]
-        values = integers.flatten(2).float() * scale[..., None]  # (n, G, 32)
-        if offsets is not None:
-            values -= offsets[each, :, row][..., None]
-        return values.flatten(1)[:, : self.width]
+    def look_up(self, rows: Tensor) -> Tensor:
+        """The values of these rows (n,), (n, width), f32; no other row of their blocks is unpacked."""
+        factors, integers = self._split(self.blocks[rows // ROWS])  # of n blocks of rows
+        each, row = torch.arange(len(rows)), rows % ROWS
+        unpacked = self._rows(factors[each, :, :, row], integers[each, :, :, row])
+        return unpacked.dequantise()[:, : self.width]
 
-    def _factors(self, groups: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Scales and offsets of the rows of these groups, (…, 16), f32."""
-        count = 2 if has_offsets(self.bits) else 1
-        halves = groups[..., : count * SCALES_BYTES].contiguous().view(torch.float16).float()
-        return halves[..., :ROWS], halves[..., ROWS:] if count > 1 else None
+    def _split(self, blocks: Tensor) -> tuple[Tensor, Tensor]:
+        """Bytes (B, G, bytes) → scales and perhaps offsets (B, G, F, 16), integers (B, G, V, 16, 4)."""
+        start = self.format.integers_start
+        factors = blocks[..., :start].contiguous().view(torch.float16).unflatten(-1, (-1, ROWS))
+        return factors, blocks[..., start:].unflatten(-1, (-1, ROWS, QUAD))
+
+    def _rows(self, factors: Tensor, integers: Tensor) -> UnpackedRows:
+        """Scales and perhaps offsets (n, G, F), integers as they are stored (n, G, V, 4)."""
+        if self.format.is_nibbles:
+            integers = unpack_nibbles(integers, -2)  # (n, G, 8, 4)
+        offsets = factors[..., 1] if self.format.has_offsets else None
+        return UnpackedRows(integers.flatten(2), factors[..., 0], offsets, self.format)
+
+
+def unpack_nibbles(octets: Tensor, axis: int = -1) -> Tensor:
+    """Bytes → twice as many integers of 4 bits along an axis: all low nibbles, then all high ones."""
+    return torch.cat((octets & 15, octets >> 4), axis)
+
+
+def pack_nibbles(integers: Tensor, axis: int = -1) -> Tensor:
+    """Undo `unpack_nibbles`; of numbers of more bytes, each byte is an integer."""
+    low, high = integers.chunk(2, axis)
+    return low | high << 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +156,8 @@ class FloatWeight:
         return self.data.shape[1]
 
     @property
-    def bits(self) -> int:
-        return FLOAT_BITS
-
-    def dequantise(self) -> Tensor:
-        """What it is worth, (rows, width), f32."""
-        return self.data.float()
+    def format(self) -> WeightFormat:
+        return _FORMATS[self.data.dtype]
 
 
 Weight = PackedWeight | FloatWeight
@@ -145,7 +170,6 @@ class QuantisedInput:
     records: Tensor  # uint8, `input_bytes` of them
     tokens: int
     width: int
-    dtype: torch.dtype  # of the numbers it was made of, and of the products
 
     def __post_init__(self) -> None:
         assert self.records.dtype == torch.uint8
@@ -153,9 +177,9 @@ class QuantisedInput:
         assert self.records.numel() == input_bytes(self.tokens, self.width)
 
     @classmethod
-    def empty(cls, tokens: int, width: int, dtype: torch.dtype) -> "QuantisedInput":
+    def empty(cls, tokens: int, width: int) -> "QuantisedInput":
         records = torch.empty(input_bytes(tokens, width), dtype=torch.uint8)
-        return cls(records, tokens, width, dtype)
+        return cls(records, tokens, width)
 
     def tiles(self) -> Iterator[tuple[slice, Tensor]]:
         """Which tokens, and their records, (tokens, groups, bytes of a record)."""
@@ -166,7 +190,7 @@ class QuantisedInput:
             yield slice(first, first + size), records
 
     def dequantise(self) -> Tensor:
-        """What the integers are worth, (tokens, width), f32."""
+        """The values of the integers, (tokens, width), f32."""
         values = torch.empty(self.tokens, groups_of(self.width) * GROUP)
         for tokens, records in self.tiles():
             scales = records[..., :4].contiguous().view(torch.float32)  # (T, G, 1)
@@ -178,21 +202,24 @@ class QuantisedInput:
 class Arena:
     """Memory for matrices one after the other, in huge pages where there are any.
 
-    A product reads a tenth faster with as few pages as it takes. What a matrix leaves of its last page is
-    the next one's. It is given back when none is left of those that lie together.
+    A product reads a tenth faster from as few pages as possible, so a matrix begins in the page that the one
+    before it ends in. A matrix that is no longer used gives its own pages back.
     """
 
     def __init__(self) -> None:
-        self._free = torch.empty(0, dtype=torch.uint8)
+        self._slab: Slab | None = None
 
     def allocate(self, nbytes: int) -> Tensor:
         """Bytes that begin at a multiple of 64.
 
         Raises:
-            MemoryError: there are not as many.
+            MemoryError: there is not so much memory.
         """
-        if nbytes > len(self._free):
+        if not nbytes or not has_huge_pages():
+            return map_pages(nbytes)
+        taken = None if self._slab is None else self._slab.take(nbytes, align=VECTOR)
+        while taken is None:
             whole = -(-nbytes // HUGE_PAGE) * HUGE_PAGE
-            self._free = map_pages(max(whole, _TOGETHER))
-        taken, self._free = self._free[:nbytes], self._free[-(-nbytes // VECTOR) * VECTOR :]
+            self._slab = Slab(max(whole, _TOGETHER))
+            taken = self._slab.take(nbytes, align=VECTOR)
         return taken

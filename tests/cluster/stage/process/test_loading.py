@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -13,8 +12,10 @@ from fake_cluster import Run, until
 from model_folders import CONFIG, make_folder
 from stage_nodes import CHAT, Driver, StageNode, answer, reported, step
 
-from potluck.cluster.processes.messages import LoadStage, ProfileLayer, Start
-from potluck.cluster.stage import process
+from potluck.cluster.driver.generation import Token
+from potluck.cluster.processes.messages import HeldSession, LoadStage, ProfileLayer, Start
+from potluck.cluster.stage import loading
+from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.process import StageServer
 from potluck.errors import (
     EngineError,
@@ -27,7 +28,7 @@ from potluck.errors import (
     UnreachableError,
 )
 from potluck.store.registry import LocalModel, open_model
-from potluck.wire.messages import Hop
+from potluck.wire.messages import DeviceInfo, Hop
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 
@@ -39,6 +40,33 @@ def test_a_load_says_how_far_it_is(desk: StageNode, model: LocalModel, run: Run)
         assert loaded.memory_bytes >= model.manifest.nbytes
         assert progress[-1].done == progress[-1].total == model.manifest.nbytes
         await desk.handle.unload()
+
+    run(main())
+
+
+def test_the_node_knows_what_its_process_holds_and_can_ask_for_more(
+    desk: StageNode, model: LocalModel, run: Run
+) -> None:
+    async def main() -> None:
+        loaded, _ = await desk.load(desk.stage(model, range(4), epoch=3))
+        held = desk.handle.held
+        assert held is not None
+        assert (held.home, held.model_id, held.seed) == (desk.home, model.manifest.model_id, None)
+        assert (held.scheme, held.cache, held.layers) == ("f32", "full", (0, 4))
+        assert (held.embedding, held.head) == (True, True)
+        assert (held.epoch, held.context, held.sessions) == (3, 64, ())
+        assert held.memory_bytes == loaded.memory_bytes
+        async with Driver(desk, desk, epoch=3) as pipeline:
+            pipeline.open(CHAT)
+            await step(pipeline, 0, [1, 2, 3])
+        told = await desk.handle.tell_held()
+        assert told is not None
+        assert told.sessions == (HeldSession(session=CHAT, position=3),)
+        assert desk.handle.held == told
+
+        await desk.handle.unload()
+        assert desk.handle.held is None
+        assert await desk.handle.tell_held() is None
 
     run(main())
 
@@ -127,6 +155,89 @@ def test_of_two_loads_the_last_one_counts(desk: StageNode, model: LocalModel, ru
     run(main())
 
 
+def token_ids(tokens: list[Token]) -> list[int]:
+    return [token.token_id for token in tokens]
+
+
+def test_layers_that_are_held_and_needed_are_kept(
+    desk: StageNode, model: LocalModel, run: Run
+) -> None:
+    async def main() -> None:
+        whole, _ = await desk.load(desk.stage(model, range(4), epoch=1))
+        assert (whole.layers_kept, whole.layers_loaded) == (0, 4)
+        async with Driver(desk, desk, epoch=1) as pipeline:
+            expected = token_ids(await answer(pipeline))
+
+        again, progress = await desk.load(desk.stage(model, range(4), epoch=2))
+        assert (again.layers_kept, again.layers_loaded, progress) == (4, 0, [])
+        assert again.memory_bytes == whole.memory_bytes
+        async with Driver(desk, desk, epoch=2) as pipeline:
+            assert token_ids(await answer(pipeline)) == expected
+
+        part, progress = await desk.load(desk.stage(model, range(1, 3), epoch=3))
+        assert (part.layers_kept, part.layers_loaded, progress) == (2, 0, [])
+        held = desk.handle.held
+        assert held is not None
+        assert (held.layers, held.embedding, held.head) == ((1, 3), False, False)
+        assert held.memory_bytes == part.memory_bytes < whole.memory_bytes
+
+        rest, progress = await desk.load(desk.stage(model, range(4), epoch=4))
+        assert (rest.layers_kept, rest.layers_loaded) == (2, 2)
+        assert progress[-1].total < model.manifest.nbytes
+        assert rest.memory_bytes == whole.memory_bytes
+        async with Driver(desk, desk, epoch=4) as pipeline:
+            assert token_ids(await answer(pipeline)) == expected
+        await desk.handle.unload()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"seed": 8}, {"model_id": "ef" * 32}, {"scheme": "int4"}, {"cache": "int8"}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_layers_of_another_content_are_not_kept(
+    desk: StageNode, model: LocalModel, run: Run, changes: dict[str, Any]
+) -> None:
+    async def main() -> None:
+        await desk.load(random_stage(desk, model))
+        stage = msgspec.structs.replace(random_stage(desk, model, epoch=2), **changes)
+        loaded, _ = await desk.load(stage)
+        assert (loaded.layers_kept, loaded.layers_loaded) == (0, 4)
+        await desk.handle.unload()
+
+    run(main())
+
+
+def test_after_a_load_that_failed_what_is_held_is_what_is_told_and_is_kept_by_the_next(
+    desk: StageNode, model: LocalModel, tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        await desk.load(desk.stage(model, range(1, 3), epoch=1))
+        stage = desk.stage(model, range(4), epoch=2)
+        gone = tuple(
+            msgspec.structs.replace(file, path=str(tmp_path / "none")) for file in stage.tensors
+        )
+        with pytest.raises(PotluckError):
+            await desk.load(msgspec.structs.replace(stage, tensors=gone))
+        told = await desk.handle.tell_held()
+        assert told is not None
+        assert (told.epoch, told.layers, told.sessions) == (None, (1, 3), ())
+        assert desk.handle.is_idle
+
+        desk.handle.lend(1000)
+        with pytest.raises(OutOfMemoryError):
+            await desk.load(stage)
+        assert desk.handle.held == told
+        desk.handle.lend(None)
+        loaded, _ = await desk.load(stage)
+        assert (loaded.layers_kept, loaded.layers_loaded) == (2, 2)
+        await desk.handle.unload()
+
+    run(main())
+
+
 def random_stage(node: StageNode, model: LocalModel, *, epoch: int = 1) -> LoadStage:
     stage = node.stage(model, range(4), epoch=epoch)
     return msgspec.structs.replace(stage, tensors=(), seed=7, scheme="int8")
@@ -146,7 +257,7 @@ def test_random_weights_are_made_and_measured(desk: StageNode, model: LocalModel
 
         for each in (times, again, elsewhere):
             assert each.weight_bytes == times.weight_bytes > 0
-            assert min(each.layers_ms, each.attention_ms, each.head_ms) > 0
+            assert min(each.layers_ms, each.head_ms) > 0
         await desk.handle.unload()
 
     run(main())
@@ -182,7 +293,7 @@ def test_what_is_not_loaded_is_not_measured(desk: StageNode, model: LocalModel, 
 
 
 def test_a_load_begins_with_all_given_back_also_by_one_that_failed(
-    monkeypatch: pytest.MonkeyPatch, run: Run
+    monkeypatch: pytest.MonkeyPatch, desk: StageNode, model: LocalModel, run: Run
 ) -> None:
     """torch keeps a GPU's memory for itself, and what is free then is what the load may take."""
 
@@ -190,16 +301,27 @@ def test_a_load_begins_with_all_given_back_also_by_one_that_failed(
         async def call(self, function: Callable[[], object]) -> object:
             return function()
 
+    class NothingLent:
+        def own(self, *, in_use: int) -> DeviceInfo:
+            assert released == [torch.device("cuda", 0)]
+            return DeviceInfo(kind="cuda", memory_total=9, memory_free=in_use)
+
     released: list[torch.device] = []
-    monkeypatch.setattr(process, "release", released.append)
-    server = StageServer.__new__(StageServer)  # without a home, a node or links
-    server._chain = cast("Any", SimpleNamespace(loaded=None))
-    server._compute = cast("Any", SameThread())
-    server._device = torch.device("cuda", 0)
+    monkeypatch.setattr(loading, "release", released.append)
 
-    run(server._drop())
+    async def main() -> None:
+        loader = StageLoader(
+            name="Desk",
+            device=torch.device("cuda", 0),
+            lending=cast("Any", NothingLent()),
+            compute=cast("Any", SameThread()),
+            threads=1,
+            report=lambda _: None,
+        )
+        with pytest.raises(OutOfMemoryError):
+            await loader.prepare(desk.stage(model, range(4)))
 
-    assert released == [torch.device("cuda", 0)]
+    run(main())
 
 
 def test_a_profile_of_another_model_leaves_what_is_loaded_its_threads(
@@ -215,7 +337,7 @@ def test_a_profile_of_another_model_leaves_what_is_loaded_its_threads(
         server._compute.start()
         large = {**CONFIG, "hidden_size": 256, "intermediate_size": 2500}
         stage = LoadStage(
-            request=0, home=node.home, epoch=1, config=large, scheme="int8", layers=(0, 1),
+            request=0, home=node.home, epoch=1, model_id="", config=large, scheme="int8", layers=(0, 1),
             embedding=False, head=False, context=16, tensors=(), seed=0, next_hop=None,
         )  # fmt: skip
         await server._load(stage)

@@ -69,7 +69,7 @@ def quantising(model: LocalModel, path: Path, name: str) -> Quantise:
         request=0,
         config=dict(model.manifest.config),
         shape=(entry.shape[0], entry.shape[1]),
-        bits=4,
+        dtype="PACKED4",
         parts=(TensorFile(info=tensor_info(entry), path=str(source.path), offset=source.offset),),
         path=str(path),
     )

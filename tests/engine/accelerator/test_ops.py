@@ -1,39 +1,41 @@
-"""Pieces of plain operators compute what torch's own do."""
+"""LayerOps of plain operators compute what torch's own do."""
 
 import dataclasses
 
 import pytest
 import torch
 
-from potluck.engine.accelerator import aligned, pieces
+from potluck.engine.accelerator import aligned, ops
 from potluck.engine.accelerator.aligned import AlignedAttention
-from potluck.engine.accelerator.pieces import (
-    ExpandedAttention,
-    Pieces,
+from potluck.engine.accelerator.ops import (
+    LayerOps,
     PlainHeadNorm,
     PlainProjectionNorm,
     PlainRmsNorm,
-    choose_pieces,
+    choose_ops,
 )
-from potluck.engine.attention import Attention, Heads, SpeltAttention, Step
+from potluck.engine.attention import Attention, EagerAttention, ExpandedAttention, Step
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear
 from potluck.engine.norms import HeadNorm, ProjectionNorm, RmsNorm
 from potluck.engine.products import Products
+from potluck.model.layers import AttentionSpec
 
 CPU = torch.device("cpu")
-HEADS = Heads(queries=6, keys=2, size=8, window=5, scale=0.3, rope=None, rotary_dim=8)
+SPEC = AttentionSpec(
+    hidden_size=32, heads=6, kv_heads=2, head_dim=8, rotary_dim=8, window=5, scale=0.3
+)
 
 
 def test_a_cpu_has_all_of_torchs_own() -> None:
-    assert choose_pieces(CPU, torch.bfloat16) == Pieces()
+    assert choose_ops(CPU, torch.bfloat16) == LayerOps()
 
 
 def test_a_device_where_nothing_is_right_gets_plain_ones() -> None:
-    chosen = choose_pieces(torch.device("meta"), torch.float32)
+    chosen = choose_ops(torch.device("meta"), torch.float32)
 
-    assert chosen == Pieces(
-        attention=SpeltAttention,
+    assert chosen == LayerOps(
+        attention=EagerAttention,
         rms_norm=PlainRmsNorm,
         head_norm=PlainHeadNorm,
         projection_norm=PlainProjectionNorm,
@@ -46,7 +48,7 @@ def test_a_device_where_nothing_is_right_gets_plain_ones() -> None:
         (True, (), AlignedAttention),
         (True, (AlignedAttention,), ExpandedAttention),
         (False, (), ExpandedAttention),  # else all scores would be in memory at once
-        (False, (ExpandedAttention,), SpeltAttention),
+        (False, (ExpandedAttention,), EagerAttention),
     ],
 )
 def test_the_attention_of_cuda_needs_no_scores_in_memory_where_it_can_do_without(
@@ -56,10 +58,10 @@ def test_the_attention_of_cuda_needs_no_scores_in_memory_where_it_can_do_without
     chosen: type[Attention],
 ) -> None:
     monkeypatch.setattr(aligned, "has_flash", lambda *_: has_flash)
-    monkeypatch.setattr(pieces, "attends", lambda kind, *_: kind not in wrong)
-    monkeypatch.setattr(pieces, "norms_work", lambda _: True)
+    monkeypatch.setattr(ops, "attends", lambda kind, *_: kind not in wrong)
+    monkeypatch.setattr(ops, "norms_work", lambda _: True)
 
-    assert choose_pieces(torch.device("cuda", 0), torch.float16) == Pieces(attention=chosen)
+    assert choose_ops(torch.device("cuda", 0), torch.float16) == LayerOps(attention=chosen)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -87,13 +89,13 @@ def test_norms_are_the_same(tokens: int, dtype: torch.dtype) -> None:
         )
 
 
-@pytest.mark.parametrize("kind", [ExpandedAttention, AlignedAttention, SpeltAttention])
+@pytest.mark.parametrize("kind", [ExpandedAttention, AlignedAttention, EagerAttention])
 @pytest.mark.parametrize("window", [5, None])
 def test_attention_of_other_kinds_is_the_same(kind: type[Attention], window: int | None) -> None:
-    heads = dataclasses.replace(HEADS, window=window)
+    spec = dataclasses.replace(SPEC, window=window)
     weights = torch.randn(10 * 8, 32), torch.randn(32, 48)
     qkv, output = (FloatLinear(weight, None, Products()) for weight in weights)
-    attentions = [each(heads, qkv, None, output) for each in (Attention, kind)]
+    attentions = [each(spec, qkv, None, output) for each in (Attention, kind)]
     caches = [LayerCache(2, 8, torch.float32, CPU) for _ in attentions]
 
     position = 0

@@ -9,8 +9,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from potluck.errors import PairingError
 from potluck.ids import HomeId, NodeId
-from potluck.net import certificates
-from potluck.net.certificates import (
+from potluck.wire import certificates
+from potluck.wire.certificates import (
     check_member,
     common_name,
     issue_member,
@@ -20,9 +20,11 @@ from potluck.net.certificates import (
     new_key,
     node_label,
     node_of_label,
+    peer_certificate,
     public_key_digest,
     self_signed,
     tls_name,
+    to_der,
 )
 
 NODE = NodeId("0123456789abcdef" * 4)
@@ -119,3 +121,12 @@ def test_a_node_is_no_home() -> None:
     with pytest.raises(PairingError):
         check_member(member, forged, NodeId(public_key_digest(forged)), "master")
     assert certificates.to_der(forged)
+
+
+def test_a_certificate_of_an_unknown_version_is_none() -> None:
+    data = to_der(self_signed(new_key(), "Ana"))
+    version_3 = b"\xa0\x03\x02\x01\x02"
+    assert data.count(version_3) == 1
+
+    with pytest.raises(PairingError, match="no certificate"):
+        peer_certificate(data.replace(version_3, b"\xa0\x03\x02\x01\x5a"))

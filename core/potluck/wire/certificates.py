@@ -12,7 +12,6 @@ import base64
 import binascii
 import datetime
 import hashlib
-from typing import Literal, TypeAlias
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -21,9 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from potluck.errors import PairingError
-from potluck.ids import HomeId, NodeId, is_digest, short
-
-Role: TypeAlias = Literal["master", "worker"]
+from potluck.ids import HomeId, NodeId, Role, is_digest, short
 
 DOMAIN = "potluck.internal"  # .internal is reserved for private use, no resolver answers it
 PAIRING_NAME = f"pair.{DOMAIN}"
@@ -40,10 +37,29 @@ def new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
+def public_key(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
+    """The key that a certificate is for.
+
+    Raises:
+        PairingError: it cannot be read, or is not on P-256.
+    """
+    try:
+        key = certificate.public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise PairingError("The other computer's certificate has no readable key.") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise PairingError("The other computer's key is not of the kind that Potluck uses.")
+    return key
+
+
 def public_key_digest(certificate: x509.Certificate) -> str:
-    """SHA-256 of the certificate's SubjectPublicKeyInfo: the id of the node or home it belongs to."""
+    """SHA-256 of the certificate's SubjectPublicKeyInfo: the id of the node or home it belongs to.
+
+    Raises:
+        PairingError: as `public_key`.
+    """
     return hashlib.sha256(
-        certificate.public_key().public_bytes(
+        public_key(certificate).public_bytes(
             serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
         )
     ).hexdigest()
@@ -99,15 +115,13 @@ def issue_member(
     Raises:
         PairingError: it is not signed with the key that it holds, or the key is of another kind.
     """
+    key = public_key(member)
     try:
-        key = member.public_key()
         member.verify_directly_issued_by(member)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
         raise PairingError(
             "The other computer could not prove that its key is its own. Nothing was paired."
         ) from error
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise PairingError("The other computer's key is not of the kind that Potluck uses.")
     node_id = NodeId(public_key_digest(member))
     home_id = HomeId(public_key_digest(authority))
     authority_public_key = authority_key.public_key()
@@ -202,7 +216,7 @@ def peer_certificate(data: bytes) -> x509.Certificate:
         if data.startswith(b"-----BEGIN"):
             return x509.load_pem_x509_certificate(data)
         return x509.load_der_x509_certificate(data)
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion, UnsupportedAlgorithm) as error:
         raise PairingError("The other computer sent something that is no certificate.") from error
 
 

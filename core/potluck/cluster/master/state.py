@@ -1,0 +1,447 @@
+"""What the master decides, as pure functions of what has happened.
+
+    state = apply(state, event)      what is known, who waits for what, what is under way
+    action = next_action(state)      what is to be begun now; None: wait for the next event
+
+`Master` begins the action, says so (`Began`), and reports its end as an event. Of the long actions
+(`MakePlan`, `Deploy`, `Retire`) one is under way at a time, always for the first of those who wait.
+
+Every rule about which model is loaded, and when, is here. No I/O, no clock, no tasks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, assert_never
+
+from potluck.api.schema import PlanRequest
+from potluck.cluster.device_names import device_of
+from potluck.cluster.events import ComputerLost, Holds, StageLost
+from potluck.cluster.loss import computer_lost, lost_while_loading
+from potluck.cluster.master.vocabulary import (
+    Action,
+    Answer,
+    Began,
+    Break,
+    Cancel,
+    Deploy,
+    Event,
+    Failed,
+    Free,
+    GivenUp,
+    Loaded,
+    LoadWish,
+    MakePlan,
+    PipelineBroke,
+    PlanMade,
+    Present,
+    PromptWish,
+    Retire,
+    Retired,
+    ReturnWish,
+    UnloadWish,
+    Wish,
+    Wished,
+)
+from potluck.errors import PeerLostError, PotluckError, UsageError
+from potluck.ids import NodeId
+from potluck.plan.placement import Stage
+from potluck.wire.messages import DeviceId
+
+# --- the state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """The plan in force, or on its way."""
+
+    epoch: int
+    stages: tuple[Stage, ...]
+    is_loaded: bool = False
+    is_broken: bool = False
+    has_failed: bool = False  # to load; what is loaded of it has to go
+    loss: Break | None = None  # that whoever uses the deployment has not been told yet
+
+    @property
+    def is_ready(self) -> bool:
+        return self.is_loaded and not self.is_broken
+
+    @property
+    def computers(self) -> frozenset[NodeId]:
+        return frozenset(stage.node for stage in self.stages)
+
+    def devices_of(self, node_id: NodeId) -> frozenset[DeviceId]:
+        """The devices of a computer that have a stage."""
+        return frozenset(device_of(stage.device) for stage in self.stages if stage.node == node_id)
+
+    def uses(self, node_id: NodeId, device: DeviceId | None = None) -> bool:
+        """Whether a computer has a stage; with `device`, whether that device of it has."""
+        devices = self.devices_of(node_id)
+        return bool(devices) if device is None else device in devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the first wish ends, once what was begun for it is undone."""
+
+    error: BaseException | None  # None: it was given up, and nobody listens
+    is_told: bool = False  # what is under way was told to end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """All that the decisions depend on."""
+
+    epoch: int  # of the last deployment
+    asked: PlanRequest | None = None  # what the next prompt runs on, whether it is loaded or not
+    wishes: tuple[Wish, ...] = ()  # first come, first served
+    answers: tuple[Answer, ...] = ()  # that nobody was given yet
+    here: frozenset[NodeId] = frozenset()
+    missing: frozenset[NodeId] = frozenset()  # lost from the plan that was asked for
+    held: Mapping[NodeId, int] = field(default_factory=dict)  # the epoch that each says it holds
+    kept: Mapping[NodeId, int] = field(default_factory=dict)  # of the last plan, for the next one
+    work: MakePlan | Deploy | Retire | None = None  # what is under way
+    plan: tuple[Stage, ...] | None = None  # made for the first wish, and not in force yet
+    deployed: Deployed | None = None
+    ending: Ending | None = None
+    failure: PotluckError | None = None  # why nothing is loaded
+
+    @property
+    def is_ready(self) -> bool:
+        return self.deployed is not None and self.deployed.is_ready
+
+    @property
+    def is_preparing(self) -> bool:
+        """Whether a model is on its way, and its plan not in force yet."""
+        return isinstance(self.work, MakePlan) or self.plan is not None
+
+
+# --- the decision
+
+
+def next_action(state: State) -> Action | None:
+    """What is to be begun now. None: nothing, until the next event."""
+    deployed = state.deployed
+    if deployed is not None and deployed.loss is not None:
+        return deployed.loss  # first of all: somebody waits for the computer that is gone
+    if state.answers:
+        return state.answers[0]
+    if state.work is not None:
+        is_wanted = state.ending is None or state.ending.is_told
+        return None if is_wanted or isinstance(state.work, Retire) else Cancel()
+    if deployed is not None and deployed.has_failed:
+        return Retire(keep=frozenset())
+    if state.plan is not None:
+        if deployed is not None:
+            return Retire(keep=_computers(state.plan))
+        return Deploy(epoch=state.epoch + 1)
+    if state.wishes:
+        return _next_for(state, state.wishes[0])
+    return _next_to_free(state)
+
+
+def _next_for(state: State, wish: Wish) -> Action:
+    """What brings the first wish further. A new plan is made here and nowhere else."""
+    granted = Answer(ticket=wish.ticket)
+    match wish:
+        case LoadWish():
+            is_as_asked = state.is_ready and wish.request == state.asked and not wish.anew
+            if is_as_asked and not can_improve(state):
+                return granted
+            return MakePlan(ticket=wish.ticket, request=wish.request, settle=True)
+        case PromptWish():
+            if state.is_ready:
+                return granted
+            # Who was just lost is not waited for in the middle of a chat.
+            return MakePlan(
+                ticket=wish.ticket, request=possible(state, wish), settle=not state.missing
+            )
+        case UnloadWish():
+            if state.deployed is not None:
+                return Retire(keep=frozenset())
+            return _free(state.kept) or _free(state.held) or granted
+        case ReturnWish():
+            is_to_go = state.deployed is not None and _is_lent_still(state, wish)
+            return Retire(keep=frozenset()) if is_to_go else granted
+        case _:
+            assert_never(wish)
+
+
+def _next_to_free(state: State) -> Action | None:
+    """Nobody waits: what computers hold of plans that are over is given back.
+
+    What was kept for a plan that then failed goes at once. What a computer holds of a plan that this
+    master does not know stays until another plan runs: a master that was restarted may plan the
+    same again, and finds the layers loaded.
+    """
+    deployed = state.deployed
+    if deployed is None:
+        return _free(state.kept)
+    if not deployed.is_ready:
+        return None
+    return _free({n: epoch for n, epoch in state.held.items() if not deployed.uses(n)})
+
+
+def _free(held: Mapping[NodeId, int]) -> Free | None:
+    """The first of these computers gives back what it holds."""
+    return next((Free(node_id=n, epoch=epoch) for n, epoch in held.items()), None)
+
+
+def can_improve(state: State) -> bool:
+    """Whether a computer is back that the plan in force had to do without."""
+    return bool(state.missing & state.here)
+
+
+def possible(state: State, wish: PromptWish) -> PlanRequest:
+    """What a prompt can run on now: what was asked for, on whoever is left of those it named."""
+    request = state.asked or wish.default
+    return request if state.missing <= state.here else without_constraints(request)
+
+
+def has_constraints(request: PlanRequest) -> bool:
+    """Whether a request says which computers take part, or how many."""
+    return request != without_constraints(request)
+
+
+def without_constraints(request: PlanRequest) -> PlanRequest:
+    """The same model on whoever is left: a plan by hand or a number may not be possible now."""
+    return PlanRequest(
+        model=request.model,
+        shape=request.shape,
+        scheme=request.scheme,
+        context=request.context,
+        cache=request.cache,
+    )
+
+
+def _is_lent_still(state: State, wish: ReturnWish) -> bool:
+    """Whether what is there was loaded for that while: nobody else has asked for anything since."""
+    epoch = state.deployed.epoch if state.deployed is not None else None
+    return state.asked in (wish.lent, None) and (epoch is None or epoch != wish.epoch)
+
+
+def _computers(stages: tuple[Stage, ...]) -> frozenset[NodeId]:
+    return frozenset(stage.node for stage in stages)
+
+
+# --- the events
+
+
+def apply(state: State, event: Event) -> State:
+    """The state after an event."""
+    return _end_first(_check_plan(_apply(state, event)))
+
+
+def _apply(state: State, event: Event) -> State:
+    match event:
+        case Wished(wish=UnloadWish() as wish):
+            return _unload(state, wish)
+        case Wished(wish=wish):
+            return replace(state, wishes=(*state.wishes, wish))
+        case GivenUp(ticket=ticket):
+            return _end(state, ticket, None)
+        case Present(computers=computers):
+            return replace(state, here=computers)
+        case Holds(node_id=node_id, epoch=epoch):
+            held = _without(state.held, node_id)
+            return replace(state, held=held if epoch is None else {**held, node_id: epoch})
+        case ComputerLost(node_id=node_id, name=name, how=how):
+            held = _without(state.held, node_id)
+            state = replace(state, here=state.here - {node_id}, held=held)
+            notice = f"{name} {how}. The next message runs without it."
+            return _lose(state, node_id, name, how, notice)
+        case StageLost():
+            deployed = state.deployed
+            if deployed is None or event.epoch not in (None, deployed.epoch):
+                return state
+            if not deployed.uses(event.node_id, event.device):
+                return state
+            return _lose(state, event.node_id, event.place, event.how, event.notice)
+        case PipelineBroke():
+            return _change_deployed(state, is_broken=True)
+        case Began(action=action):
+            return _begin(state, action)
+        case PlanMade(stages=stages):
+            return replace(state, work=None, plan=stages if state.ending is None else None)
+        case Loaded():
+            return _loaded(state)
+        case Retired():
+            return replace(state, work=None)
+        case Failed(error=error):
+            return _fail(state, error)
+        case _:
+            assert_never(event)
+
+
+def _unload(state: State, wish: UnloadWish) -> State:
+    """Whoever waits for a model hears that there will be none; what is under way for them ends."""
+    for other in state.wishes:
+        if isinstance(other, LoadWish | PromptWish):
+            error = UsageError("The model was unloaded before it was ready.")
+            state = _end(state, other.ticket, error)
+    return replace(state, wishes=(*state.wishes, wish))
+
+
+def _end(state: State, ticket: int, error: BaseException | None) -> State:
+    """End a wish: now, or when what was begun for it is undone."""
+    if not any(wish.ticket == ticket for wish in state.wishes):
+        return state
+    is_first = state.wishes[0].ticket == ticket
+    if is_first and (state.work is not None or state.plan is not None or state.ending is not None):
+        return replace(state, plan=None, ending=state.ending or Ending(error=error))
+    return replace(
+        state,
+        wishes=tuple(wish for wish in state.wishes if wish.ticket != ticket),
+        answers=(*state.answers, Answer(ticket=ticket, error=error)),
+    )
+
+
+def _lose(state: State, node_id: NodeId, name: str, how: str, notice: str | None) -> State:
+    """Whoever uses the deployment hears of a loss that concerns it, by name."""
+    deployed = state.deployed
+    if deployed is None or not deployed.uses(node_id):
+        return state
+    lost = computer_lost if deployed.is_loaded else lost_while_loading
+    loss = Break(error=lost(name, how), notice=notice)
+    state = replace(state, missing=state.missing | {node_id})
+    return _change_deployed(state, loss=loss, is_broken=True)
+
+
+def _begin(state: State, action: Action) -> State:
+    match action:
+        case MakePlan():
+            # A load that names its computers gets them all, or fails: nobody is missing from it.
+            names_all = isinstance(state.wishes[0], LoadWish) and has_constraints(action.request)
+            missing = frozenset[NodeId]() if names_all else state.missing
+            return replace(state, work=action, failure=None, missing=missing)
+        case Deploy(epoch=epoch):
+            assert state.plan is not None
+            return replace(
+                state,
+                work=action,
+                epoch=epoch,
+                plan=None,
+                deployed=Deployed(epoch=epoch, stages=state.plan),
+                missing=state.missing - state.here,
+                asked=_asked_by(state, state.wishes[0]),
+            )
+        case Retire():
+            # From here on nothing is loaded, and what is on its way is what was asked for.
+            assert state.deployed is not None
+            asked = state.asked if state.plan is None else _asked_by(state, state.wishes[0])
+            return replace(
+                state, work=action, deployed=None, asked=asked, **_held_after(state, action)
+            )
+        case Cancel():
+            assert state.ending is not None
+            return replace(state, ending=replace(state.ending, is_told=True))
+        case Break():
+            return _change_deployed(state, loss=None)
+        case Answer():
+            return _answered(state, action)
+        case Free(node_id=node_id):
+            held, kept = _without(state.held, node_id), _without(state.kept, node_id)
+            return replace(state, held=held, kept=kept)
+        case _:
+            assert_never(action)
+
+
+def _held_after(state: State, retire: Retire) -> dict[str, Mapping[NodeId, int]]:
+    """What is held, and what of it is kept, once a deployment is out of force."""
+    assert state.deployed is not None
+    epoch = state.deployed.epoch
+    held = {n: held for n, held in state.held.items() if held != epoch}
+    kept = dict.fromkeys(state.deployed.computers & retire.keep & state.here, epoch)
+    return {"held": held, "kept": {**state.kept, **kept}}
+
+
+def _answered(state: State, answer: Answer) -> State:
+    if answer in state.answers:
+        return replace(state, answers=tuple(a for a in state.answers if a != answer))
+    wish, *others = state.wishes
+    state = replace(state, wishes=tuple(others))
+    if isinstance(wish, UnloadWish):
+        return replace(state, asked=None, failure=None, missing=frozenset())
+    if isinstance(wish, ReturnWish) and _is_lent_still(state, wish):
+        # What was asked for before is asked for again: the next prompt loads it.
+        return replace(state, asked=wish.asked, failure=None, missing=frozenset())
+    return state
+
+
+def _loaded(state: State) -> State:
+    state = replace(_change_deployed(state, is_loaded=True), work=None)
+    if state.ending is not None:  # the end was wished when it was too late to be heard
+        return _change_deployed(state, has_failed=True)
+    granted = Answer(ticket=state.wishes[0].ticket)
+    return replace(state, wishes=state.wishes[1:], answers=(*state.answers, granted), kept={})
+
+
+def _fail(state: State, error: BaseException) -> State:
+    if isinstance(state.work, Deploy):
+        state = _change_deployed(state, has_failed=True)
+    return replace(state, work=None, ending=state.ending or Ending(error=error))
+
+
+def _check_plan(state: State) -> State:
+    """A plan that is not in force yet is of no use once one of its computers has left.
+
+    Another one is made without it, unless that computer was asked for.
+    """
+    if state.plan is None:
+        return state
+    gone = [stage for stage in state.plan if stage.node not in state.here]
+    if not gone:
+        return state
+    state = replace(state, plan=None, missing=state.missing | {stage.node for stage in gone})
+    wish = state.wishes[0]
+    if isinstance(wish, LoadWish) and has_constraints(wish.request):
+        error = PeerLostError(
+            f"{gone[0].name} left while the model was being planned. Try again.", name=gone[0].name
+        )
+        return replace(state, ending=Ending(error=error))
+    return state
+
+
+def _end_first(state: State) -> State:
+    """Answer the first wish that failed, once nothing of it is left; and know what is shown then."""
+    deployed, ending = state.deployed, state.ending
+    if ending is None or state.work is not None or (deployed is not None and deployed.has_failed):
+        return state
+    wish, error = state.wishes[0], ending.error
+    if not state.is_ready:  # else the model before is still loaded, and asked for
+        if isinstance(error, PotluckError):
+            # No other model answers in its place.
+            state = replace(state, asked=_asked_by(state, wish), failure=error)
+        elif isinstance(wish, LoadWish):
+            state = replace(state, asked=None)  # of a fault of ours nothing is shown
+    return replace(
+        state,
+        ending=None,
+        wishes=state.wishes[1:],
+        answers=(*state.answers, Answer(ticket=wish.ticket, error=error)),
+    )
+
+
+def _asked_by(state: State, wish: Wish) -> PlanRequest | None:
+    """What is asked for once this wish is being granted.
+
+    A prompt asks for what was asked for already, as it was: who is back takes part again.
+    """
+    match wish:
+        case LoadWish(request=request):
+            return request
+        case PromptWish(default=default):
+            return state.asked or default
+        case UnloadWish() | ReturnWish():
+            return state.asked
+        case _:
+            assert_never(wish)
+
+
+def _change_deployed(state: State, **changes: Any) -> State:
+    if state.deployed is None:
+        return state
+    return replace(state, deployed=replace(state.deployed, **changes))
+
+
+def _without(held: Mapping[NodeId, int], node_id: NodeId) -> dict[NodeId, int]:
+    return {node: epoch for node, epoch in held.items() if node != node_id}

@@ -1,0 +1,178 @@
+"""Which of the messages that wait is handled next. Pure: no I/O, no threads, no torch, no clock.
+
+The rules:
+
+- The messages of one session are handled in the order in which they came.
+- Single tokens and control messages (open, trim, close, attach) go first, in the order in which they
+  became ready: many people wait for their next token, and each takes milliseconds.
+- A chunk of a prompt goes when nothing of that kind is ready, or after `Limits.groups_before_chunk`
+  groups went before it, so that no prompt waits for ever. Chunks go in the order in which they became
+  ready: two prompts take turns.
+- Single tokens of different sessions that are ready together are one group.
+
+Not thread-safe: whoever has the turn at the reactor puts messages in, and the computing thread takes
+groups while it has that turn itself.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+from potluck.ids import HomeId, Role
+from potluck.wire.frame import Buffer
+from potluck.wire.messages import Forward, Message, NodeInfo
+
+Kind = Literal["control", "token", "chunk"]
+
+_MESSAGE_BYTES = 1024  # what a message without payload counts as
+_ID_BYTES = 40  # a token id of a history, as an object in a tuple
+
+
+class PeerLink(Protocol):
+    """What is asked of the connection that a message came by, or that an answer leaves by."""
+
+    @property
+    def home(self) -> HomeId: ...
+    @property
+    def peer(self) -> NodeInfo: ...
+    @property
+    def peer_role(self) -> Role: ...
+    @property
+    def is_closed(self) -> bool: ...
+    @property
+    def is_revoked(self) -> bool: ...
+    def send_nowait(self, message: Message, payload: Buffer = b"") -> None: ...
+
+
+class Waiting(NamedTuple):
+    """A message that is to be handled."""
+
+    link: PeerLink
+    message: Message
+    payload: memoryview
+    kind: Kind
+    nbytes: int  # that it takes in memory while it waits
+
+
+class Group(NamedTuple):
+    """What is handled at once: a control message, a chunk, or single tokens of different sessions."""
+
+    kind: Kind
+    members: tuple[Waiting, ...]
+    ends_prompts: bool = False  # the last chunk of its prompt, and no chunk of another one waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much may wait, and what goes before what. Links are not read while too much waits."""
+
+    nbytes: int = 64 << 20  # the chunks of a prompt, as hidden states
+    messages: int = 4096
+    group_tokens: int = 64  # single tokens of one group at most
+    groups_before_chunk: int = 8  # a chunk takes as long as tens of tokens: this slows it by little
+    open_prompts: int = 1024  # of which more chunks are expected; as many as a stage knows sessions
+
+
+class Scheduler:
+    """Messages in, groups out."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._sessions: dict[str, deque[Waiting]] = {}  # those with waiting messages
+        # Sessions by what their first message is, in the order in which they became ready.
+        self._ready_now: deque[str] = deque()  # tokens and control messages
+        self._ready_chunks: deque[str] = deque()
+        self._open_prompts: dict[
+            str, None
+        ] = {}  # sessions with a prompt whose last chunk has not come
+        self._waiting = self._nbytes = 0  # messages, and their bytes
+        self._chunk_waited = 0  # groups that went before the first of the chunks
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait."""
+        return self._waiting
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as much waits as may: the links are not to be read now."""
+        return self._nbytes > self._limits.nbytes or self._waiting > self._limits.messages
+
+    def put(self, link: PeerLink, message: Message, payload: memoryview) -> None:
+        """Have a message wait for its turn. One without a session has an order of its own."""
+        session: str = getattr(message, "session", "")
+        waiting = Waiting(
+            link, message, payload, self._kind(session, message), _nbytes(message, payload)
+        )
+        self._waiting += 1
+        self._nbytes += waiting.nbytes
+        queue = self._sessions.get(session)
+        if queue is not None:
+            queue.append(waiting)
+        else:
+            self._sessions[session] = deque((waiting,))
+            self._make_ready(session, waiting)
+
+    def _kind(self, session: str, message: Message) -> Kind:
+        """What it is, which the messages before it in its session decide too."""
+        is_rest = session in self._open_prompts
+        self._open_prompts.pop(session, None)
+        if not isinstance(message, Forward):
+            return "control"  # which gives up the rest of a prompt
+        if message.prompt_end is not None:
+            self._open_prompts[session] = None
+            if len(self._open_prompts) > self._limits.open_prompts:
+                del self._open_prompts[next(iter(self._open_prompts))]
+            return "chunk"
+        # The rest of a prompt may be a single token.
+        return "chunk" if is_rest or message.tensor.shape[:1] != (1,) else "token"
+
+    def next(self) -> Group | None:
+        """What is to be handled now; None: nothing waits."""
+        if self._ready_now and not self._is_chunk_due():
+            if self._ready_chunks:
+                self._chunk_waited += 1
+            return self._next_now()
+        if not self._ready_chunks:
+            return None
+        self._chunk_waited = 0
+        chunk = self._take(self._ready_chunks)
+        assert isinstance(chunk.message, Forward)
+        is_last = chunk.message.prompt_end is None
+        return Group("chunk", (chunk,), ends_prompts=is_last and not self._ready_chunks)
+
+    def _is_chunk_due(self) -> bool:
+        return bool(self._ready_chunks) and self._chunk_waited >= self._limits.groups_before_chunk
+
+    def _next_now(self) -> Group:
+        # Taken before any of their sessions is ready again: the members' sessions differ.
+        count = 0
+        for session in self._ready_now:
+            if self._sessions[session][0].kind != "token" or count == self._limits.group_tokens:
+                break
+            count += 1
+        if not count:
+            return Group("control", (self._take(self._ready_now),))
+        return Group("token", tuple(self._take(self._ready_now) for _ in range(count)))
+
+    def _take(self, ready: deque[str]) -> Waiting:
+        session = ready.popleft()
+        queue = self._sessions[session]
+        taken = queue.popleft()
+        self._waiting -= 1
+        self._nbytes -= taken.nbytes
+        if queue:
+            self._make_ready(session, queue[0])
+        else:
+            del self._sessions[session]
+        return taken
+
+    def _make_ready(self, session: str, first: Waiting) -> None:
+        (self._ready_chunks if first.kind == "chunk" else self._ready_now).append(session)
+
+
+def _nbytes(message: Message, payload: memoryview) -> int:
+    nbytes = _MESSAGE_BYTES + payload.nbytes
+    if isinstance(message, Forward) and message.sampling is not None:
+        nbytes += _ID_BYTES * len(message.sampling.history or ())  # the longest list of a step
+    return nbytes

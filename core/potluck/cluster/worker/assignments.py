@@ -1,0 +1,55 @@
+"""What a master assigns, checked, and what it is told of what is held."""
+
+from potluck.cluster.processes.messages import Held
+from potluck.errors import BrokenModelError
+from potluck.ids import Digest
+from potluck.model.config import ModelConfig
+from potluck.model.stored import find_stored
+from potluck.wire.messages import (
+    MAX_HELD_SESSIONS,
+    Assign,
+    DeviceId,
+    HeldSession,
+    HeldStage,
+    TensorInfo,
+)
+
+
+def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
+    """The tensors by digest, when they are exactly what the config says for these layers.
+
+    Raises:
+        ModelError: the config is of no known model, or the tensors are not its.
+    """
+    config = ModelConfig.from_dict(message.config)
+    start, stop = message.layers
+    if not 0 <= start < stop <= config.num_layers:
+        raise BrokenModelError(f"The model has {config.num_layers} layers, not {start} to {stop}.")
+    wanted = config.stage_tensors(
+        range(start, stop), embedding=message.embedding, head=message.head
+    )
+    if message.seed is not None:
+        wanted = {}  # the weights are made here
+    given = {info.name: info for info in message.tensors}
+    stored = find_stored(config, wanted, given, scheme=message.scheme, where="the assignment")
+    if sum(map(len, stored.values())) != len(message.tensors):
+        raise BrokenModelError("The tensors of the assignment are not those of its layers.")
+    return {Digest(info.digest): info for info in message.tensors}
+
+
+def held_stage(device: DeviceId, held: Held) -> HeldStage:
+    """What a device's process said that it holds, as a master is told."""
+    sessions = held.sessions[-MAX_HELD_SESSIONS:]
+    return HeldStage(
+        device=device,
+        model_id=held.model_id,
+        scheme=held.scheme,
+        layers=held.layers,
+        embedding=held.embedding,
+        head=held.head,
+        cache=held.cache,
+        seed=held.seed,
+        epoch=held.epoch,
+        context=held.context,
+        sessions=tuple(HeldSession(session=s.session, position=s.position) for s in sessions),
+    )

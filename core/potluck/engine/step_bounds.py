@@ -1,0 +1,76 @@
+"""What the inputs of a step may be. They come from other computers: nothing is computed before a check."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from potluck.engine.payload import Activations
+from potluck.errors import InvalidStepError, PromptError
+
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_INTEGERS = (torch.int32, torch.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBounds:
+    """The bounds of one stage."""
+
+    vocabulary: int  # token ids
+    hidden: int | None  # size of a hidden state; None: the stage takes token ids
+    chunk: int  # the most tokens of a step
+    context: int  # the most tokens of a session
+
+    def check_inputs(self, inputs: Activations) -> None:
+        """Refuse what is not (T,) token ids of the vocabulary, or (T, D) hidden states.
+
+        Raises:
+            InvalidStepError: shape, dtype or number of tokens are others.
+            PromptError: a token is not in the vocabulary.
+        """
+        takes_ids = self.hidden is None
+        tokens = inputs.shape[0] if inputs.shape else 0
+        shape = (tokens,) if self.hidden is None else (tokens, self.hidden)
+        dtypes = _INTEGERS if takes_ids else _FLOATS
+        if inputs.shape != shape or inputs.dtype not in dtypes or not 0 < tokens <= self.chunk:
+            wanted = "token ids [T]" if takes_ids else f"hidden states [T, {self.hidden}]"
+            raise InvalidStepError(
+                f"The stage takes {wanted} of 1 to {self.chunk} tokens, and got"
+                f" {list(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}.",
+            )
+        if takes_ids and tokens == 1:
+            self._check_token(inputs.number)
+        elif takes_ids:
+            for bound in inputs.tensor.aminmax():
+                self._check_token(int(bound))
+
+    def check_history(self, history: Sequence[int]) -> None:
+        """Refuse a history with a token that is not in the vocabulary.
+
+        Raises:
+            PromptError: it has one.
+        """
+        for bound in (min(history, default=0), max(history, default=0)):
+            self._check_token(bound)
+
+    def check_context(self, tokens: int) -> None:
+        """Refuse a session of more tokens than the context has.
+
+        Raises:
+            PromptError: it has more.
+        """
+        if tokens > self.context:
+            raise PromptError(
+                f"The conversation has {tokens} tokens, and the context holds {self.context}."
+                " Begin a new conversation, or load the model with a longer context.",
+                tokens=tokens,
+                context=self.context,
+            )
+
+    def _check_token(self, token: int) -> None:
+        if not 0 <= token < self.vocabulary:
+            raise PromptError(
+                f"The token {token} is not one of the model's {self.vocabulary}. The prompt was made"
+                " with another model's tokenizer.",
+                token=token,
+            )

@@ -1,0 +1,104 @@
+"""Weight formats: how the numbers of a tensor are held in memory, in a store and on the wire.
+
+A format cuts a matrix (rows, inputs) into blocks that follow one another, row of blocks after row of
+blocks. A block of a plain format is one number. A block of a packed format has 16 rows of 32 inputs:
+scales, perhaps offsets, and integers. `engine/kernels/layout.py` says how the integers of a block are
+ordered.
+
+A format is asked what it holds; no code compares its name. Who adds one (MXFP4, say) adds
+
+- its row to the table here, and to `schemes.py` where a scheme holds tensors in it;
+- what finds a block's scales in `engine/kernels/packing_kernel.py`, and the same in torch in `reference.py`;
+- where integers are stored in another way than those here: what takes a block apart in
+  `engine/kernels/block_kernel.py`, for all products and embedding lookups, and in `engine/kernels/tensors.py`,
+  for torch and the GPU forms;
+- where integers of 4 bits stand for numbers beyond 0 to 15: a sum that holds them in `engine/kernels/dots.py`;
+- what reads it from the files of a model (`quantized.py`, `engine/dequantise.py`), if it should be kept exactly.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+BLOCK_ROWS = 16
+BLOCK_INPUTS = 32  # of a row, which share a scale and an offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFormat:
+    """How the numbers of a tensor are held: a plain format, if it is not a `PackedFormat`."""
+
+    name: str
+    dtype: str  # what manifests, stores and messages call it; plain ones as safetensors names them
+    block_rows: int = 1
+    block_inputs: int = 1
+    block_bytes: int
+
+    def nbytes(self, rows: int, width: int = 1) -> int:
+        """Bytes of a matrix; blocks that its end cuts off are stored whole."""
+        blocks = -(-rows // self.block_rows) * -(-width // self.block_inputs)
+        return blocks * self.block_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedFormat(WeightFormat):
+    """Integers with scales: value = scale x (integer - zero point) - offset.
+
+    The scales of a block's rows come first, f16. Integers are stored unsigned.
+    """
+
+    block_rows: int = BLOCK_ROWS
+    block_inputs: int = BLOCK_INPUTS
+    offsets_start: int | None = (
+        None  # where the offsets of the rows begin, f16; None: there are none
+    )
+    integers_start: int
+    integer_bits: int  # 8, or 4: two integers share a byte
+    zero_point: int
+    limits: tuple[int, int]  # the least and the most of integer - zero point
+
+    @property
+    def has_offsets(self) -> bool:
+        return self.offsets_start is not None
+
+    @property
+    def is_nibbles(self) -> bool:
+        """Whether two integers share a byte."""
+        return self.integer_bits == 4
+
+
+F32 = WeightFormat(name="f32", dtype="F32", block_bytes=4)
+BF16 = WeightFormat(name="bf16", dtype="BF16", block_bytes=2)
+F16 = WeightFormat(name="f16", dtype="F16", block_bytes=2)
+INT8 = PackedFormat(
+    name="int8",
+    dtype="PACKED8",
+    block_bytes=32 + 512,
+    integers_start=32,
+    integer_bits=8,
+    zero_point=128,
+    limits=(-127, 127),  # without -128, so that a product may move the sign to the input
+)
+INT4 = PackedFormat(
+    name="int4",
+    dtype="PACKED4",
+    block_bytes=32 + 256,
+    integers_start=32,
+    integer_bits=4,
+    zero_point=8,
+    limits=(-8, 7),
+)
+INT4_OFFSET = PackedFormat(
+    name="int4-offset",
+    dtype="PACKED4_OFFSET",
+    block_bytes=32 + 32 + 256,
+    offsets_start=32,
+    integers_start=64,
+    integer_bits=4,
+    zero_point=0,
+    limits=(0, 15),
+)
+
+PLAIN_FORMATS = (F32, F16, BF16)
+PACKED_FORMATS = (INT8, INT4, INT4_OFFSET)
+PLAIN_DTYPES: Mapping[str, WeightFormat] = {one.dtype: one for one in PLAIN_FORMATS}
+PACKED_DTYPES: Mapping[str, PackedFormat] = {one.dtype: one for one in PACKED_FORMATS}

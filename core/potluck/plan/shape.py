@@ -1,0 +1,50 @@
+"""The sizes of a model that a plan is made from, taken from its configuration."""
+
+from collections.abc import Mapping
+
+from potluck.model.caches import layer_cache, number_bytes
+from potluck.model.config import ModelConfig
+from potluck.model.layers import LayerKind
+from potluck.model.schemes import Cache, Scheme, activation_item, weight_bytes
+from potluck.plan.cost import ModelShape
+
+
+def shape_of(
+    config: ModelConfig, scheme: Scheme, *, context: int, cache: Cache = "full"
+) -> ModelShape:
+    """The sizes of a model in one scheme, for a context of so many tokens."""
+
+    def nbytes(tensors: Mapping[str, tuple[int, ...]]) -> int:
+        return weight_bytes(config, tensors, scheme)
+
+    kinds = kinds_of(config)
+    layers = tuple(kinds.index(kind) for kind in config.layer_kinds)
+    examples = [layers.index(kind) for kind in range(len(kinds))]
+    tensors = [config.layer_tensors(layer) for layer in examples]
+    layer_bytes = tuple(map(nbytes, tensors))
+    expert_bytes = [
+        nbytes({name: shape for name, shape in of_kind.items() if config.is_of_expert(name)})
+        for of_kind in tensors
+    ]
+    part = 1.0 if config.experts is None else config.experts.per_token / config.experts.count
+    all_experts = sum(expert_bytes[kind] for kind in layers)
+    all_others = sum(layer_bytes[kind] for kind in layers) - all_experts
+    return ModelShape(
+        layers=layers,
+        layer_bytes=layer_bytes,
+        cache_bytes=tuple(
+            layer_cache(config, layer, number_bytes(scheme, cache)).nbytes(context)
+            for layer in examples
+        ),
+        embedding_bytes=nbytes(config.embedding_tensors()),
+        head_bytes=nbytes(config.head_tensors()),
+        hidden_bytes=config.hidden_size * activation_item(scheme),
+        tied=config.tie_word_embeddings,
+        expert_share=all_experts * part / (all_experts * part + all_others),
+        expert_part=part,
+    )
+
+
+def kinds_of(config: ModelConfig) -> tuple[LayerKind, ...]:
+    """The kinds of layers in the order in which a profile and a shape have their figures."""
+    return tuple(dict.fromkeys(config.layer_kinds))

@@ -1,0 +1,389 @@
+"""What an answer needs to go on is in its conversation, and pipelines are replaced under it."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+from chain_answers import GREEDY, answer, attached, expected
+from fake_chain import FakeChain
+from fake_cluster import run, until
+from fake_time import run_at_once
+
+from potluck.cluster.driver.conversation import Conversation
+from potluck.cluster.driver.generation import Generator, Token, Usage
+from potluck.cluster.driver.limits import Limits
+from potluck.cluster.driver.pipeline import Pipeline
+from potluck.errors import EngineError, PeerLostError, PromptError
+from potluck.ids import SessionId
+from potluck.wire.messages import MAX_HISTORY, Sampling, StepFailed
+
+PROMPT = [1, 2, 3, 4, 5, 6]
+PATIENT = Limits(replacement_s=30.0)
+
+
+def stream_of(generator: Generator, *, limit: int = 12) -> AsyncGenerator[Token, None]:
+    return generator.tokens(PROMPT, GREEDY, limit=limit, usage=Usage())
+
+
+async def read(stream: AsyncGenerator[Token, None], count: int) -> list[int]:
+    return [(await anext(stream)).token_id for _ in range(count)]
+
+
+async def rest_of(stream: AsyncGenerator[Token, None]) -> list[int]:
+    return [token.token_id async for token in stream]
+
+
+# --- another pipeline under an answer
+
+
+@pytest.mark.parametrize("read_before", [0, 1, 5, 11, 12])
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_an_answer_goes_on_where_it_was_on_another_pipeline(
+    read_before: int, is_slow: bool
+) -> None:
+    async def main() -> None:
+        generator = Generator()
+        old, new = FakeChain(), FakeChain()
+        stream = stream_of(generator)
+        async with attached(generator, old, epoch=1, stages=2, chunk_tokens=256):
+            tokens = await read(stream, read_before)
+            if is_slow and tokens:  # steps that were asked for ahead have results by now
+                ahead = min(read_before + 2, 12)
+                await until(lambda: len(old.forwards) == ahead)
+                await asyncio.sleep(0)
+            async with attached(generator, new, epoch=7, stages=3, chunk_tokens=4):
+                tokens += await rest_of(stream)
+
+        assert tokens == expected(PROMPT, 12)
+        assert all(f.epoch == 7 and f.tensor.shape[0] <= 4 for f in new.forwards)
+        assert bool(new.forwards) == (read_before < (10 if is_slow else 12))
+
+    run(main())
+
+
+def test_a_prompt_whose_chunks_are_under_way_begins_again_on_another_pipeline() -> None:
+    async def main() -> None:
+        generator = Generator()
+        old, new = FakeChain(), FakeChain()
+        old.is_silent = True
+        async with attached(generator, old, chunk_tokens=2):
+            asking = asyncio.create_task(answer(generator, PROMPT, 3))
+            await until(lambda: len(old.forwards) == 3)
+            async with attached(generator, new, epoch=2, chunk_tokens=3):
+                assert await asking == expected(PROMPT, 3)
+        assert [f.position for f in new.forwards] == [0, 3, 6, 7]
+
+    run(main())
+
+
+def test_an_answer_waits_for_another_pipeline_as_long_as_it_is_told_to() -> None:
+    async def main() -> None:
+        generator = Generator(limits=PATIENT)
+        old, new = FakeChain(), FakeChain()
+        stream = stream_of(generator)
+        async with attached(generator, old):
+            tokens = await read(stream, 5)
+            old.is_silent = True
+            reading = asyncio.create_task(rest_of(stream))
+            await asyncio.sleep(10)
+            old.break_off()
+            await asyncio.sleep(29)
+            assert not reading.done()
+        async with attached(generator, new, epoch=2):
+            tokens += await reading
+
+        assert tokens == expected(PROMPT, 12)
+
+    run_at_once(main())
+
+
+@pytest.mark.parametrize(("limits", "waits_s"), [(PATIENT, 30), (Limits(), 0)])
+def test_an_answer_without_another_pipeline_ends_with_what_broke_its_own(
+    limits: Limits, waits_s: float
+) -> None:
+    async def main() -> None:
+        generator = Generator(limits=limits)
+        chain = FakeChain()
+        async with attached(generator, chain):
+            stream = stream_of(generator)
+            await read(stream, 5)
+            chain.is_silent = True
+            reading = asyncio.create_task(rest_of(stream))
+            await asyncio.sleep(1)
+            chain.break_off()
+            began = asyncio.get_running_loop().time()
+            with pytest.raises(PeerLostError, match="Laptop stopped answering"):
+                await reading
+            assert asyncio.get_running_loop().time() - began == pytest.approx(waits_s)
+
+    run_at_once(main())
+
+
+def test_a_prompt_waits_for_the_first_pipeline_too() -> None:
+    async def main() -> None:
+        generator = Generator(limits=PATIENT)
+        asking = asyncio.create_task(answer(generator, PROMPT, 3))
+        await asyncio.sleep(10)
+        async with attached(generator, FakeChain()):
+            assert await asking == expected(PROMPT, 3)
+
+    run_at_once(main())
+
+
+def test_a_prompt_without_any_pipeline_says_that_nothing_is_loaded() -> None:
+    async def main() -> None:
+        generator = Generator()
+        assert generator.context == 0
+        with pytest.raises(PeerLostError, match="not loaded"):
+            await answer(generator, PROMPT, 3)
+
+    run(main())
+
+
+def test_a_model_that_is_not_wanted_any_more_ends_who_computes_and_who_waits() -> None:
+    async def main() -> None:
+        generator = Generator(limits=PATIENT)
+        chain = FakeChain()
+        async with attached(generator, chain) as pipeline:
+            chain.is_silent = True
+            computes = asyncio.create_task(answer(generator, PROMPT, 3))
+            await until(lambda: chain.forwards)
+            generator.close(PeerLostError("It was unloaded."))
+            generator.close(PeerLostError("It was unloaded."))
+            with pytest.raises(PeerLostError, match="unloaded"):
+                await computes
+            assert pipeline.broken is not None
+        with pytest.raises(PeerLostError, match="unloaded"):
+            await answer(generator, PROMPT, 3)
+
+    run(main())
+
+
+def test_who_waits_for_a_pipeline_hears_of_the_end_at_once() -> None:
+    async def main() -> None:
+        generator = Generator(limits=PATIENT)
+        waits = asyncio.create_task(answer(generator, PROMPT, 3))
+        await asyncio.sleep(1)
+        generator.close(PeerLostError("It was unloaded."))
+        with pytest.raises(PeerLostError, match="unloaded"):
+            await waits
+        assert asyncio.get_running_loop().time() == pytest.approx(1)
+
+    run_at_once(main())
+
+
+def test_an_answer_that_breaks_every_pipeline_ends() -> None:
+    async def main() -> None:
+        generator = Generator(limits=Limits(replacement_s=30.0, losses=3))
+        asking = asyncio.create_task(answer(generator, PROMPT, 3))
+        for epoch in range(1, 4):
+            chain = FakeChain()
+            chain.is_silent = True
+            async with attached(generator, chain, epoch=epoch) as pipeline:
+                await until(lambda chain=chain: chain.forwards)
+                forward = chain.forwards[0]
+                pipeline.step_failed(
+                    StepFailed(
+                        epoch=epoch,
+                        session=forward.session,
+                        step=forward.step,
+                        kind="engine",
+                        message="It burns.",
+                    )
+                )
+        async with attached(generator, FakeChain(), epoch=4):
+            with pytest.raises(EngineError, match="burns"):
+                await asking
+
+    run_at_once(main())
+
+
+def test_an_answer_ends_where_the_context_of_its_new_pipeline_does() -> None:
+    async def main() -> None:
+        generator = Generator()
+        stream = stream_of(generator, limit=50)
+        async with attached(generator, FakeChain(), context=64):
+            tokens = await read(stream, 3)
+            async with attached(generator, FakeChain(), epoch=2, room=12):
+                tokens += await rest_of(stream)
+        assert tokens == expected(PROMPT, 6)
+
+    run(main())
+
+
+def test_an_answer_that_is_too_long_for_its_new_pipeline_says_who_has_no_room() -> None:
+    async def main() -> None:
+        generator = Generator()
+        new = FakeChain()
+        stream = stream_of(generator)
+        async with attached(generator, FakeChain()):
+            tokens = await read(stream, 8)
+            async with attached(generator, new, epoch=2, room=10):
+                with pytest.raises(PromptError, match="Laptop has memory"):
+                    await rest_of(stream)
+        assert tokens == expected(PROMPT, 8)
+        assert not new.opened
+
+    run(main())
+
+
+def test_a_prompt_that_waited_for_its_turn_is_checked_against_the_pipeline_it_gets() -> None:
+    async def main() -> None:
+        generator = Generator(limits=Limits(conversations=1))
+        stream = stream_of(generator)
+        async with attached(generator, FakeChain()):
+            await read(stream, 3)
+            usage = Usage()
+            waiting = asyncio.create_task(answer(generator, PROMPT * 2, 1, usage))
+            await until(lambda: usage.prompt_tokens)
+            async with attached(generator, FakeChain(), epoch=2, room=12):
+                await rest_of(stream)  # whose conversation, on the new pipeline, it gets
+                with pytest.raises(PromptError, match="Laptop has memory"):
+                    await waiting
+
+    run(main())
+
+
+def test_the_seed_and_the_history_go_along_to_another_pipeline() -> None:
+    async def main() -> None:
+        generator = Generator()
+        new = FakeChain()
+        sampling = Sampling(temperature=0.7, seed=5, repetition_penalty=1.2)
+        stream = generator.tokens(PROMPT, sampling, limit=12, usage=Usage())
+        async with attached(generator, FakeChain()):
+            tokens = await read(stream, 4)
+            async with attached(generator, new, epoch=2):
+                await rest_of(stream)
+        asked = next(f.sampling for f in new.forwards if f.sampling is not None)
+        assert asked.seed == 5
+        assert asked.history is not None
+        # A token that had arrived already was given out before the new pipeline was asked.
+        assert list(asked.history)[: 6 + 4] == [*PROMPT, *tokens]
+
+    run(main())
+
+
+def test_conversations_at_rest_know_that_another_pipeline_has_cached_nothing() -> None:
+    async def main() -> None:
+        generator = Generator()
+        new = FakeChain()
+        async with attached(generator, FakeChain()):
+            first = await answer(generator, PROMPT, 4)
+            async with attached(generator, new, epoch=2):
+                usage = Usage()
+                prompt = [*PROMPT, *first, 9]
+                assert await answer(generator, prompt, 3, usage) == expected(prompt, 3)
+        assert usage.cached_tokens == 0
+        assert new.forwards[0].position == 0
+        assert not new.trims
+
+    run(main())
+
+
+def test_a_slow_reader_of_an_old_pipeline_does_not_leave_its_caches_behind() -> None:
+    async def main() -> None:
+        generator = Generator()
+        new = FakeChain()
+        stream = stream_of(generator)
+        async with attached(generator, FakeChain()):
+            await anext(stream)
+            async with attached(generator, new, epoch=2):
+                await stream.aclose()
+                assert await answer(generator, PROMPT, 3) == expected(PROMPT, 3)
+        assert len(new.opened) == 1
+
+    run(main())
+
+
+# --- what it keeps
+
+
+class Sink(FakeChain):
+    """Takes what is sent and answers nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_silent = True
+
+
+def conversation(tokens: list[int], sampling: Sampling = GREEDY) -> tuple[Conversation, Sink]:
+    """One that begins to answer on a pipeline; call it in an event loop."""
+    sink = Sink()
+    made = Conversation(SessionId("chat"))
+    made.begin_answer(tokens, sampling, limit=3, stops={99})
+    made.enter(Pipeline(epoch=1, first=sink, last=sink, stages=1), 10)
+    return made, sink
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens", "left"),
+    [([1], [5], 2), ([1], [5, 6, 7], 0), ([1], [99], 0), ([1] * 8, [5], 1), ([1] * 9, [5], 0)],
+)
+def test_an_answer_ends_by_its_limit_its_context_or_a_stop(
+    prompt: list[int], tokens: list[int], left: int
+) -> None:
+    async def main() -> None:
+        made, _ = conversation(prompt)
+        assert [made.give_out(token) for token in tokens][-1] == left
+        assert made.given == len(tokens)
+        assert made.tokens == prompt + tokens
+
+    run(main())
+
+
+def test_without_a_limit_an_answer_may_fill_the_context() -> None:
+    async def main() -> None:
+        made, _ = conversation([1, 2])
+        made.limit = None
+        assert made.give_out(5) == 7
+
+    run(main())
+
+
+def test_only_what_was_sent_counts_as_cached() -> None:
+    async def main() -> None:
+        made, sink = conversation([1, 2, 3, 4, 5])
+        made.send_chunk(2)
+        made.send_chunk(2)
+        assert made.cached == 4
+        assert made.begin_answer([1, 2, 3, 4, 5, 6], GREEDY) == 4
+        assert not sink.trims
+        assert made.begin_answer([1, 2, 3], GREEDY) == 2  # the last token is always computed
+        assert sink.trims == [2]
+
+    run(main())
+
+
+def test_what_was_sent_ahead_is_kept_whether_it_was_read_or_not() -> None:
+    async def main() -> None:
+        made, _ = conversation([1, 2])
+        made.send_chunk(2)
+        made.give_out(7)
+        made.sent_ahead([7, 8])
+        assert made.tokens == [1, 2, 7, 8]
+        assert made.shares([1, 2, 7, 8, 9]) == 4
+
+    run(main())
+
+
+def test_a_stage_that_claims_to_hold_more_than_there_is_changes_nothing() -> None:
+    async def main() -> None:
+        made, sink = conversation([1, 2, 3])
+        made.send_chunk(9)
+        made.rewind(1 << 40)
+        assert made.cached == 2
+        assert sink.trims == [2]
+
+    run(main())
+
+
+def test_the_history_is_that_of_the_last_tokens() -> None:
+    async def main() -> None:
+        tokens = list(range(MAX_HISTORY + 2))
+        made, sink = conversation(tokens, Sampling(repetition_penalty=1.2))
+        made.send_chunk(len(tokens))
+        sent = sink.forwards[0].sampling
+        assert sent is not None
+        assert sent.history == tuple(tokens[2:])
+
+    run(main())

@@ -1,0 +1,85 @@
+import math
+from dataclasses import replace
+
+import pytest
+from model_folders import CONFIG
+
+from potluck.model.caches import WINDOW_SLACK
+from potluck.model.config import ModelConfig
+from potluck.model.schemes import weight_bytes
+from potluck.model.shapes import SHAPES
+from potluck.plan.shape import kinds_of, shape_of
+
+SHAPE = ModelConfig.from_dict(CONFIG)
+MIXED = ModelConfig.from_dict(
+    {
+        **CONFIG,
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "num_hidden_layers": 4,
+        "decoder_sparse_step": 2,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+    }
+)
+
+
+def test_a_shape_counts_the_bytes_of_the_scheme() -> None:
+    full, half = shape_of(SHAPE, "f32", context=64), shape_of(SHAPE, "bf16", context=64)
+
+    shapes = SHAPE.layer_tensors(0).values()
+    layer = sum(math.prod(shape) for shape in shapes)
+    norms = sum(math.prod(shape) for shape in shapes if len(shape) == 1)  # stay f32
+    assert full.layers == (0,) * SHAPE.num_layers
+    assert full.layer_bytes == (4 * layer,)
+    assert half.layer_bytes == (2 * (layer + norms),)
+    assert full.hidden_bytes == 4 * SHAPE.hidden_size
+    assert full.cache_bytes == (64 * SHAPE.kv_bytes_per_token(4),)
+    assert half.cache_bytes == (64 * SHAPE.kv_bytes_per_token(2),)
+    assert not full.tied
+
+
+def test_a_layer_with_a_window_is_planned_with_what_its_cache_takes() -> None:
+    config = replace(SHAPE, sliding_windows=(100, None) * (SHAPE.num_layers // 2))
+
+    shape = shape_of(config, "bf16", context=10_000)
+
+    rows = (100 + WINDOW_SLACK, 10_000)
+    assert shape.cache_bytes == tuple(count * SHAPE.kv_bytes_per_token(2) for count in rows)
+    assert shape.layer_bytes[0] == shape.layer_bytes[1]
+
+
+def test_layers_of_another_size_are_another_kind() -> None:
+    shape = shape_of(MIXED, "f32", context=64)
+
+    assert shape.layers == (0, 1, 0, 1)
+    assert shape.layer_bytes == tuple(
+        weight_bytes(MIXED, MIXED.layer_tensors(layer), "f32") for layer in (0, 1)
+    )
+    assert shape.layer_bytes[1] > shape.layer_bytes[0]
+
+
+def test_a_token_reads_few_experts_and_many_tokens_all() -> None:
+    config = ModelConfig.from_dict(SHAPES["qwen3-30b-a3b"])
+    tensors = config.layer_tensors(0)
+    whole = weight_bytes(config, tensors, "int4")
+    one_expert = {name: shape for name, shape in tensors.items() if ".experts.7." in name}
+    one_token = whole - 120 * weight_bytes(config, one_expert, "int4")
+
+    shape = shape_of(config, "int4", context=64)
+
+    assert shape.reading(1) == pytest.approx(1)
+    assert shape.reading(10_000) == pytest.approx(whole / one_token)
+    assert 1 < shape.reading(2) < 2
+    dense = shape_of(ModelConfig.from_dict(CONFIG), "int4", context=64)
+    assert dense.reading(1) == dense.reading(512) == 1
+
+
+def test_a_tied_head_is_known_as_one() -> None:
+    config = ModelConfig.from_dict({**CONFIG, "tie_word_embeddings": True})
+    assert shape_of(config, "f32", context=64).tied
+
+
+def test_kinds_are_numbered_in_the_order_of_their_first_layer() -> None:
+    assert kinds_of(MIXED) == (MIXED.layer_kinds[0], MIXED.layer_kinds[1])
+    assert len(kinds_of(SHAPE)) == 1
