@@ -32,7 +32,7 @@ POLL_S = 0.05
 
 
 class NodeStartError(PotluckError):
-    """The node could not be started. The message ends with the last line that the node printed."""
+    """The node could not be started. The message has the last line that the node printed."""
 
     code = "node_start"
 

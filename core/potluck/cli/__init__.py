@@ -4,8 +4,8 @@ A module is imported only when the command line needs it: `potluck --version` an
 no command waits for torch. Answers go to stdout. Everything else (progress, questions, errors) goes
 to stderr, so scripts can read the output of `--json` and of `potluck invite`.
 
-Exit status: 0 done, 1 failed, 2 wrong usage, 3 the model's files, 4 no plan, 5 another computer, 6
-the disk, 7 computing, 130 stopped by Ctrl-C.
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 the model's files, 4 no plan, 5 another computer,
+6 the disk, 7 computing, 130 stopped by Ctrl-C.
 """
 
 import importlib
