@@ -3,9 +3,7 @@
 Uses the standard library only. Nothing here writes or installs.
 """
 
-from __future__ import (
-    annotations,
-)  # lets an older Python run far enough to report that it is too old
+from __future__ import annotations  # an older Python must get as far as saying that it is too old
 
 import ctypes
 import re
@@ -108,9 +106,8 @@ def venv_version(folder: Path, python: Path) -> tuple[int, int] | None:
     try:
         config = (folder / "pyvenv.cfg").read_text(encoding="utf-8")
     except OSError:
-        return (
-            running if (folder / "conda-meta").is_dir() else None
-        )  # conda environments have no pyvenv.cfg
+        # Environments of conda have no pyvenv.cfg.
+        return running if (folder / "conda-meta").is_dir() else None
     # venv writes `version`; uv and virtualenv write `version_info`.
     made_for = version_in(config, r"(?m)^version(?:_info)? *= *(\d+)\.(\d+)")
     return running if running == made_for else None

@@ -11,9 +11,7 @@ step is written to a stamp file: later starts skip it, and an interrupted set-up
 stopped. Two starts at the same time take turns. Uses the standard library only.
 """
 
-from __future__ import (
-    annotations,
-)  # lets an older Python run far enough to report that it is too old
+from __future__ import annotations  # an older Python must get as far as saying that it is too old
 
 import hashlib
 import json
@@ -145,9 +143,8 @@ def make_venv() -> None:
             " 3.11 or newer. Delete or rename that folder, then start again."
         )
     drop_half_installed()
-    if (
-        pip_version(venv_python()) is None
-    ):  # the environment was made without pip, or its creation was interrupted
+    # Another tool made the environment without pip, or its creation was interrupted.
+    if pip_version(venv_python()) is None:
         need_ensurepip(venv_python())
         run_logged([venv_python(), "-m", "ensurepip", "--upgrade"], LOG)
     if (pip_version(venv_python()) or ()) < RAW_PROGRESS_PIP:

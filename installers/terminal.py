@@ -3,9 +3,7 @@
 Uses the standard library only. Everything goes to stderr: stdout belongs to the program to start.
 """
 
-from __future__ import (
-    annotations,
-)  # lets an older Python run far enough to report that it is too old
+from __future__ import annotations  # an older Python must get as far as saying that it is too old
 
 import errno
 import os
