@@ -59,7 +59,7 @@ INDEX_TIMEOUT_S = 5
 
 @dataclass(frozen=True)
 class Step:
-    """One part of the set-up. It is repeated when its key differs from the key in the stamp file."""
+    """One part of the set-up. It runs again when its key differs from that in the stamp file."""
 
     name: str
     title: str
@@ -279,7 +279,7 @@ def write_stamps(stamps: Mapping[str, str]) -> None:
 
 
 def undone(steps: Sequence[Step]) -> list[Step]:
-    """Return the unfinished steps. If the first step, the environment, is unfinished, return all."""
+    """Return the unfinished steps: all, if the first one (the environment) is unfinished."""
     stamps = read_stamps()
     if stamps.get(steps[0].name) != steps[0].key:
         return list(steps)

@@ -184,7 +184,7 @@ class Application(QObject):
             self.worker.show()
 
     def _on_worker_close(self) -> bool:
-        """Return whether the worker window may close: it hides only if the tray can bring it back."""
+        """Return whether the worker window may close: it hides only if there is a tray."""
         if self._is_ending:
             return True
         if self._waiter is not None and self._is_tray_available():

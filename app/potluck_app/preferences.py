@@ -30,7 +30,7 @@ class PreferencesFile:
         self.current = _read(path)
 
     def change(self, **changes: object) -> None:
-        """Change preferences and store them. If the disk is full, they last until the program ends."""
+        """Change preferences and store them. On a full disk, they last until the program ends."""
         changed = msgspec.structs.replace(self.current, **changes)
         if changed == self.current:
             return

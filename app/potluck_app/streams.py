@@ -1,4 +1,4 @@
-"""Answers that the node sends in pieces: a reply and the load of a model. Each ends in one signal."""
+"""What the node sends in pieces: a reply, or the load of a model. Each ends in one signal."""
 
 import logging
 

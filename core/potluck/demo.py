@@ -158,7 +158,7 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_node(folders: Folders) -> None:
-    """Ask the node to end, and wait for the end of its process, so that its folder can be deleted."""
+    """Ask the node to end and wait for its process, so that its folder can be deleted."""
     with suppress(PotluckError):
         client = find(folders)
         if client is None:

@@ -59,7 +59,7 @@ class Folders:
 
     @classmethod
     def of(cls, home: Path | None = None, environ: Mapping[str, str] = os.environ) -> "Folders":
-        """Return the folders in `home`, else in POTLUCK_HOME of the environment, else the system's."""
+        """Return the folders in `home`, else in the variable POTLUCK_HOME, else the system's."""
         if home is None and environ.get(HOME_VARIABLE):
             home = Path(environ[HOME_VARIABLE])
         if home is not None:

@@ -42,7 +42,7 @@ async def within(seconds: float, work: Coroutine[Any, Any, _T]) -> _T:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let other tasks run until the condition is true. The deadline of the test ends a longer wait."""
+    """Let other tasks run until the condition is true. The deadline of the test limits the wait."""
     while not condition():  # noqa: ASYNC110, the code under test has no event for it
         await asyncio.sleep(0)
 

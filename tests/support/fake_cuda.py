@@ -57,7 +57,7 @@ class FakeCuda:
 
     current: Stream = field(default_factory=lambda: Stream(0))
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
-    _users: dict[int, int] = field(default_factory=dict[int, int])  # living graphs by pool
+    _users: dict[int, int] = field(default_factory=dict[int, int])  # living graphs, by pool
     _workspaces: dict[Stream, Workspace] = field(default_factory=dict[Stream, Workspace])
     _capturing: Graph | None = None
     _capture_stream: Stream | None = None  # one for all captures, as in torch

@@ -1,4 +1,4 @@
-"""A stage process that packs without torch: the bytes have the right size and depend on the input."""
+"""Pack without torch: the bytes have the right size and depend only on the input."""
 
 import asyncio
 import hashlib

@@ -28,7 +28,7 @@ class Done:
 class Tape(TorchDispatchMode):
     """Records operators.
 
-    `replay` repeats them. An input that another recorded operator made is replaced by its new value.
+    `replay` repeats them. An input that a recorded operator made is replaced by its new value.
     """
 
     def __init__(self) -> None:

@@ -358,7 +358,7 @@ def _random_model(family: str, changes: dict[str, Any]) -> Any:
 
 
 def stored_tensors(folder: Path) -> tuple[StoredTensor, ...]:
-    """Return the tensors of a safetensors file (https://huggingface.co/docs/safetensors, Format)."""
+    """Return a safetensors file's tensors (https://huggingface.co/docs/safetensors, Format)."""
     path = folder / "model.safetensors"
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")

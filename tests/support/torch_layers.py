@@ -173,7 +173,7 @@ def run_layer(
     position: int,
     angles: Sequence[Angles],
 ) -> Tensor:
-    """Run a layer with torch's operators and the kernels' products, which have tests of their own."""
+    """Run a layer with torch's operators and the kernels' products, which have their own tests."""
     heads, norms = shape.attention, layer.norms
 
     def norm(numbers: Tensor, weight: Tensor | None) -> Tensor:

@@ -113,7 +113,7 @@ class ReplyMessage(QWidget):
         return self._message
 
     def show_message(self, message: Message, *, is_last: bool) -> None:
-        """Show the current message. If its text only grew, only the changed blocks are drawn again."""
+        """Show the current message. If its text only grew, unchanged blocks are not drawn again."""
         self._message = message
         thoughts, self._answer, has_thought = split_thinking(message.text)
         is_streaming = message.status == "streaming"

@@ -304,7 +304,7 @@ def _me(state: ClusterState | None) -> Computer | None:
 
 
 def _memory_total(state: ClusterState | None) -> int:
-    """Return the memory of which the limit is a part.
+    """Return the memory that the limit is a share of.
 
     It is the RAM, or the memory of a graphics card that has more than that.
     """

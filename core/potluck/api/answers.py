@@ -12,7 +12,7 @@ from potluck.api.backend import Candidate, ChosenToken, Finished, Piece, Started
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The values that every chunk of an answer carries, and the optional parts that were requested."""
+    """The values in every chunk of an answer, and the optional parts that were requested."""
 
     id: str
     created: int
@@ -22,7 +22,7 @@ class Answer:
 
 
 class Format(Protocol):
-    """One format of answers. An instance serves one answer: it counts the characters sent so far."""
+    """One format of answers. Use an instance for one answer: it counts the characters sent."""
 
     prefix: ClassVar[str]
 

@@ -57,7 +57,7 @@ class TextPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """Token ids that are used unchanged. They are not yet checked against the model's vocabulary."""
+    """Token ids that are used unchanged, not yet checked against the model's vocabulary."""
 
     token_ids: tuple[int, ...]
 
@@ -104,7 +104,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenToken:
-    """The log-probability of a token of the answer, and those of the best tokens at its position."""
+    """The log-probability of a token of the answer, and of the best tokens at its position."""
 
     chosen: Candidate
     best: tuple[Candidate, ...] = ()
@@ -112,7 +112,7 @@ class ChosenToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The prompt is accepted: it is tokenised, it fits, and the model is loaded. The first event."""
+    """The first event: the prompt is tokenised and fits, and the model is loaded."""
 
     prompt_token_ids: tuple[int, ...]
     cached_tokens: int = 0
@@ -129,7 +129,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The answer is complete. The last event."""
+    """The last event: the answer is complete."""
 
     reason: FinishReason
     completion_tokens: int
@@ -164,7 +164,7 @@ class Backend(Protocol):
         ...
 
     async def pair(self, target: str) -> Pairing:
-        """Ask a computer (node id, name or host[:port]) to pair by sight. Does not wait for it."""
+        """Ask a computer (node id, name or host[:port]) to pair by sight; do not wait for it."""
         ...
 
     async def decide_pairing(self, pairing_id: str, accept: bool) -> Pairing: ...
@@ -202,11 +202,11 @@ class Backend(Protocol):
     async def models(self) -> Sequence[ModelEntry]: ...
 
     def served_models(self) -> Sequence[ServedModel]:
-        """Return the loaded model first. If none is loaded: the guide, which a prompt loads."""
+        """Return the loaded model first. If none is loaded, return the guide: a prompt loads it."""
         ...
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        """Answer one prompt with `Started`, `Piece`…, `Finished`. Closing the iterator cancels it."""
+        """Answer one prompt with `Started`, `Piece`…, `Finished`. Closing the iterator cancels."""
         ...
 
     async def listen(self, request: ListenRequest) -> Listener:

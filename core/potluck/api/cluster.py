@@ -119,7 +119,7 @@ class ClusterApi:
         return EventStream(self._load_events(asked), refuse)
 
     async def _load_events(self, asked: schema.PlanRequest) -> AsyncGenerator[bytes, None]:
-        """Yield the progress of a load. If an error occurs, the last event is `failed`."""
+        """Yield the progress of a load. After an error, the last event is `failed`."""
         last = schema.LoadProgress(state="waiting")
         try:
             async with aclosing(self._backend.load(asked)) as events:
@@ -143,7 +143,7 @@ class ClusterApi:
         return EventStream(self._bench_events(asked), refuse)
 
     async def _bench_events(self, asked: schema.BenchRequest) -> AsyncGenerator[bytes, None]:
-        """Yield the progress and result of a bench. If an error occurs, the last event is `failed`."""
+        """Yield the progress and result of a bench. After an error, the last event is `failed`."""
         try:
             async with aclosing(self._backend.bench(asked)) as events:
                 async for progress in events:

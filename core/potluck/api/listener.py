@@ -123,7 +123,7 @@ class HttpServer:
         """Start to listen, and return the bound port.
 
         Raises:
-            UsageError: the port is taken or not allowed, or `host` is no address of ours.
+            UsageError: the port is taken or not allowed, or `host` is not this computer's.
         """
         listener = await _bind(host, port)
         bound: int = listener.getsockname()[1]

@@ -187,7 +187,7 @@ def single_prompt(request: CompletionRequest) -> str | list[int]:
 
 
 class StageTiming(Struct, frozen=True, kw_only=True):
-    node: str  # its name
+    node: str  # name of the computer
     compute_ms: float  # median of one token
 
 
@@ -199,7 +199,7 @@ class Timings(Struct, frozen=True, kw_only=True):
     prefill_tokens: int = 0  # computed for this answer
     cached_tokens: int = 0  # tokens of the prompt that were found in the KV caches
     stages: tuple[StageTiming, ...] = ()
-    hop_ms: float | None = None  # of one token: its time minus that of all stages' computing
+    hop_ms: float | None = None  # for one token: time in which no stage computes
 
 
 # --- responses

@@ -50,7 +50,7 @@ PairingState: TypeAlias = Literal[
     "accepted",  # this side has accepted and waits for the other
     "paired",
     "refused",  # one of the two sides refused
-    "failed",  # timeout, broken connection or a machine in the middle; see `message`
+    "failed",  # timeout, broken connection or a man-in-the-middle attack; see `message`
 ]
 
 
@@ -262,7 +262,7 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     """POST /cluster/plan, answered by `PlanView`; POST /cluster/model, by `LoadProgress`es."""
 
     model: ModelName | None = None  # a folder, a Hub id in the local cache, or None: the guide
-    # A shape in place of a model: layers of this shape with random weights.
+    # In place of a model: a shape, whose layers get random weights.
     shape: Name | None = None
     scheme: AskedScheme = "auto"
     cache: Cache = "full"
@@ -298,7 +298,7 @@ class BenchStage(Struct, frozen=True, kw_only=True):
     node: str  # name of the computer
     device: str
     layers: tuple[int, int]  # start, stop
-    # That one token reads: without the embedding, and without experts that are not chosen.
+    # Bytes that one token reads: without the embedding, and without experts that are not chosen.
     weight_bytes: int
     read_bytes_per_s: float  # of reading only these weights, in the same run
     floor_ms: float  # weight_bytes / read_bytes_per_s
@@ -358,5 +358,5 @@ class ListenRequest(Struct, frozen=True, kw_only=True):
 
     host: Annotated[str, Meta(min_length=1, max_length=255)] = "127.0.0.1"
     port: Port = 8000  # 0: any free port; the answer names it
-    # Required for hosts beyond loopback.
+    # Required if other computers can reach the host.
     key: Annotated[str, Meta(min_length=8, max_length=512)] | None = None

@@ -34,7 +34,7 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def _measure(client: Client, request: BenchRequest) -> BenchResult:
-    """Measure, with progress on the terminal. Ctrl-C closes the generator; the node then stops too."""
+    """Measure with progress on the terminal. Ctrl-C closes the generator and ends the bench."""
     result = None
     with Progress() as progress, closing(client.bench(request)) as events:
         for event in events:

@@ -82,8 +82,7 @@ def worker(options: argparse.Namespace) -> int:
     )
     try:
         with closing(client.states("worker")) as states:
-            # From here on the node knows who holds the lease; it ends the lease when this process
-            # ends.
+            # From here on the node knows who holds the lease, and ends it with this process.
             next(states)
             client.set_role(lease)
             say(f"{before.node.name} lends itself. Ctrl-C ends it.")

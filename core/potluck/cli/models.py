@@ -141,7 +141,7 @@ def put_plan(view: PlanView) -> None:
 
 
 def chat(options: argparse.Namespace) -> int:
-    """Answer one prompt from the arguments or from a pipe. Without a prompt, hold a conversation."""
+    """Answer one prompt from the arguments or a pipe. Without a prompt, hold a conversation."""
     prompt = _prompt(options)
     client, _ = open_client(options)
     loaded = terminal.load(client, plan_request(options))
@@ -291,7 +291,7 @@ def serve(options: argparse.Namespace) -> int:
     """Answer other programs until Ctrl-C."""
     asked = ListenRequest(host=options.host, port=options.port, key=_key(options))
     client, _ = open_client(options)
-    if asked.port:  # report a port that is taken now, not after minutes of loading
+    if asked.port:  # report a taken port at once, not after minutes of loading
         client.close_listener(client.listen(asked).port)
     before = client.state().model
     loaded = terminal.load(client, plan_request(options))

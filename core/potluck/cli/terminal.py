@@ -32,7 +32,7 @@ PHASES = {
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end (SIGTERM). Cleanup is the same as for Ctrl-C; nothing continues."""
+    """The process was asked to end (SIGTERM): clean up as after Ctrl-C, and do not continue."""
 
 
 def say(text: str = "") -> None:
