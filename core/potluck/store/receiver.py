@@ -64,7 +64,7 @@ class Receiver:
         self.meter = TransferMeter(total, clock, progress)
 
     async def receive(self) -> None:
-        """Receive chunks until all is stored or the peer is lost; all received chunks get written."""
+        """Receive chunks until all is stored or the peer is lost; keep those received."""
         try:
             while self._unstored:
                 self._changed.clear()
