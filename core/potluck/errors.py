@@ -27,12 +27,12 @@
     │   ├── IntegrityError
     │   └── DiskFullError
     ├── EngineError
-    │   ├── InvalidStepError        a step's tensor is not what the stage computes on
+    │   ├── InvalidStepError        a step that the stage cannot compute
     │   ├── NeedReplayError
     │   ├── StaleEpochError
     │   ├── UnknownSessionError
     │   └── OutOfMemoryError
-    └── UsageError                  the user's request is not possible in this form
+    └── UsageError                  a request that is not possible in this form
         ├── NotFoundError           no computer, model, pairing… has this name
         └── TooManyRequestsError    too many requests, or too much at once
 
