@@ -41,7 +41,7 @@ MAX_ADDRESSES = 16  # no computer of a home has more interfaces
 MAX_TENSORS = 1 << 17  # a mixture of experts with 128 layers of 256 experts has 98,304
 MAX_TOKENS = 1 << 20  # one forward; the longest context of any known model
 MAX_REVOKED = 1024  # no home gives away so many computers
-MAX_HELD_SESSIONS = 64  # of one stage; with 16 devices the list still has an entry for each
+MAX_HELD_SESSIONS = 64  # of one stage: those of 16 devices are 1024 in all
 MAX_HISTORY = 1 << 17  # tokens of a repetition penalty's history; 5 bytes each at most
 
 
