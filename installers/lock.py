@@ -1,6 +1,9 @@
-"""A lock file, so that two starts do not install into one environment. Standard library only."""
+"""A lock file that keeps two starts from installing into one environment.
 
-from __future__ import annotations  # an older Python must live to be told that it is too old
+Uses the standard library only.
+"""
+
+from __future__ import annotations  # an older Python must get as far as saying that it is too old
 
 import os
 import sys
@@ -14,10 +17,11 @@ POLL_S = 0.2
 
 @contextmanager
 def exclusive(file: Path, on_wait: Callable[[], None]) -> Generator[None, None, None]:
-    """Hold this lock, however long another process has it; `on_wait` is called once if one does.
+    """Hold the lock; wait without a limit if another process has it.
 
-    The system drops the lock when the process ends, however it ends. The file stays: who deletes it
-    lets a third process lock a new one while a second still waits for the old.
+    `on_wait` is called once before waiting. The system releases the lock when the process ends for
+    any reason. The file must not be deleted: while a second process waits for the lock of the
+    deleted file, a third one could lock a new file.
     """
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -31,7 +35,10 @@ def exclusive(file: Path, on_wait: Callable[[], None]) -> Generator[None, None, 
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Take the lock; False while another process has it. A file system without locks grants it."""
+    """Take the lock; return False if another process has it.
+
+    A file system without locks counts as success.
+    """
     try:
         if sys.platform == "win32":
             import msvcrt

@@ -1,9 +1,9 @@
-"""What this machine is and lacks: its display and GPUs, the libraries of Qt, a Python and its pip.
+"""What this machine has and lacks: a display, GPUs, the libraries of Qt, a Python and its pip.
 
-Standard library only, and free of effects: nothing here writes or installs.
+Uses the standard library only. Nothing here writes or installs.
 """
 
-from __future__ import annotations  # an older Python must live to be told that it is too old
+from __future__ import annotations  # an older Python must get as far as saying that it is too old
 
 import ctypes
 import re
@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 CUDA_13_DRIVER = 580  # the first driver series that runs CUDA 13
-CUDA_12_DRIVER = 525  # the first that runs every CUDA 12
-CUDA_13_CAPABILITY = (7, 5)  # CUDA 13 dropped the GPUs before Turing
+CUDA_12_DRIVER = 525  # the first driver series that runs every CUDA 12
+CUDA_13_CAPABILITY = (7, 5)  # CUDA 13 does not run on GPUs older than Turing
 
-# What the Qt wheels need of the system, and the Debian package that holds it.
+# The system libraries that the Qt wheels need, and their Debian packages.
 QT_LIBRARIES = {
     "libGL.so.1": "libgl1",
     "libEGL.so.1": "libegl1",
@@ -25,7 +25,7 @@ QT_LIBRARIES = {
     "libglib-2.0.so.0": "libglib2.0-0",
     "libdbus-1.so.3": "libdbus-1-3",
 }
-X11_LIBRARIES = {  # in addition, to draw on an X server
+X11_LIBRARIES = {  # needed in addition on an X server
     "libxkbcommon-x11.so.0": "libxkbcommon-x11-0",
     "libxcb-cursor.so.0": "libxcb-cursor0",
     "libxcb-icccm.so.4": "libxcb-icccm4",
@@ -35,25 +35,25 @@ X11_LIBRARIES = {  # in addition, to draw on an X server
 
 
 def has_display(system: str, environ: Mapping[str, str]) -> bool:
-    """Whether a window can be opened; Windows and macOS always have a desktop."""
+    """Return whether a window can be opened. Windows and macOS always have a desktop."""
     return system != "Linux" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
 
 
 def draws_on_x11(environ: Mapping[str, str]) -> bool:
-    """Whether a window is drawn by an X server; where there is Wayland, Qt takes that."""
+    """Return whether Qt draws on an X server; if there is Wayland, Qt prefers it."""
     return bool(environ.get("DISPLAY")) and not environ.get("WAYLAND_DISPLAY")
 
 
 def torch_variant(system: str, machine: str, gpus: str | None) -> str | None:
-    """Which build of torch suits this machine.
+    """Return which build of torch suits this machine.
 
     Args:
-        system: as `platform.system()` says it.
-        machine: as `platform.machine()` says it.
-        gpus: lines "driver version, compute capability", or None where NVIDIA's tool is missing.
+        system: the value of `platform.system()`.
+        machine: the value of `platform.machine()`.
+        gpus: lines "driver version, compute capability"; None: NVIDIA's tool is missing.
 
     Returns:
-        The name of PyTorch's index for it, or None where PyPI's own build is the right one.
+        The name of PyTorch's package index; None: the build on PyPI suits.
     """
     if system == "Darwin" or (system == "Windows" and machine != "AMD64"):
         return None
@@ -62,7 +62,7 @@ def torch_variant(system: str, machine: str, gpus: str | None) -> str | None:
     try:
         driver = min(int(card[0].split(".")[0]) for card in cards)
         capability = min(tuple(int(n) for n in card[1].strip().split(".")) for card in cards)
-    except ValueError:  # no card, or one that does not say what it is
+    except ValueError:  # no card, or one without these figures
         return without_gpu
     if driver >= CUDA_13_DRIVER and capability >= CUDA_13_CAPABILITY:
         return "cu130"
@@ -70,7 +70,7 @@ def torch_variant(system: str, machine: str, gpus: str | None) -> str | None:
 
 
 def nvidia_gpus() -> str | None:
-    """What NVIDIA's tool says of each GPU: driver version, compute capability; None without it."""
+    """Return driver version and compute capability of each GPU; None without NVIDIA's tool."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None
@@ -85,7 +85,7 @@ def nvidia_gpus() -> str | None:
 def missing_libraries(
     libraries: Mapping[str, str], load: Callable[[str], object] = ctypes.CDLL
 ) -> dict[str, str]:
-    """Those of the libraries that this system cannot load, with their packages."""
+    """Return the libraries that this system cannot load, with their packages."""
     missing = {}
     for library, package in libraries.items():
         try:
@@ -96,29 +96,30 @@ def missing_libraries(
 
 
 def venv_version(folder: Path, python: Path) -> tuple[int, int] | None:
-    """The Python of a virtual environment; None where it does not run, or is not what it was.
+    """Return the Python version of a virtual environment; None if the environment is broken.
 
-    When the system's Python goes from 3.11 to 3.12, an environment made from it runs on and finds
-    none of its packages.
+    It is broken if its Python does not run or has another version than at the start: when the
+    system goes from Python 3.11 to 3.12, an environment runs on but finds none of its packages.
     """
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     running = version_in(output_of([python, "-I", "-S", "-c", code]), r"(\d+)\.(\d+)")
     try:
         config = (folder / "pyvenv.cfg").read_text(encoding="utf-8")
     except OSError:
-        return running if (folder / "conda-meta").is_dir() else None  # conda's have no such file
-    # `version` is what venv writes, `version_info` is what uv and virtualenv write.
+        # Environments of conda have no pyvenv.cfg.
+        return running if (folder / "conda-meta").is_dir() else None
+    # venv writes `version`; uv and virtualenv write `version_info`.
     made_for = version_in(config, r"(?m)^version(?:_info)? *= *(\d+)\.(\d+)")
     return running if running == made_for else None
 
 
 def pip_version(python: Path) -> tuple[int, int] | None:
-    """The pip of a Python; None where it has none that runs."""
+    """Return the version of a Python's pip; None if it has no pip that runs."""
     return version_in(output_of([python, "-m", "pip", "--version"]), r"^pip (\d+)\.(\d+)")
 
 
 def output_of(command: Sequence[str | Path]) -> str:
-    """What a command prints; nothing where it fails or cannot be run."""
+    """Return the output of a command; "" if it fails or cannot be run."""
     try:
         answer = subprocess.run(command, capture_output=True, text=True)
     except OSError:
@@ -127,6 +128,6 @@ def output_of(command: Sequence[str | Path]) -> str:
 
 
 def version_in(text: str, pattern: str) -> tuple[int, int] | None:
-    """The two numbers that the pattern finds in a text."""
+    """Return the two numbers that the pattern finds in a text."""
     found = re.search(pattern, text)
     return (int(found[1]), int(found[2])) if found else None

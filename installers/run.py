@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Start Potluck from a checkout, on a machine with Python and nothing else.
+"""Start Potluck from a checkout, on a machine that needs nothing but Python.
 
     python3 installers/run.py               the window; without a display, `potluck demo`
     python3 installers/run.py WORDS...      `potluck WORDS...`
-    python3 installers/run.py test ...      the test suite; further words go to pytest
+    python3 installers/run.py test ...      the test suite; the other words go to pytest
     python3 installers/run.py lint          formatting, lint, types and import contracts
 
-The first start makes `.venv` beside `pyproject.toml` and installs into it, in steps. A finished step
-is written to a stamp file, so the next start does nothing but begin, and an interrupted one goes on
-where it stopped. Two starts at once take turns. Standard library only.
+The first start makes `.venv` beside `pyproject.toml` and installs into it, in steps. Each finished
+step is written to a stamp file: later starts skip it, and an interrupted set-up continues where it
+stopped. Two starts at the same time take turns. Uses the standard library only.
 """
 
-from __future__ import annotations  # an older Python must live to be told that it is too old
+from __future__ import annotations  # an older Python must get as far as saying that it is too old
 
 import hashlib
 import json
@@ -43,22 +43,23 @@ from machine import (
 from terminal import SetupError, explain, run_logged, say
 
 MINIMUM_PYTHON = (3, 11)
-RAW_PROGRESS_PIP = (24, 1)  # the first that says how far a download is
+RAW_PROGRESS_PIP = (24, 1)  # the first pip that can report the progress of a download
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOG = VENV / "setup.log"
 STAMPS = VENV / "potluck-setup.json"
-LOCK = ROOT / ".venv.lock"  # beside it: a new environment begins by deleting the old
+LOCK = ROOT / ".venv.lock"  # not inside .venv, which is deleted before a new one is made
 
-# PyTorch's own indexes, as its "Get started" page names them. What PyPI holds is CUDA for Linux (3 GB)
-# and CPU for Windows; a local version such as 2.13.0+cpu wins over PyPI's 2.13.0 when both are offered.
+# PyTorch's own indexes, as its "Get started" page names them. The builds on PyPI are CUDA for Linux
+# (3 GB) and CPU for Windows. A local version such as 2.13.0+cpu wins over PyPI's 2.13.0 when both
+# are offered.
 TORCH_INDEX = "https://download.pytorch.org/whl/"
 INDEX_TIMEOUT_S = 5
 
 
 @dataclass(frozen=True)
 class Step:
-    """One part of the set-up. It is done again when its key is no longer the one in the stamp file."""
+    """One part of the set-up. It runs again when its key differs from that in the stamp file."""
 
     name: str
     title: str
@@ -67,7 +68,7 @@ class Step:
 
 
 def group_requirements(groups: Mapping[str, Sequence[object]], name: str) -> list[str]:
-    """The requirements of a dependency group, its included groups in place (PEP 735)."""
+    """Return the requirements of a dependency group, with those of included groups (PEP 735)."""
     found: list[str] = []
     for item in groups[name]:
         if isinstance(item, str):
@@ -78,7 +79,7 @@ def group_requirements(groups: Mapping[str, Sequence[object]], name: str) -> lis
 
 
 def key_of(*parts: object) -> str:
-    """A short hash of what a step depends on."""
+    """Return a short hash of everything that a step depends on."""
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:16]
 
 
@@ -86,7 +87,7 @@ def key_of(*parts: object) -> str:
 
 
 def venv_python() -> Path:
-    """The environment's own Python."""
+    """Return the path of the environment's Python."""
     return VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
@@ -94,9 +95,9 @@ def pip(*words: str | Path) -> None:
     """Run the environment's pip.
 
     Raises:
-        SetupError: it failed; nothing half installed is left.
+        SetupError: pip failed; packages that are only half installed are removed.
     """
-    # A config of the user may say --user or --target, which a virtual environment refuses.
+    # The user's pip config may contain --user or --target, which a virtual environment refuses.
     environ = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_USER": "0"}
     try:
         run_logged([venv_python(), "-m", "pip", *words], LOG, environ)
@@ -105,16 +106,16 @@ def pip(*words: str | Path) -> None:
 
 
 def pip_install(*words: str | Path) -> None:
-    """Install with pip, showing how far each download is where this pip can say it."""
+    """Install with pip. If this pip can, show the progress of each download."""
     raw = (pip_version(venv_python()) or ()) >= RAW_PROGRESS_PIP
     pip("install", *(["--progress-bar", "raw"] if raw else []), *words)
 
 
 def drop_half_installed() -> None:
-    """Make pip forget packages whose installation was cut off, so that it installs them again.
+    """Make pip forget packages whose installation was interrupted, so that it installs them again.
 
-    pip writes INSTALLER when all files of a package are there; before that it believes in a package
-    as soon as its metadata exists.
+    pip writes INSTALLER after all other files of a package. Without this function, a package counts
+    as installed as soon as its metadata exists.
     """
     for packages in site_packages():
         for folder in packages.glob("*.dist-info"):
@@ -123,14 +124,14 @@ def drop_half_installed() -> None:
 
 
 def site_packages() -> list[Path]:
-    """Where the environment keeps its packages."""
+    """Return the folder of the environment's packages, if it exists."""
     return [*VENV.glob("lib/python*/site-packages"), *VENV.glob("Lib/site-packages")][:1]
 
 
 def make_venv() -> None:
-    """Make `.venv`, or keep the one that is there when its Python works; then see to its pip."""
+    """Make `.venv`, or keep an existing one whose Python works. Then make sure that it has pip."""
     version = venv_version(VENV, venv_python())
-    if version is None:  # none, or its Python is gone or another than it was made for
+    if version is None:  # there is none, or its Python is missing or has another version
         need_ensurepip(Path(sys.executable))
         if VENV.exists():
             shutil.rmtree(VENV)
@@ -142,7 +143,8 @@ def make_venv() -> None:
             " 3.11 or newer. Delete or rename that folder, then start again."
         )
     drop_half_installed()
-    if pip_version(venv_python()) is None:  # made by a tool that needs none, or cut off
+    # Another tool made the environment without pip, or its creation was interrupted.
+    if pip_version(venv_python()) is None:
         need_ensurepip(venv_python())
         run_logged([venv_python(), "-m", "ensurepip", "--upgrade"], LOG)
     if (pip_version(venv_python()) or ()) < RAW_PROGRESS_PIP:
@@ -153,7 +155,7 @@ def make_venv() -> None:
 
 
 def need_ensurepip(python: Path) -> None:
-    """See that this Python can install pip; Debian keeps the module in a package of its own."""
+    """Make sure that this Python can install pip. On Debian, ensurepip is a separate package."""
     check = "import sys; print(sys.version_info[1]); import ensurepip"
     found = subprocess.run([python, "-c", check], capture_output=True, text=True)
     if found.returncode != 0:
@@ -161,7 +163,7 @@ def need_ensurepip(python: Path) -> None:
 
 
 def apt_install(missing: Mapping[str, str]) -> None:
-    """Install the Debian packages of missing things, or say which they are."""
+    """Install the Debian packages of the missing parts, or raise an error that names them."""
     packages = sorted(set(missing.values()))
     command = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
     if shutil.which("apt-get") is None:
@@ -203,7 +205,7 @@ def install_torch(requirement: str) -> None:
 
 
 def add_windows_runtime() -> None:
-    """Install Microsoft's C++ runtime where torch needs it: a clean Windows lacks it (WinError 126)."""
+    """Install Microsoft's C++ runtime if torch needs it: a new Windows lacks it (WinError 126)."""
     check = [venv_python(), "-c", "import torch"]
     if subprocess.run(check, capture_output=True).returncode == 0:
         return
@@ -219,8 +221,8 @@ def add_windows_runtime() -> None:
 
 
 def needed_steps(words: Sequence[str], *, display: bool, x11: bool = False) -> list[Step]:
-    """The steps that must be done before these words can be run, in order."""
-    import tomllib  # not there before Python 3.11
+    """Return the steps that these words need, in order."""
+    import tomllib  # only since Python 3.11
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     dependencies: list[str] = project["project"]["dependencies"]
@@ -248,7 +250,7 @@ def needed_steps(words: Sequence[str], *, display: bool, x11: bool = False) -> l
 
 
 def qt_step(name: str, title: str, libraries: Mapping[str, str]) -> Step:
-    """The step that installs what is missing of the system libraries that Qt loads."""
+    """Return the step that installs the missing system libraries of Qt."""
 
     def install() -> None:
         missing = missing_libraries(libraries)
@@ -259,9 +261,9 @@ def qt_step(name: str, title: str, libraries: Mapping[str, str]) -> Step:
 
 
 def read_stamps() -> dict[str, str]:
-    """The keys of the steps that are done, by name; none where `.venv` is not whole."""
+    """Return the keys of the finished steps, by name; {} if `.venv` is broken or missing."""
     if venv_version(VENV, venv_python()) is None:
-        return {}  # deleted, or the Python that it was made from is gone or replaced
+        return {}  # `.venv` was deleted, or its Python is missing or was replaced
     try:
         stamps = json.loads(STAMPS.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -270,14 +272,14 @@ def read_stamps() -> dict[str, str]:
 
 
 def write_stamps(stamps: Mapping[str, str]) -> None:
-    """Write the stamp file, whole or not at all."""
+    """Write the stamp file, as a whole or not at all."""
     half = STAMPS.with_suffix(".part")
     half.write_text(json.dumps(stamps), encoding="utf-8")
     half.replace(STAMPS)
 
 
 def undone(steps: Sequence[Step]) -> list[Step]:
-    """The steps still to do: all of them where the first, the environment, is not done."""
+    """Return the unfinished steps: all, if the first one (the environment) is unfinished."""
     stamps = read_stamps()
     if stamps.get(steps[0].name) != steps[0].key:
         return list(steps)
@@ -285,21 +287,21 @@ def undone(steps: Sequence[Step]) -> list[Step]:
 
 
 def set_up(steps: Sequence[Step]) -> None:
-    """Do what is not done yet, after any other start that is doing so.
+    """Run the unfinished steps, after waiting for any other start that runs them.
 
     Raises:
-        SetupError: a step failed; those before it stay done.
+        SetupError: a step failed; the steps before it stay finished.
     """
     if not undone(steps):
         return
     with exclusive(LOCK, lambda: say("Another start is setting up Potluck; waiting for it.")):
-        todo = undone(steps)  # the other start may have done it
+        todo = undone(steps)  # the other start may have finished them
         if todo:
             do(todo)
 
 
 def do(todo: Sequence[Step]) -> None:
-    """Do these steps, and remember each as soon as it is done."""
+    """Run these steps, and write the stamp of each as soon as it is finished."""
     say("Setting up Potluck. This is done once and takes a few minutes.")
     begun = time.monotonic()
     for number, step in enumerate(todo, 1):
@@ -315,7 +317,7 @@ def do(todo: Sequence[Step]) -> None:
 
 
 def commands_for(words: Sequence[str], *, display: bool) -> list[list[str]]:
-    """What to run with the environment's Python, one after the other."""
+    """Return the commands to run, in order, with the environment's Python."""
     module = [str(venv_python()), "-m"]
     if words and words[0] == "test":
         return [[*module, "pytest", *words[1:]]]
@@ -333,22 +335,22 @@ def commands_for(words: Sequence[str], *, display: bool) -> list[list[str]]:
 
 
 def start(commands: Sequence[Sequence[str]]) -> int:
-    """Run the commands, all of them; the status is that of the first that failed.
+    """Run all commands. Return the status of the first that failed, or 0.
 
-    The last one takes this process' place where the system can do that: its signals and its status
-    are then its own.
+    If the system can do that and no command has failed before, the last command replaces this
+    process, so its signals and its status are its own.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL if os.name == "posix" else signal.SIG_IGN)
     *before, last = commands
     failed = [status for command in before if (status := subprocess.run(command).returncode)]
     if os.name == "posix" and not failed:
-        os.execv(last[0], list(last))  # noqa: S606 (no shell is meant)
+        os.execv(last[0], list(last))  # noqa: S606 (no shell is needed)
     status = subprocess.run(last).returncode
     return failed[0] if failed else status
 
 
 def main(words: Sequence[str]) -> int:
-    """Set up what is needed, then start; the status is that of what was started."""
+    """Set up what is needed, then start the command. Return the status of the command."""
     if sys.version_info < MINIMUM_PYTHON:
         say(
             f"Potluck needs Python 3.11 or newer, and this is {platform.python_version()}."

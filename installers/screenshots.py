@@ -1,6 +1,7 @@
-"""Draw every window with a made-up home, light and dark: `python installers/screenshots.py FOLDER`.
+"""Draw every window with an invented home, light and dark.
 
-The pictures of the README are made with it. Needs no display and no node; nothing is measured here.
+Usage: `python installers/screenshots.py FOLDER`. The pictures of the README come from here. Needs
+no display and no node; nothing is measured.
 """
 
 import argparse
@@ -95,7 +96,7 @@ def _computer(node_id: str, name: str, color: int, device: Device, **more: objec
 
 
 def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterState:
-    """A home of four computers, and one that would like to join."""
+    """Return a home of four computers, and one more that wants to join."""
     old: dict[str, object] = {"bytes_per_s": 11.2e6, "rtt_ms": 6.0, "layers": (52, 64)}
     if streaming:
         old |= {"state": "receiving", "progress": 0.62}
@@ -161,13 +162,13 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
 
 
 def alone() -> ClusterState:
-    """A first start: nobody else is there yet."""
+    """Return the state of a first start: no other computer is there yet."""
     full = home()
     return ClusterState(node=full.node, computers=full.computers[:1])
 
 
 def lent(*, asked: bool = False) -> ClusterState:
-    """A computer that helps another, or is asked to."""
+    """Return the state of a computer that helps another one, or is asked to."""
     me = _computer(
         OLD,
         "Old laptop",
@@ -207,15 +208,15 @@ MODELS_HERE = (
 
 
 def no_node() -> Endpoint:
-    """There is none in a picture."""
+    """Raise an error, since pictures need no node."""
     raise OSError("there is no node here")
 
 
 class ScriptedBackend(Backend):
-    """Says what it is told to; nothing leaves it."""
+    """A backend that shows the states it is given and sends nothing."""
 
     def start(self) -> None:
-        """Nothing to find."""
+        """Do nothing: there is no node to find."""
 
     def say(self, state: ClusterState) -> None:
         self.state = state
@@ -223,11 +224,11 @@ class ScriptedBackend(Backend):
         self.state_changed.emit(state)
 
     def _submit(self, send: Callable[[Http], None]) -> None:
-        """Nobody to send it to."""
+        """Do nothing: there is no node to send to."""
 
 
 def conversations(folder: Path) -> list[Conversation]:
-    """Chats of some days, the newest with a whole reply."""
+    """Return chats of several days; the newest has a complete reply."""
     now = time.time()
     stats = Stats(tokens=118, tokens_per_s=7.9, time_to_first_token_s=1.2, prompt_tokens=3010)
     newest = Conversation(
@@ -254,7 +255,7 @@ def conversations(folder: Path) -> list[Conversation]:
 
 
 def settle(widget: QWidget) -> None:
-    """Let every layout come to rest."""
+    """Process events until every layout has its final size."""
     widget.ensurePolished()
     for _ in range(6):
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
@@ -369,7 +370,7 @@ class Studio:
 
 
 def main() -> None:
-    """Take the pictures."""
+    """Take all pictures."""
     import tempfile
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)

@@ -1,9 +1,9 @@
-"""What the set-up says to the person at the terminal: its steps, the commands it runs, what went wrong.
+"""What the set-up prints at the terminal: its steps, the commands it runs, and errors.
 
-Standard library only. Everything goes to stderr: stdout belongs to the program that is started.
+Uses the standard library only. Everything goes to stderr: stdout belongs to the program to start.
 """
 
-from __future__ import annotations  # an older Python must live to be told that it is too old
+from __future__ import annotations  # an older Python must get as far as saying that it is too old
 
 import errno
 import os
@@ -16,16 +16,16 @@ from typing import TextIO
 
 
 class SetupError(Exception):
-    """The set-up cannot go on; the message says why and what to do."""
+    """The set-up cannot continue. The message says why and what to do."""
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal."""
+    """Print a line at the terminal."""
     print(text, file=sys.stderr, flush=True)
 
 
 def explain(error: OSError) -> str:
-    """What an error of the file system means for the set-up, and what to do."""
+    """Return what an error of the file system means for the set-up, and what to do."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return (
             f"This folder cannot be written to ({error.filename}). Potluck installs itself beside"
@@ -46,10 +46,10 @@ def explain(error: OSError) -> str:
 def run_logged(
     command: Sequence[str | Path], log_file: Path, environ: Mapping[str, str] | None = None
 ) -> None:
-    """Run a command with its output in the log file, and its latest line on the terminal.
+    """Run a command with its output in the log file and its latest line on the terminal.
 
     Raises:
-        SetupError: it failed; the message ends with the last lines of its output.
+        SetupError: the command failed; the message ends with the last lines of its output.
     """
     with log_file.open("a", encoding="utf-8") as log:
         log.write(f"\n$ {' '.join(map(str, command))}\n")
@@ -67,7 +67,7 @@ def run_logged(
             try:
                 follow(process.stdout, log)
             except KeyboardInterrupt:
-                process.wait()  # it was interrupted with us; let it undo what it began
+                process.wait()  # Ctrl-C reached the command too; let it clean up
                 raise
     if process.returncode != 0:
         with log_file.open(encoding="utf-8") as log:
@@ -83,7 +83,7 @@ def run_logged(
 
 
 def follow(output: Iterable[str], log: TextIO) -> None:
-    """Copy lines into the log, and show the latest in one line of the terminal, if it is one."""
+    """Copy lines into the log. On a terminal, show the latest one in a single line."""
     live = sys.stderr.isatty()
     width = shutil.get_terminal_size().columns - 1
     current = ""
@@ -102,7 +102,7 @@ def follow(output: Iterable[str], log: TextIO) -> None:
 
 
 def download_fraction(line: str) -> float | None:
-    """How far a download is, from pip's raw progress: `Progress 1024 of 4096`."""
+    """Return the progress of a download from pip's raw output, `Progress 1024 of 4096`."""
     words = line.split()
     if len(words) != 4 or words[0] != "Progress" or words[2] != "of":
         return None

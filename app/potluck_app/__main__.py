@@ -1,4 +1,4 @@
-"""`python -m potluck_app`: open the window, or show the one that is open."""
+"""`python -m potluck_app`: open the window, or show the window that is already open."""
 
 import argparse
 import logging
@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
         find_or_start=lambda: find_or_start(folders),
     )
     instance.asked_to_show.connect(application.show)
-    application.ending.connect(instance.close)  # who opens it again now wants a new window
+    application.ending.connect(instance.close)  # a start from now on opens a new window
     application.ended.connect(qapp.quit)
     notifier = _on_signals(application.quit)
     application.start(worker=arguments.worker, hidden=arguments.hidden)
@@ -56,8 +56,8 @@ def _parser() -> argparse.ArgumentParser:
 def _on_signals(stop: Callable[[], object]) -> QSocketNotifier:
     """End properly on Ctrl+C and on SIGTERM.
 
-    Python's handlers run between two lines of Python, and Qt's event loop is none: the byte that Python
-    writes for each signal wakes it.
+    Python runs signal handlers only while it executes Python code, and Qt's event loop is native
+    code. Python therefore writes a byte to a socket for each signal; the byte wakes the event loop.
     """
     receiving, sending = socket.socketpair()
     sending.setblocking(False)
@@ -66,7 +66,7 @@ def _on_signals(stop: Callable[[], object]) -> QSocketNotifier:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: None)
     notifier = QSocketNotifier(receiving.fileno(), QSocketNotifier.Type.Read)
-    # The sockets live as long as the notifier does.
+    # The lambda keeps the sockets alive as long as the notifier.
     notifier.activated.connect(lambda *_, keep=(receiving, sending): (keep[0].recv(64), stop()))
     return notifier
 

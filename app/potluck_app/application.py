@@ -1,8 +1,8 @@
-"""The program: one window per node, for chatting or for lending, and how each begins and ends.
+"""The program: one window per node, for chatting or for lending; how each of them starts and ends.
 
-Closing the chat window drops its hold of the node, which gives an unused model's memory back by itself;
-another window or program may still use it. Closing the small window of a computer that lends hides it in
-the tray, where there is one; only Quit stops the lending, and really does.
+When the chat window closes, it stops to hold the node. The node then frees the memory of an unused
+model by itself; another window or program may still use the model. Closing the small window of a
+computer that lends hides it in the tray, if the desktop has one; only Quit ends the lending.
 """
 
 import logging
@@ -28,14 +28,14 @@ from potluck_app.views.worker import WorkerWindow
 
 logger = logging.getLogger(__name__)
 
-_FAREWELL_MS = 3000  # the node may hang; the window must end all the same
+_FAREWELL_MS = 3000  # the node may hang; the window must end in spite of that
 
 
 class Application(QObject):
-    """Everything of one running window.
+    """All objects of one running program.
 
     Signals:
-        ending: the end has begun and cannot be taken back; another window may open.
+        ending: the end has begun and cannot be stopped; another window may open.
         ended: nothing is left to do; the process may end.
     """
 
@@ -72,11 +72,11 @@ class Application(QObject):
         self.backend.connection_changed.connect(self._on_connection)
 
     def start(self, *, worker: bool = False, hidden: bool = False) -> None:
-        """Show the window that belongs to this computer's part.
+        """Show the window for the role of this computer.
 
         Args:
             worker: lend this computer, whatever was chosen before.
-            hidden: begin in the tray, where there is one.
+            hidden: start in the tray, if the desktop has one.
         """
         if worker:
             self.preferences.change(mode="worker")
@@ -96,7 +96,7 @@ class Application(QObject):
             window.activateWindow()
 
     def close(self) -> None:
-        """End without a word to the node."""
+        """Close everything here without a call to the node."""
         self.chat.close()
         self.backend.close()
         self._stop_waiting()
@@ -120,7 +120,7 @@ class Application(QObject):
         self.main.show()
 
     def _chat_here(self) -> None:
-        """The worker window's way back."""
+        """Leave the worker window and return to the chat window."""
         self.preferences.change(mode="master")
         self.backend.set_role(worker=False).then(failed=self.backend.report)
         self.backend.set_holder("window")
@@ -128,14 +128,14 @@ class Application(QObject):
         self._open_main()
 
     def leave(self) -> None:
-        """The chat window was closed."""
+        """End after the chat window was closed."""
         if not self._is_ending:
             self._end()
 
     # --- lending
 
     def _share(self) -> None:
-        """The chat window's way to lending."""
+        """Leave the chat window and lend this computer."""
         self.preferences.change(mode="worker")
         self.chat.new()
         self._clear_own_use()
@@ -146,10 +146,10 @@ class Application(QObject):
         self._lend(hidden=False)
 
     def _clear_own_use(self) -> None:
-        """A computer that runs a model of its own lends nothing."""
+        """Unload the model and close the listeners: a computer with its own model lends nothing."""
         state = self.backend.live_state
         if state is not None:
-            for listener in state.listeners:  # a program would load the model again
+            for listener in state.listeners:  # a request to a listener would load the model again
                 self.backend.close_listener(listener.port).then(failed=self.backend.report)
         if state is not None and state.model.state != "none":
             self.backend.unload_model().then(failed=self.backend.report)
@@ -184,7 +184,7 @@ class Application(QObject):
             self.worker.show()
 
     def _on_worker_close(self) -> bool:
-        """Whether the worker window may close: it hides only where the tray can bring it back."""
+        """Return whether the worker window may close: it hides only if there is a tray."""
         if self._is_ending:
             return True
         if self._waiter is not None and self._is_tray_available():
@@ -205,7 +205,7 @@ class Application(QObject):
         return False
 
     def stop_lending(self) -> None:
-        """Stop the lending for real, and end."""
+        """Stop the lending and end, with a deadline for the node's answers."""
         if self._is_ending:
             return
         if self.backend.connection != "connected":
@@ -230,7 +230,7 @@ class Application(QObject):
             self.worker = None
 
     def _on_connection(self, connection: Connection, _message: str) -> None:
-        """A node that had to be started again may not know that it lends."""
+        """Lend again after the node was restarted, since a new node may not know the role."""
         if connection == "restarting":
             self._has_lost_node = True
         elif connection == "connected" and self._has_lost_node:
@@ -244,7 +244,7 @@ class Application(QObject):
             self._waiter = None
 
     def _on_state(self, state: ClusterState) -> None:
-        """A computer that asks to use this one brings the hidden window back."""
+        """Show the hidden window when a computer asks to use this one."""
         for request in cluster.worker_requests(state) if self.worker is not None else ():
             if request.id not in self._announced:
                 self._announced.add(request.id)
@@ -257,7 +257,7 @@ class Application(QObject):
     # --- the end
 
     def quit(self) -> None:
-        """End, as the person would who closes the window or quits in the tray."""
+        """End as if the person had closed the window or chosen Quit in the tray."""
         if self.worker is not None:
             self.stop_lending()
         else:

@@ -1,8 +1,9 @@
-"""The window's side of the node: commands out, states and tokens in, as Qt signals. Never blocks.
+"""The window's connection to the node: commands out, states and tokens in, as Qt signals.
 
-Values that come in are the frozen structs of `potluck.api.schema`. The node may die at any moment: then
-it is found or started again, and the model that was in use is loaded again. Chats, loads and the role
-wait for that; every other command fails at once, since nobody wants a click to act minutes later.
+Nothing here blocks. Received values are the frozen structs of `potluck.api.schema`. The node may
+die at any moment: it is then found or started again, and the model in use is loaded again. Chats,
+loads and the role wait for that. Every other command fails at once, since nobody wants a click to
+act minutes later.
 """
 
 import logging
@@ -36,7 +37,7 @@ logger = logging.getLogger(__name__)
 Connection: TypeAlias = Literal["starting", "connected", "restarting", "failed"]
 Holder: TypeAlias = Literal["window", "worker"]
 
-_SILENCE_MS = 25_000  # the node sends a comment every 10 s; two missed and it hangs
+_SILENCE_MS = 25_000  # the node sends a comment every 10 s; after two missed ones it hangs
 _RETRY_FIRST_MS = 200
 _RETRY_LAST_MS = 5_000
 _PATIENT = frozenset({"/cluster/role"})  # calls that wait for a node
@@ -46,19 +47,19 @@ _GONE = Problem(
 
 
 class _InUse(Struct, frozen=True, kw_only=True):
-    """The model that the person chose: `path` as the node takes it, None for the guide."""
+    """The model that the person chose: `path` is sent to the node; None is the guide."""
 
     path: str | None
-    model_id: str | None = None  # None: it is on its way
+    model_id: str | None = None  # None: it is still loading
 
 
 class Backend(QObject):
     """The node, as the views see it.
 
     Signals:
-        state_changed: a ClusterState, whenever anything in it changed.
-        connection_changed: a Connection, and a sentence where it failed.
-        problem: a sentence on a command that did not work and that nobody else reports.
+        state_changed: a ClusterState, after every change.
+        connection_changed: a Connection, and a sentence if it is `failed`.
+        problem: a sentence about a failed command that no other part of the window reports.
     """
 
     state_changed = Signal(object)
@@ -75,14 +76,14 @@ class Backend(QObject):
         super().__init__(parent)
         self.state: ClusterState | None = None
         self.connection: Connection = "starting"
-        self.connection_message = ""  # why, where it failed
+        self.connection_message = ""  # why the connection failed
         self.holder: Holder = holder
         self._find_or_start = find_or_start  # blocks; runs in the background
         self._background = Background("node-finder", self)
         self._http: Http | None = None
         self._events: EventStream | None = None
         self._waiting: list[Callable[[Http], None]] = []
-        self._model: _InUse | None = None  # to be loaded again by a node that knows nothing of it
+        self._model: _InUse | None = None  # loaded again after a restart of the node
         self._is_restoring = False
         self._retry_ms = _RETRY_FIRST_MS
         self._retry = QTimer(self, singleShot=True)
@@ -96,22 +97,22 @@ class Backend(QObject):
 
     @property
     def live_state(self) -> ClusterState | None:
-        """The state, unless it is that of a node that is gone."""
+        """The state, or None while there is no connection to a node."""
         return self.state if self.connection == "connected" else None
 
     def start(self) -> None:
-        """Find the node, or start it, and follow its state from then on."""
+        """Find or start the node, and follow its state from then on."""
         self._look_for_node()
 
     def set_holder(self, holder: Holder) -> None:
-        """Say as what this program holds the node from now on."""
+        """Tell the node in which role this program holds it from now on."""
         if holder != self.holder:
             self.holder = holder
             if self._http is not None and self.connection == "connected":
                 self._follow(self._http)
 
     def close(self) -> None:
-        """Leave the node alone; no signal comes any more."""
+        """Disconnect and leave the node running; no signal is sent after this."""
         self.blockSignals(True)
         self._retry.stop()
         if self._events is not None:
@@ -159,7 +160,7 @@ class Backend(QObject):
             self._remember(state.model)
 
     def _resume(self) -> None:
-        """There is a node again, which may know nothing of the model in use."""
+        """Continue with a node that was found, and load the model in use if the node has none."""
         assert self.state is not None
         model, self._is_restoring = self._model, False
         if model is None or self.state.model.state != "none":
@@ -187,10 +188,10 @@ class Backend(QObject):
             self._submit(send)
 
     def _remember(self, model: ModelState) -> None:
-        """Keep in mind where the loaded model is, whoever chose it."""
+        """Remember the path of the loaded model, even if another client chose it."""
         if model.state == "none":
             if self._model is not None and self._model.model_id is not None:
-                self._model = None  # it was unloaded
+                self._model = None  # the model was unloaded
         elif model.state == "ready" and (
             self._model is None or self._model.model_id != model.model_id
         ):
@@ -223,7 +224,7 @@ class Backend(QObject):
             self.connection_changed.emit(connection, message)
 
     def _submit(self, send: Callable[[Http], None]) -> None:
-        """Send now, or as soon as there is a node that has the model again."""
+        """Send now, or wait until there is a node that has loaded the model again."""
         if self._http is not None and self.connection == "connected" and not self._is_restoring:
             send(self._http)
         else:
@@ -253,7 +254,7 @@ class Backend(QObject):
         return reply
 
     def ask_pairing(self, target: str) -> Call:
-        """Ask a computer to pair; the answer and the state carry the digits."""
+        """Ask a computer to pair. The digits arrive with the answer or with a later state."""
         return self._call("POST", "/cluster/pairings", PairingRequest(target=target), Pairing)
 
     def decide_pairing(self, pairing_id: str, accept: bool) -> Call:
@@ -262,11 +263,11 @@ class Backend(QObject):
         return self._call("POST", path, PairingDecision(accept=accept), Pairing)
 
     def invite(self) -> Call:
-        """A token with which a computer without a screen joins."""
+        """Ask for a token with which a computer without a screen joins."""
         return self._call("POST", "/cluster/invites", answer=Invite)
 
     def remove_computer(self, node_id: str) -> Call:
-        """Forget a computer; it can do nothing here any more."""
+        """Revoke a computer: it loses all access."""
         return self._call("DELETE", f"/cluster/computers/{node_id}")
 
     def set_role(
@@ -277,11 +278,11 @@ class Backend(QObject):
         return self._call("POST", "/cluster/role", body)
 
     def models(self) -> Call:
-        """The models on this computer."""
+        """Ask for the models on this computer."""
         return self._call("GET", "/cluster/models", answer=tuple[ModelEntry, ...])
 
     def load_model(self, model: str | None) -> Load:
-        """Spread a model over the computers; None is the guide."""
+        """Load a model on the computers of the home; None is the guide."""
         load = Load(self)
         self._model = _InUse(path=model)
         self._submit(lambda http: self._stream_load(http, load, model))
@@ -291,23 +292,23 @@ class Backend(QObject):
         http.stream(load.stream, "POST", "/cluster/model", PlanRequest(model=model))
 
     def unload_model(self) -> Call:
-        """Give its memory back, on all computers."""
+        """Unload the model and free its memory on all computers."""
         self._model = None
         return self._call("DELETE", "/cluster/model")
 
     def open_listener(self, port: int) -> Call:
-        """Answer other programs of this computer on a port that stays the same."""
+        """Answer other programs of this computer on a fixed port."""
         return self._call("POST", "/cluster/listeners", ListenRequest(port=port), Listener)
 
     def close_listener(self, port: int) -> Call:
         return self._call("DELETE", f"/cluster/listeners/{port}")
 
     def shut_down(self) -> Call:
-        """End the node, and with it the lending."""
+        """End the node, and so the lending."""
         return self._call("POST", "/cluster/shutdown")
 
     def report(self, problem: Problem) -> None:
-        """Show the person a problem of a command."""
+        """Show the person the problem of a command."""
         self.problem.emit(problem.message)
 
 

@@ -1,7 +1,7 @@
-"""Blocking work in a thread of its own, its results on the GUI thread.
+"""Run blocking functions in a thread; their results arrive on the GUI thread.
 
-One thread per `Background`, so what is submitted runs in order: a conversation's older state is never
-written over its newer one.
+Each `Background` has one thread, so functions run in order: the older state of a conversation never
+overwrites the newer one.
 """
 
 import logging
@@ -26,9 +26,9 @@ class _Job:
 
 
 class Background(QObject):
-    """A thread that takes blocking functions, one after the other."""
+    """A thread that runs blocking functions one after the other."""
 
-    _finished = Signal(object, object)  # the callback, its argument
+    _finished = Signal(object, object)  # the callback, and its argument
 
     def __init__(self, name: str, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -36,7 +36,7 @@ class Background(QObject):
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._finished.connect(self._deliver, Qt.ConnectionType.QueuedConnection)
-        # A daemon: a program that cannot start its node must still be able to end.
+        # A daemon thread: a program whose node does not start must still be able to end.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -46,11 +46,11 @@ class Background(QObject):
         done: Callable[[T], object] = lambda _result: None,
         failed: Callable[[Exception], object] | None = None,
     ) -> None:
-        """Do `work` in the thread; `done` or `failed` is called on the thread that made this object."""
+        """Run `work` in the thread. The thread that made this object calls `done` or `failed`."""
         self._jobs.put(_Job(work, done, failed or self._log))
 
     def close(self, timeout_s: float) -> bool:
-        """Finish what was submitted and end; no callback is called any more.
+        """Finish the submitted functions and end. No callback is called after this.
 
         Returns:
             Whether everything was finished in time.
@@ -64,7 +64,7 @@ class Background(QObject):
         while (job := self._jobs.get()) is not None:
             try:
                 result = job.work()
-            except Exception as error:  # noqa: BLE001 - a boundary: the caller gets it
+            except Exception as error:  # noqa: BLE001 - a boundary: the caller gets the error
                 self._report(job.failed, error)
             else:
                 self._report(job.done, result)

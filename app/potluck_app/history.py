@@ -1,7 +1,7 @@
-"""The conversations on disk: one JSON file each, written whole or not at all. Free of Qt.
+"""The conversations on disk: one JSON file each, written as a whole or not at all. Without Qt.
 
-Everything here blocks; the window calls it from a thread of its own. A file that cannot be read is
-left where it is and skipped: a conversation of a newer version is not ours to delete.
+All functions block: the window calls them in a thread. A file that cannot be read is skipped and
+not changed: it may be a conversation of a newer version.
 """
 
 import logging
@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 Status: TypeAlias = Literal["done", "streaming", "stopped", "failed"]
 
 _TITLE_LENGTH = 60
-_ID_LENGTH = 16  # hex characters: 64 bits keep the conversations of a lifetime apart
+_ID_LENGTH = 16  # hex characters: 64 bits, enough to avoid equal ids
 
 
 class Stats(Struct, frozen=True, kw_only=True):
-    """What one reply cost, as the node measured it."""
+    """The figures of one reply, as the node measured them."""
 
     tokens: int
     tokens_per_s: float
@@ -43,7 +43,7 @@ class Message(Struct, frozen=True, kw_only=True):
 
 
 class Conversation(Struct, frozen=True, kw_only=True):
-    """A conversation; `updated` is when it was last changed, in seconds since 1970."""
+    """A conversation. `updated` is the time of its last change, in seconds since 1970."""
 
     id: str
     title: str
@@ -52,7 +52,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """What the list shows of a conversation."""
+    """The part of a conversation that the list shows."""
 
     id: str
     title: str
@@ -60,12 +60,12 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 def new_id() -> str:
-    """A name for a new conversation, which is also its file's."""
+    """Return a new id for a conversation. The file gets the same name."""
     return secrets.token_hex(_ID_LENGTH // 2)
 
 
 def title_of(first_message: str) -> str:
-    """The title that a conversation gets from its first message."""
+    """Return the title of a conversation, made from its first message."""
     line = " ".join(first_message.split())
     if len(line) <= _TITLE_LENGTH:
         return line or "New chat"
@@ -73,13 +73,13 @@ def title_of(first_message: str) -> str:
 
 
 class History:
-    """The folder of conversations."""
+    """The folder with the conversations."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def summaries(self) -> list[Summary]:
-        """All conversations, the newest first."""
+        """Read the summaries of all conversations, the newest first."""
         found: list[Summary] = []
         for path in self._folder.glob("*.json"):
             try:
@@ -91,14 +91,14 @@ class History:
         return sorted(found, key=lambda summary: summary.updated, reverse=True)
 
     def load(self, conversation_id: str) -> Conversation | None:
-        """One conversation, or None where there is none that can be read."""
+        """Read one conversation; None: it does not exist or cannot be read."""
         path = self._path(conversation_id)
         try:
             conversation = msgspec.json.decode(path.read_bytes(), type=Conversation)
         except (OSError, msgspec.MsgspecError) as error:
             logger.warning("a conversation cannot be read file=%s: %s", path.name, error)
             return None
-        # A reply that was being written when the program ended will not go on.
+        # A reply that was incomplete when the program ended is not continued.
         messages = tuple(
             msgspec.structs.replace(message, status="stopped")
             if message.status == "streaming"
@@ -108,12 +108,12 @@ class History:
         return msgspec.structs.replace(conversation, messages=messages)
 
     def save(self, conversation: Conversation) -> None:
-        """Write a conversation. An interruption leaves the old file or the new one, never a half."""
+        """Write a conversation. An interruption leaves the old or the new file, never a part."""
         data = msgspec.json.format(msgspec.json.encode(conversation), indent=1)
         write_atomically(self._path(conversation.id), data, mode=PRIVATE)
 
     def delete(self, conversation_id: str) -> None:
-        """Forget a conversation."""
+        """Delete a conversation."""
         self._path(conversation_id).unlink(missing_ok=True)
 
     def _path(self, conversation_id: str) -> Path:

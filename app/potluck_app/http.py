@@ -1,7 +1,7 @@
-"""HTTP to the node on Qt's own event loop: calls that end once, and streams of events.
+"""HTTP to the node on Qt's own event loop: calls with one answer, and streams of events.
 
-Everything ends in exactly one signal. A failure is a `Problem`: a sentence for the person, made by the
-node where it answered and by us where it did not.
+Every request ends in exactly one signal. A failure is a `Problem`, a sentence for the person: it
+comes from the node if the node answered, else from here.
 """
 
 import logging
@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 
 Method: TypeAlias = Literal["GET", "POST", "DELETE"]
 
-CALL_TIMEOUT_MS = 30_000  # pairing asks another computer, which has its own deadlines below this
+CALL_TIMEOUT_MS = 30_000  # pairing asks another computer; its own deadlines are shorter
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the node listens, and the key to it."""
+    """The port of the node, and the token that gives access to it."""
 
     port: int
     token: str
@@ -43,7 +43,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why something did not happen. `unreachable`: the node did not answer at all."""
+    """Why a request failed. `unreachable`: the node did not answer at all."""
 
     message: str
     code: str = "error"
@@ -51,10 +51,10 @@ class Problem:
 
 
 class Call(QObject):
-    """One request and its one answer.
+    """One request and its answer.
 
     Signals:
-        done: the answer, decoded.
+        done: the decoded answer.
         failed: a Problem.
     """
 
@@ -66,7 +66,7 @@ class Call(QObject):
         done: Callable[[Any], object] | None = None,
         failed: Callable[[Problem], object] | None = None,
     ) -> "Call":
-        """Have these called with the answer, or with the Problem."""
+        """Call `done` with the answer, or `failed` with the Problem."""
         if done is not None:
             self.done.connect(done)
         if failed is not None:
@@ -79,7 +79,7 @@ class EventStream(QObject):
 
     Signals:
         received: the data of one event, as bytes.
-        ended: None when the node ended it, or a Problem.
+        ended: None if the node ended the stream, else a Problem.
     """
 
     received = Signal(object)
@@ -98,7 +98,7 @@ class EventStream(QObject):
         reply.finished.connect(self._finish)
 
     def close(self) -> None:
-        """Read no more; the node notices. `ended` does not come."""
+        """Stop reading, which the node notices. `ended` is not sent."""
         self.is_over = True
         if self._reply is not None:
             self._reply.abort()
@@ -141,13 +141,13 @@ class Http(QObject):
         super().__init__(parent)
         self.endpoint = endpoint
         self._manager = QNetworkAccessManager(self)
-        # A proxy of the system is for the internet; loopback is not there.
+        # The proxy of the system is for the internet; it cannot reach this computer's loopback.
         self._manager.setProxy(QNetworkProxy(QNetworkProxy.ProxyType.NoProxy))
 
     def call(
         self, call: Call, method: Method, path: str, body: object = None, answer: Any = None
     ) -> None:
-        """Send a request; `answer` is the type of what comes back, None where that is nothing."""
+        """Send a request. `answer` is the type of the answer; None: the answer has no content."""
         reply = self._send(method, path, body, CALL_TIMEOUT_MS)
         reply.finished.connect(lambda: _answer(call, reply, answer))
 
@@ -159,12 +159,12 @@ class Http(QObject):
         body: object = None,
         silence_ms: int = 0,
     ) -> None:
-        """Send a request that is answered by events; `silence_ms` without a byte ends it."""
+        """Send a request that is answered by events. It ends after `silence_ms` without data."""
         if not stream.is_over:  # it may have been closed while it waited for the node
             stream.attach(self._send(method, path, body, silence_ms))
 
     def close(self) -> None:
-        """End everything that is under way, each with its own signal."""
+        """End all requests in progress; each sends its signal."""
         for reply in self._manager.findChildren(QNetworkReply):
             reply.abort()
         self.deleteLater()
@@ -191,7 +191,7 @@ def _status(reply: QNetworkReply) -> int | None:
 
 
 def _rest(reply: QNetworkReply) -> bytes:
-    """What was not read yet; one that was aborted is closed."""
+    """Return the bytes that were not read yet. An aborted reply is closed and has none."""
     return bytes(reply.readAll().data()) if reply.isOpen() else b""
 
 
@@ -213,7 +213,7 @@ def _answer(call: Call, reply: QNetworkReply, answer: Any) -> None:
 
 
 def problem_of(reply: QNetworkReply, body: bytes) -> Problem | None:
-    """What went wrong with a finished request, or None."""
+    """Return what went wrong with a finished request, or None."""
     status = _status(reply)
     if status is None:
         logger.info("no answer from the node error=%s", reply.error().name)

@@ -1,4 +1,4 @@
-"""Where the node is: found, or started. Blocks; the window calls it in the background."""
+"""Find the node or start it. The function blocks: the window calls it in the background."""
 
 from potluck import launch
 from potluck.settings import Folders, read_node_file
@@ -6,10 +6,10 @@ from potluck_app.http import Endpoint
 
 
 def find_or_start(folders: Folders) -> Endpoint:
-    """The running node of these folders; started if there is none.
+    """Return the running node of these folders. Start a node if there is none.
 
     Raises:
-        PotluckError: it could not be started, or hangs; a sentence for the person.
+        PotluckError: the node could not be started, or it hangs. The message is for people.
     """
     client = launch.find_or_start(folders)
     node = read_node_file(folders)

@@ -1,4 +1,4 @@
-"""What the person chose in the window, kept between starts. Free of Qt."""
+"""The choices that the person made in the window, kept between starts. Without Qt."""
 
 import contextlib
 import logging
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class Preferences(Struct, frozen=True, kw_only=True):
-    """`mode` is None until the person has said what this computer should do."""
+    """The choices. `mode` is None until the person has chosen what this computer should do."""
 
     mode: Literal["master", "worker"] | None = None
     theme: Literal["auto", "light", "dark"] = "auto"
@@ -23,14 +23,14 @@ class Preferences(Struct, frozen=True, kw_only=True):
 
 
 class PreferencesFile:
-    """The file of the preferences, and what it says now."""
+    """The file of the preferences, and its current values."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.current = _read(path)
 
     def change(self, **changes: object) -> None:
-        """Remember these from now on. A disk that is full costs the memory, not the window."""
+        """Change preferences and store them. On a full disk, they last until the program ends."""
         changed = msgspec.structs.replace(self.current, **changes)
         if changed == self.current:
             return

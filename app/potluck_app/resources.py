@@ -1,6 +1,7 @@
-"""Icons, from a checkout or from an installed wheel, tinted to the colour that the theme wants.
+"""Icons from a checkout or an installed wheel, in the colour that the theme asks for.
 
-The set is monochrome SVG on a 24 px grid with a stroke of 1.75 px; black in the file is only a mask.
+The icons are monochrome SVG on a 24 px grid with a stroke of 1.75 px; black in the file is only a
+mask.
 """
 
 from functools import lru_cache
@@ -10,21 +11,21 @@ from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QColor, QIcon, QPainter, QPixmap
 from PySide6.QtSvg import QSvgRenderer
 
-_INSTALLED = Path(__file__).parent / "_assets"  # where the wheel puts them
+_INSTALLED = Path(__file__).parent / "_assets"  # the wheel puts the files there
 _CHECKOUT = Path(__file__).parents[2] / "assets"
 
-_SCALES = (1.0, 2.0)  # one pixmap per device pixel ratio that screens have; Qt scales between them
+_SCALES = (1.0, 2.0)  # a pixmap for each common device pixel ratio; Qt scales between them
 
 
 def asset(*parts: str) -> Path:
-    """The path of one file of `assets/`."""
+    """Return the path of a file in `assets/`."""
     root = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
     return root.joinpath(*parts)
 
 
 @lru_cache(maxsize=512)
 def pixmap(name: str, color: str, size: int, scale: float = 1.0, gap: int = 0) -> QPixmap:
-    """One icon of the set in one colour, `size` logical pixels high, `gap` more wide."""
+    """Draw an icon in one colour, `size` logical pixels high, and wider than high by `gap`."""
     picture = _render(name, round(size * scale), round(gap * scale))
     painter = QPainter(picture)
     painter.setCompositionMode(QPainter.CompositionMode.CompositionMode_SourceIn)
@@ -38,7 +39,7 @@ def pixmap(name: str, color: str, size: int, scale: float = 1.0, gap: int = 0) -
 def icon(
     name: str, color: str, size: int = 20, *, disabled: str | None = None, gap: int = 0
 ) -> QIcon:
-    """One icon of the set in one colour, and in another where its button is disabled."""
+    """Return an icon in one colour, and in another colour for disabled buttons."""
     result = QIcon()
     for scale in _SCALES:
         result.addPixmap(pixmap(name, color, size, scale, gap), QIcon.Mode.Normal)
@@ -49,7 +50,7 @@ def icon(
 
 @lru_cache(maxsize=1)
 def app_icon() -> QIcon:
-    """The program's own mark, in its colours."""
+    """Return the icon of the program, in its own colours."""
     result = QIcon()
     for size in (16, 24, 32, 48, 64, 128, 256):
         result.addPixmap(_render("potluck", size))

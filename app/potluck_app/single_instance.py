@@ -1,4 +1,4 @@
-"""At most one window per node: a second start shows the first one's window and ends."""
+"""Allow one window per node: a second start shows the first window and ends."""
 
 import hashlib
 import logging
@@ -14,10 +14,10 @@ _TIMEOUT_MS = 1000
 
 
 class SingleInstance(QObject):
-    """The claim of this process to be the window of a node.
+    """The claim of this process to have the only window of a node.
 
     Signals:
-        asked_to_show: somebody started the program once more.
+        asked_to_show: the program was started once more.
     """
 
     asked_to_show = Signal()
@@ -31,14 +31,14 @@ class SingleInstance(QObject):
         self._server.newConnection.connect(self._on_connection)
 
     def claim(self) -> bool:
-        """Become the one, or ask the one that is there to show its window.
+        """Become the only instance, or ask the running one to show its window.
 
         Returns:
-            Whether this process is the one; otherwise it has nothing more to do.
+            Whether this process is the only instance. If not, it has nothing more to do.
         """
         if self._ask_other():
             return False
-        QLocalServer.removeServer(self._name)  # of a process that crashed: nobody answered
+        QLocalServer.removeServer(self._name)  # left by a process that crashed: nobody answered
         if not self._server.listen(self._name):
             logger.warning("a second window cannot be noticed: %s", self._server.errorString())
         return True

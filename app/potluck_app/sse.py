@@ -1,18 +1,18 @@
-"""Server-sent events out of bytes that arrive in any pieces. Pure.
+"""Parse server-sent events from bytes that arrive in pieces of any size. Pure.
 
-https://html.spec.whatwg.org/multipage/server-sent-events.html, as far as the node uses it: only `data`
-lines matter; comments keep the connection alive.
+https://html.spec.whatwg.org/multipage/server-sent-events.html, as far as the node uses it: only
+`data` lines matter; comments keep the connection alive.
 """
 
-MAX_EVENT = 16 << 20  # bytes; a whole ClusterState of 64 computers is far below 1 MB
+MAX_EVENT = 16 << 20  # bytes; a ClusterState of 64 computers is far below 1 MB
 
 
 class EventTooLargeError(ValueError):
-    """An event grew beyond what any event of the node can be."""
+    """An event is larger than any event that a node sends."""
 
 
 class EventParser:
-    """Collects bytes and gives back the data of every event that is complete."""
+    """Collects bytes and returns the data of every complete event."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -20,7 +20,7 @@ class EventParser:
         self._size = 0
 
     def feed(self, received: bytes) -> list[bytes]:
-        """The data of the events that these bytes complete, in order."""
+        """Add bytes. Return the data of the events that they complete, in order."""
         self._rest += received
         events: list[bytes] = []
         while (end := self._rest.find(b"\n")) >= 0:

@@ -1,4 +1,4 @@
-"""What the node tells piece by piece: a reply on its way, a model on its way. Each ends in one signal."""
+"""What the node sends in pieces: a reply, or the load of a model. Each ends in one signal."""
 
 import logging
 
@@ -13,20 +13,20 @@ from potluck_app.http import EventStream, Problem
 
 logger = logging.getLogger(__name__)
 
-TOKEN_INTERVAL_MS = 33  # 30 updates a second; nobody reads faster, and drawing costs
+TOKEN_INTERVAL_MS = 33  # 30 updates a second; nobody reads faster, and drawing costs time
 _INTERRUPTED = "The reply was interrupted: Potluck's background process ended. It starts again now."
 
 
 class ReplyEnd(Struct, frozen=True, kw_only=True):
-    """How a reply ended: with `stats` where it was whole, with a sentence where it failed."""
+    """How a reply ended: `stats` if it is complete, `error` with a sentence if it failed."""
 
     stats: Stats | None = None
     error: str | None = None
-    stopped: bool = False  # by the person
+    stopped: bool = False  # whether the person stopped it
 
 
 class _ChatEvent(Struct, frozen=True, kw_only=True):
-    """One event of a streamed chat: a chunk, or an error in the middle of it."""
+    """One event of a streamed chat: a chunk, or an error after the start of the answer."""
 
     choices: tuple[ChatChunkChoice, ...] = ()
     model: str | None = None
@@ -36,11 +36,11 @@ class _ChatEvent(Struct, frozen=True, kw_only=True):
 
 
 class Reply(QObject):
-    """A reply on its way.
+    """A reply that is being received.
 
     Signals:
-        text: more of it, at most 30 times a second.
-        finished: a ReplyEnd; nothing comes after it.
+        text: more text, at most 30 times a second.
+        finished: a ReplyEnd; it is the last signal.
     """
 
     text = Signal(str)
@@ -59,7 +59,7 @@ class Reply(QObject):
         self._is_over = False
 
     def stop(self) -> None:
-        """End it here; what came so far stays."""
+        """End the reply here; the text received so far stays."""
         if not self._is_over:
             self.stream.close()
             self._finish(ReplyEnd(stopped=True))
@@ -92,7 +92,7 @@ class Reply(QObject):
         if problem is not None:
             message = _INTERRUPTED if problem.unreachable else problem.message
             self._finish(ReplyEnd(error=message))
-        elif not self._is_whole:  # Qt does not always call a broken stream an error
+        elif not self._is_whole:  # Qt does not always report a broken stream as an error
             self._finish(ReplyEnd(error=_INTERRUPTED))
         else:
             self._finish(ReplyEnd(stats=self._stats()))
@@ -126,7 +126,7 @@ class Reply(QObject):
 
 
 class Load(QObject):
-    """A model on its way to the computers.
+    """A model that is being loaded.
 
     Signals:
         progress: a LoadProgress; the one with `ready` is the last.

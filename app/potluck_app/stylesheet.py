@@ -1,14 +1,15 @@
-"""The style sheet, made from the tokens: what Qt's Fusion style draws otherwise than we want.
+"""The style sheet, made from the tokens: it changes what Qt's Fusion style draws differently.
 
-Widgets opt in by dynamic properties, not by names: `kind` of a button or a label, `card` of a frame.
-Radii: pill 9, control 8, navigation 10, card 12, composer and bubble 14. Spacing goes 4-8-12-16-24-32.
+A widget is selected by dynamic properties, not by its name: `kind` of a button or a label, `card`
+of a frame. Radii: pill 9, control 8, navigation 10, card 12, composer and bubble 14. Spacing is 4,
+8, 12, 16, 24 or 32.
 """
 
 from potluck_app.tokens import Tokens
 
 
 def stylesheet(t: Tokens, mono: str) -> str:
-    """The whole application's style sheet."""
+    """Return the style sheet of the whole application."""
     return _surfaces(t) + _labels(t) + _buttons(t) + _inputs(t, mono) + _lists(t) + _bars(t)
 
 
@@ -71,7 +72,7 @@ QLabel[pill] {{ font-size: 12px; font-weight: 600; border-radius: 9px; padding: 
 
 
 def _buttons(t: Tokens) -> str:
-    # The ring of the keyboard's focus takes the place of the border, so nothing moves.
+    # The focus ring takes the place of the border, so nothing moves.
     return f"""
 QPushButton {{
     background: {t.surface}; color: {t.text}; border: 1px solid {t.border}; border-radius: 8px;

@@ -1,8 +1,8 @@
-"""The colours and sizes of the window, light and dark, and the one object that applies them.
+"""The colours and sizes of the window, light and dark, and the object that applies them.
 
-Qt's own dark mode is not relied on: setting a colour scheme does nothing on bare X11 and offscreen, so
-the palette and the style sheet are ours, and the hint of the system only answers "auto". Text on its
-background has a contrast of at least 4.5, the border of a control at least 3 (WCAG 2.2).
+Qt's own dark mode is not used: setting a colour scheme has no effect on bare X11 and offscreen. So
+the palette and the style sheet are ours, and the system's hint only decides what "auto" means. Text
+has a contrast of at least 4.5 to its background, the border of a control at least 3 (WCAG 2.2).
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from potluck_app.tokens import DARK, LIGHT, Tokens
 
 Choice: TypeAlias = Literal["auto", "light", "dark"]
 
-# The first family that is there; the last resort is what Qt calls the system's.
+# The first installed family is used, else Qt's system font.
 _UI_FAMILIES: Final = ("Segoe UI Variable", "SF Pro Text", "Inter", "Cantarell", "Segoe UI")
 _MONO_FAMILIES: Final = (
     "Cascadia Mono",
@@ -31,17 +31,17 @@ _BODY_PX: Final = 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fonts:
-    """The families in use."""
+    """The font families in use."""
 
     ui: str
     mono: str
 
 
 class Theme(QObject):
-    """What everything is drawn with.
+    """The current theme: colours and fonts.
 
     Signals:
-        changed: the tokens are others now; tint icons and repaint.
+        changed: the tokens have changed; tint icons and repaint.
     """
 
     changed = Signal()
@@ -62,7 +62,7 @@ class Theme(QObject):
         return self.tokens is DARK
 
     def set(self, choice: Choice) -> None:
-        """Show this theme from now on."""
+        """Use this theme from now on."""
         self.choice = choice
         self._follow()
 

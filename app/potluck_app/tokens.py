@@ -1,4 +1,4 @@
-"""The design tokens: every colour that the window uses, for light and for dark. Free of Qt."""
+"""The design tokens: every colour that the window uses, for light and for dark. Without Qt."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,7 +6,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """One theme's colours. `x_soft` is a background for text in `x`; `accent_on` is text on accent."""
+    """The colours of one theme.
+
+    `x_soft` is a background for text in `x`; `accent_on` is the colour of text on `accent`.
+    """
 
     bg: str
     surface: str
@@ -86,5 +89,5 @@ ON_NODE_COLOR: Final = "#0B1020"
 
 
 def node_color(index: int) -> str:
-    """The colour of a computer."""
+    """Return the colour of a computer."""
     return NODE_COLORS[index % len(NODE_COLORS)]

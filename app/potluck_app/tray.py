@@ -1,7 +1,8 @@
-"""The icon in the tray of a computer that helps another.
+"""The tray icon of a computer that lends itself.
 
-A desktop may have no tray (GNOME), or have it some seconds after the login. So it is waited for, and
-nothing is ever hidden in a tray that is not there. Only `isSystemTrayAvailable` can be believed.
+A desktop may have no tray (GNOME), or its tray may appear some seconds after the login. So the
+program waits for the tray, and hides a window only if there is one. Only `isSystemTrayAvailable` is
+reliable.
 """
 
 import sys
@@ -18,14 +19,14 @@ from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 
 _POLL_MS = 500
-_PATIENCE_MS = 10_000  # a session's tray may start later than its programs
+_PATIENCE_MS = 10_000  # the tray of a session may start later than its programs
 
 
 class TrayWaiter(QObject):
-    """Waits for the desktop's tray.
+    """Waits for the tray of the desktop.
 
     Signals:
-        decided: whether there is one; once.
+        decided: whether there is a tray; sent once.
     """
 
     decided = Signal(bool)
@@ -48,7 +49,7 @@ class TrayWaiter(QObject):
         self._first.start()
 
     def stop(self) -> None:
-        """Wait no more; nothing is decided."""
+        """Stop waiting; `decided` is not sent."""
         self._first.stop()
         self._poll.stop()
 
@@ -69,8 +70,8 @@ class Tray(QObject):
     """The icon and its menu.
 
     Signals:
-        open_requested: the window shall show.
-        quit_requested: the lending shall stop and the program end.
+        open_requested: the person wants to see the window.
+        quit_requested: the person wants to end the lending and the program.
     """
 
     open_requested = Signal()
@@ -140,6 +141,6 @@ class Tray(QObject):
     def _picture(self) -> QIcon:
         if sys.platform != "darwin":
             return resources.app_icon()
-        mask = resources.icon("tray", "#000000", 22)  # macOS colours it as its menu bar
+        mask = resources.icon("tray", "#000000", 22)  # macOS gives it the colour of its menu bar
         mask.setIsMask(True)
         return mask

@@ -1,7 +1,7 @@
-"""Numbers and states as the window says them. Pure.
+"""Numbers and states in the words of the window. Pure.
 
-The words of the simple window: "computer", never node or worker; sentence case; SI units; a thin space
-is not used, since not every font has it.
+The simple window says "computer", never node or worker. It uses sentence case and SI units, but no
+thin space, since not every font has one.
 """
 
 import html
@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from potluck.api.schema import ClusterState, Computer, ModelState, Transfer
 
 GUIDE = "Potluck guide"
-_SLOW_LINK = 12.5e6  # bytes per second (100 Mbit/s): below, sending a model takes minutes per GB
+_SLOW_LINK = 12.5e6  # bytes per second (100 Mbit/s); a slower link needs minutes per GB of a model
 
 
 def gigabytes(count: float) -> str:
-    """A size without its unit, as short as it may be: `9.8`, `12`."""
+    """Return a size without its unit, as short as possible: `9.8`, `12`."""
     value = count / 1e9
     return f"{value:.0f}" if value >= 99.95 or abs(value - round(value)) < 0.05 else f"{value:.1f}"
 
 
 def size(count: float) -> str:
-    """A size with its unit: `820 MB`, `5.2 GB`, `12 GB`."""
+    """Return a size with its unit: `820 MB`, `5.2 GB`, `12 GB`."""
     if count < 999.5e3:
         return f"{count / 1e3:.0f} kB"
     if count < 999.5e6:
@@ -29,7 +29,7 @@ def size(count: float) -> str:
 
 
 def rate(bytes_per_s: float) -> str:
-    """A link's rate in bits, as networks are sold: `420 Mbit/s`, `1 Gbit/s`."""
+    """Return a link's rate in bits, as networks are sold: `420 Mbit/s`, `1 Gbit/s`."""
     bits = bytes_per_s * 8
     if bits >= 999.5e6:
         value = bits / 1e9
@@ -38,7 +38,7 @@ def rate(bytes_per_s: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Time that is left: `40 s`, `3 min`, `1 h 5 min`."""
+    """Return the remaining time: `40 s`, `3 min`, `1 h 5 min`."""
     if seconds < 59.5:
         return f"{max(seconds, 1):.0f} s"
     minutes = round(seconds / 60)
@@ -46,27 +46,27 @@ def duration(seconds: float) -> str:
 
 
 def tokens_per_s(value: float) -> str:
-    """A model's speed: `7.9 tok/s`."""
+    """Return a model's speed: `7.9 tok/s`."""
     return f"{value:.0f} tok/s" if value >= 99.5 else f"{value:.1f} tok/s"
 
 
 def thousands(count: int) -> str:
-    """A number of tokens: `850`, `3.1k`, `32k`."""
+    """Return a number of tokens: `850`, `3.1k`, `32k`."""
     if count < 1000:
         return str(count)
     if count % 1024 == 0:
-        return f"{count // 1024}k"  # contexts are powers of two, and called so
+        return f"{count // 1024}k"  # contexts are powers of two, and are named so
     value = count / 1000
     return f"{value:.0f}k" if value >= 9.95 or value == round(value) else f"{value:.1f}k"
 
 
 def percent(fraction: float) -> str:
-    """A share: `62 %`."""
+    """Return a share: `62 %`."""
     return f"{min(max(fraction, 0), 1) * 100:.0f} %"
 
 
 def precision(scheme: str) -> str:
-    """How finely a model's weights are held."""
+    """Return how precisely a model's weights are stored."""
     match scheme:
         case "f32":
             return "32 bits"
@@ -79,35 +79,35 @@ def precision(scheme: str) -> str:
 
 
 def plural(count: int, one: str, many: str) -> str:
-    """`1 computer`, `3 computers`."""
+    """Return a count with its noun: `1 computer`, `3 computers`."""
     return f"{count} {one if count == 1 else many}"
 
 
 def listing(names: Sequence[str]) -> str:
-    """`A`, `A and B`, `A, B and C`."""
+    """Return a list as text: `A`, `A and B`, `A, B and C`."""
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def without_mnemonic(text: str) -> str:
-    """A name for a button or a menu, which would take `&` as the sign of a shortcut."""
+    """Escape a name for a button or a menu, where `&` would mark a keyboard shortcut."""
     return text.replace("&", "&&")
 
 
 def tip(text: str) -> str:
-    """A text for a tooltip, which would read some as markup, whoever wrote it."""
+    """Escape a text for a tooltip, which would read some texts as markup."""
     return f"<qt>{html.escape(text)}</qt>" if text else ""
 
 
 def spaced_code(code: str) -> str:
-    """The six digits as people read them out: `427 918`."""
+    """Return the six digits as people read them out: `427 918`."""
     digits = "".join(code.split())
     return f"{digits[:3]} {digits[3:]}"
 
 
 def hardware_line(computer: Computer) -> str:
-    """What a computer has: `This computer · RTX 3060 · 12 GB`."""
+    """Return the hardware of a computer: `This computer · RTX 3060 · 12 GB`."""
     parts = ["This computer"] if computer.is_self else []
     parts += [f"{device.name} · {size(device.memory_total)}" for device in computer.devices]
     if computer.devices and all(device.kind == "cpu" for device in computer.devices):
@@ -116,7 +116,7 @@ def hardware_line(computer: Computer) -> str:
 
 
 def link_line(computer: Computer) -> str:
-    """How it is connected: `420 Mbit/s · 3 ms`."""
+    """Return the link of a computer: `420 Mbit/s · 3 ms`."""
     parts: list[str] = []
     if computer.bytes_per_s is not None:
         parts.append(rate(computer.bytes_per_s))
@@ -131,14 +131,14 @@ def link_line(computer: Computer) -> str:
 
 
 def model_name(name: str | None) -> str:
-    """What a model is called here; the program's own has a plain name on the wire."""
+    """Return the name of a model; the guide's plain name replaces its name in the API."""
     if name is None:
         return "Model"
     return GUIDE if name == "guide" else name
 
 
 def model_progress(model: ModelState, transfers: Sequence[Transfer]) -> str:
-    """One line on a model that is on its way."""
+    """Return one line about a model that is being loaded."""
     share = "" if model.progress is None else f" · {percent(model.progress)}"
     match model.state:
         case "preparing":
@@ -157,7 +157,7 @@ def model_progress(model: ModelState, transfers: Sequence[Transfer]) -> str:
 
 
 def where_it_runs(state: ClusterState) -> str:
-    """On how many computers the model is: `4 computers`, `this computer`."""
+    """Return where the model runs: `4 computers`, `this computer`."""
     plan = state.model.plan
     if plan is None:
         return "this computer"

@@ -1,9 +1,9 @@
 """Talk to this computer's node over its local API, as the commands do.
 
-Blocking and small, standard library only: `potluck --version` must not wait for an event loop, and
-nothing here ever waits for torch. Every method is one request of `potluck.api.schema`; an error of
-the node comes out as the `PotluckError` that it was there. `potluck.launch` finds or starts the
-node.
+All functions block. The module is small and uses only the standard library and msgspec: `potluck
+--version` must not wait for an event loop, and nothing here ever waits for torch. Every method is
+one request of `potluck.api.schema`. An error of the node is raised here as the same `PotluckError`.
+`potluck.launch` finds or starts the node.
 """
 
 import http.client
@@ -18,9 +18,9 @@ import msgspec
 from potluck.api import openai, schema
 from potluck.errors import PotluckError, UsageError, rebuild
 
-REQUEST_S = 30.0  # a plan may have to measure first; everything else answers at once
+REQUEST_S = 30.0  # a plan may need measurements first; everything else answers at once
 SILENCE_S = 35.0  # three missed heartbeats of an event stream
-PAIRING_S = 90.0  # four exchanges of two programs, each of which has its own deadline
+PAIRING_S = 90.0  # four exchanges of two programs, each with a deadline of its own
 PREFILL_S = 600.0  # the first token of a very long prompt on slow computers
 
 Holder = Literal["window", "worker", "serve", "request"]
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 class NodeGoneError(PotluckError):
-    """The node of this computer ended, or does not answer."""
+    """The node of this computer has ended or does not answer."""
 
     code = "node_gone"
 
@@ -53,7 +53,7 @@ class Client:
         return self._get("/cluster", schema.ClusterState)
 
     def states(self, holder: Holder | None = None) -> Generator[schema.ClusterState, None, None]:
-        """The state now and whenever it changes, for ever. Close it to let go of the node."""
+        """Yield the state now and at every change, without an end. Closing it releases the node."""
         path = f"/cluster/events?holder={holder}" if holder else "/cluster/events"
         with closing(self._events("GET", path, timeout_s=SILENCE_S)) as events:
             for data in events:
@@ -61,26 +61,26 @@ class Client:
 
     @contextmanager
     def hold(self, holder: Holder) -> Generator[None, None, None]:
-        """Need the node, and the model that it has loaded, while the context is open.
+        """Keep the node, and the model that it has loaded, while the context is open.
 
         Raises:
-            NodeGoneError: there is no node to hold. One that ends later raises nothing here.
+            NodeGoneError: there is no node. A node that ends later raises nothing here.
         """
         with closing(self._connection(SILENCE_S)) as connection:
             try:
                 connection.connect()
-                stream = connection.sock  # the connection forgets it when the answer begins
+                stream = connection.sock  # the connection drops its socket when the response begins
                 response = self._ask(connection, "GET", f"/cluster/events?holder={holder}", None)
-                response.readline()  # the node holds from its first event on
+                response.readline()  # from its first event on, the node knows this holder
             except (OSError, http.client.HTTPException) as error:
                 raise _gone(error) from None
-            # Somebody has to read, or the node's next events would wait for us.
+            # Somebody has to read, or the node would block when it sends its next events.
             reader = threading.Thread(target=_read_on, args=[response], name="hold", daemon=True)
             reader.start()
             try:
                 yield
             finally:
-                with suppress(OSError):  # the node ended it already
+                with suppress(OSError):  # the node has closed it already
                     stream.shutdown(socket.SHUT_RDWR)
                 reader.join()
 
@@ -120,7 +120,7 @@ class Client:
         return _decode(answer, schema.PlanView)
 
     def load(self, request: schema.PlanRequest) -> Generator[schema.LoadProgress, None, None]:
-        """Load a model. The last progress is `ready`; closing the generator earlier cancels.
+        """Load a model. The last progress is `ready`; closing the generator earlier cancels it.
 
         Raises:
             PotluckError: the load failed.
@@ -140,7 +140,7 @@ class Client:
         """Measure a model. The last progress has the result; closing the generator earlier ends it.
 
         Raises:
-            PotluckError: it could not be measured.
+            PotluckError: the measurement failed.
         """
         events = self._events("POST", "/cluster/bench", request, timeout_s=SILENCE_S)
         with closing(events):
@@ -203,7 +203,7 @@ class Client:
     def _events(
         self, method: str, path: str, body: object = None, *, timeout_s: float
     ) -> Generator[bytes, None, None]:
-        """The `data` of server-sent events. A generator: closing it closes the connection."""
+        """Yield the `data` of server-sent events. Closing the generator closes the connection."""
         with closing(self._connection(timeout_s)) as connection:
             try:
                 response = self._ask(connection, method, path, body)
@@ -228,7 +228,7 @@ class Client:
 
 
 def _read_on(response: http.client.HTTPResponse) -> None:
-    """Read and forget, until the connection ends."""
+    """Read and discard until the connection ends."""
     with suppress(OSError, http.client.HTTPException, ValueError), response:
         for _ in response:
             pass
@@ -250,7 +250,8 @@ def _gone(error: Exception) -> NodeGoneError:
 
 
 def _refused(status: int, body: bytes) -> PotluckError:
-    # What only the HTTP server says (a field does not fit, a path is unknown) has no class here.
+    # Errors of the HTTP layer alone (a wrong field, an unknown path) have no class of their own
+    # here.
     default = UsageError if status < 500 else PotluckError
     try:
         return as_error(msgspec.json.decode(body, type=schema.ErrorBody).error, default)
@@ -267,5 +268,5 @@ def _from_openai(error: openai.ApiError, default: type[PotluckError]) -> Potluck
 
 
 def as_error(error: schema.Error, default: type[PotluckError] = PotluckError) -> PotluckError:
-    """The error that the node raised: of the class with its code, with its sentence and data."""
+    """Return the error that the node raised: its class is found by the code."""
     return rebuild(error.code, error.message, error.data, default=default)

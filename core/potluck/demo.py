@@ -1,8 +1,8 @@
-"""Three nodes on this one computer, each a real one with folders of its own, for `potluck demo`.
+"""Three real nodes on this one computer, each with its own folders, for `potluck demo`.
 
-What two workers in other rooms would do, two processes here do: they are started as a person would
-start them (`potluck worker --join TOKEN`), find the main node on the network, pair, and are sent
-their layers. Everything is below one temporary folder and gone afterwards; the user's own node,
+Two processes do what two workers in other rooms would do: they are started as a person would start
+them (`potluck worker --join TOKEN`), find the main node on the network, pair, and receive their
+layers. Everything lies in one temporary folder, which is deleted afterwards. The user's own node,
 settings and pairings are never touched.
 """
 
@@ -30,13 +30,13 @@ POLL_S = 0.1
 
 
 class DemoError(PotluckError):
-    """The demo's nodes did not come together."""
+    """The nodes of the demo did not all start and pair."""
 
     code = "demo"
 
 
 class Demo:
-    """The three nodes, together while the context is open."""
+    """The three nodes, which run and stay paired while the context is open."""
 
     client: Client  # of the main node
 
@@ -62,7 +62,8 @@ class Demo:
         self._stack.close()
 
     def _begin(self) -> None:
-        # Windows keeps a file that is open a moment longer than its process: then it stays behind.
+        # Windows keeps a file open a little longer than its process lives; such a file is left
+        # behind.
         root = self._stack.enter_context(
             tempfile.TemporaryDirectory(prefix="potluck-demo-", ignore_cleanup_errors=True)
         )
@@ -82,10 +83,10 @@ class Demo:
         self._say(f"Found each other and paired in {time.monotonic() - began:.1f} s.")
 
     def share_out(self, request: PlanRequest) -> PlanRequest:
-        """The same request with a share for each of the three, as the planner would have it.
+        """Return the same request with layers for each of the three nodes.
 
-        Left alone it would leave out whoever makes a small model slower, which here is everybody but
-        one; then the layers are dealt evenly.
+        The layers follow the planner. For a small model the planner uses only the fastest nodes,
+        here usually one; the layers are then dealt evenly.
         """
         plan = self.client.plan(msgspec.structs.replace(request, workers=len(WORKERS)))
         shares = [(stage.node, stage.layers[1] - stage.layers[0]) for stage in plan.stages]
@@ -112,10 +113,10 @@ class Demo:
         self._stack.callback(_end_process, process)
 
     def _wait(self, folders: dict[str, Folders]) -> None:
-        """Until both workers are there.
+        """Wait until both workers are paired and online.
 
         Raises:
-            DemoError: one ended, or they took too long.
+            DemoError: a worker ended, or they took too long.
         """
         deadline = time.monotonic() + TOGETHER_S
         while True:
@@ -138,7 +139,7 @@ def _log(folders: Folders) -> Path:
 
 
 def _said(folders: Folders) -> str:
-    """The last thing that a worker's command said."""
+    """Return the last line that a worker's command printed."""
     with suppress(OSError):
         lines = _log(folders).read_text(errors="replace").split("\n")
         said = [line.strip() for line in lines if line.strip()]
@@ -157,7 +158,7 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_node(folders: Folders) -> None:
-    """Ask the node to end, and wait until its process has, so that the folder can go."""
+    """Ask the node to end and wait for its process, so that its folder can be deleted."""
     with suppress(PotluckError):
         client = find(folders)
         if client is None:

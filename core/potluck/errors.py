@@ -13,9 +13,9 @@
     │   ├── LocalProtocolError      we would have sent something wrong
     │   ├── RemoteProtocolError     the peer sent something wrong
     │   └── VersionMismatchError
-    ├── PairingError                a pairing that did not come about
+    ├── PairingError                a pairing that failed
     ├── IdentityError               this computer's own key and certificates
-    ├── PeerError                   a peer that is there and says no, or is not there any more
+    ├── PeerError                   a peer that refuses, fails or is gone
     │   ├── UnreachableError
     │   ├── UntrustedPeerError
     │   ├── PeerLostError
@@ -27,17 +27,17 @@
     │   ├── IntegrityError
     │   └── DiskFullError
     ├── EngineError
-    │   ├── InvalidStepError        a step's tensor is not what the stage computes on
+    │   ├── InvalidStepError        a step that the stage cannot compute
     │   ├── NeedReplayError
     │   ├── StaleEpochError
     │   ├── UnknownSessionError
     │   └── OutOfMemoryError
-    └── UsageError                  what the user asked for is not possible as asked
-        ├── NotFoundError           there is no computer, model, pairing… of that name
-        └── TooManyRequestsError    asked too often, or for too much at once
+    └── UsageError                  a request that is not possible in this form
+        ├── NotFoundError           no computer, model, pairing… has this name
+        └── TooManyRequestsError    too many requests, or too much at once
 
-`code` is stable: it is what the wire, the API and `--json` carry. The message is a sentence for a
-person: what happened, what it means, what to do. `data` is what made the sentence.
+`code` is stable: the wire, the API and `--json` use it. The message is for people: what happened,
+what it means, what to do. `data` has the values that the message was made from.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ Data: TypeAlias = Mapping[str, str | int | float | bool | None]
 
 
 def format_bytes(count: float) -> str:
-    """A size as people read it, in decimal units: `5.2 GB`."""
+    """Format a size in decimal units for people: `5.2 GB`."""
     for unit in ("B", "kB", "MB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -56,7 +56,7 @@ def format_bytes(count: float) -> str:
 
 
 class PotluckError(Exception):
-    """The root. Catch it at a boundary, never between two of our own functions."""
+    """The root of all errors. Catch it only at a boundary, such as a link or an API handler."""
 
     code: ClassVar[str] = "error"
     exit_status: ClassVar[int] = 1
@@ -81,7 +81,7 @@ class UnknownArchitectureError(ModelError):
 
 
 class InvalidConfigError(ModelError):
-    """The model's `config.json` contradicts itself or lacks what is needed."""
+    """The model's `config.json` contradicts itself or lacks required values."""
 
     code = "invalid_config"
 
@@ -99,7 +99,7 @@ class PromptError(ModelError):
 
 
 class PlanError(PotluckError):
-    """No plan satisfies what was asked for."""
+    """No plan meets the request."""
 
     code = "plan"
     exit_status = 4
@@ -116,7 +116,7 @@ class NotEnoughMemoryError(PlanError):
         available: int,
         computer: str | None = None,
         *,
-        fits_in: str | None = None,  # a scheme
+        fits_in: str | None = None,  # a quantisation scheme
     ) -> None:
         who = f"{computer} offers" if computer else "the computers offer"
         what = "The share of the model" if computer else "The model"
@@ -134,26 +134,26 @@ class NotEnoughMemoryError(PlanError):
 
 
 class InvalidLayersError(PlanError):
-    """The layers given by hand name an unknown computer or do not add up."""
+    """Layers assigned by hand name an unknown computer, or do not cover the model."""
 
     code = "invalid_layers"
 
 
 class ProtocolError(PotluckError):
-    """Something on the wire is not as `core/PROTOCOL.md` says."""
+    """Bytes on the wire do not follow `core/PROTOCOL.md`."""
 
     code = "protocol"
     exit_status = 5
 
 
 class LocalProtocolError(ProtocolError):
-    """We tried to send what the protocol does not allow: our own fault."""
+    """This computer tried to send something that the protocol does not allow: our own bug."""
 
     code = "local_protocol"
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent what the protocol does not allow."""
+    """The peer sent something that the protocol does not allow."""
 
     code = "remote_protocol"
 
@@ -165,7 +165,7 @@ class VersionMismatchError(ProtocolError):
 
 
 class PairingError(PotluckError):
-    """The pairing was refused, timed out, or something stood between the two computers."""
+    """The pairing was refused, timed out, or was changed by something between the computers."""
 
     code = "pairing"
     exit_status = 5
@@ -179,7 +179,7 @@ class IdentityError(PotluckError):
 
 
 class PeerError(PotluckError):
-    """Another computer did not do what was asked."""
+    """Another computer did not carry out a request."""
 
     code = "peer"
     exit_status = 5
@@ -192,13 +192,13 @@ class UnreachableError(PeerError):
 
 
 class UntrustedPeerError(PeerError):
-    """The other computer does not belong to the home, is not the one expected, or was revoked."""
+    """The other computer is not in the home, is not the expected one, or was revoked."""
 
     code = "untrusted_peer"
 
 
 class PeerLostError(PeerError):
-    """The connection to the peer ended, or its heartbeats did."""
+    """The connection to the peer ended, or its heartbeats stopped."""
 
     code = "peer_lost"
 
@@ -210,13 +210,13 @@ class PeerTimeoutError(PeerError):
 
 
 class BusyError(PeerError):
-    """The computer lends its devices to another home, or not at all just now."""
+    """The computer lends its devices to another home, or has paused lending."""
 
     code = "busy"
 
 
 class NotAllowedError(PeerError):
-    """The peer's certificate does not let it ask for this."""
+    """The peer is not allowed to make this request, for example by its role."""
 
     code = "not_allowed"
 
@@ -235,13 +235,13 @@ class StoreError(PotluckError):
 
 
 class IntegrityError(StoreError):
-    """Bytes do not have the digest they were announced with."""
+    """Bytes do not have the digest that was announced."""
 
     code = "integrity"
 
 
 class DiskFullError(StoreError):
-    """The disk, or the share of it that Potluck may use, has no room."""
+    """The disk, or the part of it that Potluck may use, is full."""
 
     code = "disk_full"
 
@@ -254,56 +254,56 @@ class EngineError(PotluckError):
 
 
 class InvalidStepError(EngineError):
-    """A step's tensor is not of the kind or size that the stage computes on."""
+    """A step's tensor or position is not one that the stage can compute."""
 
     code = "invalid_step"
 
 
 class NeedReplayError(EngineError):
-    """The stage's cache is shorter than the step assumes; `data["position"]` is where it ends."""
+    """The stage's KV cache is shorter than the step needs; it ends at `data["position"]`."""
 
     code = "need_replay"
 
 
 class StaleEpochError(EngineError):
-    """The step belongs to a plan that is no longer in force."""
+    """The step belongs to a plan that has been replaced."""
 
     code = "stale_epoch"
 
 
 class UnknownSessionError(EngineError):
-    """The stage has no cache of this session: it was never opened, or was evicted."""
+    """The stage has no KV cache of this session: it was never opened, or was evicted."""
 
     code = "unknown_session"
 
 
 class OutOfMemoryError(EngineError):
-    """The device has no memory for what was asked."""
+    """The device has not enough memory for the request."""
 
     code = "out_of_memory"
 
 
 class UsageError(PotluckError):
-    """What was asked for is not possible as asked."""
+    """The user's request is not possible in this form."""
 
     code = "usage"
     exit_status = 2
 
 
 class NotFoundError(UsageError):
-    """There is nothing of the name that was asked for."""
+    """Nothing has the requested name."""
 
     code = "not_found"
 
 
 class TooManyRequestsError(UsageError):
-    """Asked too often, or for too much at once; later it will do."""
+    """Too many requests, or too much at once; the same request may succeed later."""
 
     code = "too_many_requests"
 
 
 def by_code() -> dict[str, type[PotluckError]]:
-    """Every kind of error under its code; a class without one of its own is its parent's."""
+    """All error classes, keyed by code; a class that only inherits its code is left out."""
     found: dict[str, type[PotluckError]] = {}
     waiting = [PotluckError]
     while waiting:
@@ -316,8 +316,8 @@ def by_code() -> dict[str, type[PotluckError]]:
 def rebuild(
     code: str, message: str, data: Data, *, default: type[PotluckError] = PotluckError
 ) -> PotluckError:
-    """The error that another process raised; of a code that is not known, the default."""
+    """Rebuild an error that another process raised; an unknown code gives `default`."""
     kind = by_code().get(code, default)
-    error = kind.__new__(kind)  # its own __init__ makes the sentence, which is here already
+    error = kind.__new__(kind)  # without __init__, which would make the message again
     PotluckError.__init__(error, message, **data)
     return error

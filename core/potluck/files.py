@@ -1,19 +1,19 @@
-"""Files that survive a crash, and files that one process has at a time."""
+"""Writes files that survive a crash, and locks files for one process at a time."""
 
 import os
 import secrets
 import sys
 from pathlib import Path
 
-PRIVATE = 0o600  # owner only, from the first byte
+PRIVATE = 0o600  # only the owner may read it, from the first byte on
 SHARED = 0o644
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = SHARED) -> None:
-    """Replace the file's content as a whole, and make it survive a power cut.
+    """Replace the file's whole content at once, so that it survives a power cut.
 
-    Its folder is made where it is missing. The mode holds from the file's first byte on. Windows has
-    none of this kind: there the user's own folder protects the file.
+    The folder is made if it is missing. The mode holds from the file's first byte on. Windows has
+    no such modes: there the user's own folder protects the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -32,8 +32,8 @@ def write_atomically(path: Path, data: bytes, *, mode: int = SHARED) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the folder's names as durable as its files: after a rename, before it is relied on."""
-    if os.name == "nt":  # Windows has no handle on a folder to flush; NTFS journals the rename
+    """Make the folder's entries durable. Call it after a rename, before relying on it."""
+    if os.name == "nt":  # Windows cannot flush a folder; NTFS journals the rename
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -43,10 +43,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Take the lock of an open file; False: another process has it.
+    """Lock an open file. Returns False if another process has the lock.
 
-    The system frees it when the file is closed or the process ends. Whoever is done with it must not
-    delete the file: a third process could then lock a new one while a second still waits for this.
+    The system frees the lock when the file is closed or the process ends. Do not delete the file
+    afterwards: a third process could lock a new file while a second one waits for the old.
     """
     try:
         if sys.platform == "win32":

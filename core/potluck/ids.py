@@ -1,4 +1,4 @@
-"""The names that things have on every node: who, which model, which conversation."""
+"""The ids that are equal on every node: nodes, homes, models, tensors, sessions."""
 
 from typing import Literal, NewType, TypeAlias
 
@@ -12,13 +12,13 @@ ModelId = NewType("ModelId", str)
 """SHA-256 over a model's canonical config and its tensors, lower-case hex."""
 
 Digest = NewType("Digest", str)
-"""SHA-256 of a tensor's bytes as they stand in the file, lower-case hex."""
+"""SHA-256 of a tensor's bytes as in its file, lower-case hex."""
 
 SessionId = NewType("SessionId", str)
-"""One conversation's KV cache across the stages, chosen at random by the master."""
+"""Identifies a conversation's KV cache in all stages; the master chooses it at random."""
 
 Role: TypeAlias = Literal["master", "worker"]
-"""What a member of a home may do there, as its certificate says."""
+"""What a member may do in its home; its certificate has the role."""
 
 DIGEST_LENGTH = 64  # hex characters of SHA-256
 
@@ -37,6 +37,6 @@ def short(identifier: str) -> str:
 
 
 def grouped(identifier: str) -> str:
-    """The form a person compares: `3F2A 90C1 77B0 E4D2`."""
+    """The form in which people compare ids: `3F2A 90C1 77B0 E4D2`."""
     head = identifier[: _GROUP * _SHOWN_GROUPS].upper()
     return " ".join(head[i : i + _GROUP] for i in range(0, len(head), _GROUP))

@@ -1,8 +1,8 @@
 """Find the running node of this user, or start it in the background.
 
-A node that runs in the background outlives the command that started it, ends by itself after ten
-idle minutes, and writes its log itself. What it prints besides, such as how it crashed, is in a file
-of its own, of the last start alone. Two commands that start at the same time get the same node.
+A node in the background outlives the command that started it, ends by itself after ten idle minutes
+and writes its own log. Its other output, such as the traceback of a crash, goes to a separate file
+that is overwritten at each start. Two commands that start at the same time get the same node.
 """
 
 import logging
@@ -26,22 +26,22 @@ from potluck.settings import (
 
 logger = logging.getLogger(__name__)
 
-START_S = 20.0  # a first start on a slow disk compiles every module
+START_S = 20.0  # the first start on a slow disk compiles every module
 HEALTH_S = 5.0
 POLL_S = 0.05
 
 
 class NodeStartError(PotluckError):
-    """The node could not be started; the sentence ends with the last line that it printed."""
+    """The node could not be started. The message has the last line that the node printed."""
 
     code = "node_start"
 
 
 def find(folders: Folders) -> Client | None:
-    """The running node, asked whether it is one; a file that speaks of a dead one is removed.
+    """Return the running node after a check that it answers; delete the file of a dead node.
 
     Raises:
-        NodeGoneError: its process lives and does not answer.
+        NodeGoneError: the process of the node is alive but does not answer.
     """
     node = read_node_file(folders)
     if node is None:
@@ -58,16 +58,16 @@ def find(folders: Folders) -> Client | None:
                 pid=node.pid,
             ) from None
     except UsageError:
-        pass  # the port belongs to somebody else now
+        pass  # another program has the port now
     remove_node_file(folders, node)
     return None
 
 
 def _hangs(node: NodeFile) -> bool:
-    """Whether something listens on the node's port and the node's process is alive."""
+    """Return whether something listens on the node's port and the process of the node is alive."""
     import socket
 
-    import psutil  # only in this rare case: it takes a while to import
+    import psutil  # slow to import, and rarely needed
 
     try:
         socket.create_connection(("127.0.0.1", node.port), timeout=1).close()
@@ -77,10 +77,10 @@ def _hangs(node: NodeFile) -> bool:
 
 
 def find_or_start(folders: Folders, *, wait_s: float = START_S) -> Client:
-    """The running node; started if there is none.
+    """Return the running node. Start a node if there is none.
 
     Raises:
-        NodeStartError: it did not come up in time, or ended at once.
+        NodeStartError: the node did not answer in time, or ended at once.
     """
     found = find(folders)
     if found is not None:
@@ -99,8 +99,9 @@ def _start(folders: Folders, wait_s: float) -> Client:
             stdout=output,
             stderr=output,
             env=environment(),
-            cwd=folders.state,  # not the user's folder: a node must not keep a disk from unmounting
-            start_new_session=True,  # Ctrl-C in the terminal is not for it
+            # Not the user's folder: a node must not keep a disk from being unmounted.
+            cwd=folders.state,
+            start_new_session=True,  # Ctrl-C in the terminal must not reach the node
             creationflags=_no_window(),
         )
     finally:
@@ -110,7 +111,8 @@ def _start(folders: Folders, wait_s: float) -> Client:
         ended = process.poll() is not None
         found = find(folders)
         if found is not None:
-            process.returncode = process.returncode or 0  # it goes on without us
+            # The node outlives this process: a return code keeps `Popen` from a warning about it.
+            process.returncode = process.returncode or 0
             return found
         if ended:
             break
@@ -125,17 +127,17 @@ def _start(folders: Folders, wait_s: float) -> Client:
 
 
 def command(folders: Folders, *words: str) -> list[str]:
-    """The command line of another process of ours, with the same folders."""
+    """Return the command line of another Potluck process that uses the same folders."""
     home = ["--home", str(folders.home)] if folders.home is not None else []
-    # -P: a file called potluck.py in the current folder is not us.
+    # -P: do not import a file called potluck.py from the current folder.
     return [sys.executable, "-P", "-m", "potluck", *words, *home]
 
 
 def environment() -> dict[str, str]:
-    """The environment of another process of ours, which must find the package where this one did."""
+    """Return the environment of another Potluck process, which must find the same package."""
     environ = dict(os.environ)
     package = Path(potluck.__file__).resolve().parent.parent
-    if "site-packages" not in package.parts:  # from a checkout that is not installed
+    if "site-packages" not in package.parts:  # a checkout that is not installed
         known = environ.get("PYTHONPATH")
         environ["PYTHONPATH"] = f"{package}{os.pathsep}{known}" if known else str(package)
     return environ
@@ -143,7 +145,7 @@ def environment() -> dict[str, str]:
 
 def _no_window() -> int:
     if sys.platform == "win32":
-        # Not DETACHED_PROCESS: the node's stage processes would each open a console of their own.
+        # Not DETACHED_PROCESS: each stage process of the node would open a console of its own.
         return subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
     return 0
 
@@ -155,7 +157,7 @@ def _open_output(folders: Folders) -> int:
 
 
 def _last_line(file: Path) -> str:
-    """The last thing that the node printed, or that it printed nothing."""
+    """Return the last line that the node printed, or a sentence that it printed nothing."""
     try:
         lines = file.read_bytes().decode(errors="replace").split("\n")
     except OSError:

@@ -1,12 +1,12 @@
-"""Where a node keeps its things on this computer, and what it remembers between starts.
+"""Where a node keeps its files on this computer, and what it remembers between starts.
 
-    Folders      config, data, cache and state: the system's own places, or all below one `--home`
+    Folders      config, data, cache and state: the system's folders, or all in one `--home`
     Settings     what the user chose: name, memory, role; JSON, replaced as a whole
     NodeFile     how the window and the commands find the running node: process, port, token
-    exclusive    at most one process at a time does this
+    exclusive    a lock that at most one process holds
 
-Read by the node, the commands and the window; everything else gets parameters. The state folder is
-private to its owner, since the node's token in it opens everything.
+The node, the commands and the window read these files; all other code gets parameters. The state
+folder is private to its owner, since it holds the node's token, which gives access to everything.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ _T = TypeVar("_T")
 
 
 class SettingsError(UsageError):
-    """A file that the user may have edited is not as it must be; it is left as it is."""
+    """A file that the user may have edited is invalid. It is not changed."""
 
     code = "settings"
 
 
 class AlreadyRunningError(UsageError):
-    """Another process of this user does it already."""
+    """Another process of this user holds the lock."""
 
     code = "already_running"
 
@@ -49,17 +49,17 @@ class AlreadyRunningError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folders:
-    """The folders of one node. None of them is made before something is written."""
+    """The folders of one node. A folder is created only when something is written to it."""
 
-    home: Path | None  # what `--home` says; None: the system's places
+    home: Path | None  # the value of `--home`; None: the system's folders
     config: Path
     data: Path  # keys and certificates
-    cache: Path  # weights of other computers' models, digests: can be deleted at any time
-    state: Path  # the log, and what says where the running node is
+    cache: Path  # weights of other computers' models, digests; may be deleted at any time
+    state: Path  # the log, and the file that tells how to reach the running node
 
     @classmethod
     def of(cls, home: Path | None = None, environ: Mapping[str, str] = os.environ) -> "Folders":
-        """The folders below `home`, else below the environment's POTLUCK_HOME, else the system's."""
+        """Return the folders in `home`, else in the variable POTLUCK_HOME, else the system's."""
         if home is None and environ.get(HOME_VARIABLE):
             home = Path(environ[HOME_VARIABLE])
         if home is not None:
@@ -71,13 +71,13 @@ class Folders:
                 cache=home / "cache",
                 state=home / "state",
             )
-        import platformdirs  # only here: a command with --home need not wait for it
+        import platformdirs  # imported here: a command with --home need not wait for it
 
         places = platformdirs.PlatformDirs("potluck", appauthor=False)
         return cls(
             home=None,
             config=places.user_config_path,
-            # Several of these are one folder on Windows and macOS.
+            # The subfolders are needed: on Windows and macOS, several of these paths are equal.
             data=places.user_data_path / "data",
             cache=places.user_cache_path / "cache",
             state=places.user_state_path / "state",
@@ -89,39 +89,39 @@ class Folders:
 
     @property
     def node_file(self) -> Path:
-        # Not in the system's runtime folder: that is another one, or none, under ssh and cron, and
-        # there is to be one node per user.
+        # Not in the system's runtime folder: under ssh and cron, that folder differs or is missing,
+        # and there must be one node per user.
         return self.state / "node.json"
 
     @property
     def node_lock(self) -> Path:
-        """Held by the running node as long as it lives."""
+        """The file that the running node keeps locked."""
         return self.state / "node.lock"
 
     @property
     def start_lock(self) -> Path:
-        """Held by whoever starts a node until it answers."""
+        """The file that a process keeps locked from starting a node until the node answers."""
         return self.state / "start.lock"
 
     @property
     def log_file(self) -> Path:
-        """Written by the running node, which bounds it."""
+        """The log, which the running node writes and keeps below a maximum size."""
         return self.state / "node.log"
 
     @property
     def output_file(self) -> Path:
-        """What the node that was started last printed besides."""
+        """What the node printed beside its log since its last start."""
         return self.state / "node.out"
 
 
 def cpu_threads(environ: Mapping[str, str] = os.environ) -> tuple[int, ...]:
-    """The threads of each of the devices that the CPU is offered as, from POTLUCK_CPUS.
+    """Read from POTLUCK_CPUS into how many devices the CPU is split, and the threads of each.
 
-    `8,8` for a computer with two NUMA nodes: `cpu:0` and `cpu:1`, which share the RAM equally. Empty:
-    the CPU is one device, with all its cores.
+    `8,8` suits a computer with two NUMA nodes: `cpu:0` and `cpu:1`, which share the RAM equally.
+    Empty: the CPU is one device with all its cores.
 
     Raises:
-        SettingsError: it is no list of numbers of threads.
+        SettingsError: the variable is not a list of thread counts.
     """
     words = environ.get(CPUS_VARIABLE, "").split(",")
     if words == [""]:
@@ -136,7 +136,7 @@ def cpu_threads(environ: Mapping[str, str] = os.environ) -> tuple[int, ...]:
 
 
 def computer_name() -> str:
-    """What this computer is called, without its domain."""
+    """Return the host name of this computer without its domain."""
     return platform.node().partition(".")[0].strip()[:128] or "Computer"
 
 
@@ -144,14 +144,14 @@ def computer_name() -> str:
 
 
 class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Fields that this version does not know are ignored, and lost when it writes."""
+    """What the user chose. Unknown fields are ignored, and lost when the file is written."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None  # None: the computer's
+    name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None  # None: the host name
     memory_limit: Annotated[int, Meta(ge=0, lt=1 << 50)] | None = None  # bytes that are lent
-    threads: Annotated[int, Meta(ge=1, le=1024)] | None = None  # that compute; None: one per core
+    threads: Annotated[int, Meta(ge=1, le=1024)] | None = None  # for computing; None: one per core
     store_limit: Annotated[int, Meta(ge=0, lt=1 << 50)] | None = None
     """Bytes of the disk that other computers' models may take; None: half of the disk."""
-    worker: bool = False  # the role that it had when it last ended
+    worker: bool = False  # the role when the node last ended
     paused: bool = False
 
     @property
@@ -160,10 +160,10 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def load_settings(file: Path) -> Settings:
-    """What is stored, or the defaults where nothing is.
+    """Return the stored settings, or the defaults if there are none.
 
     Raises:
-        SettingsError: the file is there and cannot be used; it says why.
+        SettingsError: the file exists and cannot be used; the message says why.
     """
     return _load(file, Settings) or Settings()
 
@@ -177,7 +177,7 @@ def save_settings(file: Path, settings: Settings) -> None:
 
 
 class NodeFile(Struct, frozen=True, kw_only=True):
-    """How to reach the node of this user. The token opens everything: the file is private."""
+    """How to reach the node of this user. The token gives access to everything: keep it private."""
 
     pid: int
     port: Annotated[int, Meta(ge=1, le=65535)]
@@ -186,21 +186,21 @@ class NodeFile(Struct, frozen=True, kw_only=True):
 
 
 def write_node_file(folders: Folders, node: NodeFile) -> None:
-    """Tell where the node is, once it answers."""
+    """Write how to reach the node. Call it once the node answers."""
     make_private(folders.state)
     _write(folders.node_file, msgspec.json.encode(node))
 
 
 def read_node_file(folders: Folders) -> NodeFile | None:
-    """Where the node says that it is; None: there is none. Whether it lives is another question."""
+    """Return how to reach the node; None: there is none. The node may have ended since."""
     try:
         return _load(folders.node_file, NodeFile)
-    except SettingsError:  # half-made by no version of ours: not worth a question to the user
+    except SettingsError:  # not written by us: no question to the user
         return None
 
 
 def remove_node_file(folders: Folders, node: NodeFile) -> None:
-    """Remove the file if it still speaks of that node."""
+    """Remove the file if it still describes that node."""
     if read_node_file(folders) == node:
         folders.node_file.unlink(missing_ok=True)
 
@@ -210,10 +210,10 @@ def remove_node_file(folders: Folders, node: NodeFile) -> None:
 
 @contextlib.contextmanager
 def exclusive(file: Path, *, wait_s: float = 0.0) -> Generator[None, None, None]:
-    """Hold this lock; the system drops it when the process ends, however it ends.
+    """Hold the lock on this file. The system releases it when the process ends for any reason.
 
     Raises:
-        AlreadyRunningError: another process has it, and still has it after `wait_s` seconds.
+        AlreadyRunningError: another process still holds the lock after `wait_s` seconds.
     """
     make_private(file.parent)
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
@@ -225,14 +225,14 @@ def exclusive(file: Path, *, wait_s: float = 0.0) -> Generator[None, None, None]
             time.sleep(LOCK_POLL_S)
         yield
     finally:
-        os.close(descriptor)  # drops the lock
+        os.close(descriptor)  # releases the lock
 
 
 # --- files
 
 
 def make_private(folder: Path) -> None:
-    """Make the folder, for its owner alone where the system has such a thing."""
+    """Make the folder, accessible only to its owner where the system supports that."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if os.name == "posix":

@@ -119,6 +119,9 @@ def test_parts_that_are_kept_are_used_as_they_are_and_the_others_are_made() -> N
     assert kept.nbytes < before.nbytes
     assert after.blocks[:2] == before.blocks[1:]
     assert after.has_all(range(1, 4), embedding=False, head=True)
+    kept = after.keep(range(2, 4), embedding=False, head=True)
+    assert not kept.has_all(range(2, 4), embedding=False, head=True)  # it has no runs
+    assert weights(range(2, 4), head=True, kept=kept).runs
     assert after.nbytes == weights(range(1, 4), head=True).nbytes
     assert after.kernels is before.kernels
     assert after.scratch is before.scratch

@@ -23,8 +23,9 @@ from potluck.model.schemes import Scheme
 
 TOKENS = 24  # more than any window
 # Of the hidden states. Both paths multiply with the same integers, but round their inputs to 8 bits:
-# where a last bit decides, that is a step of 1/127, which the next layers pass on.
-TOLERANCE = 0.02
+# where a last bit decides, that is a step of 1/127, which the next layers pass on. Which one decides
+# differs with the processor (torch's sums): 0.0210 was seen on an Intel Xeon.
+TOLERANCE = 4 / 127
 
 FAMILIES = [
     "llama, biases",

@@ -1,4 +1,4 @@
-"""Discovery without a network: every node that announces itself is found by every other at once."""
+"""Discovery without a network: every node that announces itself is found by all others at once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from potluck.wire.messages import Address
 
 
 class Air:
-    """What announcements travel through."""
+    """The medium that carries the announcements."""
 
     def __init__(self) -> None:
         self.stations: list[FakeDiscovery] = []
@@ -24,7 +24,7 @@ class Air:
 
 
 class FakeDiscovery:
-    """Has the public face of `Discovery`. `remembered` and `typed` are what it was told to keep."""
+    """Stands in for `Discovery`. `remembered` and `typed` list what it was asked to keep."""
 
     def __init__(self, air: Air, on_change: Callable[[], None]) -> None:
         self.on_change = on_change

@@ -1,4 +1,4 @@
-"""A random Llama on disk whose tokens are bytes: small enough for a test, whole enough to chat with."""
+"""A random Llama on disk whose tokens are bytes: small enough for a test, able to chat."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def make_byte_model(folder: Path, *, seed: int = 0) -> Path:
         max_position_embeddings=1024,
         bos_token_id=256,
         eos_token_id=257,
-        initializer_range=0.3,  # far from uniform, so that greedy tokens are no coin toss
+        initializer_range=0.3,  # far from uniform, so that greedy tokens do not depend on rounding
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     vocabulary = {text: i for i, text in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}

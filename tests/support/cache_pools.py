@@ -1,4 +1,4 @@
-"""Pools of KV caches of a small stage."""
+"""Pools of KV caches for a small stage."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ def make_pool(
     budget: int = 1 << 30,
     budget_now: Callable[[int], int] | None = None,
 ) -> CachePool:
-    """A pool of two layers, full unless told."""
+    """Return a pool, by default with two layers of full caches."""
     return CachePool(
         specs or (FULL, FULL),
         dtype=torch.float32,

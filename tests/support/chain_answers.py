@@ -27,7 +27,7 @@ async def attached(
     chunk_tokens: int = 256,
     clock: Callable[[], float] = time.perf_counter,
 ) -> AsyncGenerator[Pipeline, None]:
-    """A pipeline over this chain, attached to the generator, and shut in the end."""
+    """Yield a pipeline over this chain, attached to the generator; shut it at the end."""
     pipeline = Pipeline(epoch=epoch, first=chain, last=chain, stages=stages, clock=clock)
     chain.report = pipeline.step_failed
     running = asyncio.create_task(pipeline.run())

@@ -1,4 +1,4 @@
-"""Stores on a disk that is never full, and what is put into them."""
+"""Stores on a disk that never fills up, and contents for them."""
 
 import hashlib
 from pathlib import Path
@@ -43,7 +43,7 @@ def fill(store: ChunkStore, *contents: bytes) -> list[Digest]:
 
 
 def made(store: ChunkStore, data: bytes) -> Path:
-    """A file that another process has made for the store."""
+    """Return a file that another process has made for the store."""
     store.workshop.mkdir(exist_ok=True)
     path = store.workshop / "made"
     path.write_bytes(data)

@@ -1,6 +1,6 @@
-"""Ask the node of this host for a completion, and print each token as it comes.
+"""Ask the node of this host for a completion, and print each token as it arrives.
 
-Run on a host of a test: `python complete.py HOME '{"prompt": [1, 2, 3], …}'`. Each line is JSON:
+Runs on a host of a test: `python complete.py HOME '{"prompt": [1, 2, 3], …}'`. Each line is JSON:
 the token ids of one event, or the error that ended the answer.
 """
 

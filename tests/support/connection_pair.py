@@ -1,4 +1,4 @@
-"""Two connections wired back to back, and one alone with what it says and hears."""
+"""Two connections wired together, and helpers for a single connection."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def node(letter: str, version: str = "0.1.0") -> NodeInfo:
 
 
 class Pair:
-    """Two connections, what happened to each, and a clock."""
+    """Two connections, their events and errors, and a clock."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Pair:
         return self
 
     def carry(self, *, piece: int | None = None) -> None:
-        """Bring everybody's bytes to the other until nobody has any."""
+        """Carry bytes in both directions until neither side has any more to send."""
         while self._carry(self.a, self.b, piece) | self._carry(self.b, self.a, piece):
             pass
 
@@ -79,7 +79,7 @@ def sent_by(connection: Connection) -> list[Message]:
 
 
 def silent_for(connection: Connection, start: float, seconds: float) -> list[Event]:
-    """Let the time pass as a shell does: a tick whenever the last one asked for it."""
+    """Let time pass as a real shell does: call `tick` again at each time that it returned."""
     events: list[Event] = []
     when = connection.tick(start)
     while when is not None and when <= start + seconds:

@@ -1,7 +1,7 @@
-"""A node without a cluster, behind the real HTTP server: what the API, client and CLI tests talk to.
+"""A node without a cluster, behind the real HTTP server, for the tests of the API, client and CLI.
 
-It behaves as a node would towards its clients (states change, loads progress, generations can be
-cancelled) and computes nothing: its answer to every prompt is its `script`.
+To its clients it behaves as a node does (states change, loads report progress, generations can be
+cancelled), but it computes nothing: its answer to every prompt is its `script`.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ BENCH = schema.BenchResult(
 
 
 def computer(name: str, digit: str, **changes: Any) -> schema.Computer:
-    """A computer that is there and paired, unless the changes say otherwise."""
+    """Return a paired computer that is online; `changes` replace its fields."""
     device = schema.Device(
         kind="cpu", name="Some CPU", memory_total=16 * 10**9, memory_free=8 * 10**9
     )
@@ -118,17 +118,17 @@ def computer(name: str, digit: str, **changes: Any) -> schema.Computer:
 
 
 class FakeBackend:
-    """What tests set beforehand and read afterwards are its public attributes."""
+    """Its public attributes are set by tests beforehand, or read by them afterwards."""
 
     def __init__(self) -> None:
         self._servers: dict[int, HttpServer] = {}
         self.reset()
 
     def reset(self) -> None:
-        """Forget what tests set and did."""
+        """Go back to the initial attributes."""
         self.script: Sequence[str] = ("Hello", ", ", "world", ".")
         self.fails_before: PotluckError | Exception | None = None
-        self.fails_after: PotluckError | None = None  # the first piece
+        self.fails_after: PotluckError | None = None  # raised after the first piece
         self.load_error: PotluckError | None = None
         self.plan_error: PotluckError | None = None
         self.pairing_answer: schema.PairingState = "paired"
@@ -142,7 +142,7 @@ class FakeBackend:
         self.forgotten: list[str] = []
         self.held: list[str] = []
         self.cancelled = threading.Event()
-        self.released = threading.Event()  # a holder other than a request went away
+        self.released = threading.Event()  # a holder other than a request has ended
         self.stopped = threading.Event()
         here = computer("here", "1", is_self=True, rtt_ms=None, bytes_per_s=None, address=None)
         self.current = schema.ClusterState(
@@ -152,13 +152,13 @@ class FakeBackend:
         self._wake = asyncio.Event()
 
     def update(self, **changes: Any) -> None:
-        """Change the state; to be called in the server's loop (`Server.update` does it)."""
+        """Change the state. Call it in the server's loop, as `Server.update` does."""
         self.current = msgspec.structs.replace(self.current, **changes)
         self._revision += 1
         self._wake.set()
         self._wake = asyncio.Event()
 
-    # --- what the server asks
+    # --- the interface to the server
 
     def health(self) -> schema.Health:
         return schema.Health(pid=os.getpid(), version="0.0.test")
@@ -329,7 +329,7 @@ class FakeBackend:
 
 
 class Server:
-    """The backend behind the real server, in a thread of its own."""
+    """The fake backend behind the real server, in its own thread."""
 
     def __init__(self, app: ASGIApp | None = None) -> None:
         self._loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""A chain of stages that computes nothing but keeps the rules: positions, sessions, order."""
+"""A chain of stages that computes nothing but checks positions, sessions and order."""
 
 import asyncio
 import struct
@@ -18,7 +18,7 @@ from potluck.wire.messages import (
 
 
 def next_token(tokens: list[int]) -> int:
-    """What the fake model says after these tokens: it depends on all of them, in order."""
+    """Return the fake model's next token, which depends on all tokens and their order."""
     value = 7
     for token in tokens:
         value = (value * 31 + token + 1) % 997
@@ -26,7 +26,7 @@ def next_token(tokens: list[int]) -> int:
 
 
 class FakeChain:
-    """Both ends of a pipeline. `report` is how it says over control that a step failed."""
+    """Both ends of a pipeline. The chain calls `report` when a step fails."""
 
     def __init__(self) -> None:
         self.caches: dict[str, list[int]] = {}
@@ -35,11 +35,13 @@ class FakeChain:
         self.trims: list[int] = []
         self.attached: int | None = None
         self.is_closed = False
-        self.is_silent = False  # steps go in and nothing comes out
-        self.room: int | None = None  # tokens of all caches; the one used least recently is emptied
+        self.is_silent = False  # if True, steps go in and no result comes out
+        # Tokens that all caches may hold together. Beyond, the least recently used cache is
+        # emptied.
+        self.room: int | None = None
         self.evictions = 0
         self.report: Callable[[StepFailed], None] = lambda _: None
-        self._said: list[Message] = []  # before anybody listened
+        self._said: list[Message] = []  # messages from the time before a receiver was set
         self._receiver: Callable[[Message, memoryview], None] | None = None
         self._end = asyncio.Event()
 
@@ -93,14 +95,15 @@ class FakeChain:
         )
 
     def _make_room(self, session: str) -> None:
-        self.caches[session] = self.caches.pop(session)  # the last one is the one just used
+        # The order is by last use: move the session to the end.
+        self.caches[session] = self.caches.pop(session)
         for cache in self.caches.values():
             if self.room is not None and sum(map(len, self.caches.values())) > self.room and cache:
                 cache.clear()
                 self.evictions += 1
 
     def say(self, message: Message) -> None:
-        """Let this come out, as from another thread: not before the sender is done."""
+        """Deliver this message as from another thread: only after the caller has returned."""
         if self._receiver is None:
             self._said.append(message)
         else:

@@ -1,4 +1,4 @@
-"""Computers without processes or sockets: they measure, hold stages, and fail when a test says so."""
+"""Computers without processes or sockets: they measure, hold stages, and fail if a test says so."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -32,7 +32,7 @@ Run = Callable[[Coroutine[Any, Any, None]], None]  # the fixture, in a loop that
 
 
 def run(work: Coroutine[Any, Any, _T], *, timeout_s: float = 30.0) -> _T:
-    """Run a test's coroutine; one that hangs fails."""
+    """Run a test's coroutine; fail if it hangs."""
     return asyncio.run(within(timeout_s, work))
 
 
@@ -42,13 +42,16 @@ async def within(seconds: float, work: Coroutine[Any, Any, _T]) -> _T:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the others run until something is so. The test's own deadline ends it."""
-    while not condition():  # noqa: ASYNC110, an event for every condition would be in the code
+    """Let other tasks run until the condition is true. The deadline of the test limits the wait."""
+    while not condition():  # noqa: ASYNC110, the code under test has no event for it
         await asyncio.sleep(0)
 
 
 class FakeComputer:
-    """A member of a home. `errors` are raised by, and `gates` hold up, the call of that name."""
+    """A member of a home.
+
+    Tests set `errors` (raised by the call of that name) and `gates` (which that call waits for).
+    """
 
     def __init__(self, name: str, number: int, *, memory: int = 1 << 30, ms: float = 1.0) -> None:
         self.name = name
@@ -59,22 +62,22 @@ class FakeComputer:
         )
         self.machine = ""
         self.is_local = False
-        self.stores_weights = False  # True: it has every tensor that it is assigned
+        self.stores_weights = False  # True: it already has every tensor that it is assigned
         self.calls: list[str] = []
-        self.measured: list[DeviceId | None] = []  # the devices that a profile was asked of
-        self.caches: list[Cache] = []  # with which
+        self.measured: list[DeviceId | None] = []  # the device that each profile was requested for
+        self.caches: list[Cache] = []  # the cache of each of these profiles
         self.errors: dict[str, list[BaseException]] = {}
         self.gates: dict[str, asyncio.Event] = {}
         self.assigned: list[Assign] = []
-        self.sources: Mapping[Digest, TensorSource] = {}  # that it loaded from, being local
+        self.sources: Mapping[Digest, TensorSource] = {}  # what it loaded from, if it is local
         self.next_hops: list[Hop | None] = []
         self.previous: list[NodeId | None] = []
         self.chains: list[FakeChain] = []
         self.is_loaded = False
-        self.kinds = 1  # of layers that it measures
-        self.cache_tokens = 1 << 20  # that one session can hold
+        self.kinds = 1  # kinds of layers that it measures
+        self.cache_tokens = 1 << 20  # tokens that one session can hold
         self._ms = ms
-        self.layers_ms: float | None = None  # of one token, where a stage is measured
+        self.layers_ms: float | None = None  # result of `measure`, for one token
 
     async def _do(self, call: str) -> None:
         self.calls.append(call)
@@ -162,13 +165,13 @@ class FakeComputer:
 
 
 class FakeComputers:
-    """Who is there: a test adds and removes workers."""
+    """The computers of a home. A test adds and removes workers."""
 
     def __init__(self, local: FakeComputer, *workers: FakeComputer) -> None:
         self.local = local
         local.is_local = True
         self.workers = list(workers)
-        self.absent = 0  # paired computers that may still turn up
+        self.absent = 0  # paired computers that may still appear
         self.changed = asyncio.Condition()
 
     def available(self) -> Sequence[FakeComputer]:
@@ -184,7 +187,7 @@ class FakeComputers:
 
 
 def devices(*kinds: str, memory: int = 1 << 30) -> tuple[DeviceInfo, ...]:
-    """Of one computer, each with a name of its own: `cuda`, `cuda`, `cpu`."""
+    """Return the devices of one computer, such as `cuda`, `cuda`, `cpu`; each has its own name."""
     found: list[DeviceInfo] = []
     for kind in kinds:
         info = DeviceInfo(
@@ -199,5 +202,5 @@ def devices(*kinds: str, memory: int = 1 << 30) -> tuple[DeviceInfo, ...]:
 
 
 def failing(error: PotluckError, times: int = 1) -> list[BaseException]:
-    """The next so many calls fail."""
+    """Return errors for the next `times` calls."""
     return [error] * times

@@ -1,9 +1,9 @@
-"""What torch does around CUDA graphs, on a CPU: pools, streams, and where cuBLAS computes.
+"""CUDA graphs as torch handles them, on a CPU: memory pools, streams, and cuBLAS workspaces.
 
-As torch 2.13 has it (torch/cuda/graphs.py, ATen/cuda/CUDAGraph.cpp, c10/cuda/CUDACachingAllocator.cpp):
-a pool that has lost its last graph is never taken again; a capture that fails leaves its stream the
-current one; and a graph that is let go takes with it what cuBLAS computes in on its stream, wherever that
-lies and whoever else writes there.
+Three rules of torch 2.13 (torch/cuda/graphs.py, ATen/cuda/CUDAGraph.cpp,
+c10/cuda/CUDACachingAllocator.cpp) are reproduced. A pool that has lost its last graph cannot be
+used again. A capture that fails leaves its own stream as the current one. A graph that is deleted
+frees the cuBLAS workspace of its stream, in whatever memory it lies and whoever else writes there.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,9 +21,9 @@ DEVICE = torch.device("cuda", 0)
 
 @dataclass(eq=False)
 class Workspace:
-    """Memory that cuBLAS computes in."""
+    """Memory in which cuBLAS computes."""
 
-    pool: int | None  # that it lies in; None: anybody's memory
+    pool: int | None  # the pool that it lies in; None: ordinary memory
 
 
 @dataclass(eq=False)
@@ -34,7 +34,7 @@ class Stream:
 
 
 class Graph:
-    """A captured tape, and what it writes to when it is replayed."""
+    """A captured tape, and the workspaces to which a replay writes."""
 
     def __init__(self, cuda: "FakeCuda") -> None:
         self._cuda = cuda
@@ -53,14 +53,14 @@ class Graph:
 
 @dataclass
 class FakeCuda:
-    """One device; its streams are numbers, and 0 is the one that all begin with."""
+    """One device. Its streams are numbers; 0 is the default stream."""
 
     current: Stream = field(default_factory=lambda: Stream(0))
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
-    _users: dict[int, int] = field(default_factory=dict[int, int])  # graphs of each pool, ever
+    _users: dict[int, int] = field(default_factory=dict[int, int])  # living graphs, by pool
     _workspaces: dict[Stream, Workspace] = field(default_factory=dict[Stream, Workspace])
     _capturing: Graph | None = None
-    _capture_stream: Stream | None = None  # the same for all, as torch has it
+    _capture_stream: Stream | None = None  # one for all captures, as in torch
     freed: list[Workspace] = field(default_factory=list[Workspace])
 
     def new_stream(self, *_: object) -> Stream:
@@ -88,10 +88,10 @@ class FakeCuda:
                 yield
         finally:
             self._capturing = None
-        self.current = before  # not where it failed
+        self.current = before  # not restored if the capture failed, as in torch
 
     def multiply(self) -> None:
-        """What every product does: computes in the workspace of its stream."""
+        """Compute a product, which uses the workspace of the current stream."""
         graph = self._capturing
         if self.current not in self._workspaces:
             self._workspaces[self.current] = Workspace(None if graph is None else graph.pool)
@@ -110,11 +110,11 @@ class FakeCuda:
         self._workspaces.clear()
 
     def is_alone(self, graph: Graph) -> bool:
-        """Whether nobody but the graphs of its pool is ever given what it writes to, freed or not."""
+        """Return whether all workspaces of a graph lie in its pool, which no other code uses."""
         return all(workspace.pool == graph.pool for workspace in graph.workspaces)
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Take the place of torch's."""
+        """Replace the functions of torch."""
         replaced: dict[str, Callable[..., Any]] = {
             "graph_pool_handle": lambda: next(self._numbers),
             "CUDAGraph": lambda: Graph(self),

@@ -1,4 +1,4 @@
-"""A plan by hand for fake computers, ready to be started."""
+"""A deployment on fake computers, with a plan by hand, ready to start."""
 
 from collections.abc import Callable
 
@@ -24,9 +24,10 @@ async def deployment_on(
     link_rate: float | None = None,
     retries: Retries | None = None,
 ) -> Deployment:
-    """These computers in this order, with so many layers each; the first is the master.
+    """Return a deployment on these computers, in this order and with these numbers of layers.
 
-    In f32; where there is a workplace to pack in, in int4.
+    The first computer is the master. The scheme is int4 if there is a workplace that can pack, else
+    f32.
     """
     scheme: Scheme = "f32" if workplace is None else "int4"
     measurements = Measurements()

@@ -1,7 +1,8 @@
-"""Devices that are not here: tensors that know where they are, of what kind and shape, and hold no numbers.
+"""Devices that are not here: their tensors have a device, dtype and shape, but no numbers.
 
-torch's fake tensors run every operator's own checks of devices, dtypes and shapes, and refuse to tell a
-number, as a device that must not be waited for. What asks a driver is answered here.
+With torch's fake tensors, every operator checks devices, dtypes and shapes. They refuse to return a
+number to Python, like a device that must not be waited for. Questions to a driver are answered
+here.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +25,10 @@ from potluck.model.formats import PackedFormat
 
 
 class ByOperators(TorchFunctionMode):
-    """What Python spells in a way of its own asks for a device guard, which a torch for CPUs has not."""
+    """Replaces Python's special operations by plain operators.
+
+    The special ones need a device guard, which a torch build for CPUs lacks.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -35,7 +39,7 @@ class ByOperators(TorchFunctionMode):
 
 
 def _copy(target: Tensor, source: Tensor) -> Tensor:
-    """Nothing moves; but it has to fit."""
+    """Check that the shapes fit; no numbers are copied."""
     source.expand(target.shape)
     return target
 
@@ -55,7 +59,7 @@ def _at(x: Tensor, index: Any) -> Tensor:
                 x = x.select(axis, part)
             case Tensor():
                 x, axis = x.index_select(axis, part), axis + 1
-            case _:  # an ellipsis, with nothing after it that takes more than one axis
+            case _:  # an ellipsis; indices after it take one axis each
                 axis = x.dim() - (given - axis)
     return x
 
@@ -79,7 +83,7 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
 
 
 class OnDevice(TorchDispatchMode):
-    """Lets no tensor of another device into an operator, nor one that is made of a number that is told."""
+    """Fails if an operator takes or returns a tensor of another device."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -96,7 +100,7 @@ class OnDevice(TorchDispatchMode):
 
 
 class FakeGraphs:
-    """Of a device whose work holds no numbers: what is captured never leaves it."""
+    """Graphs of a device without numbers: checks that captured work stays on the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self.captured = device, 0
@@ -113,7 +117,7 @@ class FakeGraphs:
 
 @contextmanager
 def fake_device(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """All that is made inside is fake, and this device has every operator."""
+    """Make all tensors inside fake; the device seems to have every operator."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 6))
     monkeypatch.setattr(device_module, "_computes", lambda *_, **__: True)
     monkeypatch.setattr(FakeTensor, "data_ptr", lambda _: 0)
@@ -122,7 +126,7 @@ def fake_device(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setattr(probe, "ReferenceKernels", _Zeros)
     monkeypatch.setattr(aligned, "has_flash", lambda *_: device.type == "cuda")
     monkeypatch.setattr(aligned, "causal_lower_right", _lower_right(device))
-    if device.type != "cuda":  # torch asks the device which kernel it wants
+    if device.type != "cuda":  # torch would ask the device which kernel it wants
         monkeypatch.setattr(F, "scaled_dot_product_attention", _attention)
     with FakeTensorMode(allow_non_fake_inputs=True), ByOperators(), torch.inference_mode():
         yield
@@ -137,7 +141,7 @@ def _gives(
 
 
 class _Zeros:
-    """Packs into bytes whose numbers do not matter."""
+    """Packs into bytes whose values do not matter."""
 
     def pack(self, weight: Tensor, weight_format: PackedFormat) -> PackedWeight:
         rows, width = weight.shape
@@ -145,7 +149,7 @@ class _Zeros:
 
 
 def _lower_right(device: torch.device) -> Callable[[int, int], Tensor]:
-    """The mask that torch's own stands for, which is of a class that no fake tensor can be."""
+    """Return a substitute for torch's causal mask, whose class cannot be a fake tensor."""
 
     def mask(queries: int, keys: int) -> Tensor:
         return torch.ones((queries, keys), dtype=torch.bool, device=device).tril(keys - queries)
@@ -163,7 +167,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """What torch's takes, and the shape of what it gives."""
+    """Check arguments as torch's attention does, and return a result of the right shape."""
     assert q.dtype == k.dtype == v.dtype
     assert q.device == k.device == v.device
     assert attn_mask is None or attn_mask.dtype in (torch.bool, q.dtype)

@@ -1,4 +1,4 @@
-"""A stage process that computes nothing, and what a worker is assigned for it."""
+"""A stage process that computes nothing, and assignments for it."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ DEVICE = DeviceInfo(kind="cpu", memory_total=10, memory_free=5)
 
 
 class FakeEngine:
-    """The stage process of a device. `gate` holds a load up, `error` fails the next."""
+    """The stage process of a device. A load waits for `gate`; `error` makes the next load fail."""
 
     activation_port = 4711
 
@@ -33,7 +33,7 @@ class FakeEngine:
         self.unloads = 0
         self.sessions: tuple[HeldSession, ...] = ()  # as it said last
         self.sessions_now: tuple[HeldSession, ...] = ()
-        self.profiled: list[str] = []  # with which cache
+        self.profiled: list[str] = []  # the cache of each profile
 
     async def profile(
         self, config: object, scheme: str, tokens: int, cache: str = "full"
@@ -102,7 +102,7 @@ class FakeEngine:
 def assign(
     model: LocalModel, start: int = 0, stop: int | None = None, *, epoch: int = 1, **changes: Any
 ) -> Assign:
-    """These layers, with the embedding and the head where the model has its ends."""
+    """Assign these layers, with the embedding and the head if the model begins or ends there."""
     stop = model.config.num_layers if stop is None else stop
     embedding, head = start == 0, stop == model.config.num_layers
     names = model.config.stage_tensors(range(start, stop), embedding=embedding, head=head)

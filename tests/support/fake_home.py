@@ -24,7 +24,7 @@ SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 2)), context=64)
 
 
 class Home:
-    """A master with a desk and a laptop."""
+    """A master with two computers, a desk and a laptop."""
 
     def __init__(
         self,
@@ -93,6 +93,6 @@ class Home:
 
 
 def small(computer: FakeComputer, memory: int) -> DeviceInfo:
-    """So much for weights and caches, beside what a stage computes with."""
+    """Return a device with this memory for weights and caches, beyond a stage's working memory."""
     working = working_bytes(ModelConfig.from_dict(CONFIG), 64)
     return msgspec.structs.replace(computer.devices[0], memory_free=memory + working)

@@ -1,4 +1,4 @@
-"""A process that behaves as `potluck node` does towards whoever starts it.
+"""A process that behaves like `potluck node` to the program that starts it.
 
 fake_node.py HOME [silent|broken]
 """

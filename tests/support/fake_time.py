@@ -1,4 +1,4 @@
-"""An event loop whose time passes at once: a sleep ends when nothing else can happen before it."""
+"""An event loop that skips waiting: a sleep ends as soon as nothing else can happen before it."""
 
 import asyncio
 import selectors
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class _Idle(selectors.DefaultSelector):
-    """Waits for nothing: what a loop would wait for, it adds to the time that passed."""
+    """A selector that never waits: it adds the timeout to the passed time instead."""
 
     passed = 0.0  # seconds
 
@@ -30,6 +30,6 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def run_at_once(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine for which time is `loop.time()`; it may not use threads or sockets."""
+    """Run a coroutine on a clock that is `loop.time()`. It may not use threads or sockets."""
     with asyncio.Runner(loop_factory=_Loop) as runner:
         runner.run(work)

@@ -1,4 +1,4 @@
-"""Frames as honest peers write them, and as no honest peer would."""
+"""Frames as honest peers write them, and frames that no honest peer would write."""
 
 import struct
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def frame_bytes(message: Message, payload: bytes = b"") -> bytes:
 
 
 def raw_frame(header: object, payload: bytes = b"") -> bytes:
-    """A frame whose header no honest peer would write."""
+    """Encode a frame with a header that no honest peer would write."""
     packed = header if isinstance(header, bytes) else msgpack.packb(header)
     assert isinstance(packed, bytes)
     return struct.pack("!3sBII", b"PLK", 1, len(packed), len(payload)) + packed + payload
@@ -89,7 +89,7 @@ def values(events: list[Frame | UnknownOp]) -> list[tuple[Message, bytes]]:
 
 
 def receive_through_buffers(decoder: FrameDecoder, data: bytes, most: int) -> Iterator[Any]:
-    """As asyncio's BufferedProtocol does it."""
+    """Feed bytes to the decoder in the way of asyncio's BufferedProtocol."""
     sent = 0
     while sent < len(data):
         buffer = decoder.get_buffer(-1)

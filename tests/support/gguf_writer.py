@@ -1,4 +1,4 @@
-"""Write small models as GGUF, as llama.cpp's converter does it (`conversion/*.py` there)."""
+"""Write small models as GGUF, as llama.cpp's converter does (`conversion/*.py` there)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -42,12 +42,12 @@ def write_gguf(
     """Write the model of a folder as one file.
 
     Args:
-        folder: with `config.json` and `model.safetensors`.
-        path: of the file.
-        kind: the type of matrices; of one whose rows are no whole blocks F16.
-        kinds: those of other types, by their names in the file.
-        fields: further ones of the file, or others.
-        vocabulary: whether there is a small one of SentencePiece's kind.
+        folder: contains `config.json` and `model.safetensors`.
+        path: the file to write.
+        kind: the type of matrices; F16 replaces it where rows are no multiple of its blocks.
+        kinds: other types, by the tensors' names in the file.
+        fields: fields to add to the file, or to replace.
+        vocabulary: whether to add a small vocabulary of SentencePiece's kind.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     architecture = FAMILIES[config["architectures"][0]]
@@ -173,7 +173,7 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
 
 
 def _tensors(folder: Path, config: dict[str, Any], architecture: str) -> dict[str, Tensor]:
-    """By their names in the file."""
+    """Return the tensors by their names in the file."""
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
     names = gguf.get_tensor_name_map(kinds[architecture], config["num_hidden_layers"])
     tensors: dict[str, Tensor] = {}
@@ -212,13 +212,13 @@ def _name(names: gguf.TensorNameMap, name: str) -> str:
 
 
 def permute(rows: Tensor, heads: int) -> Tensor:
-    """`LlamaModel.permute`."""
+    """Reorder rows as `LlamaModel.permute` does."""
     halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
     return halves.swapaxes(1, 2).reshape(rows.shape)
 
 
 def _frequency_factors(config: dict[str, Any], rope: dict[str, Any]) -> Tensor:
-    """`LlamaModel.generate_extra_tensors`."""
+    """Compute factors as `LlamaModel.generate_extra_tensors` does."""
     dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     frequencies = 1.0 / (rope["rope_theta"] ** (torch.arange(0, dim, 2).float() / dim))
     original = rope["original_max_position_embeddings"]
@@ -248,7 +248,7 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, values: Tensor, kind: str) -
 
 
 def quantise_blocks(array: np.ndarray, dtype: gguf.GGMLQuantizationType) -> np.ndarray:
-    """(…, width) → (…, bytes); the package cannot make Q4_K."""
+    """(…, width) → (…, bytes). Makes Q4_K too, which the `gguf` package cannot."""
     if dtype != gguf.GGMLQuantizationType.Q4_K:
         return gguf.quants.quantize(array, dtype)
     groups = array.reshape(-1, 8, 32)
@@ -264,7 +264,7 @@ def quantise_blocks(array: np.ndarray, dtype: gguf.GGMLQuantizationType) -> np.n
     low, high = (
         np.concatenate((sixths[:, part], six_minima[:, part]), -1)
         for part in (slice(0, 4), slice(4, 8))
-    )  # `get_scale_min_k4` of ggml-quants.c
+    )  # layout of `get_scale_min_k4` of ggml-quants.c
     factors = (low | high >> 4 << 6, sixths[:, 4:] & 15 | (six_minima[:, 4:] & 15) << 4)
     parts = (
         scales.view(np.uint8),
@@ -276,7 +276,7 @@ def quantise_blocks(array: np.ndarray, dtype: gguf.GGMLQuantizationType) -> np.n
 
 
 def _in_six_bits(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(blocks, 8) → f16 (blocks, 1) and integers."""
+    """Quantise (blocks, 8) to six bits: return factors (blocks, 1) in f16, and integers."""
     factor = (numbers.max(-1, keepdims=True) / 63).astype(np.float16)
     quotients = np.divide(numbers, factor, out=np.zeros_like(numbers), where=factor != 0)
     return factor, quotients.round().clip(0, 63).astype(np.uint8)

@@ -1,7 +1,7 @@
-"""Three computers on one: network namespaces on a bridge where that is allowed, else loopback.
+"""Three computers on one machine: network namespaces on a bridge if allowed, else loopback.
 
-A host has its own name and folders; in a namespace it has its own network too, whose cable can be
-pulled. Everything that was started on a host is ended with it.
+A host has its own name and folders. In a namespace it also has its own network, whose cable can be
+pulled. When a host stops, everything that was started on it ends.
 """
 
 import json
@@ -20,11 +20,11 @@ from potluck.settings import Folders
 if (client := find(Folders.of())) is not None:
     client.shutdown()
 """
-NETWORK = "10.231.77"  # in the namespaces alone
+NETWORK = "10.231.77"  # used only inside the namespaces
 
 
 def can_make_namespaces() -> bool:
-    """Whether this process may make networks of its own."""
+    """Return whether this process may create networks."""
     if not sys.platform.startswith("linux") or os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     probe = f"potluck-probe-{os.getpid()}"
@@ -87,7 +87,7 @@ class Host:
         )
 
     def potluck(self, *words: str) -> str:
-        """What a command of Potluck prints; its complaint fails the test."""
+        """Return what a command of Potluck prints; fail the test if the command fails."""
         done = self.run("-m", "potluck", *words)
         assert done.returncode == 0, f"potluck {' '.join(words)}: {done.stderr}\n{self.log()}"
         return done.stdout
@@ -100,7 +100,7 @@ class Host:
         return int(json.loads((self.home / "state" / "node.json").read_text())["pid"])
 
     def kill(self) -> None:
-        """Pull the plug: the node ends without a goodbye."""
+        """End the node without a goodbye, as a power failure would."""
         os.kill(self.node_pid(), signal.SIGKILL)
 
     def set_cable(self, *, plugged: bool) -> None:
@@ -124,7 +124,7 @@ class Host:
 
 
 class Lan:
-    """Hosts that reach each other."""
+    """Hosts that can reach each other."""
 
     def __init__(self, names: Sequence[str], folder: Path) -> None:
         self.has_cables = can_make_namespaces()
@@ -141,7 +141,7 @@ class Lan:
         switch = f"{self._prefix}-switch"
         self._ip("netns", "add", switch)
         self._namespaces.append(switch)
-        # Without snooping every port gets multicast, as on a switch that one buys for a home.
+        # Without snooping, multicast goes to every port, as on a common switch for homes.
         self._ip("-n", switch, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
         self._ip("-n", switch, "link", "set", "br0", "up")
 

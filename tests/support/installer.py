@@ -1,4 +1,4 @@
-"""The scripts of `installers/`, which are no package."""
+"""Import the scripts of `installers/`, which are no package."""
 
 import importlib.util
 import sys
@@ -13,7 +13,8 @@ def load(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # run.py imports the others by name, dataclasses look theirs up
+    # run.py imports the other scripts by name, and dataclasses look up their module here.
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 

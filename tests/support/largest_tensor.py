@@ -1,4 +1,4 @@
-"""How large the largest tensor is that is made meanwhile: memory that nobody meant to take."""
+"""Find the largest tensor that is made in a block: it reveals memory that was taken by mistake."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class LargestTensor(TorchDispatchMode):
-    """Notes the bytes of its storage."""
+    """Records the bytes of the largest storage."""
 
     nbytes = 0
 

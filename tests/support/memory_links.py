@@ -1,4 +1,4 @@
-"""Two ends of a connection in memory, with back-pressure, that can be cut and tampered with."""
+"""Two ends of a connection in memory, with back-pressure. They can be cut and tampered with."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,7 @@ Tamper = Callable[[Message, bytes], bytes]
 
 
 class Channel:
-    """One direction. What was sent before a cut still arrives, as in a socket's buffer."""
+    """One direction. As with a socket's buffer, messages sent before a cut still arrive."""
 
     def __init__(self, capacity: int) -> None:
         self._items: deque[tuple[Message, bytes]] = deque()
@@ -43,13 +43,13 @@ class Channel:
 
 
 class MemoryLink:
-    """One end. `tamper` sees everything that is sent from here and may change the payload."""
+    """One end. `tamper` gets every message that is sent from here, and may change the payload."""
 
     def __init__(self, outgoing: Channel, incoming: Channel) -> None:
         self._outgoing, self._incoming = outgoing, incoming
         self.tamper: Tamper | None = None
         self.sent: list[Message] = []
-        self.sent_bytes = 0  # of payloads
+        self.sent_bytes = 0  # of the payloads
 
     async def send(self, message: Message, payload: bytes | memoryview = b"") -> None:
         data = bytes(payload)
@@ -69,6 +69,6 @@ class MemoryLink:
 
 
 def link_pair(capacity: int = 2) -> tuple[MemoryLink, MemoryLink]:
-    """Two ends; `capacity` messages fit between them in each direction."""
+    """Return two ends. In each direction, `capacity` messages fit between them."""
     there, back = Channel(capacity), Channel(capacity)
     return MemoryLink(there, back), MemoryLink(back, there)

@@ -35,13 +35,13 @@ GPTQ: Mapping[str, object] = {
         "desc_act": False,
     }
 }
-LONG_AGO = 1_000_000_000  # seconds: files that have settled
+LONG_AGO = 1_000_000_000  # seconds; files this old are trusted not to change any more
 
 Tensors = dict[str, NDArray[np.float32 | np.float16 | np.int32]]
 
 
 def tensors_of(config: Mapping[str, object] = CONFIG, *, seed: int = 0) -> Tensors:
-    """Random values for every tensor that the config names."""
+    """Return random values for every tensor that the config describes."""
     shape = ModelConfig.from_dict(config)
     named = shape.stage_tensors(range(shape.num_layers), embedding=True, head=True)
     random = np.random.default_rng(seed)
@@ -49,7 +49,7 @@ def tensors_of(config: Mapping[str, object] = CONFIG, *, seed: int = 0) -> Tenso
 
 
 def gptq_tensors(config: Mapping[str, object]) -> Tensors:
-    """All zeros in the shapes that GPTQ stores projections in."""
+    """Return the tensors of a GPTQ model; its projections contain zeros."""
     tensors: Tensors = {}
     for name, values in tensors_of(config).items():
         if "_proj." not in name:
@@ -71,7 +71,7 @@ def make_folder(
     tensors: Tensors | None = None,
     shards: int = 1,
 ) -> Path:
-    """Write a model; several shards get an index."""
+    """Write a model. With several shards, also write an index."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text("{}")
@@ -96,7 +96,7 @@ def write_index(folder: Path, weight_map: Mapping[str, object]) -> None:
 
 
 def settle(path: Path, seconds: int = LONG_AGO) -> None:
-    """Give a file an old time, since a new one is not trusted to stay."""
+    """Give a file an old time: a new file might still change, so it would not be trusted."""
     os.utime(path, (seconds, seconds))
 
 

@@ -9,7 +9,7 @@ DIGEST = "ab" * 32
 
 @asynccontextmanager
 async def linked(house, purpose="control"):
-    """The master's link to the worker, and the worker's of the same connection."""
+    """Yield both ends of one connection: the master's link and the worker's."""
     master, worker, home = house.pair()
     async with worker.listening():
         ours = await master.dial(worker, home, purpose)

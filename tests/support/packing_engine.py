@@ -1,4 +1,4 @@
-"""A stage process that packs, without torch: bytes of the right number, always the same."""
+"""Pack without torch: the bytes have the right size and depend only on the input."""
 
 import asyncio
 import hashlib
@@ -14,14 +14,14 @@ from potluck.store.chunks import ChunkStore
 
 
 class PackingEngine:
-    """`gate` holds all packing up; `error` is raised once, and nothing is written then."""
+    """Packing waits for `gate`. `error` is raised once, and then nothing is written."""
 
     def __init__(self) -> None:
-        self.packed: Counter[str] = Counter()  # how often each tensor was
+        self.packed: Counter[str] = Counter()  # how often each tensor was packed
         self.waiting: list[str] = []
         self.gate: asyncio.Event | None = None
         self.error: PotluckError | None = None
-        self.salt = b""  # other bytes, as another version would make
+        self.salt = b""  # changes the bytes, as another version would
 
     async def quantise(self, matrix: Quantise) -> Quantised:
         name = matrix.parts[0].info.name
@@ -42,7 +42,7 @@ class PackingEngine:
 
 
 class Workplace:
-    """A store, a memory and an engine, all of one test."""
+    """The store, the memory and the stage process of one test."""
 
     def __init__(
         self, folder: Path, *, quota: int | None = None, clock: Callable[[], float] | None = None

@@ -1,4 +1,4 @@
-"""Computers that pair over real TLS on loopback, as far as pairing goes."""
+"""Computers that pair over real TLS on loopback; they can do nothing else."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -17,18 +17,18 @@ from potluck.wire.token import PairingToken
 
 
 class Side:
-    """A computer as far as pairing goes."""
+    """The pairing part of a computer."""
 
     def __init__(self, name: str, folder: Path, *, keep_ended_s: float = 30.0) -> None:
         self.name = name
         self.identity = Identity.load_or_create(folder / name, name)
         self.joinable = True
         self.admitted: list[ComputerPaired] = []
-        self.addresses: list[Address] = []  # where who was admitted listens
+        self.addresses: list[Address] = []  # where each admitted computer listens
         self.joined: list[HomeJoined] = []
-        self.homes_when_told: list[int] = []  # how many were stored when `joined` was called
+        self.homes_when_told: list[int] = []  # number of stored homes at each call of `joined`
         self.changes = 0
-        self.port = 4711  # until it listens
+        self.port = 4711  # a placeholder until the side listens
         self.links: list[PairingLink] = []
         events = Events()
         events.on(ComputerPaired, self._on_admitted)
@@ -90,7 +90,7 @@ Sides = tuple[Side, Side]
 
 @asynccontextmanager
 async def comparing(master: Side, worker: Side) -> AsyncGenerator[PairingView, None]:
-    """The worker listens, and both have digits on their screens."""
+    """Let the worker listen, and yield when both screens show digits."""
     async with worker.listening():
         asked = await master.desk.ask([worker.address])
         await until(lambda: worker.desk.views() and worker.desk.views()[0].code)

@@ -1,7 +1,8 @@
-"""Matrices quantised and stored as the tools of the Hub do it, with what they are worth.
+"""Matrices in the quantised formats of the Hub's tools, with their dequantised values.
 
-Written field by field after AutoGPTQ's `QuantLinear.pack`, AutoAWQ's `WQLinear_GEMM.from_linear` and
-compressed-tensors' `pack_to_int32`, so that what reads them is compared with something else than itself.
+Written field by field after AutoGPTQ's `QuantLinear.pack`, AutoAWQ's `WQLinear_GEMM.from_linear`
+and compressed-tensors' `pack_to_int32`, so that our readers are compared with code other than their
+own.
 """
 
 from dataclasses import dataclass
@@ -14,12 +15,12 @@ _AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
 
 @dataclass(frozen=True)
 class Quantised:
-    """Tensors by the last part of their names, and the values (out, in) in f32."""
+    """The stored tensors by the last part of their names, and the values (out, in) in f32."""
 
     parts: dict[str, Tensor]
     values: Tensor
-    integers: Tensor  # less their zero points, (out, in)
-    scales: Tensor  # of each input, (out, in)
+    integers: Tensor  # minus their zero points, (out, in)
+    scales: Tensor  # the scale of each weight, (out, in)
 
 
 def random_matrix(rows: int, inputs: int, seed: int = 0) -> Tensor:
@@ -27,7 +28,7 @@ def random_matrix(rows: int, inputs: int, seed: int = 0) -> Tensor:
 
 
 def _words(fields: Tensor, bits: int, order: tuple[int, ...] | None = None) -> Tensor:
-    """(n, fields) → (n, fields · bits / 32) i32, the first field lowest, or as the order says."""
+    """Pack (n, fields) to (n, fields · bits / 32) i32: the first field lowest, or in this order."""
     per_word = 32 // bits
     fields = torch.nn.functional.pad(fields.long(), (0, -fields.shape[1] % per_word))
     grouped = fields.view(len(fields), -1, per_word)
@@ -41,7 +42,7 @@ def _words(fields: Tensor, bits: int, order: tuple[int, ...] | None = None) -> T
 def _affine(
     weight: Tensor, bits: int, group: int, group_of: Tensor, *, symmetric: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Integers (out, in), zero points and scales (out, groups)."""
+    """Return integers (out, in), zero points and scales (out, groups)."""
     rows, inputs = weight.shape
     groups, most = -(-inputs // group), (1 << bits) - 1
     zeros, scales = torch.empty(rows, groups), torch.empty(rows, groups)
@@ -122,7 +123,7 @@ def packed(weight: Tensor, *, bits: int = 4, group: int = 32, symmetric: bool = 
 
 
 def fp8(weight: Tensor, *, block: tuple[int, int] | None, dtype: torch.dtype) -> Quantised:
-    """By blocks; or, without, a scale for each row."""
+    """Quantise to FP8 with a scale per block; without blocks, with a scale per row."""
     rows, inputs = weight.shape
     high, wide = block or (1, inputs)
     scales = torch.empty(-(-rows // high), -(-inputs // wide))
@@ -138,7 +139,7 @@ def fp8(weight: Tensor, *, block: tuple[int, int] | None, dtype: torch.dtype) ->
 
 
 def fp8_whole(weight: Tensor) -> Quantised:
-    """One scale, which has no dimension."""
+    """Quantise to FP8 with one scale, a tensor without dimensions."""
     scale = weight.abs().max() / 448
     stored = (weight / scale).to(torch.float8_e4m3fn)
     parts = {"weight": stored, "weight_scale": scale}

@@ -1,6 +1,6 @@
-"""A backend of the window that sends nothing, and homes to show: what the tests of views work with.
+"""A backend that sends nothing, and homes to show, for the tests of views.
 
-What a view asks for is written down in `asked`; the test answers by the `Call`s and `Reply`s it gets.
+`asked` lists what a view has asked for. The test answers with the `Call`s and `Reply`s in it.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ def no_node() -> Endpoint:
 
 
 class ScriptedBackend(Backend):
-    """Says the states it is given, and remembers what it is asked."""
+    """Shows the states that a test gives it, and records requests."""
 
     def __init__(self) -> None:
         super().__init__(no_node)
@@ -41,7 +41,7 @@ class ScriptedBackend(Backend):
         self.replies: list[Reply] = []
 
     def start(self) -> None:
-        """There is no node to look for."""
+        """Do nothing: there is no node to look for."""
 
     def say(self, state: schema.ClusterState) -> None:
         self.state = state
@@ -49,7 +49,7 @@ class ScriptedBackend(Backend):
         self.state_changed.emit(state)
 
     def lose(self) -> None:
-        """As when the node was killed."""
+        """Behave as if the node was killed."""
         self._set_connection("restarting")
 
     def chat(self, messages: Sequence[Message]) -> Reply:
@@ -70,11 +70,11 @@ class ScriptedBackend(Backend):
         return call
 
     def _submit(self, send: Callable[[Http], None]) -> None:
-        """Streams wait for ever: the test speaks in their place."""
+        """Keep streams open: the test sends their events."""
 
 
 def home(*others: schema.Computer, **changes: Any) -> schema.ClusterState:
-    """This computer, called Desk, and these."""
+    """Return a home of this computer, called Desk, and these others."""
     me = computer("Desk", "1", is_self=True, paired=False, rtt_ms=None, bytes_per_s=None)
     values: dict[str, Any] = {
         "node": schema.Node(node_id=ME, name="Desk", version="0.1", addresses=("10.0.0.1:4711",)),
@@ -96,7 +96,7 @@ def running_model(**changes: Any) -> schema.ModelState:
 
 
 def study_pc(**changes: Any) -> schema.Computer:
-    """A computer that offers itself and is not paired."""
+    """Return a computer that offers itself and is not paired."""
     values: dict[str, Any] = {"paired": False, "joinable": True, "state": "found", **changes}
     return computer("Study PC", "3", **values)
 

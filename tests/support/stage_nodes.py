@@ -1,4 +1,4 @@
-"""Real stage processes of a home, and the driver that sends them steps."""
+"""Real stage processes of a home, and a driver that sends them steps."""
 
 import asyncio
 from collections.abc import Callable
@@ -61,7 +61,7 @@ class StageNode:
         )
 
     async def start(self) -> psutil.Process:
-        """Start its process, while no other one is started; which it is."""
+        """Start the stage process and return it. No other one may be started at the same time."""
         before = psutil.Process().children()
         await self.handle.start()
         (process,) = set(psutil.Process().children()) - set(before)
@@ -90,7 +90,7 @@ class StageNode:
         epoch: int = 1,
         context: int = 64,
     ) -> LoadStage:
-        """These layers, with the embedding and the head where the model has its ends."""
+        """Describe a stage of these layers, with embedding or head at the ends of the model."""
         embedding, head = layers.start == 0, layers.stop == model.config.num_layers
         names = model.config.stage_tensors(layers, embedding=embedding, head=head)
         return LoadStage(
@@ -120,7 +120,7 @@ class StageNode:
         return await self.handle.load(stage, progress.append), progress
 
     async def connect(self, to: "StageNode") -> Link:
-        """An activation connection from this node to another's stage process."""
+        """Open an activation connection from this node to another's stage process."""
         return await dial(
             [to.address],
             self.identity,
@@ -131,7 +131,7 @@ class StageNode:
         )
 
     async def connect_steps(self, to: "StageNode", reactor: Reactor) -> StepLink:
-        """The same for a driver."""
+        """Open the connection of a driver to a stage process."""
         return await dial_steps(
             [to.address],
             self.identity,
@@ -143,7 +143,7 @@ class StageNode:
 
 
 class Driver:
-    """A running pipeline over the real connections of stages that are loaded."""
+    """A running pipeline over real connections to loaded stages."""
 
     def __init__(self, master: StageNode, *stages: StageNode, epoch: int = 1) -> None:
         self._master = master
@@ -173,7 +173,7 @@ class Driver:
 async def answer(
     pipeline: Pipeline, node: StageNode | None = None, *, sampling: Sampling | None = None
 ) -> list[Token]:
-    """Six tokens after the prompt, whose prefill goes in two chunks."""
+    """Return six tokens after the prompt, which is prefilled in two chunks."""
     generator = Generator()
     generator.attach(pipeline, context=64, chunk_tokens=lambda _: 5)
     stream = generator.tokens(PROMPT, sampling or Sampling(), limit=6, usage=Usage())
@@ -188,7 +188,7 @@ async def step(pipeline: Pipeline, position: int, tokens: list[int], number: int
 
 
 async def reported(node: StageNode, pipeline: Pipeline) -> None:
-    """Hand on what a process reports, as its node does."""
+    """Pass on the failures that a stage process reports, as its node does."""
     async with asyncio.timeout(10):
         await until_soon(lambda: node.failures)
     for failure in node.failures:
@@ -196,6 +196,6 @@ async def reported(node: StageNode, pipeline: Pipeline) -> None:
 
 
 async def until_soon(condition: Callable[[], object]) -> None:
-    """`until`, where another process has to do something first."""
+    """Wait for a condition that depends on another process."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.005)

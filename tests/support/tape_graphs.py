@@ -1,7 +1,7 @@
-"""Graphs as a GPU has them, on a CPU: operators are noted with their memory, and done again.
+"""GPU graphs on a CPU: operators are recorded with their memory, and repeated.
 
-What Python computed beside them (a position, a length) is in the tape as it was then, as it is in a
-CUDA graph; and what waits for the device cannot be captured.
+As in a CUDA graph, values that Python computed beside the operators (a position, a length) keep the
+value from the time of the capture, and operators that wait for the device cannot be captured.
 """
 
 import math
@@ -26,7 +26,10 @@ class Done:
 
 
 class Tape(TorchDispatchMode):
-    """Notes operators; `replay` does them again, on what they gave this time where they made it."""
+    """Records operators.
+
+    `replay` repeats them. An input that a recorded operator made is replaced by its new value.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,10 +63,10 @@ class Tape(TorchDispatchMode):
 
 
 class TapeGraphs:
-    """Captures onto tapes; told so, it fails as a driver may.
+    """Captures onto tapes, or fails as a driver may.
 
     Args:
-        failure: raised instead of capturing, while `failures` are left.
+        failure: raised by the first `failures` captures.
     """
 
     def __init__(self, failure: Exception | None = None, failures: float = math.inf) -> None:
@@ -75,9 +78,9 @@ class TapeGraphs:
     def capture(self, body: Callable[[], None]) -> Tape:
         self.tries += 1
         if self.failure is not None and self.tries <= self._failures:
-            body()  # it had begun
+            body()  # a real capture fails after its start
             raise self.failure
-        body()  # warm-ups, as on a GPU: done more than once, it must leave the same behind
+        body()  # warm-ups, as on a GPU: repeated steps must have the same effect
         body()
         tape = Tape()
         with tape:

@@ -1,4 +1,4 @@
-"""Small random models of every family, made with `transformers`, which the engine is compared with."""
+"""Small random models of every family, made with `transformers`, to compare the engine with."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 SESSION = SessionId("chat")
 CONTEXT = 96
 
-# Small, and nothing a multiple of something else by chance.
+# Small sizes; none is a multiple of another by chance.
 SHAPE = {
     "vocab_size": 131,
     "hidden_size": 48,
@@ -200,13 +200,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon 3": ("Llama", {"head_dim": 20, "num_key_value_heads": 1, "intermediate_size": 100}),
 }
 WIDE_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    # For GGUF's larger blocks. Rounding adds up to more than the others are compared by.
+    # For the larger blocks of GGUF. Rounding errors are larger than in the other comparisons.
     "llama, blocks of 256": ("Llama", {"hidden_size": 256, "intermediate_size": 512}),
 }
 
 
 class Sizes(TypedDict, total=False):
-    """A stage's own, where a test needs smaller ones."""
+    """Sizes of a stage that a test may replace by smaller ones."""
 
     chunk: int
     slack: int
@@ -215,7 +215,7 @@ class Sizes(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A model on disk as the Hub has it, and the same in `transformers`."""
+    """A model on disk in the Hub's format, and the same model in `transformers`."""
 
     model: Any
     config: ModelConfig
@@ -246,9 +246,9 @@ class Reference:
         epoch: int = 1,
         **sizes: Unpack[Sizes],
     ) -> Stage:
-        """These layers; with embedding and head where the model has its ends, unless told.
+        """Load these layers as a stage, with embedding and head if the model begins or ends there.
 
-        Of the stage's own sizes those that are given, such as `slack`.
+        `sizes` replace sizes of the stage, such as `slack`.
         """
         stop = self.config.num_layers if stop is None else stop
         weights = load_weights(
@@ -265,7 +265,7 @@ class Reference:
 
 
 class Pipeline:
-    """Stages cut at these layers, whose logits are seen at every position."""
+    """Stages cut at these layers. It returns the logits of every position."""
 
     def __init__(
         self,
@@ -296,13 +296,13 @@ class Pipeline:
         self.restart()
 
     def restart(self) -> None:
-        """Forget what was run."""
+        """Start again with empty caches."""
         self.position = self._step = 0
         for stage in self.stages:
             stage.open(SESSION, epoch=1)
 
     def run(self, ids: Tensor) -> Tensor:
-        """Logits (T, V) of these further tokens."""
+        """Run these next tokens and return their logits (T, V)."""
         x = ids
         for stage in self.stages:
             output = stage.forward(SESSION, x, epoch=1, step=self._step, position=self.position)
@@ -324,17 +324,17 @@ def make_model(
     dtype: torch.dtype = torch.float32,
     changes: Mapping[str, Any] | None = None,
 ) -> Reference:
-    """Write a random model of this variant, or nearly, into the folder, as the Hub has them."""
+    """Write a random model of this variant, with changes, into the folder in the Hub's format."""
     family, fields = {**VARIANTS, **WIDE_VARIANTS}[variant]
     model = _random_model(family, {**fields, **(changes or {})})
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            # Fresh models have norms of one and biases of zero, behind which a mistake could hide.
+            # New models have norms of one and biases of zero, which could hide a mistake.
             noise = torch.randn(parameter.shape, generator=generator)
             center = 1.0 if "norm" in name else 0.0
             parameter.copy_((center + 0.25 * noise).to(dtype))
-    # In the form of the Hub: transformers turns its own names, such as those of experts, back.
+    # In the Hub's format: transformers renames its own tensors, such as those of experts.
     model.to(dtype).save_pretrained(folder)
     model.to(torch.float32)
     read = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -342,7 +342,7 @@ def make_model(
 
 
 def _random_model(family: str, changes: dict[str, Any]) -> Any:
-    # Copied whole: a config of transformers writes into what it is given.
+    # A deep copy: a config of transformers changes its arguments.
     shape = deepcopy(SHAPE | {"pad_token_id": None} | changes)
     kind = "Gemma3TextConfig" if family.startswith("Gemma3") else f"{family}Config"
     config = getattr(transformers, kind)(**shape)
@@ -352,13 +352,13 @@ def _random_model(family: str, changes: dict[str, Any]) -> Any:
         config = transformers.Gemma3Config(
             text_config=config.to_dict(), vision_config=TINY_EYE, image_token_index=10**6
         )
-    # The plain way of attention, which is the one that caps scores.
+    # Eager attention is the implementation that supports a softcap.
     config._attn_implementation = "eager"
     return getattr(transformers, name)(config).eval()
 
 
 def stored_tensors(folder: Path) -> tuple[StoredTensor, ...]:
-    """What a safetensors file holds (https://huggingface.co/docs/safetensors, Format)."""
+    """Return a safetensors file's tensors (https://huggingface.co/docs/safetensors, Format)."""
     path = folder / "model.safetensors"
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
@@ -382,12 +382,15 @@ def stored_tensors(folder: Path) -> tuple[StoredTensor, ...]:
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:
-    """The largest difference, relative to the largest logit."""
+    """Return the largest difference, relative to the largest logit."""
     return ((ours - theirs).abs().max() / theirs.abs().max()).item()
 
 
 def off(logits: Tensor, exact: Tensor) -> float:
-    """The error of half of the tokens, relative to all logits: where a rounding lets a router choose
-    another expert, that token is another."""
+    """Return the median error of the tokens, relative to all logits.
+
+    The median is used because rounding may let a router choose another expert: the error of that
+    token is then large.
+    """
     errors = (logits - exact).pow(2).mean(-1).sqrt()  # (T,)
     return (errors.median() / exact.pow(2).mean().sqrt()).item()

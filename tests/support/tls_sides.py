@@ -1,4 +1,4 @@
-"""Identities of homes, and TLS between two of them over memory BIOs: no socket."""
+"""Identities of homes, and TLS between two of them over memory BIOs, without sockets."""
 
 import ssl
 from pathlib import Path
@@ -24,7 +24,7 @@ def join(master: Identity, worker: Identity, name: str = "Anna's home") -> HomeI
 def handshake(
     client: ssl.SSLContext, server: ssl.SSLContext, name: str
 ) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Both ends of a finished handshake, through memory alone."""
+    """Do a handshake in memory, and return both ends."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     a = client.wrap_bio(to_client, to_server, server_hostname=name)
     b = server.wrap_bio(to_server, to_client, server_side=True)
@@ -45,7 +45,7 @@ def handshake(
 def dial(
     client: Identity, server: Identity, home: HomeId
 ) -> tuple[PeerIdentity | None, PeerIdentity | None]:
-    """Who the client and who the server sees."""
+    """Return whom the client sees, and whom the server sees."""
     name = tls_name(server.node_id, home)
     a, b = handshake(client.client_context(home), server.server_context(), name)
     return client.authenticate(a, home), server.authenticate(b)

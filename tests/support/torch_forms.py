@@ -1,4 +1,4 @@
-"""The int4 product of a device that is not here, in plain torch: rows as Apple's GPUs have them."""
+"""The int4 product of a device that is not here, in plain torch, with rows in the MPS format."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from potluck.engine.accelerator.int4pack import MpsForm
 
 
 class TorchForm(MpsForm):
-    """Converts and multiplies with ordinary operators; counts products."""
+    """Converts and multiplies with ordinary operators, and counts products."""
 
     def __init__(self) -> None:
         self.products = 0
@@ -26,7 +26,7 @@ class TorchForm(MpsForm):
 
 
 class SwappedForm(TorchForm):
-    """One whose product takes the halves of a byte in the other order than it converts them in."""
+    """Its product takes the halves of a byte in the wrong order."""
 
     def multiply(self, x: Tensor, packed: Tensor, scales_and_zeros: Tensor) -> Tensor:
         halves = packed.view(torch.uint8)
@@ -34,7 +34,7 @@ class SwappedForm(TorchForm):
 
 
 class StrangeForm(TorchForm):
-    """One whose product is right, while its order is not the one that is unpacked."""
+    """Its product is right, but `unpack` returns another order."""
 
     def unpack(self, packed: Tensor) -> Tensor:
         return super().unpack(packed).flip(1)

@@ -1,4 +1,4 @@
-"""A decoder layer in plain torch, token by token, which the generated kernels are compared with."""
+"""A decoder layer in plain torch, token by token, to compare generated kernels with."""
 
 import math
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def make_cache(heads: Heads, capacity: int, dtype: torch.dtype) -> Tensor:
 
 
 def make_qk_norm(heads: Heads) -> Tensor | None:
-    """Random weights of the norm that these heads have."""
+    """Return random weights for the QK norm of these heads."""
     match heads.qk_norm:
         case None:
             return None
@@ -57,7 +57,7 @@ def make_qk_norm(heads: Heads) -> Tensor | None:
 
 
 def make_angles(heads: Heads, position: int, tokens: int = 1, slowest: float = 0.01) -> Angles:
-    """Cosines and signed sines, (T, 1, rotary_dim)."""
+    """Return cosines and signed sines, (T, 1, rotary_dim)."""
     speeds = torch.linspace(1, slowest, heads.rotary_dim // 2)
     angle = torch.arange(position, position + tokens)[:, None] * speeds
     cos, sin = angle.cos(), angle.sin()
@@ -65,7 +65,7 @@ def make_angles(heads: Heads, position: int, tokens: int = 1, slowest: float = 0
 
 
 def rotate(qkv: Tensor, heads: Heads, angles: Angles | None, norm: Tensor | None) -> Tensor:
-    """(T, H + 2 Hkv, K) → the same; the queries and keys normed and turned."""
+    """(T, H + 2 Hkv, K) → the same, with QK norm and rope applied to queries and keys."""
     qkv = qkv.clone()
     turned = heads.heads + heads.kv_heads
     if norm is not None:
@@ -91,18 +91,18 @@ def _sizes(heads: Heads) -> list[int]:
 
 
 def read(cache: Tensor) -> Tensor:
-    """What a cache holds, float64."""
+    """Return the contents of a cache in float64."""
     return (dequantise_heads(cache) if cache.dtype == torch.int8 else cache).double()
 
 
 def write(cache: Tensor, position: int, kv: Tensor) -> None:
-    """Cache (2 Hkv, K) of a token."""
+    """Write the keys and values (2 Hkv, K) of one token into the cache."""
     kv = kv.view(2, -1, kv.shape[-1])
     cache[:, :, position] = quantise_heads(kv) if cache.dtype == torch.int8 else kv.to(cache.dtype)
 
 
 def attend(q: Tensor, heads: Heads, cache: Tensor, start: int, end: int) -> Tensor:
-    """(H, K) over the cached tokens from start to end."""
+    """Return attention (H, K) over the cached tokens from start to end."""
     cached = read(cache).repeat_interleave(heads.group, 1)
     keys, values = cached[:, :, start:end]
     scores = (keys @ q.double()[:, :, None])[..., 0] * heads.scale
@@ -124,7 +124,7 @@ def random_layer(
     rope: int | None = 0,
     moe: MoeShape | None = None,
 ) -> LayerWeights:
-    """In these formats: queries, keys and values; output; gates and ups; down."""
+    """Return a random layer: formats of queries, keys and values; of output; of gates and ups; of down."""
 
     def matrix(rows: int, width: int, held: WeightFormat) -> Weight:
         numbers = torch.randn(rows, width) / math.sqrt(width)
@@ -177,7 +177,7 @@ def run_layer(
     position: int,
     angles: Sequence[Angles],
 ) -> Tensor:
-    """The layer of torch's operators and the kernels' products, which tests of their own cover."""
+    """Run a layer with torch's operators and the kernels' products, which have their own tests."""
     heads, norms = shape.attention, layer.norms
 
     def norm(numbers: Tensor, weight: Tensor | None) -> Tensor:

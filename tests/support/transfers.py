@@ -1,4 +1,4 @@
-"""Both ends of a transfer over a link in memory, and what came of it."""
+"""Both ends of a transfer over a link in memory, and its results."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, within a time that only a fault can exceed."""
+    """Run a coroutine to its end; fail after 30 s."""
 
     async def limited() -> T:
         async with asyncio.timeout(30):
@@ -35,7 +35,7 @@ def needs(store: ChunkStore, model: LocalModel) -> list[NeedTensor]:
 
 
 def lacking(store: ChunkStore, model: LocalModel) -> int:
-    """Bytes that are not in the store."""
+    """Return how many bytes the store lacks."""
     return sum(one.nbytes - one.offset for one in store.missing(expected_of(model).items()))
 
 
@@ -53,7 +53,7 @@ def bytes_of(model: LocalModel, digest: Digest) -> bytes:
 async def transfer(
     store: ChunkStore, model: LocalModel, here: MemoryLink, there: MemoryLink
 ) -> list[Any]:
-    """Both ends; the bytes sent and received, or the errors of each."""
+    """Run both ends. Return the bytes sent and received, or the error of each end."""
     results = await asyncio.gather(
         send_tensors(here, needs(store, model), model.sources),
         receive_tensors(there, store, expected_of(model)),
@@ -63,7 +63,7 @@ async def transfer(
 
 
 class Altering:
-    """Changes a byte of a tensor, this many times."""
+    """Changes a byte in the first `times` chunks of a tensor."""
 
     def __init__(self, digest: Digest, times: int) -> None:
         self.digest, self.times = digest, times

@@ -1,4 +1,4 @@
-"""Whole nodes in one process, with real TLS and real stage processes, and what a test asks of them."""
+"""Whole nodes in one process, with real TLS and real stage processes, and helpers for tests."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -31,7 +31,7 @@ def folders_of(base: Path, name: str) -> Folders:
 
 @asynccontextmanager
 async def running(folders: Folders) -> AsyncGenerator[Node, None]:
-    """A node that is up."""
+    """Yield a running node."""
     node = Node(folders, deadlines=NodeDeadlines(planning=PlanningDeadlines(settle_s=0.0)))
     serving = asyncio.create_task(node.run())
     try:
@@ -45,7 +45,7 @@ async def running(folders: Folders) -> AsyncGenerator[Node, None]:
 
 @asynccontextmanager
 async def paired(base: Path) -> AsyncGenerator[tuple[Node, Node], None]:
-    """A desk, and a laptop that joined it."""
+    """Yield a desk, and a laptop that joined its home."""
     async with (
         running(folders_of(base, "Desk")) as desk,
         running(folders_of(base, "Laptop")) as laptop,
@@ -64,7 +64,7 @@ async def join(desk: Node, laptop: Node) -> None:
 
 
 async def eventually(node: Node, condition: Callable[[], object]) -> None:
-    """Wait for what a face of this node would see."""
+    """Wait until a client of this node would see that the condition is true."""
     revision = node.activity.revision
     while not condition():
         revision = await node.activity.changed(revision)
@@ -77,7 +77,7 @@ async def chat(node: Node, question: GenerationRequest = QUESTION) -> str:
 
 
 async def load(node: Node, request: PlanRequest) -> dict[str, int]:
-    """Load a model; what each computer was sent."""
+    """Load a model. Return the bytes that each computer was sent."""
     last = [progress async for progress in node.backend.load(request)][-1]
     assert last.state == "ready"
     return {transfer.name: transfer.sent for transfer in last.nodes}
@@ -93,14 +93,14 @@ def stages(node: Node) -> list[str]:
 
 
 def kill_engine(node: Node, number: int = 0) -> None:
-    """End a stage process of the node; the best device's is the first."""
+    """Kill a stage process of the node; 0 is that of the best device."""
     process = node.processes.running()[number]._process
     assert process is not None
     process.kill()
 
 
 def find_in_memory(patch: pytest.MonkeyPatch, guide: Path) -> None:
-    """Nodes made from here on find each other without a network, and have this guide."""
+    """Let new nodes find each other without a network, and use this guide."""
     air = Air()
     patch.setattr(node_module, "Discovery", air.discovery)
     patch.setattr(node_module, "own_interfaces", frozenset)

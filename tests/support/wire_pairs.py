@@ -1,4 +1,4 @@
-"""Computers that pair, with real keys and certificates, and what stands between them."""
+"""Computers that pair, with real keys and certificates, and the exchange of their messages."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ NOW = 1000.0
 
 
 class Computer:
-    """A key, its self-signed certificate, and a home of its own to give memberships of."""
+    """A key, its self-signed certificate, and a home that can issue memberships."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -62,7 +62,7 @@ class Computer:
 
 
 def over_the_wire(message: Message) -> Message:
-    """What the other side decodes."""
+    """Encode a message and decode it as the other side does."""
     header, payload = encode(message)
     decoder = FrameDecoder(0, max_header=MAX_PAIRING_HEADER, known=PAIRING)
     decoder.feed(header + bytes(payload))
@@ -74,7 +74,7 @@ def over_the_wire(message: Message) -> Message:
 def master_by_sight(
     main: Computer, shown: Computer, *, versions: tuple[int, ...] = (1,)
 ) -> MasterBySight:
-    """The master's side of an attempt; TLS showed it that computer's certificate."""
+    """Return the master's side of an attempt, to which TLS showed the certificate of `shown`."""
     return MasterBySight(
         main.me(versions), peer_certificate=shown.certificate, issue=main.issue, now=NOW
     )
@@ -91,9 +91,9 @@ def exchange(
     alter: Alter | None = None,
     now: float = NOW,
 ) -> list[Message]:
-    """Carry messages from first to second and back until nobody has anything to say.
+    """Carry messages in both directions until neither side has any more to send.
 
-    `alter` sees every message and returns what arrives instead; None: it is dropped.
+    `alter` gets every message and returns the message that arrives instead; None drops it.
     """
     carried: list[Message] = []
     waiting = [(second, first, m) for m in messages]
@@ -111,12 +111,12 @@ def exchange(
 
 
 def meet(master: Pairing, worker: Pairing) -> None:
-    """Up to where two people compare."""
+    """Exchange messages up to the point where two people compare digits."""
     exchange(master, worker, master.start())
 
 
 def kind(machine: Pairing) -> object:
-    """Of the failure that the attempt ended with."""
+    """Return the kind of failure that ended the attempt."""
     assert isinstance(machine.outcome, PairingError)
     assert machine.state is PairingState.FAILED
     return machine.outcome.data["kind"]

@@ -1,4 +1,4 @@
-"""A worker on its own: its master's connection and its engines are fakes."""
+"""A worker alone: the connection of its master and its stage processes are fakes."""
 
 import asyncio
 from pathlib import Path
@@ -29,7 +29,7 @@ MY_HOME, ANAS_HOME = HomeId("aa" * 32), HomeId("bb" * 32)
 
 
 class FakeMaster:
-    """A control connection as the worker sees it."""
+    """A control connection, as the worker sees it."""
 
     def __init__(self, name: str, home: HomeId, role: Any = "master") -> None:
         self.peer = NodeInfo(node_id=home, name=name, version="0", os="Linux", arch="x")
@@ -45,7 +45,7 @@ class FakeMaster:
 
 
 class Bench:
-    """A worker that lends itself, its fake engines and its real store."""
+    """A worker that lends itself, with fake stage processes and a real store."""
 
     def __init__(
         self, folder: Path, *, quota: int | None = None, keep_loaded_s: float = 600.0
@@ -75,7 +75,7 @@ class Bench:
         return answer
 
     async def stream(self, need: Need, model: LocalModel, home: HomeId = MY_HOME) -> int:
-        """Send what is needed over a connection in memory; the bytes that were sent."""
+        """Send the needed tensors over a connection in memory; return the bytes sent."""
         there, here = link_pair()
         sent, _ = await asyncio.gather(
             send_tensors(there, need.tensors, model.sources),
@@ -84,7 +84,7 @@ class Bench:
         return sent
 
     async def take(self, message: Assign, model: LocalModel) -> Loaded:
-        """Assign, stream and load."""
+        """Assign a stage, send its weights and load it."""
         need = await self.need(message)
         if need.tensors:
             await self.stream(need, model)

@@ -1,4 +1,4 @@
-"""A master and a worker of its home over real TLS on loopback; only the worker's engine is fake."""
+"""A master and a worker of its home over real TLS on loopback. Only the stage process is a fake."""
 
 import asyncio
 from collections.abc import Callable
@@ -109,7 +109,7 @@ class Control:
 
 
 class Rig:
-    """The worker that everything is about, and masters that dial it."""
+    """The worker under test, and masters that dial it."""
 
     def __init__(self, folder: Path, *, idle_s: float = 30.0) -> None:
         self._folder = folder

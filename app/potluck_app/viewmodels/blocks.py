@@ -1,9 +1,9 @@
 """Cut streamed Markdown into blocks, so that only the last one is drawn again. Pure.
 
-A block is a piece of prose or one fenced code block. What came before the last block never changes
-again: setting 33 kB of Markdown anew for every token costs 31 ms each time, the last paragraph less
-than one. Prose is cut at a blank line before a line that can only start something new; a list stays
-whole, because its numbers depend on what came before.
+A block is a piece of prose or one fenced code block. The blocks before the last one never change
+again: setting 33 kB of Markdown for every token costs 31 ms each time, setting the last paragraph
+less than 1 ms. Prose is cut at a blank line before a line that can only start something new. A list
+is never cut, because its numbers depend on the items before.
 """
 
 import re
@@ -20,7 +20,7 @@ class Prose:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A fenced code block; not `closed` while its end has not come."""
+    """A fenced code block; `closed` is False while its closing fence has not arrived."""
 
     language: str
     text: str
@@ -33,19 +33,19 @@ _THINK, _THINK_END = "<think>", "</think>"
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[^\s`]*)[^`]*$")
 _LIST_ITEM = re.compile(r"^(?:[-+*]|\d{1,9}[.)])(?:\s|$)")
-# A line without its end yet, of which the next characters may make a list item or a fence.
+# A line without its end: its next characters may make it a list item or a fence.
 _UNDECIDED = re.compile(r"^(?:[-+*]+|\d{1,9}[.)]?|`+|~+)$")
 
 
 def split_thinking(text: str) -> tuple[str, str, bool]:
-    """What the model thought, what it answered, and whether it has done thinking.
+    """Return the thoughts, the answer, and whether the model has finished thinking.
 
-    Models that think aloud begin with `<think>`; some chat templates write that tag themselves, so
-    that only `</think>` comes.
+    Models that think aloud begin with `<think>`. Some chat templates write that tag themselves; the
+    reply then contains only `</think>`.
     """
     begun = text.lstrip()
     if not begun.startswith(_THINK):
-        # As long as it may still become the tag, it is nothing to show.
+        # Text that may still become the tag is not shown.
         is_partial = bool(begun) and _THINK.startswith(begun)
         before, tag, after = text.partition(_THINK_END)
         if tag:
@@ -56,11 +56,11 @@ def split_thinking(text: str) -> tuple[str, str, bool]:
 
 
 class BlockSplitter:
-    """Takes text as it comes and keeps `blocks` up to date."""
+    """Takes text in pieces and keeps `blocks` up to date."""
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
-        self._last_source = ""  # of the last block, which alone may still change
+        self._last_source = ""  # of the last block, the only one that may still change
 
     def feed(self, text: str) -> int:
         """Add text.
@@ -78,12 +78,12 @@ class BlockSplitter:
 
 
 def split(text: str) -> list[Block]:
-    """All blocks of a whole text."""
+    """Return all blocks of a complete text."""
     return [block for block, _ in _split(text)]
 
 
 def _split(text: str) -> list[tuple[Block, str]]:
-    """The blocks with the source of each, so that the last one can be split again."""
+    """Return the blocks and the source of each, so that the last one can be split again."""
     result: list[tuple[Block, str]] = []
     lines = _LINE.findall(text)
     position = 0
@@ -94,7 +94,7 @@ def _split(text: str) -> list[tuple[Block, str]]:
         block = _code(source, fence) if fence else Prose("".join(source).strip("\n"))
         if fence or block.text.strip():
             result.append((block, "".join(source)))
-        elif result:  # blank lines alone are no block, but what follows may need to see them
+        elif result:  # blank lines are no block, but they decide how the next text is split
             result[-1] = (result[-1][0], result[-1][1] + "".join(source))
         position = end
     return result
@@ -103,7 +103,7 @@ def _split(text: str) -> list[tuple[Block, str]]:
 def _opening(lines: list[str], position: int) -> re.Match[str] | None:
     line = lines[position]
     if not line.endswith("\n"):
-        return None  # its language is not whole yet, and an inline ``` may still follow
+        return None  # the language may be incomplete, and an inline ``` may still follow
     return _FENCE.match(line.rstrip("\r\n"))
 
 

@@ -1,4 +1,4 @@
-"""The chat: which conversation is shown, what is asked of the node, what is kept on disk."""
+"""The chat: the shown conversation, the requests to the node, and what is kept on disk."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -24,9 +24,9 @@ class Chat(QObject):
 
     Signals:
         shown_changed: another conversation is shown, or its title changed.
-        busy_changed: a reply has begun, or ended.
-        deleted: the title of a conversation that was deleted and can be brought back.
-        trouble: a sentence, when a conversation could not be kept.
+        busy_changed: a reply has begun, or has ended.
+        deleted: the title of a deleted conversation that can be restored.
+        trouble: a sentence about a conversation that could not be stored.
     """
 
     shown_changed = Signal()
@@ -46,13 +46,13 @@ class Chat(QObject):
         self.list = ChatListModel(self, now)
         self._backend, self._history, self._now = backend, history, now
         self._disk = Background("history", self)
-        self._shown: Conversation | None = None  # None: a new one that has no message yet
+        self._shown: Conversation | None = None  # None: a new conversation without messages
         self._reply: Reply | None = None
-        self._awaited: str | None = None  # the conversation that shall show once it is read
+        self._awaited: str | None = None  # the conversation to show when it has been read
         self._deleted: Conversation | None = None
 
     def start(self) -> None:
-        """Read what is on disk."""
+        """Read the list of conversations from disk."""
         self._disk.run(self._history.summaries, self.list.reset)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class Chat(QObject):
     # --- conversations
 
     def new(self) -> None:
-        """Show an empty conversation."""
+        """Show a new, empty conversation."""
         self.stop()
         self._awaited = None
         self._show(None)
@@ -94,7 +94,7 @@ class Chat(QObject):
 
     def _on_loaded(self, conversation_id: str, conversation: Conversation | None) -> None:
         if conversation_id != self._awaited:
-            return  # another one was chosen meanwhile
+            return  # the person has chosen another one meanwhile
         self._awaited = None
         if conversation is None:
             self.trouble.emit("This chat could not be read from the disk.")
@@ -122,7 +122,7 @@ class Chat(QObject):
         self._disk.run(change, self._list_again, self._on_disk_trouble)
 
     def delete(self, conversation_id: str) -> None:
-        """Forget a conversation; `undelete` brings the last one back."""
+        """Delete a conversation; `undelete` restores the last deleted one."""
         if conversation_id == self.shown_id:
             self.new()
 
@@ -148,7 +148,7 @@ class Chat(QObject):
     # --- messages
 
     def send(self, text: str) -> None:
-        """Ask this, and have the reply written below it."""
+        """Send this message; the reply is written below it."""
         text = text.strip()
         if not text or self.is_busy:
             return
@@ -159,7 +159,7 @@ class Chat(QObject):
         self._ask()
 
     def regenerate(self) -> None:
-        """Have the last reply written once more."""
+        """Replace the last reply by a new one."""
         last = self.messages.last()
         if self.is_busy or last is None or last.role != "assistant":
             return
@@ -167,7 +167,7 @@ class Chat(QObject):
         self._ask()
 
     def stop(self) -> None:
-        """End the reply here; what came so far stays."""
+        """End the reply here; the text received so far stays."""
         if self._reply is not None:
             self._reply.stop()
 
@@ -221,20 +221,18 @@ class Chat(QObject):
 
 
 def fitting(messages: Sequence[Message], context: int) -> list[Message]:
-    """The newest messages that fit into the context, beginning with one of the person's.
+    """Return the newest messages that fit into the context. The first one is the person's.
 
     Args:
-        messages: the whole conversation, ending with what is asked now.
-        context: in tokens; 0 where no model is loaded yet, which leaves everything to the node.
+        messages: the whole conversation; the new question is the last one.
+        context: in tokens; 0: no model is loaded yet, and the node decides.
     """
     usable: list[Message] = []
     for message in messages:
         if usable and usable[-1].role == message.role == "user":
-            usable.pop()  # its reply failed; most chat templates want roles to alternate
+            usable.pop()  # its reply failed; most chat templates need alternating roles
         text = split_thinking(message.text)[1] if message.role == "assistant" else message.text
-        if (
-            text
-        ):  # thoughts are not said again: they fill the context, and models are not used to it
+        if text:  # thoughts are left out: they fill the context, and models do not expect them
             usable.append(msgspec.structs.replace(message, text=text))
     if context <= 0:
         return usable

@@ -1,4 +1,4 @@
-"""The list of conversations: grouped by age, filtered by what is searched for."""
+"""The list of conversations: grouped by age, filtered by a search."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ _WEEK_DAYS = 7
 
 
 class ChatListRole(IntEnum):
-    """What can be asked of a row beside its text."""
+    """The data of a row beside its text."""
 
     ID = Qt.ItemDataRole.UserRole + 1  # None for a heading
 
@@ -61,7 +61,7 @@ class ChatListModel(QAbstractListModel):
         self._arrange()
 
     def put(self, summary: Summary) -> None:
-        """Add a conversation, or show that it changed."""
+        """Add a conversation, or update it."""
         before = self._summaries.get(summary.id)
         self._summaries[summary.id] = summary
         if before != summary:
@@ -72,7 +72,7 @@ class ChatListModel(QAbstractListModel):
             self._arrange()
 
     def search(self, text: str) -> None:
-        """Show only conversations with this in their title."""
+        """Show only conversations whose title contains this text."""
         self._search = text.strip().casefold()
         self._arrange()
 
@@ -100,7 +100,7 @@ class ChatListModel(QAbstractListModel):
 
 
 def _age_group(updated: float, now: float) -> str:
-    # Days as the person counts them: by the calendar of where they are.
+    # Days of the person's own calendar, so in local time.
     day = datetime.fromtimestamp(updated).date()  # noqa: DTZ006
     days = (datetime.fromtimestamp(now).date() - day).days  # noqa: DTZ006
     if days <= 0:

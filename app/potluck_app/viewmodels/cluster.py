@@ -1,4 +1,4 @@
-"""What the Cluster page and the worker window show of a ClusterState. Pure: values in, values out."""
+"""What the Cluster page and the worker window show of a ClusterState. Pure."""
 
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -8,7 +8,7 @@ from potluck_app import wording
 Tone: TypeAlias = Literal["ok", "warn", "err", "accent", "neutral"]
 JoinStep: TypeAlias = Literal["found", "asking", "confirm", "waiting", "refused", "failed"]
 
-_DETAIL_IN_PILL = 24  # characters of a reason that still fit into a pill
+_DETAIL_IN_PILL = 24  # the longest reason that fits into a pill
 
 _PILLS: Final[dict[str, tuple[str, Tone]]] = {
     "found": ("Found", "neutral"),
@@ -24,7 +24,7 @@ _PILLS: Final[dict[str, tuple[str, Tone]]] = {
     "blocked": ("Blocked", "err"),
 }
 _LAPTOP_WORDS: Final = ("book", "laptop", "notebook", "thinkpad", "xps", "surface", "portable")
-# States whose `detail` is a sentence that the person needs, in the place of memory and link.
+# States whose `detail` is a sentence for the person, shown in place of memory and link.
 _EXPLAINED: Final = frozenset({"lost", "version_differs", "blocked"})
 
 
@@ -39,16 +39,16 @@ class ComputerCard(NamedTuple):
     pill: str
     tone: Tone
     memory: str
-    used: float  # of its memory, 0 to 1
+    used: float  # share of its memory, 0 to 1
     link: str
-    detail: str  # a sentence in the place of the figures
+    detail: str  # a sentence in place of the figures
     receiving: str  # "1.2 of 3.4 GB · 420 Mbit/s · 20 s left", while it receives
     progress: float | None
     removable: bool
 
 
 class Segment(NamedTuple):
-    """One computer's piece of the layer bar."""
+    """The part of one computer in the layer bar."""
 
     name: str
     start: int
@@ -58,14 +58,14 @@ class Segment(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The layers as people count a range, both ends included."""
+        """The range of layers as people count it, both ends included."""
         if self.stop - self.start == 1:
             return str(self.start)
-        return f"{self.start}–{self.stop - 1}"  # noqa: RUF001 - an en dash is what a range has
+        return f"{self.start}–{self.stop - 1}"  # noqa: RUF001 - ranges are written with an en dash
 
 
 class ModelCard(NamedTuple):
-    """The model that is loaded or on its way."""
+    """The model that is loaded or being loaded."""
 
     name: str
     pill: str
@@ -97,11 +97,11 @@ class LendView(NamedTuple):
     tone: Tone
     title: str
     text: str
-    address: str = ""  # to type on the main computer that does not find this one
+    address: str = ""  # for the main computer, if it does not find this one
 
 
 def pill(computer: Computer) -> tuple[str, Tone]:
-    """The state of a computer in a word or two."""
+    """Return the state of a computer in one or two words, and their tone."""
     text, tone = _PILLS[computer.state]
     if computer.progress is not None and computer.state in ("receiving", "loading"):
         text = f"{text} {wording.percent(computer.progress)}"
@@ -111,12 +111,12 @@ def pill(computer: Computer) -> tuple[str, Tone]:
 
 
 def is_member(computer: Computer) -> bool:
-    """Whether it belongs to this home: this computer, or one that was paired."""
+    """Return whether a computer belongs to this home: this computer, or a paired one."""
     return computer.is_self or computer.paired
 
 
 def header(state: ClusterState) -> str:
-    """`3 computers connected · 76 GB usable for models · 1 waiting`."""
+    """Return the header: `3 computers connected · 76 GB usable for models · 1 waiting`."""
     members = [c for c in state.computers if is_member(c) and (c.online or c.is_self)]
     usable = sum(d.memory_free for c in members if c.state != "paused" for d in c.devices)
     parts = [wording.plural(len(members), "computer", "computers") + " connected"]
@@ -129,7 +129,7 @@ def header(state: ClusterState) -> str:
 
 
 def computer_cards(state: ClusterState) -> list[ComputerCard]:
-    """The members of the home, this computer first, then by name."""
+    """Return the computers of the home, this computer first, then by name."""
     members = [computer for computer in state.computers if is_member(computer)]
     members.sort(key=lambda computer: (not computer.is_self, computer.name.casefold()))
     return [_computer_card(state, computer) for computer in members]
@@ -175,7 +175,7 @@ def _icon(name: str) -> Literal["desktop", "laptop"]:
 
 
 def model_card(state: ClusterState) -> ModelCard | None:
-    """The model's card, or None where none is loaded or on its way."""
+    """Return the card of the model, or None if no model is loaded or being loaded."""
     model = state.model
     if model.state == "none":
         return None
@@ -230,7 +230,7 @@ def _segments(state: ClusterState) -> tuple[Segment, ...]:
 
 
 def join_cards(state: ClusterState, ignored: frozenset[str] = frozenset()) -> list[JoinCard]:
-    """The computers that could join, with what is to be done for each."""
+    """Return the computers that could join, each with its next step."""
     pairings = {p.node_id: p for p in state.pairings if p.role == "master"}
     cards: list[JoinCard] = []
     for computer in state.computers:
@@ -240,7 +240,7 @@ def join_cards(state: ClusterState, ignored: frozenset[str] = frozenset()) -> li
         if pairing is None and not computer.joinable:
             continue
         cards.append(_join_card(computer.node_id, computer.name, pairing))
-    # One that was asked by its address may be out of reach of discovery.
+    # A computer that was asked by its address may be out of the reach of discovery.
     known = ignored | {computer.node_id for computer in state.computers}
     cards += [
         _join_card(pairing.node_id, pairing.name, pairing)
@@ -283,12 +283,12 @@ def _join_step(name: str, pairing: Pairing | None) -> tuple[JoinStep, str]:
 
 
 def worker_requests(state: ClusterState) -> list[Pairing]:
-    """The main computers that want to use this one and wait for a word."""
+    """Return the pairings in which a main computer waits for the person's decision here."""
     return [p for p in state.pairings if p.role == "worker" and p.state in ("confirm", "accepted")]
 
 
 def lend_view(state: ClusterState) -> LendView:
-    """What this computer does for others, in one title and one sentence."""
+    """Return what this computer does for others, as one title and one sentence."""
     me = next((computer for computer in state.computers if computer.is_self), None)
     if state.node.paused:
         return LendView("pause", "warn", "Paused", "This computer lends nothing until you resume.")

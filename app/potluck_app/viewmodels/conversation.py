@@ -1,4 +1,4 @@
-"""The messages of the shown conversation, as a Qt model: the one truth of what the chat shows."""
+"""The messages of the shown conversation, as a Qt model: the only source of the chat views."""
 
 from enum import IntEnum
 from typing import Any
@@ -13,7 +13,7 @@ _Index = QModelIndex | QPersistentModelIndex
 
 
 class MessageRole(IntEnum):
-    """What can be asked of a message beside its text."""
+    """The data of a message beside its text."""
 
     MESSAGE = Qt.ItemDataRole.UserRole + 1
 

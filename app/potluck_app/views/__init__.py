@@ -1,1 +1,1 @@
-"""The widgets. They show what the view models hold and pass on what the person does."""
+"""The widgets. They show what the view models hold, and pass on what the person does."""

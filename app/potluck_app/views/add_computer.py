@@ -15,7 +15,7 @@ _COMMAND = "potluck worker --join "
 
 
 class AddComputerDialog(QDialog):
-    """Three ways to the same end, the simplest first.
+    """Three ways to add a computer, the simplest first.
 
     Signals:
         found: the node id of a computer that answered, and the address that was typed for it.
@@ -110,7 +110,7 @@ class AddComputerDialog(QDialog):
         )
 
     def _on_found(self, pairing: Pairing, address: str) -> None:
-        """The Cluster page goes on from here, with the card that shows the code."""
+        """Close the dialog; the Cluster page shows the card with the code."""
         self.found.emit(pairing.node_id, address)
         self.accept()
 
@@ -148,7 +148,7 @@ class AddComputerDialog(QDialog):
         self._fit()
 
     def _fit(self) -> None:
-        """Be as high as the wrapped texts need; a dialog does not grow by itself."""
+        """Set the height that the wrapped texts need; a dialog does not grow by itself."""
         layout = self.layout()
         assert layout is not None
         layout.activate()

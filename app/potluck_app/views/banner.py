@@ -1,4 +1,4 @@
-"""One calm line under the title."""
+"""One line under the title for messages."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -10,7 +10,7 @@ from potluck_app.views.controls import IconButton, TintedIcon, announce, hbox, l
 
 
 class Banner(QFrame):
-    """One calm line under the title: what happened, and at most one thing to do."""
+    """One line under the title: what happened, and at most one possible action."""
 
     def __init__(self, theme: Theme) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Banner(QFrame):
         *,
         on_dismiss: Callable[[], object] | None = None,
     ) -> None:
-        """Show a line; it can be dismissed where `on_dismiss` says what that means."""
+        """Show a line. The person can dismiss it if `on_dismiss` is given."""
         if text != self.text.text() or self.isHidden():
             announce(self, text)
         self.text.setText(text)

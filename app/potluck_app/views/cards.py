@@ -25,7 +25,7 @@ from potluck_app.views.layer_bar import LayerBar
 
 
 class ModelCardView(QFrame):
-    """The model, how fast it is, and where its layers are."""
+    """The model, its speed, and where its layers are."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class ComputerCardView(QFrame):
         self._detail.setVisible(bool(card.detail))
 
     def menu(self) -> QMenu:
-        """What can be done with this computer."""
+        """Return the menu of this computer."""
         menu = QMenu(self)
         menu.setAccessibleName(self._card.name)
         menu.aboutToHide.connect(menu.deleteLater)

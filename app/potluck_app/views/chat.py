@@ -26,15 +26,15 @@ from potluck_app.views.controls import (
 )
 from potluck_app.views.transcript import PAGE_WIDTH, Transcript
 
-# The guide answers these; they are about what the person wants to do next.
+# The guide can answer these: they are about what the person may want to do next.
 EXAMPLES = (
     "What is Potluck?",
     "How do I add another computer?",
     "No computers are found. What can I do?",
     "Does anything leave my home network?",
 )
-_COLLAPSE_BELOW = 860  # pixels of the page: the list of chats goes
-_WARN, _FULL = 0.8, 0.95  # of the context
+_COLLAPSE_BELOW = 860  # pixels of the page; a narrower one hides the list of chats
+_WARN, _FULL = 0.8, 0.95  # shares of the context
 
 
 class ChatView(QWidget):
@@ -47,7 +47,7 @@ class ChatView(QWidget):
         self._theme, self._chat = theme, chat
         self._context = 0
         self._is_narrow = False
-        self._wants_list = True  # where there is room for it; in a narrow window it is asked for
+        self._wants_list = True  # in a wide window; a narrow one shows it only on request
         self.sidebar = ChatSidebar(theme, chat)
         self.transcript = Transcript(theme, chat)
         self.composer = Composer(theme)
@@ -146,11 +146,11 @@ class ChatView(QWidget):
             self.composer.text.setFocus()
 
     def show_state(self, state: ClusterState | None, before: ClusterState | None = None) -> None:
-        """Show which model answers, and how it is.
+        """Show which model answers, and its state.
 
         Args:
             state: None while there is no node.
-            before: what was known last; its model is the one that comes back.
+            before: the last known state; its model will be loaded again.
         """
         card = None if state is None else cluster.model_card(state)
         if state is None or card is None:
@@ -210,7 +210,7 @@ class ChatView(QWidget):
             self._place_list()
 
     def toggle_list(self) -> None:
-        """Show the list of chats, or give its room to the conversation."""
+        """Show or hide the list of chats."""
         self._wants_list = not self._wants_list
         self._place_list()
 

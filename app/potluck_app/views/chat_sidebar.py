@@ -162,7 +162,7 @@ class ChatSidebar(QFrame):
             self._chat.open(conversation_id)
 
     def menu_for(self, index: QModelIndex) -> QMenu:
-        """What can be done with a conversation."""
+        """Return the menu of a conversation."""
         conversation_id, title = index.data(ChatListRole.ID), str(index.data())
         tokens = self._theme.tokens
         menu = QMenu(self)

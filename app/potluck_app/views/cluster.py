@@ -1,7 +1,8 @@
-"""The Cluster page: the model over its computers, the computers, and those that could join.
+"""The Cluster page: the model and its layers, the computers, and those that could join.
 
-While the page is visible, every computer that offers itself is asked once for its digits, so that they
-stand there already and adding it is one click. Asking promises nothing: both sides still decide.
+While the page is visible, it asks every computer that offers itself once for its digits. They are
+then shown already, and one click adds the computer. Asking decides nothing: both sides still have
+to accept.
 """
 
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from potluck_app.views.controls import (
 )
 from potluck_app.views.dialogs import confirm
 
-_TWO_COLUMNS = 700  # pixels of the page; narrower, the computers stand in one column
+_TWO_COLUMNS = 700  # pixels of the page; a narrower page has one column of computers
 
 
 class ClusterView(QWidget):
@@ -42,7 +43,7 @@ class ClusterView(QWidget):
         self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         self._theme, self._backend = theme, backend
         self._asked: set[str] = set()
-        self._addresses: dict[str, str] = {}  # node id to what was typed for it
+        self._addresses: dict[str, str] = {}  # node id → the address that was typed
         self._ignored: frozenset[str] = frozenset()
         self._computers: dict[str, ComputerCardView] = {}
         self._joins: dict[str, JoinCardView] = {}
@@ -96,7 +97,7 @@ class ClusterView(QWidget):
         return frame
 
     def show_state(self, state: ClusterState | None) -> None:
-        """Show this state; None while there is none yet."""
+        """Show this state; None: there is none yet."""
         self.add.setEnabled(state is not None)
         if state is None:
             self.subtitle.setText("Starting…")
@@ -206,7 +207,7 @@ class ClusterView(QWidget):
 
     def open_add_dialog(self) -> AddComputerDialog:
         """Show the ways to add a computer that is not found by itself."""
-        self._ignored = frozenset()  # who asks for computers wants to see all of them
+        self._ignored = frozenset()  # a person who asks for computers wants to see all of them
         self.show_state(self._backend.live_state)
         dialog = AddComputerDialog(self, self._theme, self._backend)
         dialog.found.connect(self._addresses.__setitem__)

@@ -1,4 +1,4 @@
-"""A fenced code block: its language, a button that copies it, and its text in colours."""
+"""A fenced code block: its language, a button to copy it, and its coloured text."""
 
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import (
@@ -18,7 +18,7 @@ _MARGIN = 16
 
 
 class CodeText(QPlainTextEdit):
-    """The text of a code block: not wrapped, as high as it is, scrolled sideways."""
+    """The text of a code block: not wrapped, as high as its lines, scrolled sideways."""
 
     def __init__(self, theme: Theme) -> None:
         super().__init__()

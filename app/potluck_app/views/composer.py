@@ -1,4 +1,4 @@
-"""Where the person writes: grows with the text, sends on Enter, becomes Stop while a reply comes."""
+"""The text field for prompts: it grows with the text, Enter sends, and Send becomes Stop."""
 
 from PySide6.QtCore import QEvent, QObject, Qt, Signal
 from PySide6.QtGui import QKeyEvent
@@ -8,7 +8,7 @@ from potluck_app.theme import Theme
 from potluck_app.views.controls import ButtonIcon, button, hbox, label, set_property, vbox
 
 _MAX_LINES = 8
-_MAX_CHARACTERS = 200_000  # far above any context; keeps a pasted film from freezing the window
+_MAX_CHARACTERS = 200_000  # far above any context; a pasted video file must not freeze the window
 
 
 class ComposerText(QPlainTextEdit):
@@ -52,11 +52,11 @@ class ComposerText(QPlainTextEdit):
 
 
 class Composer(QFrame):
-    """The field with its button.
+    """The text field with its button.
 
     Signals:
-        sent: a text to be sent.
-        stopped: the reply shall end.
+        sent: a text to send.
+        stopped: the person wants the reply to end.
     """
 
     sent = Signal(str)
@@ -93,7 +93,7 @@ class Composer(QFrame):
         self.text.setPlaceholderText(f"Message {name}")
 
     def set_busy(self, is_busy: bool) -> None:
-        """Offer Stop while a reply comes, Send otherwise."""
+        """Offer Stop during a reply, else Send."""
         self._is_busy = is_busy
         self.button.setText("Stop" if is_busy else "Send")
         self.button.setAccessibleName("Stop the reply" if is_busy else "Send")

@@ -1,7 +1,7 @@
-"""The small widgets that every page is made of: buttons, pills, cards, meters, tinted icons.
+"""The small widgets of every page: buttons, pills, cards, meters, tinted icons.
 
-Each takes the theme and follows it. Buttons take the focus from the keyboard only, so that the focus
-ring shows for those who need it and not after every click.
+Each takes the theme and follows its changes. Buttons take the focus from the keyboard only, so the
+focus ring appears for people who need it and not after every click.
 """
 
 from collections.abc import Callable
@@ -39,11 +39,11 @@ LabelKind: TypeAlias = Literal[
 ]
 
 _CONFIRM_MS = 1500
-_ICON_GAP = 3  # more room between icon and text than the style leaves
+_ICON_GAP = 3  # extra pixels between icon and text
 
 
 def set_property(widget: QWidget, name: str, value: str) -> None:
-    """Set a property that the style sheet selects by, and let the style look again."""
+    """Set a property that the style sheet selects by, and apply the style again."""
     if widget.property(name) == value:
         return
     widget.setProperty(name, value)
@@ -52,7 +52,7 @@ def set_property(widget: QWidget, name: str, value: str) -> None:
 
 
 def vbox(parent: QWidget | None = None, *, margins: int = 0, spacing: int = 0) -> QVBoxLayout:
-    """A column."""
+    """Make a column."""
     layout = QVBoxLayout() if parent is None else QVBoxLayout(parent)
     layout.setContentsMargins(margins, margins, margins, margins)
     layout.setSpacing(spacing)
@@ -60,7 +60,7 @@ def vbox(parent: QWidget | None = None, *, margins: int = 0, spacing: int = 0) -
 
 
 def hbox(parent: QWidget | None = None, *, margins: int = 0, spacing: int = 0) -> QHBoxLayout:
-    """A row."""
+    """Make a row."""
     layout = QHBoxLayout() if parent is None else QHBoxLayout(parent)
     layout.setContentsMargins(margins, margins, margins, margins)
     layout.setSpacing(spacing)
@@ -68,12 +68,12 @@ def hbox(parent: QWidget | None = None, *, margins: int = 0, spacing: int = 0) -
 
 
 def announce(widget: QWidget, text: str) -> None:
-    """Have a screen reader say this, wherever the focus is."""
+    """Let a screen reader say this text, whichever widget has the focus."""
     QAccessible.updateAccessibility(QAccessibleAnnouncementEvent(widget, text))
 
 
 def clear(layout: QLayout) -> None:
-    """Take everything out of a layout and delete it."""
+    """Remove all items from a layout and delete them."""
     while (item := layout.takeAt(0)) is not None:
         widget = item.widget()
         if widget is not None:
@@ -82,7 +82,7 @@ def clear(layout: QLayout) -> None:
 
 
 def label(text: str = "", kind: LabelKind = "body", *, wrap: bool = False) -> QLabel:
-    """A text that is never read as markup, whoever wrote it."""
+    """Make a label whose text is never read as markup, since others may have written it."""
     result = QLabel(text)
     result.setTextFormat(Qt.TextFormat.PlainText)
     result.setProperty("kind", kind)
@@ -91,14 +91,14 @@ def label(text: str = "", kind: LabelKind = "body", *, wrap: bool = False) -> QL
 
 
 def card() -> QFrame:
-    """A bordered surface."""
+    """Make a surface with a border."""
     frame = QFrame()
     frame.setProperty("card", "true")
     return frame
 
 
 def scrolling_page(page: QWidget, accessible_name: str) -> QVBoxLayout:
-    """Fill a page with a column that scrolls, with the margins that every page has."""
+    """Fill a page with a column that scrolls and has the margins of every page."""
     inner = QWidget()
     column = vbox(inner, spacing=16)
     column.setContentsMargins(32, 24, 32, 32)
@@ -114,7 +114,7 @@ def scrolling_page(page: QWidget, accessible_name: str) -> QVBoxLayout:
 
 
 def rule() -> QFrame:
-    """A thin line between two things."""
+    """Make a thin line between two parts."""
     frame = QFrame()
     frame.setProperty("rule", "true")
     return frame
@@ -127,20 +127,20 @@ def button(
     *,
     kind: Literal["plain", "primary", "danger", "card", "choice"] = "plain",
 ) -> QPushButton:
-    """A push button; `name` is its stable id."""
+    """Make a push button; `name` is its stable id."""
     result = QPushButton(text)
     result.setObjectName(name)
     result.setAccessibleName(text)
     result.setProperty("kind", kind)
     result.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-    result.setAutoDefault(False)  # Enter in a field is the field's
+    result.setAutoDefault(False)  # Enter in a text field belongs to the field
     result.setCursor(Qt.CursorShape.PointingHandCursor)
     result.clicked.connect(lambda: on_click())
     return result
 
 
 class ElidedLabel(QLabel):
-    """One line that ends in an ellipsis where there is no room, and shows all of itself as a tip."""
+    """One line of text. If it does not fit, it ends in an ellipsis and a tooltip shows it."""
 
     def __init__(self, text: str = "", kind: LabelKind = "body") -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class ElidedLabel(QLabel):
 
 
 class Pill(QLabel):
-    """A state in one or two words, coloured by what it means."""
+    """A state in one or two words; the colour shows its meaning."""
 
     def __init__(self, text: str = "", tone: Tone = "neutral") -> None:
         super().__init__(text)
@@ -184,7 +184,7 @@ class Pill(QLabel):
 
 
 class TintedIcon(QLabel):
-    """An icon of the set in the colour that the theme gives it."""
+    """An icon in a colour of the theme."""
 
     def __init__(
         self, theme: Theme, name: str, size: int, color: Callable[[], str] | None = None
@@ -206,7 +206,7 @@ class TintedIcon(QLabel):
 
 
 class IconButton(QToolButton):
-    """A quiet button with an icon, and a text where it is given."""
+    """A flat button with an icon, and optionally a text."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class IconButton(QToolButton):
         self._show_usual()
 
     def confirm(self, text: str) -> None:
-        """Say for a moment that it is done."""
+        """Show a check mark and this text for a moment, then the usual icon and text."""
         self._show("check", text if self._usual[1] else "")
         self._back.start()
 
@@ -286,7 +286,7 @@ class ButtonIcon(QObject):
 
 
 class Meter(QWidget):
-    """A bar 6 pixels high that says how much of something is used or done."""
+    """A bar that shows which share of something is used or done."""
 
     def __init__(self, theme: Theme, accessible_name: str, height: int = 6) -> None:
         super().__init__()
@@ -333,7 +333,7 @@ class Meter(QWidget):
 
 
 class WidthLimit(QWidget):
-    """Keeps one widget in the middle and at most so wide."""
+    """Centres a widget and limits its width."""
 
     def __init__(self, content: QWidget, width: int) -> None:
         super().__init__()

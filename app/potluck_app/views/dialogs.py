@@ -1,4 +1,4 @@
-"""The question before something that cannot be taken back."""
+"""The question before an action that cannot be undone."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from potluck_app.views.controls import button, hbox, label, vbox
 
 
 class Confirmation(QDialog):
-    """A title, a sentence, and two buttons named after what they do."""
+    """A title, a sentence, and two buttons that are named after their actions."""
 
     def __init__(
         self, parent: QWidget, *, title: str, text: str, action: str, keep: str = "Cancel"

@@ -1,4 +1,4 @@
-"""The first page ever: what should this computer do?"""
+"""The page of the first start: what should this computer do?"""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ _CARD_WIDTH = 320
 
 
 class FirstRunView(QWidget):
-    """One AI from all your computers."""
+    """The page that asks for the role of this computer."""
 
     def __init__(
         self, theme: Theme, *, on_master: Callable[[], object], on_worker: Callable[[], object]
@@ -62,7 +62,7 @@ class FirstRunView(QWidget):
         self.show_state(None)
 
     def show_state(self, state: ClusterState | None) -> None:
-        """Say what this computer has, as soon as it is known."""
+        """Show what this computer has, as soon as that is known."""
         parts: list[str] = []
         if state is not None:
             for computer in state.computers:

@@ -1,4 +1,4 @@
-"""Keywords, strings, numbers and comments in the colours of the theme, for the usual languages."""
+"""Colour keywords, strings, numbers and comments of common languages, in colours of the theme."""
 
 import re
 from typing import Final
@@ -7,8 +7,8 @@ from PySide6.QtGui import QColor, QSyntaxHighlighter, QTextCharFormat, QTextDocu
 
 from potluck_app.theme import Theme
 
-# Words that mean structure in at least one of the usual languages. One list for all of them: a variable
-# coloured by mistake costs nothing, a list per language is a project of its own.
+# Structural words of at least one common language. One list serves all: a variable in the wrong
+# colour does no harm, while a list per language would be a project of its own.
 _KEYWORDS: Final = frozenset(
     """
     abstract and as assert async await bool boolean break byte case catch char class const continue
@@ -21,7 +21,7 @@ _KEYWORDS: Final = frozenset(
     where while with yield
     SELECT FROM WHERE INSERT INTO UPDATE DELETE JOIN LEFT RIGHT INNER ON GROUP BY ORDER LIMIT CREATE
     TABLE VALUES SET AND OR NOT NULL AS
-    """.split()  # noqa: SIM905 - a hundred words in quotes would hide the words
+    """.split()  # noqa: SIM905 - quotes around a hundred words would hide the words
 )
 _HASH_LANGUAGES: Final = frozenset(
     """
@@ -39,7 +39,7 @@ _PLAIN_STATE, _COMMENT_STATE, _STRING_STATE, _SINGLE_STRING_STATE = -1, 1, 2, 3
 
 
 class Highlighter(QSyntaxHighlighter):
-    """Keywords, strings, numbers and comments of the usual languages."""
+    """Colours keywords, strings, numbers and comments of common languages."""
 
     def __init__(self, document: QTextDocument, theme: Theme) -> None:
         super().__init__(document)
@@ -61,7 +61,7 @@ class Highlighter(QSyntaxHighlighter):
             position = self._step(text, position)
 
     def _step(self, text: str, position: int) -> int:
-        """Colour what begins here, and say where the next thing begins."""
+        """Colour the item that begins here, and return where the next one begins."""
         tokens = self._theme.tokens
         if self._begins_comment(text, position):
             self._color(position, len(text), tokens.text3)
@@ -99,7 +99,7 @@ class Highlighter(QSyntaxHighlighter):
         return [("/*", "*/", _COMMENT_STATE, tokens.text3)]
 
     def _finish_open(self, text: str) -> int:
-        """Colour the rest of what an earlier line began."""
+        """Colour the rest of a comment or string from an earlier line; return where it ends."""
         for _, closing, state, color in self._multiline():
             if self.previousBlockState() == state:
                 return self._span(text, 0, 0, closing, state, color)

@@ -1,4 +1,4 @@
-"""The layers of the model as one bar: a piece per computer, in its colour, with its range and name."""
+"""The layers of the model as one bar: a coloured piece per computer, with its range and name."""
 
 from PySide6.QtCore import QEvent, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QHelpEvent, QPainter, QPainterPath, QPaintEvent
@@ -11,11 +11,11 @@ from potluck_app.viewmodels.cluster import Segment
 
 _BAR, _NAMES = 26, 20
 _GAP = 2
-_MIN_WIDTH = 34.0  # a piece of one layer among eighty still shows its number
+_MIN_WIDTH = 34.0  # pixels, so that a piece of one layer among eighty still shows its number
 
 
 class LayerBar(QWidget):
-    """Which computer holds which layers."""
+    """Shows which computer holds which layers."""
 
     def __init__(self, theme: Theme) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class LayerBar(QWidget):
         return QSize(400, _BAR + _NAMES)
 
     def rectangles(self) -> list[QRectF]:
-        """Where each piece is drawn: as wide as its share of the layers, and never too thin."""
+        """Return the place of each piece: in proportion to its layers, but never too narrow."""
         if not self._segments:
             return []
         room = self.width() - _GAP * (len(self._segments) - 1)
@@ -86,7 +86,7 @@ class LayerBar(QWidget):
 
 
 def _shares(counts: list[int], room: float, least: float, spare: float) -> list[float]:
-    """Widths in proportion to the counts, each at least `least`, together `room`."""
+    """Return widths in proportion to the counts, each at least `least`, with the sum `room`."""
     total = sum(counts)
     wanted = [room * count / total for count in counts]
     if min(wanted) >= least:

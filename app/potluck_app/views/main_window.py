@@ -1,4 +1,4 @@
-"""The window of the computer whose person chats: the rail, the pages, one calm line when something is up."""
+"""The main window, for the computer on which the person chats: the rail, the pages, the banner."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ _RANKS = {"info": 0, "warning": 1, "error": 2}
 
 
 class MainWindow(QMainWindow):
-    """The rail and the pages; before the first choice, the page that asks for it."""
+    """The rail and the pages. Before the first choice, it shows the page that asks for the role."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class MainWindow(QMainWindow):
         self.resize(preferences.current.width, preferences.current.height)
         self._theme, self._backend, self._chat = theme, backend, chat
         self._preferences, self._on_closed = preferences, on_closed
-        self._dismissed: set[int] = set()  # ids of notices that the person has seen
-        self._newest = 0  # id of the newest notice that the node has had
+        self._dismissed: set[int] = set()  # ids of notices that the person dismissed
+        self._newest = 0  # highest id of a notice
         self._problem = ""
 
         self.banner = Banner(theme)
@@ -119,22 +119,22 @@ class MainWindow(QMainWindow):
             QShortcut(QKeySequence(keys), self).activated.connect(action)
 
     def go(self, page: int) -> None:
-        """Show a page."""
+        """Show a page, once the role has been chosen."""
         if self._root.currentIndex() == 1 and self._preferences.current.mode is None:
-            return  # the first question comes first
+            return  # the person has to choose the role first
         self.pages.setCurrentIndex(page)
         self.rail_buttons[page].setChecked(True)
         if page == CHAT:
             self.chat.focus_composer()
         else:
-            self._all_pages[page].setFocus()  # no button looks chosen before a key is pressed
+            self._all_pages[page].setFocus()  # no button has the focus before a key is pressed
 
     def _new_chat(self) -> None:
         self.go(CHAT)
         self._chat.new()
 
     def _regenerate(self) -> None:
-        if self.chat.isVisible():  # on another page nobody would see what is replaced
+        if self.chat.isVisible():  # on other pages the person would not see what is replaced
             self._chat.regenerate()
 
     def _search(self) -> None:
@@ -146,7 +146,7 @@ class MainWindow(QMainWindow):
     def _start_master(self) -> None:
         self._preferences.change(mode="master")
         self._root.setCurrentIndex(0)
-        self.go(CLUSTER)  # where the other computers appear
+        self.go(CLUSTER)  # the page on which other computers appear
 
     def _set_theme(self, choice: Choice) -> None:
         self._preferences.change(theme=choice)
@@ -172,7 +172,7 @@ class MainWindow(QMainWindow):
         self._show_banner()
 
     def _show_banner(self) -> None:
-        """One line at a time, the most severe first."""
+        """Show one line at a time, the most severe first."""
         notice = self._notice()
         if self._backend.connection == "restarting":
             self.banner.show_line(
@@ -197,7 +197,7 @@ class MainWindow(QMainWindow):
         notices = state.notices if state else ()
         newest = max((notice.id for notice in notices), default=0)
         if newest < self._newest:
-            self._dismissed.clear()  # another node, which counts from one again
+            self._dismissed.clear()  # a restarted node counts from one again
         self._newest = newest
         fresh = (n for n in notices if n.id not in self._dismissed)
         return max(fresh, key=lambda n: (_RANKS[n.level], n.id), default=None)
@@ -213,7 +213,7 @@ class MainWindow(QMainWindow):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         if self._root.currentWidget() is self.first_run:
-            self.first_run.setFocus()  # no button looks chosen before a key is pressed
+            self.first_run.setFocus()  # no button has the focus before a key is pressed
         else:
             self.go(self.pages.currentIndex())
 

@@ -1,4 +1,4 @@
-"""One message of the transcript: the person's in a bubble, the reply as wide as the page."""
+"""One message of the transcript: the person's in a bubble, a reply as wide as the page."""
 
 from collections.abc import Callable
 
@@ -15,11 +15,11 @@ from potluck_app.views.controls import IconButton, Meter, button, hbox, label, v
 from potluck_app.views.prose import ProseView
 from potluck_app.views.thinking import ThinkingView
 
-_BUBBLE_SHARE = 0.8  # of the transcript's width, at most
+_BUBBLE_SHARE = 0.8  # largest share of the transcript's width
 
 
 class UserMessage(QWidget):
-    """What the person wrote, as it was written."""
+    """The message of the person, exactly as it was written."""
 
     def __init__(self, message: Message) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class UserMessage(QWidget):
         row.addWidget(bubble)
 
     def fit(self, width: int) -> None:
-        """Wrap where the text is wider than the page lets a bubble be."""
+        """Wrap the text if it is wider than a bubble may be on this page."""
         limit = int(width * _BUBBLE_SHARE) - 28
         metrics = self._text.fontMetrics()
         lines = self._text.text().split("\n")
@@ -47,7 +47,7 @@ class UserMessage(QWidget):
 
 
 class ReplyMessage(QWidget):
-    """A reply: blocks of prose and code, and below them what can be done with it."""
+    """A reply: blocks of prose and code, and below them the actions for it."""
 
     def __init__(self, theme: Theme, message: Message, on_regenerate: Callable[[], object]) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class ReplyMessage(QWidget):
         return self._message
 
     def show_message(self, message: Message, *, is_last: bool) -> None:
-        """Show the message as it is now; text that only grew is not drawn from its beginning."""
+        """Show the current message. If its text only grew, unchanged blocks are not drawn again."""
         self._message = message
         thoughts, self._answer, has_thought = split_thinking(message.text)
         is_streaming = message.status == "streaming"
@@ -133,7 +133,7 @@ class ReplyMessage(QWidget):
         self.stats.setText(stats_line(message))
 
     def show_progress(self, line: str, fraction: float | None) -> None:
-        """Say what is happening while there is no text yet."""
+        """Show what is happening while there is no text yet."""
         self._waiting_line.setText(line or "Thinking…")
         self._waiting_meter.setVisible(fraction is not None)
         self._waiting_meter.show_fraction(fraction or 0.0)
@@ -171,7 +171,7 @@ class ReplyMessage(QWidget):
 
 
 def stats_line(message: Message) -> str:
-    """`7.9 tok/s · 118 tokens · 1.2 s to first token`."""
+    """Return the line of figures: `7.9 tok/s · 118 tokens · 1.2 s to first token`."""
     if message.status == "stopped":
         return "Stopped"
     stats = message.stats
@@ -187,5 +187,5 @@ def stats_line(message: Message) -> str:
 
 
 def size_policy_row(widget: QWidget) -> None:
-    """A message is as wide as the transcript and as high as its content."""
+    """Make a message as wide as the transcript and as high as its content."""
     widget.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Minimum)

@@ -1,4 +1,4 @@
-"""The Models page: what is on this computer, and which of it the cluster runs."""
+"""The Models page: the models on this computer, and the one that the cluster runs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +39,7 @@ class ModelsView(QWidget):
         self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         self._theme, self._backend, self._on_use = theme, backend, on_use
         self._entries: tuple[ModelEntry, ...] | None = None
-        self._in_use: object = None  # as the list was asked for
+        self._in_use: object = None  # the loaded model when the list was requested
         self._load: Load | None = None
         self.subtitle = label("", "body2", wrap=True)
         self._list = vbox(spacing=12)
@@ -81,11 +81,11 @@ class ModelsView(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Ask the node again what there is."""
+        """Request the list of models again."""
         self._backend.models().then(self._on_models, self._on_no_models)
 
     def show_state(self, state: ClusterState | None) -> None:
-        """Mark the model in use, and show one that is on its way."""
+        """Mark the model in use, and show the progress of a load."""
         self.setEnabled(state is not None)
         in_use = None if state is None else (state.model.model_id, state.model.state == "ready")
         if in_use is not None and in_use != self._in_use and self.isVisible():
@@ -99,7 +99,7 @@ class ModelsView(QWidget):
             self._meter.show_fraction(state.model.progress or 0.0)
 
     def use(self, path: str | None) -> None:
-        """Have the cluster run this model; None is the guide."""
+        """Let the cluster run this model; None is the guide."""
         load = self._backend.load_model(path)
         load.progress.connect(self._on_progress)
         load.failed.connect(self._on_failed)
@@ -122,7 +122,7 @@ class ModelsView(QWidget):
             self._show_entries()
 
     def _on_no_models(self, problem: Problem) -> None:
-        if not problem.unreachable:  # the banner says that already
+        if not problem.unreachable:  # the banner reports that already
             self._backend.report(problem)
 
     def _choose_folder(self) -> None:

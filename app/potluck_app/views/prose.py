@@ -1,7 +1,7 @@
-"""Markdown as the person reads it, without anything in it that could act.
+"""Show Markdown without active content.
 
-HTML in a reply is shown, not interpreted; pictures are never fetched; a link opens only on a click, and
-only to the web.
+HTML in a reply is shown as text; images are never fetched; a link opens only on a click, and only
+to the web.
 """
 
 import math
@@ -26,7 +26,7 @@ from PySide6.QtWidgets import QFrame, QSizePolicy, QTextBrowser
 
 from potluck_app.theme import Theme
 
-_LINE_HEIGHT = 145.0  # percent; prose needs more air than labels
+_LINE_HEIGHT = 145.0  # percent; prose needs more space between lines than labels
 _PARAGRAPH_GAP = 10.0
 _HEADING_PX = {1: 20, 2: 18, 3: 16}
 _FEATURES = (
@@ -36,7 +36,7 @@ _FEATURES = (
 
 
 def open_in_browser(url: QUrl) -> None:
-    """Open a page of the web; every other kind of link is left alone."""
+    """Open a web page in the browser; ignore every other kind of link."""
     if url.scheme() in ("http", "https"):
         QDesktopServices.openUrl(url)
 
@@ -68,7 +68,7 @@ class ProseView(QTextBrowser):
         return self._markdown
 
     def loadResource(self, kind: int, name: QUrl | str) -> object:
-        return None  # no reply fetches anything, from the disk or from the network
+        return None  # a reply fetches nothing, neither from disk nor from the network
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

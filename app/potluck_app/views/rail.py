@@ -1,4 +1,4 @@
-"""The strip of pages at the left edge of the window."""
+"""The strip at the left edge of the window, with a button for each page."""
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame
@@ -8,7 +8,7 @@ from potluck_app.views.controls import IconButton, vbox
 
 
 class Rail(QFrame):
-    """The strip of pages at the left edge."""
+    """The strip of buttons at the left edge."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class Rail(QFrame):
 
 
 class RailButton(IconButton):
-    """One page of the rail: icon above its name."""
+    """The button of one page: an icon above its name."""
 
     def __init__(self, theme: Theme, icon: str, text: str, name: str) -> None:
         super().__init__(theme, icon, text, name, size=20)

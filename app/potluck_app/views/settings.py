@@ -1,4 +1,4 @@
-"""The Settings page: how it looks, what this computer is, how other programs reach it."""
+"""The Settings page: the look, the role of this computer, and access for other programs."""
 
 from collections.abc import Callable
 
@@ -139,7 +139,7 @@ class SettingsView(QWidget):
         return frame
 
     def show_state(self, state: ClusterState | None) -> None:
-        """Show what the node says about itself."""
+        """Show this computer's name, addresses, id and version, and the address for programs."""
         node = state.node if state else None
         self.name.setText(node.name if node else "…")
         self.address.setText(", ".join(node.addresses) if node and node.addresses else "…")

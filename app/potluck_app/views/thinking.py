@@ -1,4 +1,4 @@
-"""What a model thinks before it answers: folded away, there for who wants to read it."""
+"""The thoughts of a model: folded away, but open for people who want to read them."""
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel, QWidget
@@ -8,7 +8,7 @@ from potluck_app.views.controls import IconButton, hbox, label, vbox
 
 
 class ThinkingView(QWidget):
-    """A line that opens to the thoughts."""
+    """A line that opens to show the thoughts."""
 
     def __init__(self, theme: Theme) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class ThinkingView(QWidget):
         self.hide()
 
     def show_thoughts(self, thoughts: str, *, is_done: bool) -> None:
-        """Show these, or nothing where there are none."""
+        """Show these thoughts; hide the line if there are none."""
         self.setVisible(bool(thoughts) or not is_done)
         self.toggle.set_text("Thoughts" if is_done else "Thinking…")
         self._name()

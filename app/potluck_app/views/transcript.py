@@ -1,7 +1,7 @@
 """The messages of the conversation, one widget each, in a page that scrolls.
 
-The model is the truth; this follows it. Only the newest messages are built, older ones on demand. The
-page stays at its end only while the person is there.
+The model holds the messages; this page follows it. Only the newest messages are built, older ones
+on demand. The page follows its end only while the person is there.
 """
 
 from PySide6.QtCore import QModelIndex, Qt
@@ -32,7 +32,7 @@ class Transcript(QScrollArea):
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self._theme, self._chat = theme, chat
-        self._first = 0  # the row of the first message that is built
+        self._first = 0  # the row of the first message that has a widget
         self._views: list[UserMessage | ReplyMessage] = []
         self._stick = True
         self._progress: tuple[str, float | None] = ("", None)
@@ -63,7 +63,7 @@ class Transcript(QScrollArea):
         return None
 
     def show_progress(self, line: str, fraction: float | None) -> None:
-        """What is happening to the model, for a reply that waits for it."""
+        """Show what is happening to the model, for a reply that waits for it."""
         self._progress = (line, fraction)
         reply = self.last_reply()
         if reply is not None and reply.message.status == "streaming":
@@ -139,7 +139,7 @@ class Transcript(QScrollArea):
             view.show_message(self._chat.messages.messages[index.row()], is_last=is_last)
 
     def _mark_last(self) -> None:
-        """Only the last reply can be written once more."""
+        """Offer to write a reply again only for the last one."""
         last = len(self._views) - 1
         for place, view in enumerate(self._views):
             if isinstance(view, ReplyMessage):

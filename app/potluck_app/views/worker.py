@@ -1,4 +1,4 @@
-"""The small window of a computer that helps another: what it does, who uses it, pause and stop."""
+"""The small window of a computer that lends itself: its state, its users, pause and stop."""
 
 from collections.abc import Callable
 
@@ -26,12 +26,12 @@ from potluck_app.views.controls import (
 
 _STARTING = cluster.LendView("cluster", "neutral", "Starting…", "")
 WIDTH, HEIGHT = 380, 520
-_STEPS = 20  # of the memory slider: 5 % each
+_STEPS = 20  # of the memory slider; each is 5 %
 _LEAST_STEP = 1
 
 
 class JoinRequest(QFrame):
-    """Another computer wants to use this one."""
+    """The question of another computer that wants to use this one."""
 
     def __init__(self, on_decide: Callable[[str, bool], object]) -> None:
         super().__init__()
@@ -85,9 +85,9 @@ class JoinRequest(QFrame):
 
 
 class WorkerWindow(QWidget):
-    """The worker window.
+    """The window of a computer that lends itself.
 
-    `on_close` decides what closing means: hiding in the tray, or asking whether to stop.
+    `on_close` decides what closing means: hide in the tray, or ask whether to stop.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class WorkerWindow(QWidget):
         self.resize(WIDTH, HEIGHT)
         self._theme, self._backend, self._on_close = theme, backend, on_close
         self._view = _STARTING
-        self._wanted: int | None = None  # the limit that was asked for, until the node has it
+        self._wanted: int | None = None  # the requested limit, until the node reports it
         self.banner = Banner(theme)
         self._name = label("", "meta")
         self.address = label("", "meta")
@@ -182,7 +182,7 @@ class WorkerWindow(QWidget):
         column.addWidget(self._memory_part)
 
     def show_state(self, state: ClusterState | None) -> None:
-        """Show this state; None while there is none yet."""
+        """Show this state; None: there is none yet."""
         if state is not None:
             self._view = cluster.lend_view(state)
             self._name.setText(state.node.name)
@@ -253,7 +253,7 @@ class WorkerWindow(QWidget):
             self._memory_line.setText(f"Lends at most {amount} of {wording.size(total)}")
 
     def _slider_limit(self) -> int:
-        """What the slider says, in bytes; 0 lifts the limit."""
+        """Return the limit that the slider shows, in bytes; 0 removes the limit."""
         share = self.memory.value() / _STEPS
         return 0 if share >= 1 else int(_memory_total(self._backend.state) * share)
 
@@ -269,7 +269,7 @@ class WorkerWindow(QWidget):
         self._backend.report(problem)
 
     def _on_slider_key(self, _action: int) -> None:
-        if not self.memory.isSliderDown():  # by the keyboard or a click beside the handle
+        if not self.memory.isSliderDown():  # moved by the keyboard or by a click beside the handle
             self.memory.setValue(self.memory.sliderPosition())
             self._set_memory()
 
@@ -304,7 +304,10 @@ def _me(state: ClusterState | None) -> Computer | None:
 
 
 def _memory_total(state: ClusterState | None) -> int:
-    """What a limit is a part of: the RAM, or the memory of a graphics card that has more."""
+    """Return the memory that the limit is a share of.
+
+    It is the RAM, or the memory of a graphics card that has more than that.
+    """
     me = _me(state)
     devices = me.devices if me is not None else ()
     ram = sum(device.memory_total for device in devices if device.kind != "cuda")

@@ -1,4 +1,4 @@
-"""The events of one generation as OpenAI's answers: chunk by chunk, or whole."""
+"""Format the events of one generation as OpenAI's answers, either in chunks or as a whole."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from potluck.api.backend import Candidate, ChosenToken, Finished, Piece, Started
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What all chunks of an answer carry, and what was asked for beside the text."""
+    """The values in every chunk of an answer, and the optional parts that were requested."""
 
     id: str
     created: int
@@ -22,7 +22,7 @@ class Answer:
 
 
 class Format(Protocol):
-    """One kind of answer. Used once: it counts the characters that it has given out."""
+    """One format of answers. Use an instance for one answer: it counts the characters sent."""
 
     prefix: ClassVar[str]
 
@@ -38,7 +38,7 @@ class Format(Protocol):
 
 
 class ChatFormat:
-    """`/v1/chat/completions`."""
+    """The format of `/v1/chat/completions`."""
 
     prefix: ClassVar[str] = "chatcmpl"
 
@@ -112,13 +112,13 @@ class ChatFormat:
 
 
 class TextFormat:
-    """`/v1/completions`."""
+    """The format of `/v1/completions`."""
 
     prefix: ClassVar[str] = "cmpl"
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
-        self._offset = 0  # characters of the tokens whose logprobs were given out
+        self._offset = 0  # characters of the tokens whose logprobs were sent
 
     def first(self, started: Started) -> Iterator[Struct]:
         if self._answer.token_ids:

@@ -1,9 +1,9 @@
-"""What the HTTP server asks of the node: the seam between `potluck.api` and `potluck.cluster`.
+"""The interface of the node to the HTTP server: the seam of `potluck.api` and `potluck.cluster`.
 
-The server owns everything that is HTTP (shapes, streams, authentication, limits); the backend owns
-everything that is Potluck. Every method may raise a `PotluckError`, which becomes an HTTP status and
-a sentence; every iterator is closed by the server when the client goes away, and closing it cancels
-what it was doing.
+The server owns everything that is HTTP (shapes, streams, authentication, limits). The backend owns
+everything that is Potluck. Every method may raise a `PotluckError`, which becomes an HTTP status
+and a sentence. The server closes every iterator when the client goes away; closing an iterator
+cancels the work behind it.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -43,21 +43,21 @@ class ChatTurn:
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """Messages for the model's own chat template."""
+    """Messages to format with the model's own chat template."""
 
     turns: tuple[ChatTurn, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """Text as it stands, no template."""
+    """Text that is used unchanged, without a template."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """Token ids as they stand; whether they are of the model's vocabulary is not checked yet."""
+    """Token ids that are used unchanged, not yet checked against the model's vocabulary."""
 
     token_ids: tuple[int, ...]
 
@@ -67,7 +67,10 @@ Prompt: TypeAlias = ChatPrompt | TextPrompt | TokenPrompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
-    """None: as the model's `generation_config.json` says, else OpenAI's default (temperature 1)."""
+    """How tokens are sampled. A field that is None follows the model's `generation_config.json`.
+
+    Where that file says nothing, OpenAI's default applies (temperature 1).
+    """
 
     temperature: float | None = None  # 0: greedy
     top_p: float | None = None
@@ -75,7 +78,7 @@ class SamplingOptions:
     min_p: float | None = None
     repetition_penalty: float | None = None
     seed: int | None = None  # 0 <= seed < 2**63; None: a random one
-    logprobs: int | None = None  # None: none; n: the chosen token's and those of the n best
+    logprobs: int | None = None  # None: none; n: of the chosen token and of the n best tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,25 +86,25 @@ class GenerationRequest:
     """One prompt, and how to answer it."""
 
     prompt: Prompt
-    model: str | None = None  # its name, where one was asked for; None: whichever is loaded
+    model: str | None = None  # the name that was requested; None: the loaded model
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
-    max_tokens: int | None = None  # None: what the context leaves
+    max_tokens: int | None = None  # None: all that the context has left
     stop: tuple[str, ...] = ()  # the answer ends before the first of these
     ignore_eos: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A token that could have come, and its log-probability."""
+    """A possible token, and its log-probability."""
 
     token_id: int
-    token: bytes  # what it adds to the text; not always whole characters
+    token: bytes  # the bytes that it adds to the text; not always whole characters
     logprob: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenToken:
-    """The log-probability of a token of the answer, and of the best ones at its place."""
+    """The log-probability of a token of the answer, and of the best tokens at its position."""
 
     chosen: Candidate
     best: tuple[Candidate, ...] = ()
@@ -109,7 +112,7 @@ class ChosenToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The prompt is accepted: it is tokenised, fits and the model is loaded. Always the first."""
+    """The first event: the prompt is tokenised and fits, and the model is loaded."""
 
     prompt_token_ids: tuple[int, ...]
     cached_tokens: int = 0
@@ -121,12 +124,12 @@ class Piece:
 
     text: str
     token_ids: tuple[int, ...]
-    logprobs: tuple[ChosenToken, ...] = ()  # one per token id, where asked for
+    logprobs: tuple[ChosenToken, ...] = ()  # one per token id, if requested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The answer is whole. Always the last."""
+    """The last event: the answer is complete."""
 
     reason: FinishReason
     completion_tokens: int
@@ -138,11 +141,11 @@ GenerationEvent: TypeAlias = Started | Piece | Finished
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A model that `/v1` answers for."""
+    """A model that `/v1` can answer with."""
 
     name: str
     created: int  # Unix time of its files
-    aliases: tuple[str, ...] = ()  # its id, its folder
+    aliases: tuple[str, ...] = ()  # its id and its folder
 
 
 class Backend(Protocol):
@@ -153,11 +156,11 @@ class Backend(Protocol):
     def state(self) -> ClusterState: ...
 
     async def changed(self, since: int) -> int:
-        """Wait until the state's revision, a number that counts up, is not `since`; return it."""
+        """Wait until the state's revision, a counter, differs from `since`; return the revision."""
         ...
 
     def hold(self, holder: Holder) -> AbstractContextManager[None]:
-        """Keep the node from ending for want of work while the context is open."""
+        """Keep the node from ending as idle while the context is open."""
         ...
 
     async def pair(self, target: str) -> Pairing:
@@ -179,29 +182,31 @@ class Backend(Protocol):
     async def plan(self, request: PlanRequest) -> PlanView: ...
 
     def load(self, request: PlanRequest) -> AsyncGenerator[LoadProgress, None]:
-        """Load a model; the last event is `ready`, or an error is raised.
+        """Load a model. The last event is `ready`; a load that fails raises an error.
 
-        Closing the iterator early cancels the load. A model that is loaded as asked is `ready` at once.
+        Closing the iterator early cancels the load. If the same model is already loaded in the
+        requested way, `ready` comes at once.
         """
         ...
 
     async def unload(self) -> None: ...
 
     def bench(self, request: BenchRequest) -> AsyncGenerator[BenchProgress, None]:
-        """Load, measure and unload; the last event is `ready`, or an error is raised.
+        """Load a model, measure it and unload it. The last event is `ready`.
 
-        Closing the iterator early ends it. What was loaded before is loaded again by the next prompt.
+        A failure raises an error. Closing the iterator early ends the bench. The next prompt loads
+        again what was loaded before.
         """
         ...
 
     async def models(self) -> Sequence[ModelEntry]: ...
 
     def served_models(self) -> Sequence[ServedModel]:
-        """The loaded model first; the guide where none is loaded, since it loads by itself."""
+        """Return the loaded model first. If none is loaded, return the guide: a prompt loads it."""
         ...
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        """Answer one prompt: `Started`, `Piece`…, `Finished`. Closing it cancels the generation."""
+        """Answer one prompt with `Started`, `Piece`…, `Finished`. Closing the iterator cancels."""
         ...
 
     async def listen(self, request: ListenRequest) -> Listener:
@@ -211,5 +216,5 @@ class Backend(Protocol):
     async def close_listener(self, port: int) -> None: ...
 
     async def shutdown(self) -> None:
-        """End the node soon after this returned."""
+        """End the node soon after this call has returned."""
         ...

@@ -1,4 +1,4 @@
-"""`/cluster` and `/health`: what the window and the commands see and ask for."""
+"""The endpoints `/cluster` and `/health`, which the window and the commands use."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ from potluck.api.streams import EventStream
 
 logger = logging.getLogger(__name__)
 
-STATE_INTERVAL_S = 0.1  # at most ten states a second: more than anybody sees
+STATE_INTERVAL_S = 0.1  # at most ten states a second; people notice no more
 NOTHING: dict[str, str] = {}
 
 
@@ -76,7 +76,7 @@ class ClusterApi:
 
     async def _states(self, holder: Holder | None) -> AsyncGenerator[bytes, None]:
         with self._backend.hold(holder) if holder else nullcontext():
-            revision = -1  # no state has it: the first one comes at once
+            revision = -1  # no state has this revision: the first state is sent at once
             while True:
                 revision = await self._backend.changed(revision)
                 yield msgspec.json.encode(self._backend.state())
@@ -119,7 +119,7 @@ class ClusterApi:
         return EventStream(self._load_events(asked), refuse)
 
     async def _load_events(self, asked: schema.PlanRequest) -> AsyncGenerator[bytes, None]:
-        """The progress of a load. An error, whenever it comes, is the last event: `failed`."""
+        """Yield the progress of a load. After an error, the last event is `failed`."""
         last = schema.LoadProgress(state="waiting")
         try:
             async with aclosing(self._backend.load(asked)) as events:
@@ -143,7 +143,7 @@ class ClusterApi:
         return EventStream(self._bench_events(asked), refuse)
 
     async def _bench_events(self, asked: schema.BenchRequest) -> AsyncGenerator[bytes, None]:
-        """How far a bench is, and its result. An error, whenever it comes, is the last event."""
+        """Yield the progress and result of a bench. After an error, the last event is `failed`."""
         try:
             async with aclosing(self._backend.bench(asked)) as events:
                 async for progress in events:

@@ -1,8 +1,7 @@
 """`/v1`: chat and text completions and the list of models, in OpenAI's shapes.
 
-A request becomes one `GenerationRequest`; the events that the backend yields are formatted twice
-over: as chunks while they come, or joined into one answer. Which of the two never reaches the
-backend.
+A request becomes one `GenerationRequest`. The events of the backend are formatted in one of two
+ways: as chunks while they arrive, or joined into one answer. The backend does not know which.
 """
 
 import logging
@@ -47,9 +46,9 @@ from potluck.api.streams import EventStream, until_disconnect
 
 logger = logging.getLogger(__name__)
 
-ALIAS = "potluck"  # a model name that always means: the one that is loaded
+ALIAS = "potluck"  # a model name that always means the loaded model
 COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
-SEED_MASK = (1 << 63) - 1  # OpenAI's seeds are signed
+SEED_MASK = (1 << 63) - 1  # makes OpenAI's signed seeds non-negative
 DONE = b"[DONE]"
 
 
@@ -147,9 +146,10 @@ class Completions:
     async def _chunks(
         self, generation: GenerationRequest, form: Format, include_usage: bool
     ) -> AsyncGenerator[bytes, None]:
-        """The answer as the data of server-sent events.
+        """Yield the answer as the data of server-sent events.
 
-        An error before the first chunk is raised, so that it gets a status; one after it is a chunk.
+        An error before the first chunk is raised, so that the response gets its status. A later
+        error is sent as a chunk.
         """
         started = None
         try:

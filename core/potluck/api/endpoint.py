@@ -1,7 +1,8 @@
 """One endpoint of the API: read and check the body, answer, turn errors into a status.
 
-The boundary where every exception ends: a `PotluckError` is a status and its own sentence, a body
-that does not fit names the field, anything else is our own fault, logged with its traceback.
+All exceptions end here. A `PotluckError` becomes a status and its own sentence. A body that does
+not fit becomes an error that names the field. Anything else is a bug of Potluck and is logged with
+its traceback.
 """
 
 import asyncio
@@ -36,10 +37,11 @@ from potluck.errors import (
 
 logger = logging.getLogger(__name__)
 
-MAX_BODY = 16 << 20  # bytes; a million token ids in JSON are 8 MB, the longest context as text 5 MB
-BODY_DEADLINE_S = 30.0  # a client that sends slower than this only holds a connection
+# Bytes. A million token ids are 8 MB in JSON; the longest context as text is 5 MB.
+MAX_BODY = 16 << 20
+BODY_DEADLINE_S = 30.0  # a slower client only occupies a connection
 
-_STATUS: tuple[tuple[type[PotluckError], int], ...] = (  # the first that fits
+_STATUS: tuple[tuple[type[PotluckError], int], ...] = (  # the first class that fits decides
     (NotFoundError, 404),
     (TooManyRequestsError, 429),
     (UsageError, 400),
@@ -59,7 +61,7 @@ _Body = TypeVar("_Body")
 
 
 class RequestError(UsageError):
-    """The request itself is wrong: its path, its size, its JSON, a field, its credentials."""
+    """The request itself is wrong: its path, its size, its JSON, a field or its credentials."""
 
     code = "bad_request"
 
@@ -69,7 +71,7 @@ class RequestError(UsageError):
 
 
 class JsonResponse(Response):
-    """A struct, as JSON."""
+    """A response with a struct encoded as JSON."""
 
     media_type = "application/json"
 
@@ -106,10 +108,11 @@ class Endpoint:
 
 
 async def read(request: Request, kind: type[_Body]) -> _Body:
-    """The request's body, checked.
+    """Read the body of the request and decode it.
 
     Raises:
-        RequestError: too large, too slow, no JSON, or a field does not fit; it names the field.
+        RequestError: the body is too large, too slow or no JSON, or a field does not fit; the error
+            names the field.
     """
     body = bytearray()
     try:
@@ -124,10 +127,10 @@ async def read(request: Request, kind: type[_Body]) -> _Body:
 
 
 def decode(body: bytes, kind: type[_Body]) -> _Body:
-    """JSON as a struct.
+    """Decode JSON into a struct.
 
     Raises:
-        RequestError: no JSON, or a field does not fit; it names the field.
+        RequestError: the body is no JSON, or a field does not fit; the error names the field.
     """
     try:
         return msgspec.json.decode(body, type=kind)
@@ -139,7 +142,7 @@ def decode(body: bytes, kind: type[_Body]) -> _Body:
 
 
 def _explain(message: str) -> tuple[str, str | None]:
-    """`Expected `int`, got `str` - at `$.a.b`` as (`expected `int`, got `str``, `a.b`)."""
+    """Split `Expected `int`, got `str` - at `$.a.b`` into (`expected `int`, got `str``, `a.b`)."""
     found = _FIELD.match(message)
     assert found is not None
     what, path = found["what"], (found["path"] or "").lstrip(".")
@@ -150,14 +153,14 @@ def _explain(message: str) -> tuple[str, str | None]:
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status of an error."""
+    """Return the HTTP status of an error."""
     if isinstance(error, RequestError):
         return error.status
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
 def describe(error: Exception) -> Error:
-    """What a client may know of an error; logs what it may not."""
+    """Return the part of an error that a client may see. An unexpected error is logged instead."""
     if isinstance(error, PotluckError):
         return Error(code=error.code, message=error.message, data=dict(error.data))
     logger.error("request failed", exc_info=error)
@@ -169,17 +172,17 @@ def describe(error: Exception) -> Error:
 
 
 def refuse(error: Exception) -> Response:
-    """An error as `/cluster` answers it."""
+    """Return an error in the shape of `/cluster`."""
     return JsonResponse(ErrorBody(error=describe(error)), status_of(error))
 
 
 def refuse_openai(error: Exception) -> Response:
-    """An error as `/v1` answers it."""
+    """Return an error in the shape of `/v1`."""
     return JsonResponse(openai_error(error), status_of(error))
 
 
 def openai_error(error: Exception) -> ApiErrorBody:
-    """The body of an error as `/v1` answers it; inside a stream, a chunk."""
+    """Return the body of an error in the shape of `/v1`; inside a stream, it is a chunk."""
     described = describe(error)
     status = status_of(error)
     param = described.data.get("param")

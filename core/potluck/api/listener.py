@@ -1,12 +1,12 @@
-"""The HTTP listener inside the node's own event loop, and the guard at its door.
+"""The HTTP listener, which runs in the node's event loop, and the guard in front of it.
 
-uvicorn runs as one task of the node: no signal handlers, no threads, no logging of its own. The
-guard decides who may talk at all, before anything is routed or read:
+uvicorn runs as one task of the node: it has no signal handlers, no threads and no logging of its
+own. The guard refuses requests before anything is routed or read:
 
-- A loopback listener refuses a `Host` that is not loopback (a web page whose name was rebound to
-  127.0.0.1 still sends its own name) and requests that a page of another site made (`Origin`,
+- A loopback listener refuses a `Host` that is not loopback (after DNS rebinding to 127.0.0.1, a web
+  page still sends its own name) and requests that a page of another site made (`Origin`,
   `Sec-Fetch-Site`).
-- A key, where there is one, is compared in constant time.
+- If the listener has a key, the key is compared in constant time.
 """
 
 import asyncio
@@ -28,17 +28,19 @@ from potluck.api.endpoint import RequestError
 from potluck.errors import UsageError
 
 BACKLOG = 128
-CONCURRENCY = 256  # connections; a home has a few programs, a misbehaving one must not starve us
+# Connections. The few programs of a home need less; a misbehaving one must not starve the node.
+CONCURRENCY = 256
 KEEP_ALIVE_S = 30
-SHUTDOWN_S = 2  # streams end at once when told to; what is left then is cut off
+SHUTDOWN_S = 2  # streams end at once on `stop`; requests that are left after this time are cut off
 
 
 class Guard:
-    """An ASGI application that lets requests through to another, or refuses them.
+    """An ASGI application that passes requests on to another application, or refuses them.
 
     Args:
-        key: what `Authorization: Bearer` must say; None: anyone who reaches the listener may.
-        loopback: whether only this computer is meant to reach it.
+        key: the key that `Authorization: Bearer` must carry; None: no key is needed.
+        loopback: whether only this computer may reach the listener.
+        refuse: returns the error format of a path, since `/v1` uses OpenAI's shape.
     """
 
     def __init__(
@@ -52,10 +54,10 @@ class Guard:
         self._app = app
         self._key = key
         self._loopback = loopback
-        self._refuse = refuse  # by path: `/v1` speaks OpenAI's shape
+        self._refuse = refuse  # path → error format: `/v1` uses OpenAI's shape
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # no web sockets, no lifespan
+        if scope["type"] != "http":  # neither WebSockets nor lifespan events
             return
         try:
             self._check(Headers(scope=scope))
@@ -100,7 +102,7 @@ def _same(given: str, key: str) -> bool:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a host, by name or address, can only be this computer. Asks no resolver."""
+    """Return whether a host name or address can only be this computer. No resolver is asked."""
     if host.lower() == "localhost":
         return True
     try:
@@ -110,7 +112,7 @@ def is_loopback_host(host: str) -> bool:
 
 
 class HttpServer:
-    """One listener. `start` once, `stop` once; both from the loop that it lives in."""
+    """One listener. Call `start` once and `stop` once, both from the same event loop."""
 
     def __init__(self) -> None:
         self._closing = asyncio.Event()
@@ -118,10 +120,10 @@ class HttpServer:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, app: ASGIApp, host: str, port: int) -> int:
-        """Listen; the bound port.
+        """Start to listen, and return the bound port.
 
         Raises:
-            UsageError: the port is taken or not allowed, or the host is none of this computer's.
+            UsageError: the port is taken or not allowed, or `host` is not this computer's.
         """
         listener = await _bind(host, port)
         bound: int = listener.getsockname()[1]
@@ -141,7 +143,8 @@ class HttpServer:
         )
         self._server = _Server(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
-        # The socket listens from here on; what connects before uvicorn accepts waits in the backlog.
+        # The socket listens from here on: clients that connect before uvicorn accepts wait in the
+        # backlog.
         return bound
 
     async def stop(self) -> None:
@@ -161,9 +164,10 @@ class _Server(uvicorn.Server):
 
 
 def _until(closing: asyncio.Event, app: ASGIApp) -> ASGIApp:
-    """The same application, whose clients all seem to hang up once `closing` is set.
+    """Wrap an application: once `closing` is set, every client seems to have disconnected.
 
-    So that an endless event stream ends by the way it ends anyway, and a generation is cancelled.
+    Endless event streams then end as they do when a client goes away, and generations are
+    cancelled.
     """
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
@@ -208,12 +212,12 @@ async def _bind(host: str, port: int) -> socket.socket:
 
 def _prepare(listener: socket.socket, family: int) -> None:
     if sys.platform == "win32":
-        # There SO_REUSEADDR lets another program take the port while we listen.
+        # On Windows, SO_REUSEADDR would let another program take the port while this one listens.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
     else:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if family == socket.AF_INET6:
-        with contextlib.suppress(OSError):  # "::" is for IPv4 too, where the system can
+        with contextlib.suppress(OSError):  # "::" also covers IPv4 where the system can do that
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
 
 

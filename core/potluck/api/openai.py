@@ -1,9 +1,9 @@
-"""OpenAI's requests and responses, as far as Potluck speaks them, checked field by field.
+"""OpenAI's requests and responses, as far as Potluck supports them, checked field by field.
 
-Unknown fields are ignored, as OpenAI's own servers do; a known one that would change the meaning
-of the answer and that Potluck cannot honour is refused by `check`. Beyond OpenAI's: `top_k`,
-`min_p`, `repetition_penalty`, `ignore_eos` and `return_token_ids`, named as vLLM names them, and
-an object `potluck` with what was measured. Pure, like `potluck.api.schema`.
+Unknown fields are ignored, as OpenAI's own servers do. `check` refuses a known field that would
+change the meaning of the answer and that Potluck does not support. Additions to OpenAI's fields:
+`top_k`, `min_p`, `repetition_penalty`, `ignore_eos` and `return_token_ids`, named as in vLLM, and
+an object `potluck` with measurements. Pure, like `potluck.api.schema`.
 """
 
 from typing import Annotated, Literal, TypeAlias
@@ -24,7 +24,7 @@ FinishReason: TypeAlias = Literal["stop", "length"]
 
 
 class UnsupportedParameterError(UsageError):
-    """A field that Potluck knows and cannot honour; `data["param"]` names it."""
+    """Potluck knows this field but does not support it; `data["param"]` names the field."""
 
     code = "unsupported_parameter"
 
@@ -41,13 +41,13 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What both kinds of request have in common. None: as the model recommends."""
+    """The fields that both kinds of request share. None means: as the model recommends."""
 
     model: Annotated[str, Meta(max_length=4096)] | None = None
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, lt=1 << 31)] | None = None  # 0 and -1: all
+    top_k: Annotated[int, Meta(ge=-1, lt=1 << 31)] | None = None  # 0 and -1: all tokens
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
     seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
@@ -56,7 +56,7 @@ class Options(Struct, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = None
     return_token_ids: bool | None = None
-    # Known and not offered: accepted with the value that changes nothing.
+    # Known but not supported: only the value that changes nothing is accepted.
     n: int | None = None
     logit_bias: dict[str, float] | None = None
     presence_penalty: float | None = None
@@ -102,10 +102,10 @@ class CompletionRequest(Options, frozen=True, kw_only=True):
 
 
 def check(request: ChatCompletionRequest | CompletionRequest) -> None:
-    """Refuse what would change the answer's meaning and is not offered.
+    """Refuse fields that would change the meaning of the answer and that are not supported.
 
     Raises:
-        UnsupportedParameterError: it names the field.
+        UnsupportedParameterError: the error names the field.
     """
     _refuse(request.n not in (None, 1), "n", "Potluck gives one answer per request: n must be 1.")
     _refuse(bool(request.logit_bias), "logit_bias", "logit_bias is not offered.")
@@ -154,17 +154,17 @@ def _refuse(refused: bool, param: str, message: str) -> None:
 
 
 def message_text(message: ChatMessage) -> str:
-    """The message's text, its parts joined."""
+    """Return the text of a message, with its parts joined."""
     if isinstance(message.content, list):
         return "".join(part.text or "" for part in message.content)
     return message.content or ""
 
 
 def single_prompt(request: CompletionRequest) -> str | list[int]:
-    """The one prompt: text or token ids, also when it stands alone in a list.
+    """Return the only prompt, as text or token ids. It may also be the only item of a list.
 
     Raises:
-        UnsupportedParameterError: there is none, or more than one.
+        UnsupportedParameterError: there is no prompt, or more than one.
     """
     prompt = request.prompt
     if isinstance(prompt, str):
@@ -183,23 +183,23 @@ def single_prompt(request: CompletionRequest) -> str | list[int]:
     )
 
 
-# --- what was measured, beside every answer
+# --- measurements, sent with every answer
 
 
 class StageTiming(Struct, frozen=True, kw_only=True):
-    node: str  # name
-    compute_ms: float  # of one token, median
+    node: str  # name of the computer
+    compute_ms: float  # median of one token
 
 
 class Timings(Struct, frozen=True, kw_only=True):
     """The object `potluck` in the last chunk, or in the whole answer."""
 
     time_to_first_token_s: float
-    tokens_per_s: float  # of decoding, the first token not counted
+    tokens_per_s: float  # of decoding, without the first token
     prefill_tokens: int = 0  # computed for this answer
-    cached_tokens: int = 0  # of the prompt, found in the caches
+    cached_tokens: int = 0  # tokens of the prompt that were found in the KV caches
     stages: tuple[StageTiming, ...] = ()
-    hop_ms: float | None = None  # of one token: its time less all stages' computing
+    hop_ms: float | None = None  # for one token: time in which no stage computes
 
 
 # --- responses
@@ -279,7 +279,7 @@ class ChatChunk(Struct, frozen=True, kw_only=True):
     choices: tuple[ChatChunkChoice, ...]
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     usage: Usage | UnsetType | None = UNSET  # only with stream_options.include_usage
-    potluck: Timings | UnsetType = UNSET  # with the finish_reason
+    potluck: Timings | UnsetType = UNSET  # in the last chunk
     prompt_token_ids: list[int] | UnsetType = UNSET  # in the first chunk
 
 
@@ -331,6 +331,6 @@ class ApiError(Struct, frozen=True, kw_only=True):
 
 
 class ApiErrorBody(Struct, frozen=True, kw_only=True):
-    """How `/v1` answers an error, and how one inside a stream looks."""
+    """An error of `/v1`, as a response or as an event inside a stream."""
 
     error: ApiError

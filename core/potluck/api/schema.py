@@ -1,11 +1,12 @@
-"""The values of the local API: what the node tells the window, the commands and other programs.
+"""The values of the local API, which the node shares with the window, commands and other programs.
 
-JSON over HTTP on loopback; every struct here is one JSON object. `/cluster` is described in this
-file, `/v1` (OpenAI's shapes) in `potluck.api.openai`. Pure: the node, the CLI and the window import
-it, so it imports nothing but msgspec. Fields may be added; a reader ignores those it does not know.
+The API is JSON over HTTP on loopback; every struct here is one JSON object. This file describes
+`/cluster`; `potluck.api.openai` describes `/v1` (OpenAI's shapes). The node, the CLI and the window
+import this file, so it is pure and imports nothing but msgspec. Fields may be added; a reader
+ignores fields that it does not know.
 
-Sizes are bytes, durations seconds unless the name says `_ms`; names of computers are for people,
-`node_id`s are what a program compares.
+Sizes are in bytes. Durations are in seconds unless the name says `_ms`. Names of computers are for
+people; programs compare `node_id`s.
 """
 
 from typing import Annotated, Literal, TypeAlias
@@ -16,7 +17,7 @@ from potluck.model.schemes import AskedScheme, Cache, Scheme
 
 Scalar: TypeAlias = str | int | float | bool | None
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
-Address = Annotated[str, Meta(min_length=1, max_length=261)]  # host[:port]; a host has 255 at most
+Address = Annotated[str, Meta(min_length=1, max_length=261)]  # host[:port]; the host: 255 at most
 ModelName = Annotated[str, Meta(min_length=1, max_length=4096)]  # a folder's path, or a Hub id
 Token = Annotated[str, Meta(min_length=1, max_length=4096)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -28,28 +29,28 @@ LayerCount = Annotated[int, Meta(ge=0, le=10_000)]
 Role: TypeAlias = Literal["idle", "master", "worker"]
 ComputerState: TypeAlias = Literal[
     "found",  # seen on the network, not paired
-    "asking",  # asked to pair, no answer yet
+    "asking",  # asked to pair; it has not answered yet
     "pairing",  # both screens show the digits
     "ready",
     "receiving",  # weights are streaming to it
     "loading",  # its devices read the weights
     "running",  # part of the loaded model
-    "paused",  # its owner wants it back for a while
-    "lost",  # paired and does not answer
+    "paused",  # its owner has paused the lending
+    "lost",  # paired, but it does not answer
     "version_differs",
-    "blocked",  # there, but something (a firewall, guest Wi-Fi) keeps connections out
+    "blocked",  # seen, but something (a firewall, guest Wi-Fi) blocks connections to it
 ]
 ModelPhase: TypeAlias = Literal["none", "preparing", "streaming", "loading", "ready", "failed"]
 LoadPhase: TypeAlias = Literal[
     "hashing", "waiting", "planning", "quantising", "streaming", "loading", "ready", "failed"
 ]
 PairingState: TypeAlias = Literal[
-    "asking",  # the other side has not answered; no digits yet
-    "confirm",  # the digits are here, and this side has to say yes or no
-    "accepted",  # this side said yes and waits for the other
+    "asking",  # the other side has not answered; there are no digits yet
+    "confirm",  # the digits are known; this side has to accept or refuse
+    "accepted",  # this side has accepted and waits for the other
     "paired",
-    "refused",  # one of the two said no
-    "failed",  # time ran out, the connection broke, or something stood between; see `message`
+    "refused",  # one of the two sides refused
+    "failed",  # timeout, broken connection or a man-in-the-middle attack; see `message`
 ]
 
 
@@ -57,7 +58,7 @@ PairingState: TypeAlias = Literal[
 
 
 class Error(Struct, frozen=True, kw_only=True):
-    """`code` is stable (see `potluck.errors`), `message` a sentence for a person."""
+    """An error. `code` is stable (see `potluck.errors`); `message` is a sentence for a person."""
 
     code: str
     message: str
@@ -83,22 +84,22 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: str  # cuda, mps, cpu
     name: str
     memory_total: int
-    memory_free: int  # what it lends, now
-    index: int = 0  # among those of its kind: 1 is `cuda:1` in a plan
+    memory_free: int  # what it lends now
+    index: int = 0  # among the devices of this kind: 1 is `cuda:1` in a plan
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """The node that answers: this computer."""
+    """The node that answers, on this computer."""
 
     node_id: str
     name: str
     version: str
-    addresses: tuple[str, ...] = ()  # host:port where other computers reach it
+    addresses: tuple[str, ...] = ()  # host:port, for other computers
     role: Role = "idle"
-    home_id: str | None = None  # of its own home, once something was paired with it
+    home_id: str | None = None  # of its own home; None before its first pairing
     paused: bool = False
-    member_of: tuple[str, ...] = ()  # names of others' homes that it was paired into
-    lent_to: tuple[str, ...] = ()  # names of the masters that are connected with it now
+    member_of: tuple[str, ...] = ()  # names of the homes of others that this node was paired into
+    lent_to: tuple[str, ...] = ()  # names of the masters that are connected to this node now
     memory_limit: int | None = None
 
 
@@ -111,57 +112,58 @@ class Computer(Struct, frozen=True, kw_only=True):
     is_self: bool = False
     joinable: bool = False  # it offers itself as a worker
     state: ComputerState = "found"
-    detail: str | None = None  # a sentence, when the state needs one
+    detail: str | None = None  # a sentence, if the state needs one
     progress: float | None = None  # 0 to 1, while receiving or loading
     devices: tuple[Device, ...] = ()
     rtt_ms: float | None = None
     bytes_per_s: float | None = None
-    layers: tuple[int, int] | None = None  # start, stop of the loaded model
-    color: int = 0  # 0 to 5, the same for this computer as long as it is known
+    layers: tuple[int, int] | None = None  # start, stop of its layers in the loaded model
+    color: int = 0  # 0 to 5; stays the same as long as the computer is known
 
 
 class StageView(Struct, frozen=True, kw_only=True):
-    node: str  # name
+    node: str  # name of its computer
     node_id: str
     device: str  # cuda:0, mps, cpu
     layers: tuple[int, int]  # start, stop
     embedding: bool
     head: bool
-    predicted_ms: float  # of one token in this stage
+    predicted_ms: float  # for one token in this stage
 
 
 class PlanView(Struct, frozen=True, kw_only=True):
     model_id: str
-    model: str  # name
+    model: str  # its name
     scheme: Scheme
     context: int
     epoch: int
     stages: tuple[StageView, ...]
     predicted_tokens_per_s: float
-    alone: dict[str, float | None]  # node name: tokens per second alone; None: it does not fit
+    # Node name → tokens per second of that node alone; None: the model does not fit.
+    alone: dict[str, float | None]
     explanation: str
 
 
 class ModelState(Struct, frozen=True, kw_only=True):
-    """The model that is loaded, or on its way."""
+    """The model that is loaded or being loaded."""
 
     name: str | None = None
     model_id: str | None = None
     state: ModelPhase = "none"
     message: str | None = None
-    progress: float | None = None  # 0 to 1 of the whole way to ready
-    tokens_per_s: float | None = None  # measured in the last answer
+    progress: float | None = None  # 0 to 1, from the start to `ready`
+    tokens_per_s: float | None = None  # in the last answer
     plan: PlanView | None = None
     context: int = 0
 
 
 class Transfer(Struct, frozen=True, kw_only=True):
-    """Weights on their way to one computer, in one load."""
+    """Weights that are being sent to one computer, for one load."""
 
     node_id: str
     name: str
-    sent: int  # bytes sent in this load; what the computer had already is not among them
-    total: int  # bytes that it lacked when the load began
+    sent: int  # bytes sent in this load, without those that the computer already had
+    total: int  # bytes that the computer lacked when the load began
     bytes_per_s: float | None = None
     eta_s: float | None = None
 
@@ -174,8 +176,8 @@ class Pairing(Struct, frozen=True, kw_only=True):
     name: str  # of the other side
     role: Literal["master", "worker"]  # what this side will be
     state: PairingState
-    code: str | None = None  # six digits
-    message: str | None = None  # why it failed
+    code: str | None = None  # the six digits
+    message: str | None = None  # why the pairing failed
 
 
 class Listener(Struct, frozen=True, kw_only=True):
@@ -184,15 +186,15 @@ class Listener(Struct, frozen=True, kw_only=True):
 
 
 class Notice(Struct, frozen=True, kw_only=True):
-    """A calm line about something that happened: "Laptop stopped answering…"."""
+    """A short message about an event: "Laptop stopped answering…"."""
 
-    id: int  # counts up
+    id: int  # increases with every notice
     level: Literal["info", "warning", "error"]
     text: str
 
 
 class ClusterState(Struct, frozen=True, kw_only=True):
-    """Everything a face shows, in one snapshot."""
+    """Everything that the clients show, in one snapshot."""
 
     node: Node
     computers: tuple[Computer, ...] = ()
@@ -213,7 +215,7 @@ class PairingRequest(Struct, frozen=True, kw_only=True):
 
 
 class PairingDecision(Struct, frozen=True, kw_only=True):
-    """POST /cluster/pairings/{id}, answered by `Pairing`; both sides decide."""
+    """POST /cluster/pairings/{id}, answered by `Pairing`. Both sides have to decide."""
 
     accept: bool
 
@@ -233,7 +235,7 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
 
 class Joined(Struct, frozen=True, kw_only=True):
     home_id: str
-    name: str  # of the home's main computer
+    name: str  # of the home's master
 
 
 class ConnectRequest(Struct, frozen=True, kw_only=True):
@@ -243,13 +245,14 @@ class ConnectRequest(Struct, frozen=True, kw_only=True):
 
 
 class RoleRequest(Struct, frozen=True, kw_only=True):
-    """POST /cluster/role. None leaves what was set before."""
+    """POST /cluster/role. A field that is None leaves its value unchanged."""
 
     worker: bool
-    memory: Size | None = None  # bytes that this computer lends at most; 0 lifts the limit
-    threads: Annotated[int, Meta(ge=0, le=1024)] | None = None  # that compute; 0: one for each core
+    memory: Size | None = None  # bytes that this computer lends at most; 0 removes the limit
+    threads: Annotated[int, Meta(ge=0, le=1024)] | None = None  # compute threads; 0: one per core
     paused: bool | None = None
-    while_held: bool = False  # until the last event stream with `holder=worker` ends; not kept
+    # Not stored: lend only until the last event stream with `holder=worker` ends.
+    while_held: bool = False
 
 
 # --- models
@@ -259,11 +262,12 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     """POST /cluster/plan, answered by `PlanView`; POST /cluster/model, by `LoadProgress`es."""
 
     model: ModelName | None = None  # a folder, a Hub id in the local cache, or None: the guide
-    shape: Name | None = None  # in place of a model: of this shape, with random weights
+    # In place of a model: a shape, whose layers get random weights.
+    shape: Name | None = None
     scheme: AskedScheme = "auto"
     cache: Cache = "full"
-    layers: tuple[tuple[Name, LayerCount], ...] | None = None  # by hand: in this order
-    workers: Annotated[int, Meta(ge=0, le=64)] = 0  # wait until so many take part
+    layers: tuple[tuple[Name, LayerCount], ...] | None = None  # a plan by hand, in this order
+    workers: Annotated[int, Meta(ge=0, le=64)] = 0  # wait until this many workers take part
     context: ContextLength | None = None
 
 
@@ -271,7 +275,7 @@ class LoadProgress(Struct, frozen=True, kw_only=True):
     """One server-sent event of POST /cluster/model. `ready` and `failed` are the last ones."""
 
     state: LoadPhase
-    fraction: float = 0.0  # 0 to 1 of the whole way
+    fraction: float = 0.0  # 0 to 1, over all states
     message: str = ""
     nodes: tuple[Transfer, ...] = ()
     plan: PlanView | None = None  # from `streaming` on
@@ -282,31 +286,32 @@ class BenchRequest(Struct, frozen=True, kw_only=True):
     """POST /cluster/bench, answered by `BenchProgress`es."""
 
     plan: PlanRequest
-    prompt: Annotated[int, Meta(ge=1, le=1 << 20)] = 512  # tokens of a prompt
-    tokens: Annotated[int, Meta(ge=1, le=1 << 16)] = 64  # decoded after a short prompt
-    repeat: Annotated[int, Meta(ge=1, le=1000)] = 5  # of both
-    threads: ThreadCount | None = None  # that this computer computes with, for as long as it takes
+    prompt: Annotated[int, Meta(ge=1, le=1 << 20)] = 512  # tokens of a long prompt
+    tokens: Annotated[int, Meta(ge=1, le=1 << 16)] = 64  # tokens to decode after a short prompt
+    repeat: Annotated[int, Meta(ge=1, le=1000)] = 5  # runs of each of the two
+    threads: ThreadCount | None = None  # compute threads of this computer during the bench
 
 
 class BenchStage(Struct, frozen=True, kw_only=True):
-    """What one computer did. Milliseconds are of one token, medians."""
+    """What one computer did. Times in milliseconds are medians for one token."""
 
-    node: str  # name
+    node: str  # name of the computer
     device: str
     layers: tuple[int, int]  # start, stop
-    weight_bytes: int  # that one token reads: not the embedding, nor experts that are not chosen
-    read_bytes_per_s: float  # of reading just these, in the same run
-    floor_ms: float  # the first divided by the second
+    # Bytes that one token reads: without the embedding, and without experts that are not chosen.
+    weight_bytes: int
+    read_bytes_per_s: float  # of reading only these weights, in the same run
+    floor_ms: float  # weight_bytes / read_bytes_per_s
     compute_ms: float
     predicted_ms: float
-    layer_ms: float  # one layer; 0 where there is none
-    head_ms: float  # 0 where there is no head
+    layer_ms: float  # for one layer; 0 if the stage has none
+    head_ms: float  # 0 if the stage has no head
 
 
 class BenchResult(Struct, frozen=True, kw_only=True):
-    """What was measured, and what it could be at best. Medians."""
+    """The measured figures, and the best possible ones. Medians."""
 
-    shape: str  # or the model's name
+    shape: str  # the shape, or the name of the model
     scheme: Scheme
     prompt: int
     tokens: int
@@ -316,14 +321,12 @@ class BenchResult(Struct, frozen=True, kw_only=True):
     decode_tokens_per_s: float  # after a short prompt
     prompt_decode_tokens_per_s: float  # after the long one
     prefill_tokens_per_s: float
-    floor_tokens_per_s: (
-        float  # if every stage did nothing but read its weights, and hops took no time
-    )
+    floor_tokens_per_s: float  # if every stage only read its weights, and hops took no time
     floor_fraction: float  # decode / floor
     token_ms: float  # one token through the pipeline
-    hop_ms: float  # of that, all that is not a stage's computing
-    link_ms: float  # what the links alone take, as they were measured before the tokens
-    layer_ms: float  # one layer, the mean of all
+    hop_ms: float  # the part of token_ms in which no stage computes
+    link_ms: float  # the time of the links alone, measured before the tokens
+    layer_ms: float  # for one layer, mean of all layers
     predicted_tokens_per_s: float
 
 
@@ -331,7 +334,7 @@ class BenchProgress(Struct, frozen=True, kw_only=True):
     """One server-sent event of POST /cluster/bench. `ready` and `failed` are the last ones."""
 
     state: Literal["loading", "measuring", "ready", "failed"]
-    fraction: float = 0.0  # 0 to 1 of this state
+    fraction: float = 0.0  # 0 to 1, within this state
     message: str = ""
     load: LoadProgress | None = None  # with `loading`
     result: BenchResult | None = None  # with `ready`
@@ -339,12 +342,12 @@ class BenchProgress(Struct, frozen=True, kw_only=True):
 
 
 class ModelEntry(Struct, frozen=True, kw_only=True):
-    """One of GET /cluster/models."""
+    """One entry of GET /cluster/models."""
 
     name: str
     path: str
     nbytes: int
-    current: bool = False  # it is the loaded one
+    current: bool = False  # whether it is the loaded model
 
 
 # --- listeners
@@ -354,5 +357,6 @@ class ListenRequest(Struct, frozen=True, kw_only=True):
     """POST /cluster/listeners, answered by `Listener`."""
 
     host: Annotated[str, Meta(min_length=1, max_length=255)] = "127.0.0.1"
-    port: Port = 8000  # 0: any free one; the answer says which
-    key: Annotated[str, Meta(min_length=8, max_length=512)] | None = None  # must, beyond loopback
+    port: Port = 8000  # 0: any free port; the answer names it
+    # Required if other computers can reach the host.
+    key: Annotated[str, Meta(min_length=8, max_length=512)] | None = None

@@ -24,13 +24,13 @@ __all__ = ["HttpServer", "local_app", "public_app"]
 
 
 def local_app(backend: Backend, token: str) -> ASGIApp:
-    """The API of the window and the commands; to be listened for on loopback alone."""
+    """Return the API of the window and the commands. It may listen on loopback only."""
     routes = [*ClusterApi(backend).routes(), *Completions(backend).routes()]
     return Guard(_app(routes), key=token, loopback=True, refuse=_refusal)
 
 
 def public_app(backend: Backend, *, host: str, key: str | None) -> ASGIApp:
-    """OpenAI's API for other programs, to be listened for on this host.
+    """Return OpenAI's API for other programs, to listen on this host.
 
     Raises:
         UsageError: other computers could reach the host, and there is no key.

@@ -1,8 +1,8 @@
-"""Server-sent events, and work that ends when the client goes away.
+"""Server-sent events, and work that is cancelled when the client goes away.
 
 Both watch the connection while they work: a closed browser tab must free the cluster at once, not
-after the last token. A generator runs in one task from its first step to its last, so that it may
-hold time limits and task groups open while it yields.
+after the last token. A generator runs in one task from its first step to its last, so it may hold
+time limits and task groups open while it yields.
 """
 
 import asyncio
@@ -13,21 +13,22 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-HEARTBEAT_S = 10.0  # a comment line this often: proxies and clients give up on silence after 30 s
+# Seconds between comment lines. Proxies and clients give up after 30 s of silence.
+HEARTBEAT_S = 10.0
 
 _T = TypeVar("_T")
 
 
 class ClientGoneError(Exception):
-    """The client closed the connection; there is nobody to answer."""
+    """The client closed the connection, so nobody is left to answer."""
 
 
 class EventStream(Response):
-    """A response that is made while it is sent: each item of `events` is one `data:` line.
+    """A response that is made while it is sent: each item of `events` becomes one `data:` line.
 
-    The status line waits for the first item, so that an error before it is answered as `refuse`
-    says, with a status. An error after it is for the generator itself to yield. The generator is
-    closed in every case, also when the client goes away.
+    The status line waits for the first item, so an error before it is answered by `refuse`, with a
+    status. The generator itself must yield a later error. The generator is closed in every case,
+    also when the client goes away.
     """
 
     media_type = "text/event-stream"
@@ -92,13 +93,13 @@ async def _send_part(send: Send, body: bytes) -> None:
 
 
 async def wait_disconnect(receive: Receive) -> None:
-    """Return when the client is gone. The request's body must have been read."""
+    """Return when the client has gone. The body of the request must have been read before."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
-    """Await the work, and cancel it when the client goes away.
+    """Await the work. Cancel it if the client goes away.
 
     Raises:
         ClientGoneError: the client went away first; the work was cancelled and has ended.

@@ -1,11 +1,11 @@
-"""The command `potluck`: a client of this computer's node, as the window is.
+"""The command `potluck`: a client of this computer's node, like the window.
 
-Nothing is imported before it is known what was asked for: `potluck --version` answers at once, and
-no command waits for torch. Answers go to stdout, everything else (progress, questions, errors) to
-stderr, so that `--json` and `potluck invite` can be read by scripts.
+A module is imported only when the command line needs it: `potluck --version` answers at once, and
+no command waits for torch. Answers go to stdout. Everything else (progress, questions, errors) goes
+to stderr, so scripts can read the output of `--json` and of `potluck invite`.
 
-Exit status: 0 done, 1 failed, 2 asked for wrongly, 3 the model's files, 4 no plan, 5 another
-computer, 6 the disk, 7 computing, 130 stopped by Ctrl-C.
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 the model's files, 4 no plan, 5 another computer,
+6 the disk, 7 computing, 130 stopped by Ctrl-C.
 """
 
 import importlib
@@ -20,25 +20,26 @@ from typing import NoReturn
 from potluck.cli.parser import make_parser
 from potluck.errors import PotluckError
 
-STOPPED = 130  # as shells report a program that SIGINT ended
+STOPPED = 130  # what shells report for a program that SIGINT ended
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command line; the exit status."""
+    """Run one command line and return its exit status."""
     _speak_utf8()
     options = make_parser().parse_args(words)
     module, _, name = options.run.partition(":")
     command: Callable[..., int] = getattr(importlib.import_module(module), name)
     try:
-        for number in ("SIGTERM", "SIGHUP", "SIGBREAK"):  # each where the system has it
+        for number in ("SIGTERM", "SIGHUP", "SIGBREAK"):  # not every system has all of them
             if hasattr(signal, number):
                 signal.signal(getattr(signal, number), _terminate)
         return command(options)
     except KeyboardInterrupt:
         return STOPPED
     except BrokenPipeError:
-        # The reader of our output went away (`potluck models | head -1`): nobody to tell. What is
-        # still buffered goes nowhere, else the interpreter would complain about it at its end.
+        # The reader of our output has gone (`potluck models | head -1`), so nobody can be told. The
+        # rest of the buffer goes to the null device, else the interpreter would complain about it
+        # when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except PotluckError as error:
@@ -47,7 +48,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _speak_utf8() -> None:
-    """Pipes and files are UTF-8 on every system, and no character ever ends a command."""
+    """Use UTF-8 for pipes and files on every system, and let no character end a command."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             encoding = stream.encoding if stream.isatty() else "utf-8"
@@ -57,4 +58,4 @@ def _speak_utf8() -> None:
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     from potluck.cli.terminal import Terminated
 
-    raise Terminated  # what a command undoes on Ctrl-C, it undoes when it is ended too
+    raise Terminated  # SIGTERM undoes what Ctrl-C would undo

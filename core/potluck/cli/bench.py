@@ -1,4 +1,4 @@
-"""`bench`: how fast a model runs, beside the floor and what was predicted."""
+"""`bench`: how fast a model runs, compared with the floor and with the prediction."""
 
 import argparse
 from contextlib import closing
@@ -13,7 +13,7 @@ from potluck.model.shapes import DEFAULT_SHAPE
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measure, and show what came out."""
+    """Measure, and print the result."""
     shape: str | None = options.shape
     if options.model is None and shape is None:
         shape = DEFAULT_SHAPE
@@ -34,7 +34,7 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def _measure(client: Client, request: BenchRequest) -> BenchResult:
-    """With its progress on the terminal. Ctrl-C closes the generator, and so ends it in the node."""
+    """Measure with progress on the terminal. Ctrl-C closes the generator and ends the bench."""
     result = None
     with Progress() as progress, closing(client.bench(request)) as events:
         for event in events:
@@ -43,12 +43,12 @@ def _measure(client: Client, request: BenchRequest) -> BenchResult:
                 what = load.message or PHASES[load.state]
             progress.show(what, event.fraction)
             result = event.result
-    assert result is not None  # the client raises where there is none
+    assert result is not None  # the client raises an error if there is no result
     return result
 
 
 def put_result(result: BenchResult) -> None:
-    """The result as people read it."""
+    """Print the result for people."""
     put(
         f"{result.shape} in {result.scheme}, {format_bytes(result.weight_bytes)} of weights a token"
     )

@@ -1,4 +1,4 @@
-"""`worker`, `invite`, `pair`, `unpair`, `devices`: the computers and how they come together."""
+"""`worker`, `invite`, `pair`, `unpair`, `devices`: the computers, and how they are paired."""
 
 import argparse
 import time
@@ -24,15 +24,15 @@ from potluck.ids import grouped
 from potluck.launch import find, find_or_start
 from potluck.settings import Folders, load_settings, save_settings
 
-DISCOVERY_S = 4.0  # a node that has just started knows all that answer after 3 s
-POLL_S = 0.2  # of the node on this computer: seems at once to a person
-ID_PREFIX = 8  # characters of an id that are enough to mean one computer
-DEVICES_S = 20.0  # torch takes its time to come up, and to say what there is
-PAIRING_S = 180.0  # somebody has to walk to the other computer
+DISCOVERY_S = 4.0  # a node that has just started has heard from every computer after 3 s
+POLL_S = 0.2  # asks the node on this computer; to a person this looks immediate
+ID_PREFIX = 8  # that many characters of an id are enough to identify a computer
+DEVICES_S = 20.0  # torch is slow to start and to list the devices
+PAIRING_S = 180.0  # a person has to walk to the other computer
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """One computer as `devices --json` gives it."""
+    """One computer in the output of `devices --json`."""
 
     id: str
     name: str
@@ -45,7 +45,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_client(options: argparse.Namespace) -> tuple[Client, bool]:
-    """The client, and whether the node had to be started for it."""
+    """Return the client, and whether the node had to be started for it."""
     folders = Folders.of(options.home)
     running = find(folders)
     if running is not None:
@@ -58,7 +58,7 @@ def open_client(options: argparse.Namespace) -> tuple[Client, bool]:
 
 
 def worker(options: argparse.Namespace) -> int:
-    """Lend this computer until Ctrl-C or the end of the node."""
+    """Lend this computer until Ctrl-C or until the node ends."""
     folders = Folders.of(options.home)
     if options.name is not None:
         settings = load_settings(folders.settings_file)
@@ -82,7 +82,8 @@ def worker(options: argparse.Namespace) -> int:
     )
     try:
         with closing(client.states("worker")) as states:
-            next(states)  # the node knows now who holds the lease, and ends it when we are gone
+            # From here on the node knows who holds the lease, and ends it with this process.
+            next(states)
             client.set_role(lease)
             say(f"{before.node.name} lends itself. Ctrl-C ends it.")
             _follow(client, states)
@@ -147,7 +148,7 @@ def _status_line(state: ClusterState) -> str:
 
 
 def invite(options: argparse.Namespace) -> int:
-    """Print a token, alone on stdout."""
+    """Print a token as the only output on stdout."""
     client, _ = open_client(options)
     made = client.invite()
     if options.json:
@@ -160,7 +161,7 @@ def invite(options: argparse.Namespace) -> int:
 
 
 def pair(options: argparse.Namespace) -> int:
-    """Pair by sight with one computer, or list those that can be paired."""
+    """Pair by sight with one computer, or list the computers that can be paired."""
     client, started = open_client(options)
     if options.target is None:
         return _list_pairable(client, started, as_json=options.json)
@@ -197,7 +198,7 @@ def _pairable_row(computer: Computer) -> tuple[str, ...]:
 
 
 def _ask_to_pair(client: Client, target: str) -> Pairing:
-    """Ask as soon as the computer is known: a node that has just started is still looking."""
+    """Ask as soon as the computer is known: a node that has just started is still searching."""
     deadline = time.monotonic() + DISCOVERY_S
     while True:
         try:
@@ -209,10 +210,10 @@ def _ask_to_pair(client: Client, target: str) -> Pairing:
 
 
 def _watch_pairing(client: Client, asked: Pairing, decide: Callable[[Pairing], bool]) -> Pairing:
-    """Follow a pairing to its end; `decide` is asked once, when the digits are there.
+    """Follow a pairing to its end. `decide` is called once, when the digits are known.
 
     Raises:
-        PairingError: it did not come about.
+        PairingError: the pairing was refused, failed or took too long.
     """
     try:
         for pairing in _pairing_states(client, asked):
@@ -236,7 +237,7 @@ def _watch_pairing(client: Client, asked: Pairing, decide: Callable[[Pairing], b
 
 
 def _pairing_states(client: Client, asked: Pairing) -> Iterator[Pairing]:
-    """The pairing whenever it changes, until it is over or takes too long."""
+    """Yield the pairing at every change, until it is over or takes too long."""
     seen = None
     deadline = time.monotonic() + PAIRING_S
     while time.monotonic() < deadline:
@@ -255,12 +256,12 @@ def _same_digits(pairing: Pairing, *, yes: bool) -> bool:
 
 
 def spaced(code: str | None) -> str:
-    """Six digits as they are read out: `123 456`."""
+    """Return six digits as people read them out: `123 456`."""
     return f"{code[:3]} {code[3:]}" if code else ""
 
 
 def unpair(options: argparse.Namespace) -> int:
-    """Revoke one computer, by name or id."""
+    """Revoke the pairing of one computer, given by name or id."""
     client, _ = open_client(options)
     wanted: str = options.target
     known = [c for c in client.state().computers if c.paired and not c.is_self]
@@ -294,7 +295,7 @@ def devices(options: argparse.Namespace) -> int:
 
 
 def listed(computer: Computer) -> Listed:
-    """The computer as scripts read it."""
+    """Return the computer in the form for scripts."""
     return Listed(
         id=computer.node_id,
         name=computer.name,
@@ -308,7 +309,11 @@ def listed(computer: Computer) -> Listed:
 
 
 def settle(client: Client, *, started: bool) -> ClusterState:
-    """The state once this computer's devices are known and, at first, the network had its time."""
+    """Return the state once the devices of this computer are known.
+
+    If the node has just been started, also wait until the paired computers answer or the time for
+    discovery is over.
+    """
     began = time.monotonic()
     while True:
         state = client.state()
@@ -336,7 +341,7 @@ def _device_row(computer: Computer) -> tuple[str, ...]:
 
 
 def _devices(devices: tuple[Device, ...]) -> str:
-    """What they are called; several of a kind are counted."""
+    """Return the names of the devices; equal ones are counted."""
     counts = Counter(device.name or device.kind for device in devices)
     return ", ".join(name if count == 1 else f"{count}x {name}" for name, count in counts.items())
 

@@ -1,4 +1,4 @@
-"""`plan`, `chat`, `serve`, `models`, `demo`: the models, and what they say."""
+"""`plan`, `chat`, `serve`, `models`, `demo`: the models, and their answers."""
 
 import argparse
 import contextlib
@@ -25,14 +25,14 @@ from potluck.client import Client, NodeGoneError
 from potluck.errors import PotluckError, UsageError, format_bytes
 from potluck.model.schemes import Scheme
 
-KEY_VARIABLE = "POTLUCK_KEY"  # a key on the command line can be read by every program
+KEY_VARIABLE = "POTLUCK_KEY"  # safer than an option: other programs can read the command line
 KEY_LENGTH = 8
 DEMO_PROMPT = "What is Potluck?"
 GREETING = "Ask away. Ctrl-C stops an answer; Ctrl-D, or /quit, ends; /new begins afresh."
 
 
 class PlannedStage(msgspec.Struct, frozen=True, kw_only=True):
-    """A stage as `plan --json` gives it."""
+    """A stage in the output of `plan --json`."""
 
     node: str
     device: str
@@ -43,7 +43,7 @@ class PlannedStage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan as `plan --json` gives it."""
+    """A plan in the output of `plan --json`."""
 
     model_id: str
     scheme: Scheme
@@ -54,7 +54,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer as `chat --json` gives it."""
+    """An answer in the output of `chat --json`."""
 
     text: str
     prompt_tokens: int
@@ -62,14 +62,14 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     time_to_first_token_s: float
     tokens_per_s: float
     plan: Planned
-    streamed_bytes: dict[str, int]  # by name of the computer that the weights went to
+    streamed_bytes: dict[str, int]  # by the name of the computer that received the weights
 
 
 # --- plan
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Say who would compute what."""
+    """Print which computer would compute which layers."""
     client, _ = open_client(options)
     made = client.plan(plan_request(options))
     if options.json:
@@ -80,7 +80,10 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def plan_request(options: argparse.Namespace, *, shape: str | None = None) -> PlanRequest:
-    """What the options ask for; a path as the node, in another folder, understands it."""
+    """Return the request that the options describe.
+
+    A path is made absolute, since the node runs in another folder.
+    """
     model: str | None = options.model
     if model is not None and Path(model).expanduser().exists():
         model = str(Path(model).expanduser().absolute())
@@ -96,7 +99,7 @@ def plan_request(options: argparse.Namespace, *, shape: str | None = None) -> Pl
 
 
 def planned(view: PlanView) -> Planned:
-    """The plan as scripts read it."""
+    """Return the plan in the form for scripts."""
     return Planned(
         model_id=view.model_id,
         scheme=view.scheme,
@@ -118,7 +121,7 @@ def planned(view: PlanView) -> Planned:
 
 
 def put_plan(view: PlanView) -> None:
-    """The plan as people read it."""
+    """Print the plan for people."""
     put(f"{view.model} in {view.scheme}, {view.context} tokens of context")
     rows: list[tuple[str, ...]] = []
     for stage in view.stages:
@@ -138,12 +141,13 @@ def put_plan(view: PlanView) -> None:
 
 
 def chat(options: argparse.Namespace) -> int:
-    """Answer one prompt, from the words or from a pipe; without one, talk."""
+    """Answer one prompt from the arguments or a pipe. Without a prompt, hold a conversation."""
     prompt = _prompt(options)
     client, _ = open_client(options)
     loaded = terminal.load(client, plan_request(options))
     if prompt is None:
-        with client.hold("request"):  # somebody who thinks for ten minutes still has the model
+        # A person may think for ten minutes; the model stays loaded.
+        with client.hold("request"):
             return _talk(client, options)
     told = answer(client, options, prompt, loaded)
     if options.json:
@@ -163,8 +167,8 @@ def _prompt(options: argparse.Namespace) -> str | None:
 
 
 def answer(client: Client, options: argparse.Namespace, prompt: str, loaded: LoadProgress) -> Told:
-    """Ask once; the answer goes to stdout while it comes, unless JSON was asked for."""
-    assert loaded.plan is not None  # `ready` has it
+    """Answer one prompt. Unless the output is JSON, print the answer to stdout while it arrives."""
+    assert loaded.plan is not None  # the progress `ready` always has it
     spoken = _speak(client, options, [_user(prompt)], quiet=options.json)
     return Told(
         text=spoken.text,
@@ -227,7 +231,8 @@ def _speak(
 
 def _talk(client: Client, options: argparse.Namespace) -> int:
     with contextlib.suppress(ImportError):
-        importlib.import_module("readline")  # lets `input` edit its line; Windows has its own
+        # With it, `input` can edit its line; Windows can do so by itself.
+        importlib.import_module("readline")
     say(GREETING)
     messages: list[ChatMessage] = []
     while True:
@@ -256,7 +261,7 @@ def _talk(client: Client, options: argparse.Namespace) -> int:
         except PotluckError as error:
             say(error.message)
             messages = messages[:-1]
-            # On whoever is left: what was asked for at first may not be there any more.
+            # Do not wait for workers: those of the first request may be gone.
             terminal.load(client, msgspec.structs.replace(plan_request(options), workers=0))
         else:
             messages = [*messages, ChatMessage(role="assistant", content=spoken.text)]
@@ -267,7 +272,10 @@ def _user(text: str) -> ChatMessage:
 
 
 def _streamed(loaded: LoadProgress, plan: PlanView, state: ClusterState) -> dict[str, int]:
-    """Bytes of weights sent, by computer; all of the plan but this one, which reads its own disk."""
+    """Return the bytes of weights sent to each computer of the plan, by name.
+
+    This computer is left out: it reads the weights from its own disk.
+    """
     me = state.node.node_id
     sent = {stage.node: 0 for stage in plan.stages if stage.node_id != me}
     for transfer in loaded.nodes:
@@ -283,7 +291,7 @@ def serve(options: argparse.Namespace) -> int:
     """Answer other programs until Ctrl-C."""
     asked = ListenRequest(host=options.host, port=options.port, key=_key(options))
     client, _ = open_client(options)
-    if asked.port:  # a port that is taken is told now, not after minutes of loading
+    if asked.port:  # report a taken port at once, not after minutes of loading
         client.close_listener(client.listen(asked).port)
     before = client.state().model
     loaded = terminal.load(client, plan_request(options))
@@ -293,7 +301,7 @@ def serve(options: argparse.Namespace) -> int:
         pass
     finally:
         if loaded.plan is not None and (before.plan is None or before.plan != loaded.plan):
-            client.unload()  # else it was loaded before us, and stays
+            client.unload()  # otherwise the model was loaded before, and stays
     say("Not serving any more.")
     return 0
 
@@ -326,7 +334,7 @@ def _key(options: argparse.Namespace) -> str | None:
 
 
 def models(options: argparse.Namespace) -> int:
-    """List the models of this computer."""
+    """List the models on this computer."""
     client, _ = open_client(options)
     known = client.models()
     if options.json:
@@ -345,8 +353,8 @@ def models(options: argparse.Namespace) -> int:
 
 
 def demo(options: argparse.Namespace) -> int:
-    """Three nodes on this computer, from nothing to an answer."""
-    from potluck.demo import Demo  # with what only it needs
+    """Start three nodes on this computer, pair them, and let them answer one prompt."""
+    from potluck.demo import Demo  # imports what only the demo needs
 
     prompt = " ".join(options.prompt).strip() or DEMO_PROMPT
     request = plan_request(options)

@@ -1,4 +1,4 @@
-"""The words that `potluck` understands, and its help."""
+"""The command line of `potluck`, and its help."""
 
 import argparse
 import re
@@ -40,7 +40,7 @@ potluck COMMAND --help says more about each.
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are a sentence and a pointer to the help."""
+    """An argument parser that reports an error as one sentence with a hint at the help."""
 
     def error(self, message: str) -> NoReturn:
         if unknown := re.match(r"argument : invalid choice: '(.*?)' \(", message):
@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> Parser:
-    """The parser of the whole command line; `run` of its result names the function."""
+    """Return the parser of the whole command line; `run` of its result names a function."""
     parser = Parser(
         prog="potluck",
         description=OVERVIEW,
@@ -245,7 +245,8 @@ def _add_home(parser: Parser) -> None:
         "--home",
         metavar="DIR",
         type=Path,
-        default=argparse.SUPPRESS,  # else a command's default would undo what stands before it
+        # The default of a command would override a --home in front of the command.
+        default=argparse.SUPPRESS,
         help="keep everything below DIR: another node, apart from yours (also POTLUCK_HOME)",
     )
 

@@ -1,7 +1,7 @@
-"""What the commands show and ask: tables, questions, and progress where a person waits.
+"""What the commands print and ask: tables, questions, and the progress of slow work.
 
-Answers go to stdout. Progress and questions go to stderr, as one line that changes on a terminal
-and as few plain lines elsewhere.
+Answers go to stdout. Progress and questions go to stderr: on a terminal as one line that changes,
+elsewhere as a few plain lines.
 """
 
 import shutil
@@ -17,7 +17,7 @@ from potluck.client import Client
 from potluck.errors import UsageError, format_bytes
 
 BAR = 20  # characters
-STEP = 0.1  # without a terminal, one line per tenth
+STEP = 0.1  # without a terminal, print one line per tenth
 
 PHASES = {
     "hashing": "Reading the model",
@@ -32,26 +32,26 @@ PHASES = {
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end (SIGTERM): what Ctrl-C undoes is undone, and nothing goes on."""
+    """The process was asked to end (SIGTERM): clean up as after Ctrl-C, and do not continue."""
 
 
 def say(text: str = "") -> None:
-    """Tell the person at the terminal something that is not the answer."""
+    """Print to stderr what is not part of the answer."""
     print(text, file=sys.stderr, flush=True)
 
 
 def put(text: str) -> None:
-    """The answer, or a line of it."""
+    """Print the answer, or a line of it, to stdout."""
     print(text, flush=True)
 
 
 def put_json(value: object) -> None:
-    """The answer as one JSON document."""
+    """Print the answer as one JSON document."""
     put(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def put_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Columns as wide as their widest entry."""
+    """Print a table; each column is as wide as its widest entry."""
     lines = [head, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     for line in lines:
@@ -60,12 +60,12 @@ def put_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def is_interactive() -> bool:
-    """Whether there is a person to ask."""
+    """Return whether a person can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def ask(question: str) -> bool:
-    """A question that is answered with yes or no; nothing typed is no."""
+    """Ask a question until it is answered with yes or no. The end of the input means no."""
     while True:
         print(f"{question} [y/n] ", end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
@@ -84,14 +84,14 @@ def must_be_interactive(what: str, instead: str) -> None:
     """Refuse to guess an answer that only a person can give.
 
     Raises:
-        UsageError: there is nobody to ask.
+        UsageError: nobody is at a terminal.
     """
     if not is_interactive():
         raise UsageError(f"{what} must be confirmed at a terminal. {instead}")
 
 
 class Progress:
-    """One line about something that takes a while; gone, or complete, when the context ends."""
+    """One line that shows the progress of slow work. On a terminal it is erased at the end."""
 
     def __init__(self) -> None:
         self._tty = sys.stderr.isatty()
@@ -132,7 +132,7 @@ class Progress:
 
 
 def describe_transfer(transfer: Transfer) -> str:
-    """`laptop 3.1 GB of 8.0 GB, 110.2 MB/s, 0:44 left`."""
+    """Describe a transfer: `laptop 3.1 GB of 8.0 GB, 110.2 MB/s, 0:44 left`."""
     text = f"{transfer.name} {format_bytes(transfer.sent)} of {format_bytes(transfer.total)}"
     if transfer.bytes_per_s:
         text += f", {format_bytes(transfer.bytes_per_s)}/s"
@@ -148,7 +148,7 @@ def load(
     *,
     also: Callable[[LoadProgress], None] | None = None,
 ) -> LoadProgress:
-    """Load a model with its progress on the terminal; the last progress, which has the plan."""
+    """Load a model with progress on the terminal. Return the last progress, which has the plan."""
     last = None
     with Progress() as progress, closing(client.load(request)) as events:
         for last in events:
@@ -157,5 +157,5 @@ def load(
             active = [x for x in last.nodes if x.sent < x.total]
             detail = "; ".join(describe_transfer(x) for x in active) or last.message
             progress.show(PHASES[last.state], last.fraction, detail)
-    assert last is not None  # the client raises where there is no `ready`
+    assert last is not None  # the client raises an error if `ready` never comes
     return last

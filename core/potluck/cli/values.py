@@ -1,4 +1,4 @@
-"""What may stand behind an option: text to a value, or a sentence that says what is wrong with it."""
+"""Convert the text of an option to its value, or say in a sentence what is wrong with the text."""
 
 import argparse
 import re
@@ -16,12 +16,12 @@ _UNITS = {
     "gi": 2**30,
     "ti": 2**40,
 }
-_MANY = 10**9  # a limit that nobody needs to be told
+_MANY = 10**9  # a higher limit is not worth mentioning
 _Number = TypeVar("_Number", int, float)
 
 
 def size(text: str) -> int:
-    """Bytes from `8GB`, `512 MiB` or `4000000`."""
+    """Convert `8GB`, `512 MiB` or `4000000` to bytes."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", text.strip().lower())
     if found is None:
         raise argparse.ArgumentTypeError(f"“{text}” is no size; write 8GB or 512MiB")
@@ -29,7 +29,7 @@ def size(text: str) -> int:
 
 
 def layers(text: str) -> tuple[tuple[str, int], ...]:
-    """Names and counts from `desktop=20,laptop=12`; a name may hold what is not a comma."""
+    """Convert `desktop=20,laptop=12` to names and counts. A name may contain all but a comma."""
     shares: list[tuple[str, int]] = []
     for share in text.split(","):
         name, _, count = share.rpartition("=")
@@ -40,14 +40,14 @@ def layers(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def name(text: str) -> str:
-    """What a computer can be called."""
+    """Check the name of a computer."""
     if not 1 <= len(text.strip()) <= 128 or not text.isprintable():
         raise argparse.ArgumentTypeError("a name has 1 to 128 visible characters")
     return text.strip()
 
 
 def number(kind: type[_Number], low: float, high: float) -> Callable[[str], _Number]:
-    """What makes numbers of text, from `low` to `high`."""
+    """Return a converter from text to numbers between `low` and `high`, both included."""
 
     def convert(text: str) -> _Number:
         try:
@@ -65,5 +65,5 @@ def number(kind: type[_Number], low: float, high: float) -> Callable[[str], _Num
 
 
 def _shown(limit: float) -> str:
-    """Whole numbers in full: `1048576`, not `1.04858e+06`."""
+    """Write whole numbers in full: `1048576`, not `1.04858e+06`."""
     return str(int(limit)) if limit == int(limit) else f"{limit:g}"

@@ -1,4 +1,4 @@
-"""`potluck` without a word, and the hidden `potluck node`."""
+"""`potluck` without a command, and the hidden command `potluck node`."""
 
 import argparse
 import importlib.util
@@ -11,18 +11,18 @@ import msgspec
 from potluck.errors import UsageError
 from potluck.settings import HOME_VARIABLE, Folders, load_settings, save_settings
 
-APP = "potluck_app"  # a name, not an import: core does not know the window
+APP = "potluck_app"  # a name and no import: core does not depend on the window
 
 
 def window(options: argparse.Namespace) -> int:
-    """Open the window, in this process."""
+    """Open the window in this process."""
     if options.home is not None:
         os.environ[HOME_VARIABLE] = str(Folders.of(options.home).home)
     _check_display()
     if importlib.util.find_spec(APP) is None:
         raise UsageError("The window is not installed. The commands work: potluck --help")
     sys.argv[1:] = []
-    runpy.run_module(APP, run_name="__main__", alter_sys=True)  # it exits with its own status
+    runpy.run_module(APP, run_name="__main__", alter_sys=True)  # ends the process with its status
     return 0
 
 
@@ -37,12 +37,12 @@ def _check_display() -> None:
 
 
 def node(options: argparse.Namespace) -> int:
-    """Run the node until it is asked to end, or has been idle for long enough."""
+    """Run the node until it is asked to end or has been idle for long enough."""
     folders = Folders.of(options.home)
     if options.name is not None:
         settings = load_settings(folders.settings_file)
         save_settings(folders.settings_file, msgspec.structs.replace(settings, name=options.name))
-    from potluck.cluster.node import run  # an event loop and much else: for the node alone
+    from potluck.cluster.node import run  # imported here, since only the node needs an event loop
 
     run(folders)
     return 0

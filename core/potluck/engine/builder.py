@@ -98,9 +98,10 @@ class StageWeights:
         )
 
     def has_all(self, layers: Iterable[int], *, embedding: bool, head: bool) -> bool:
-        """Whether a stage of such layers computes with just these weights."""
+        """Whether a stage of such layers can compute with just these weights, as they are."""
         ends = (self.embedding is not None, self.lm_head is not None)
-        return tuple(self.layers) == tuple(layers) and ends == (embedding, head)
+        has_runs = bool(self.runs) == bool(self.blocks)  # what `keep` gave has none
+        return has_runs and tuple(self.layers) == tuple(layers) and ends == (embedding, head)
 
     @property
     def nbytes(self) -> int:

@@ -1,1 +1,1 @@
-"""Finding, knowing and reaching other nodes: asyncio, and no torch."""
+"""Finds, identifies and connects nodes. Uses asyncio; does not import torch."""

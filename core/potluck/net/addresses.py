@@ -1,4 +1,4 @@
-"""Addresses that a person typed or that worked before, and who answers at them."""
+"""Addresses that a person typed or that worked before, and which node answers at each."""
 
 import asyncio
 import logging
@@ -19,15 +19,15 @@ from potluck.wire.messages import Address, Addresses, Hex, Name
 
 logger = logging.getLogger(__name__)
 
-MAX_ENTRIES = 64  # of each kind; the oldest gives way
+MAX_ENTRIES = 64  # of each kind; a new entry replaces the oldest
 PROBE_TIMEOUT_S = 5.0
-_MISSES_UNTIL_GONE = 2  # one lost packet is not a death
+_MISSES_UNTIL_GONE = 2  # one lost packet does not mean that the node is gone
 _SIDE_BY_SIDE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identified:
-    """Who answers at an address, before any pairing. The name is the peer's own choice."""
+    """The node that answers at an address, before any pairing. The peer chooses its own name."""
 
     node_id: NodeId
     name: str
@@ -42,14 +42,14 @@ class _Peer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Book(msgspec.Struct, kw_only=True):
-    """The file."""
+    """The content of the file."""
 
     typed: Annotated[list[Address], Meta(max_length=MAX_ENTRIES)] = []
     peers: Annotated[dict[Hex, _Peer], Meta(max_length=MAX_ENTRIES)] = {}
 
 
 class AddressBook:
-    """Kept in a JSON file. A damaged file costs convenience, no trust: it begins anew."""
+    """Addresses in a JSON file. A damaged file counts as empty; trust does not depend on it."""
 
     def __init__(self, path: Path | None, probe: Probe | None) -> None:
         self.own: NodeId | None = None
@@ -60,7 +60,7 @@ class AddressBook:
         self._misses: dict[Address, int] = {}
 
     def found(self) -> list[Found]:
-        """The nodes that answer at these addresses, each once."""
+        """The nodes that answer at the addresses of this book, each once."""
         by_node: dict[NodeId, list[tuple[Address, str]]] = {}
         for address, who in self._answering.items():
             by_node.setdefault(who.node_id, []).append((address, who.name))
@@ -79,10 +79,10 @@ class AddressBook:
         ]
 
     async def add(self, text: str) -> Found:
-        """Keep a typed address, and ask it.
+        """Keep a typed address, and ask which node answers there.
 
         Raises:
-            UsageError: it is no address, or this computer's own.
+            UsageError: the text is not an address, or it is an address of this computer.
             UnreachableError: nobody answers there now.
         """
         address = parse_address(text, default_port=DEFAULT_PORT)
@@ -114,7 +114,7 @@ class AddressBook:
             ) from error
 
     def remember(self, node_id: NodeId, name: str, addresses: tuple[Address, ...]) -> None:
-        """Keep where a paired node was."""
+        """Keep the addresses at which a paired node was reached."""
         peer = _Peer(name=name[:128], addresses=addresses[:16])
         if self._book.peers.get(node_id) != peer:
             others = {n: p for n, p in self._book.peers.items() if n != node_id}
@@ -122,13 +122,13 @@ class AddressBook:
             self._write()
 
     def meet(self, node_id: NodeId, name: str, address: Address) -> None:
-        """Keep where a node has just been paired with: it answers there, without being asked."""
+        """Keep the address at which a node was just paired: it counts as answering there."""
         self.remember(node_id, name, (address,))
         self._misses.pop(address, None)
         self._answering[address] = Identified(node_id=node_id, name=name)
 
     def drop(self, node_id: NodeId) -> None:
-        """Forget where a node was, and what a person typed for it."""
+        """Forget the node's addresses, those that a person typed included."""
         there = {a for a, who in self._answering.items() if who.node_id == node_id}
         self.lost(node_id)
         typed = [address for address in self._book.typed if address not in there]
@@ -137,12 +137,12 @@ class AddressBook:
             self._write()
 
     def lost(self, node_id: NodeId) -> None:
-        """A connection showed that the node is gone; its addresses stay to be asked."""
+        """Note that a connection showed the node to be gone; its addresses are still asked."""
         for address in [a for a, who in self._answering.items() if who.node_id == node_id]:
             del self._answering[address]
 
     async def probe(self, known: Collection[NodeId]) -> bool:
-        """Ask all addresses but those of nodes known otherwise; whether the answers changed."""
+        """Ask all addresses but those of `known` nodes. Returns whether the answers changed."""
         if self._probe is None:
             return False
         asked = [a for a in self._book.typed if self._node_at(a) not in known]

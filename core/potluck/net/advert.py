@@ -1,4 +1,4 @@
-"""What a node says of itself by multicast DNS, and what is believed of what others say.
+"""What a node announces by multicast DNS, and how announcements of other nodes are checked.
 
 Instance: the node id in base32, `<52 characters>._potluck._tcp.local.`. TXT, UTF-8:
 
@@ -7,8 +7,9 @@ Instance: the node id in base32, `<52 characters>._potluck._tcp.local.`. TXT, UT
     home  id, hex, if it has one    join  1: it may be paired with
     dev   its devices, for people
 
-Anybody on the network can say anything here: values are bounded and checked, decide nothing but what
-is shown and dialled, and are never used as a path. Who a node is, only its certificate says.
+Anybody on the network can announce anything. Values are therefore bounded and checked, they decide
+only what is shown and dialled, and they are never used as a path. Only a node's certificate proves
+which node it is.
 """
 
 import ipaddress
@@ -23,8 +24,8 @@ from potluck.wire.certificates import node_label, node_of_label
 from potluck.wire.messages import Address
 
 SERVICE = "_potluck._tcp.local."
-MAX_PEERS = 256  # more than a home has; somebody who announces without end gets no more memory
-_MAX_VALUE = 200  # bytes; with its key, a TXT string holds 255 (RFC 6763, 6.1)
+MAX_PEERS = 256  # more than a home has; bounds the memory that endless announcements can take
+_MAX_VALUE = 200  # bytes; a TXT string holds key and value in 255 (RFC 6763, 6.1)
 
 AdvertRole: TypeAlias = Literal["idle", "master", "worker"]
 
@@ -45,7 +46,7 @@ class Advert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A node on the network. Addresses stand in the order to dial them."""
+    """A node on the network. Its addresses are in the order in which to dial them."""
 
     node_id: NodeId
     name: str
@@ -54,7 +55,7 @@ class Found:
     home: HomeId | None
     joinable: bool
     devices: str
-    protocol: int | None  # None: found by its address, not asked yet
+    protocol: int | None  # None: found by its address; not known yet
 
 
 def instance_name(node_id: NodeId) -> str:
@@ -63,7 +64,7 @@ def instance_name(node_id: NodeId) -> str:
 
 
 def node_of(instance: str) -> NodeId | None:
-    """The node that an instance is named by, or None where it is none of ours."""
+    """The node id in an instance name; None if the instance is not a Potluck node."""
     label, _, service = instance.partition(".")
     try:
         return node_of_label(label) if service == SERVICE else None
@@ -72,7 +73,7 @@ def node_of(instance: str) -> NodeId | None:
 
 
 def properties(advert: Advert) -> dict[str, str]:
-    """The TXT record."""
+    """The TXT record of an advert."""
     return {
         "v": str(advert.protocol),
         "id": advert.node_id,
@@ -87,7 +88,7 @@ def properties(advert: Advert) -> dict[str, str]:
 def parse(
     node_id: NodeId, txt: Mapping[bytes, bytes | None], addresses: tuple[Address, ...]
 ) -> Found | None:
-    """A node as it describes itself; None where that makes no sense."""
+    """The node that a TXT record describes; None if the record is invalid."""
     text = {
         key: _text(txt.get(key.encode()))
         for key in ("v", "id", "name", "role", "home", "join", "dev")
@@ -110,10 +111,10 @@ def parse(
 
 
 def parse_address(text: str, *, default_port: int) -> Address:
-    """Read `host[:port]` as a person types it; IPv6 with a port stands in brackets.
+    """Read `host[:port]` as a person types it; an IPv6 address with a port is in brackets.
 
     Raises:
-        UsageError: it is no address.
+        UsageError: the text is not an address.
     """
     text = text.strip()
     if _is_ipv6(text):
@@ -145,7 +146,7 @@ def _is_ipv6(text: str) -> bool:
 
 
 def _cut(text: str) -> str:
-    """Without what is not printable, and no longer than a TXT string holds."""
+    """Remove unprintable characters, and cut to the length that a TXT string holds."""
     printable = "".join(c for c in text if c.isprintable())
     return printable.encode()[:_MAX_VALUE].decode(errors="ignore")
 

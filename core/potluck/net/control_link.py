@@ -1,4 +1,4 @@
-"""Serves a control connection: messages in order, requests side by side, each with its answer."""
+"""Serves a control connection: messages in order, requests in parallel, one answer for each."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from potluck.wire.messages import Error, Message
 
 logger = logging.getLogger(__name__)
 
-MAX_HANDLERS = 64  # requests of one peer at work at the same time
+MAX_HANDLERS = 64  # requests of one peer that are handled at the same time
 
 Handler: TypeAlias = Callable[[Message, memoryview], Awaitable[Message | None]]
 
@@ -26,10 +26,10 @@ class ControlLink:
         self.link = link
 
     async def run(self, handler: Handler) -> None:
-        """Serve until the connection ends, which is how this returns: with PeerLostError.
+        """Serve until the connection ends. The end is always raised as PeerLostError.
 
-        Messages that want no answer are handled one after the other, in order. Requests run side by
-        side, since measuring takes seconds; a peer that asks too many at once waits.
+        Messages that need no answer are handled one after the other, in order. Requests run in
+        parallel, since measuring takes seconds; a peer that sends too many requests at once waits.
 
         Raises:
             PeerLostError: the connection has ended.
@@ -55,13 +55,13 @@ class ControlLink:
         if answer is None:
             op = message.__struct_config__.tag
             answer = Error(kind="unknown_op", message=f"`{op}` is not answered here.")
-        with suppress(PeerLostError, PeerTimeoutError):  # nobody is left to be answered
+        with suppress(PeerLostError, PeerTimeoutError):  # no peer is left to answer
             await self.link.send(msgspec.structs.replace(answer, re=message.id))
 
     async def _call(
         self, handler: Handler, message: Message, payload: memoryview
     ) -> Message | None:
-        """The handler's answer, or its error as one: what one message causes, ends no connection."""
+        """Return the handler's answer, or its error as a message: the connection goes on."""
         try:
             return await handler(message, payload)
         except PotluckError as error:

@@ -1,13 +1,14 @@
 """Find the other nodes: multicast DNS, addresses typed by hand, and addresses that worked before.
 
-Service `_potluck._tcp.local.`; an instance is named by its node id, so that neither two nodes on one
-computer nor two computers of one name clash. What is announced stands in `advert.py`.
+The service is `_potluck._tcp.local.`. An instance is named by its node id, so that two nodes on one
+computer do not clash, nor two computers of the same name. `advert.py` has the fields that are
+announced.
 
-Where multicast does not get through (access points that drop it, VPNs), typed and remembered
-addresses are asked who answers there, every few seconds, until the node is found.
+Some access points and VPNs drop multicast. Potluck therefore also asks typed and remembered
+addresses, every few seconds, which node answers there, until the node is found.
 
-A node leaves by its goodbye, by its records running out (a minute; asked once more before), or by
-`forget`, when a connection shows that it is gone.
+A node is removed when it says goodbye, when its records expire (after a minute; zeroconf asks once
+more before that), or by `forget`, when a connection shows that it is gone.
 """
 
 import asyncio
@@ -51,27 +52,28 @@ from potluck.wire.messages import Address
 
 logger = logging.getLogger(__name__)
 
-RECORD_TTL_S = 60  # how long a node that crashed stays in the list, at most
-REFRESH_INTERVAL_S = 3.0  # a cable or a Wi-Fi that comes and goes is noticed that fast
+RECORD_TTL_S = 60  # the longest time that a crashed node stays in the list
+REFRESH_INTERVAL_S = 3.0  # the longest delay until a changed network interface is noticed
 PROBE_INTERVAL_S = 10.0
-# A record replaces another of its name only if that is a second old (RFC 6762, 10.2), and zeroconf
-# repeats each for half a second. Faster, and some computer keeps the old one for an hour.
+# A record replaces another of its name only if the older one was received at least a second before
+# (RFC 6762, 10.2), and zeroconf repeats each record for half a second. With a shorter interval,
+# some computers would keep the old record for an hour.
 ANNOUNCE_INTERVAL_S = 1.7
 RESOLVE_TIMEOUT_S = 3.0
 _MAX_RESOLVING = 32
 
-# zeroconf's annotations do not say that what it gives is the task that repeats the announcement.
+# zeroconf's annotations do not say that the result is the task that repeats the announcement.
 _Announce: TypeAlias = Callable[..., Coroutine[Any, Any, asyncio.Task[None]]]
 
 
 class Discovery:
-    """The nodes around, as far as they are known now.
+    """The other nodes of the network that are known now.
 
     Args:
-        on_change: called, in the event loop, whenever `peers` would answer differently.
-        remembered: a JSON file with typed addresses and peers seen before; None: nothing is kept.
-        probe: asks who answers at an address; None: only multicast finds.
-        interfaces: what this computer's interfaces are now.
+        on_change: called in the event loop whenever the result of `peers` changes.
+        remembered: a JSON file of typed addresses and peers seen before; None: nothing is kept.
+        probe: asks which node answers at an address; None: use multicast alone.
+        interfaces: returns this computer's interfaces as they are now.
     """
 
     def __init__(
@@ -89,19 +91,20 @@ class Discovery:
         self._book = AddressBook(remembered, probe)
         self._advert: Advert | None = None
         self._published: Advert | None = None
-        self._published_at = 0.0  # of the loop's clock
+        self._published_at = 0.0  # in the event loop's time
         self._announcing: asyncio.Task[None] | None = None
         self._zeroconf: AsyncZeroconf | None = None
         self._browser: AsyncServiceBrowser | None = None
-        self._found: dict[NodeId, tuple[Found, tuple[str, ...], int]] = {}  # hosts and port as told
+        # With the hosts and the port as received.
+        self._found: dict[NodeId, tuple[Found, tuple[str, ...], int]] = {}
         self._resolving: dict[NodeId, asyncio.Task[None]] = {}
         self._again: set[NodeId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # --- what is found
+    # --- the nodes that are found
 
     def peers(self) -> list[Found]:
-        """The other nodes, each once, in the order of their names."""
+        """The other nodes, each once, sorted by name."""
         assert self._advert is not None
         found = {node_id: entry[0] for node_id, entry in self._found.items()}
         for probed in self._book.found():
@@ -115,9 +118,9 @@ class Discovery:
         return sorted(found.values(), key=lambda f: (f.name.casefold(), f.node_id))
 
     def forget(self, node_id: NodeId) -> None:
-        """Take a node off the list, since a connection showed that it is gone.
+        """Remove a node from the list after a connection showed that it is gone.
 
-        If it is there after all, it comes back by itself: it is asked at once.
+        The node is asked at once; if it is still there, it returns to the list by itself.
         """
         self._book.lost(node_id)
         if self._found.pop(node_id, None) is None:
@@ -131,35 +134,35 @@ class Discovery:
         self._on_change()
 
     async def add_address(self, text: str) -> Found:
-        """Take `host[:port]` from a person; it is asked at once, and again after every start.
+        """Add `host[:port]` as a person typed it; it is asked at once, and again after every start.
 
         Raises:
-            UsageError: it is no address.
-            UnreachableError: nobody answers there now; it is kept nevertheless.
+            UsageError: the text is not an address.
+            UnreachableError: nobody answers there now; the address is kept nevertheless.
         """
         found = await self._book.add(text)
         self._on_change()
         return found
 
     def remember(self, node_id: NodeId, name: str, addresses: tuple[Address, ...]) -> None:
-        """Keep the addresses of a paired node for when multicast does not find it."""
+        """Keep the addresses of a paired node, in case multicast does not find it."""
         self._book.remember(node_id, name, addresses)
 
     def meet(self, node_id: NodeId, name: str, address: Address) -> None:
-        """A node was paired with at this address: it is found, also where multicast is silent."""
+        """Note that a node was paired at this address: it counts as found without multicast."""
         self._book.meet(node_id, name, address)
         self._on_change()
 
     def drop(self, node_id: NodeId) -> None:
-        """Keep them no longer."""
+        """Forget the addresses of a node."""
         self._book.drop(node_id)
 
-    # --- life
+    # --- start and stop
 
     async def start(self, advert: Advert) -> None:
         """Announce this node and look for others, until `stop`.
 
-        Without multicast it goes on with addresses alone; `problem` says why.
+        If multicast does not work, only addresses are used; `problem` says why.
         """
         self._advert = self._published = advert
         self._published_at = asyncio.get_running_loop().time()
@@ -170,13 +173,13 @@ class Discovery:
         self._spawn(self._every(PROBE_INTERVAL_S, self.probe))
 
     async def announce(self, advert: Advert) -> None:
-        """Tell the others what changed, soon; nothing is sent when nothing did."""
+        """Announce a changed advert soon; an unchanged one is not sent."""
         self._advert = advert
         if self._announcing is None or self._announcing.done():
             self._announcing = self._spawn(self._announce_changes())
 
     async def _announce_changes(self) -> None:
-        """Send the newest advert, when the one before is old enough to be replaced."""
+        """Send the newest advert as soon as the previous one is old enough to be replaced."""
         loop = asyncio.get_running_loop()
         while self._published != self._advert:
             await asyncio.sleep(max(0.0, self._published_at + ANNOUNCE_INTERVAL_S - loop.time()))
@@ -195,7 +198,7 @@ class Discovery:
         self._browser = self._zeroconf = None
 
     async def refresh(self) -> None:
-        """Notice changed interfaces and nodes whose records ran out. Called every few seconds."""
+        """Notice changed interfaces and nodes whose records expired. Called every few seconds."""
         own = self._interfaces()
         if self._zeroconf is None:
             self._own = own
@@ -213,7 +216,7 @@ class Discovery:
                     self._resolve(node_id)
 
     async def probe(self) -> None:
-        """Ask typed and remembered addresses who is there, where multicast did not say it."""
+        """Ask typed and remembered addresses which node is there, unless multicast has found it."""
         if await self._book.probe(frozenset(self._found)):
             self._on_change()
 
@@ -224,8 +227,8 @@ class Discovery:
             self._zeroconf = AsyncZeroconf(
                 interfaces=networks(self._own), ip_version=_ip_version(self._own)
             )
-            # A service that cooperates is not asked for first whether its name is free: it is named
-            # by its node id, and a node that crashed and starts again has the same.
+            # With this flag zeroconf does not check first whether the name is free. The name
+            # contains the node id, and a node that crashed and starts again uses the same name.
             register = cast("_Announce", self._zeroconf.async_register_service)
             self._own_task(await register(self._service_info(), cooperating_responders=True))
         except (OSError, ZeroconfError, RuntimeError) as error:
@@ -242,7 +245,7 @@ class Discovery:
             self._zeroconf.zeroconf,
             SERVICE,
             handlers=[self._changed],
-            # An answer by unicast would reach only one of the nodes that share the port.
+            # A unicast answer would reach only one of the nodes that share the port.
             question_type=DNSQuestionType.QM,
         )
 
@@ -278,7 +281,7 @@ class Discovery:
             self._resolve(node_id)
 
     def _resolve(self, node_id: NodeId) -> None:
-        """Ask for the node's records; once more when they change meanwhile."""
+        """Ask for the node's records; ask again if they change meanwhile."""
         if node_id in self._resolving:
             self._again.add(node_id)
         elif len(self._resolving) < _MAX_RESOLVING:
@@ -324,7 +327,7 @@ class Discovery:
         return tuple(Address(host=h, port=port) for h in dialling_order(hosts, self._own))
 
     def _reorder(self) -> None:
-        """Our own interfaces changed, and with them which of the others' addresses are near."""
+        """Sort the addresses of all nodes again, since this computer's interfaces changed."""
         for node_id, (found, hosts, port) in self._found.items():
             addresses = self._addresses(hosts, port) or found.addresses
             self._found[node_id] = (replace(found, addresses=addresses), hosts, port)

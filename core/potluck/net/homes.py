@@ -1,4 +1,4 @@
-"""The homes that a node belongs to, and its keys, as files; what is read is checked."""
+"""Reads and writes the files of a node's keys and homes, and checks every file that it reads."""
 
 import json
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from potluck.files import write_atomically
 from potluck.ids import HomeId, NodeId, Role, is_digest
 from potluck.wire import certificates
 
-MAX_NAME = 128  # as on the wire
+MAX_NAME = 128  # the same limit as on the wire
 
 CA_FILE, MEMBER_FILE, HOME_FILE, REVOKED_FILE = "ca.pem", "member.pem", "home.json", "revoked.json"
 
@@ -28,7 +28,7 @@ class Home:
     home_id: HomeId
     name: str
     master: NodeId
-    role: Role  # of this node in it
+    role: Role  # of this node in the home
     ca_pem: bytes
     certificate_pem: bytes
     revoked: frozenset[NodeId]
@@ -38,7 +38,7 @@ def read_home(folder: Path, node_id: NodeId) -> Home:
     """Read the home that this node joined.
 
     Raises:
-        IdentityError: a file is missing or damaged, or they do not fit together.
+        IdentityError: a file is missing or damaged, or the files do not fit together.
     """
     authority = read_certificate(folder / CA_FILE)
     member = read_certificate(folder / MEMBER_FILE)
@@ -69,7 +69,7 @@ def read_home(folder: Path, node_id: NodeId) -> Home:
 def write_home(
     folder: Path, authority: x509.Certificate, member: x509.Certificate, name: str, master: NodeId
 ) -> None:
-    """Write a home's files, the one that makes it count last."""
+    """Write a home's files. `home.json` is written last: without it, the home does not count."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomically(folder / CA_FILE, certificates.to_pem(authority))
     write_atomically(folder / MEMBER_FILE, certificates.to_pem(member))
@@ -78,21 +78,21 @@ def write_home(
 
 
 def write_revoked(folder: Path, revoked: Iterable[NodeId]) -> None:
-    """Replace the list of those that the home trusts no more."""
+    """Replace the list of nodes that the home no longer trusts."""
     write_atomically(folder / REVOKED_FILE, json.dumps(sorted(revoked)).encode())
 
 
 def remove_home(folder: Path) -> None:
-    """Remove a home's files, the one that makes it count first; what is left after it is harmless."""
+    """Remove a home's files, `home.json` first: files that remain without it are harmless."""
     (folder / HOME_FILE).unlink(missing_ok=True)
-    with suppress(OSError):  # a half-written file of a crash; on Windows, one that somebody reads
+    with suppress(OSError):  # a temporary file of a crash, or on Windows an open file
         for name in (MEMBER_FILE, CA_FILE, REVOKED_FILE):
             (folder / name).unlink(missing_ok=True)
         folder.rmdir()
 
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Read a private key; IdentityError when it is missing or none of ours."""
+    """Read a private key; IdentityError if it is missing or not a P-256 key."""
     try:
         return certificates.key_from_pem(path.read_bytes())
     except FileNotFoundError as error:
@@ -106,7 +106,7 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Read a certificate; IdentityError when it is none."""
+    """Read a certificate; IdentityError if the file is missing or not a certificate."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -131,7 +131,7 @@ def _read_json(path: Path) -> object:
 
 
 def damaged(path: Path, reason: str) -> IdentityError:
-    """The error of a file that is there and cannot be used."""
+    """The error for a file that exists but cannot be used."""
     return IdentityError(
         f"The file {path} cannot be used: {reason}. Restore it from a backup, or remove it"
         " and pair again.",

@@ -1,23 +1,25 @@
-"""Who this node is: its key, its own home, the homes it joined, and whom they trust no more.
+"""This node's identity: its key, its own home, the homes it joined, and the nodes they revoked.
 
-The folder, all of it written atomically, what is private with 0600 from its first byte:
+The folder is as follows. Every file is written atomically; a private file has mode 0600 from its
+first byte on.
 
     node.key.pem        this node's private key (ECDSA P-256)
     node.pem            its self-signed certificate, for pairing
     home.key.pem        the private key of this node's own home, once it has one
-    homes/<home id>/    one folder per home joined, the own one too
+    homes/<home id>/    one folder per home joined, also for this node's own home
         ca.pem          the home's certificate
         member.pem      this node's certificate in it
-        home.json       its name and its master's node id; written last: without it, not joined
-        revoked.json    node ids that it trusts no more
+        home.json       its name and its master's node id; written last: it marks the home as joined
+        revoked.json    node ids that it no longer trusts
 
-A key is never made again while anything of the old one is there: a new key is a new computer, which
-every home would have to pair again.
+A new key is never made while any file of the old identity exists: with a new key this node would be
+another computer, which every home would have to pair again.
 
-TLS: one server context for all, whose SNI callback chooses the home that the client named. OpenSSL
-takes the certificate and the trusted authority from the chosen context, but keeps the *verify mode*
-of the first one. That mode is therefore "ask, and verify what comes", since pairing shows none; and
-`authenticate` refuses a member's connection that showed none.
+TLS: all connections use one server context, whose SNI callback chooses the home that the client
+named. OpenSSL takes the certificate and the trusted authority from the chosen context, but keeps
+the *verify mode* of the first one. That mode must therefore allow connections without a
+certificate, since pairing clients send none; a certificate that is sent is verified. `authenticate`
+refuses a member's connection without a certificate.
 """
 
 import ssl
@@ -51,21 +53,21 @@ from potluck.wire import certificates
 from potluck.wire.certificates import PAIRING_NAME, tls_name
 from potluck.wire.messages import MAX_REVOKED
 
-MAX_HOMES = 64  # each has its own contexts and names
+MAX_HOMES = 64  # each has its own TLS contexts and names
 
 _KEY, _CERTIFICATE, _HOME_KEY, _HOMES = "node.key.pem", "node.pem", "home.key.pem", "homes"
 
 
 class TrustWatcher(Protocol):
-    """Something that must not outlive the trust it was made with: an open connection."""
+    """An object that must end when its peer is no longer trusted, such as an open connection."""
 
     def trust_changed(self) -> None: ...
 
 
 class Identity:
-    """This node's key and homes, read from a folder. Blocking, and quick: the files are small.
+    """This node's key and homes, read from a folder. Methods block, but briefly: files are small.
 
-    The stage process loads the same folder, and calls `reload` when the node says that it changed.
+    The stage process loads the same folder, and calls `reload` when the node reports a change.
     """
 
     def __init__(
@@ -85,12 +87,12 @@ class Identity:
 
     @classmethod
     def load_or_create(cls, folder: Path, name: str) -> "Identity":
-        """Read this node's identity; make it at the first start.
+        """Read this node's identity, or make it at the first start.
 
-        The computer's name is for tools that print certificates; it identifies nothing.
+        The computer's name is for tools that print certificates; it does not identify the node.
 
         Raises:
-            IdentityError: something of an identity is there, but it cannot be used.
+            IdentityError: files of an identity exist, but they cannot be used.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -111,10 +113,10 @@ class Identity:
 
     @classmethod
     def load(cls, folder: Path) -> "Identity":
-        """Read an identity that is there, and write nothing.
+        """Read an existing identity, and write nothing.
 
         Raises:
-            IdentityError: a file is missing or damaged, or they do not fit together.
+            IdentityError: a file is missing or damaged, or the files do not fit together.
         """
         key = read_key(folder / _KEY)
         certificate = read_certificate(folder / _CERTIFICATE)
@@ -125,10 +127,10 @@ class Identity:
         return identity
 
     def reload(self) -> None:
-        """Read homes and revocations again, after another process changed them.
+        """Read homes and revocations again after another process changed them.
 
         Raises:
-            IdentityError: as `load`; what was known before stays.
+            IdentityError: as `load`; the state from before is kept.
         """
         folder = self.folder / _HOMES
         found = sorted(folder.iterdir()) if folder.is_dir() else []
@@ -155,11 +157,11 @@ class Identity:
 
     @property
     def own_home(self) -> Home | None:
-        """The home whose master this node is, once it has one."""
+        """The home whose master is this node; None until it is created."""
         return next((h for h in self._homes.values() if h.master == self.node_id), None)
 
     def create_home(self, name: str) -> Home:
-        """The own home, made now if there is none, this node its master."""
+        """Return this node's own home; create it, with this node as master, if there is none."""
         if self.own_home is not None:
             return self.own_home
         key_file = self.folder / _HOME_KEY
@@ -175,15 +177,15 @@ class Identity:
         )
 
     def issue(self, certificate: bytes) -> bytes:
-        """A worker's certificate in the own home, in PEM, for a node that was just paired.
+        """Issue a worker's certificate in the own home, in PEM, for a node that was just paired.
 
-        Pairing a node again forgives it: an earlier revocation is lifted.
+        Pairing a revoked node again removes its revocation.
 
         Args:
             certificate: the node's self-signed certificate, DER or PEM.
 
         Raises:
-            PairingError: it is none.
+            PairingError: `certificate` is not a valid self-signed certificate.
             IdentityError: there is no own home, or its key is damaged.
         """
         home = self._require_own_home()
@@ -202,7 +204,7 @@ class Identity:
         """Join a home, or join it again with a new certificate.
 
         Raises:
-            PairingError: the certificates are not for this node, or not of one home.
+            PairingError: the certificates are not for this node, or belong to different homes.
         """
         authority = certificates.peer_certificate(ca_pem)
         member = certificates.peer_certificate(certificate_pem)
@@ -224,20 +226,20 @@ class Identity:
         return home
 
     def remove_home(self, home_id: HomeId) -> None:
-        """Leave the home of another master. Its connections end at once."""
+        """Leave the home of another master. The home's connections end at once."""
         if self.own_home is not None and self.own_home.home_id == home_id:
             raise IdentityError("A computer cannot leave its own home.")
         if self._homes.pop(home_id, None) is None:
             return
         try:
             remove_home(self.folder / _HOMES / home_id)
-        finally:  # whatever the disk says, nothing goes on
+        finally:  # even if the disk fails, end the connections
             self._trust_changed()
 
     # --- trust
 
     def revoke(self, node_id: NodeId) -> None:
-        """Trust a worker of the own home no more. Its connections with this node end at once."""
+        """Stop trusting a worker of the own home. Its connections with this node end at once."""
         home = self._require_own_home()
         if node_id == self.node_id:
             raise IdentityError("A computer cannot be removed from its own home.")
@@ -248,7 +250,7 @@ class Identity:
         return home.revoked if home else frozenset()
 
     def set_revoked(self, home_id: HomeId, node_ids: Iterable[NodeId]) -> None:
-        """Take over the whole list, as the home's master sent it."""
+        """Replace the list of revoked nodes by the one that the home's master sent."""
         home = self._homes[home_id]
         revoked = frozenset(n for n in node_ids if is_digest(n) and n != home.master)
         if len(revoked) > MAX_REVOKED:
@@ -263,24 +265,24 @@ class Identity:
         return home is not None and peer.node_id not in home.revoked
 
     def watch(self, watcher: "TrustWatcher") -> None:
-        """Have `trust_changed` called when a home is left or a node revoked, as long as it lives."""
+        """Call `watcher.trust_changed` when a home is left or a node revoked. Held weakly."""
         self._watchers.add(watcher)
 
     def sign(self, data: bytes) -> bytes:
-        """An ECDSA signature with this node's key, for pairing."""
+        """Sign with ECDSA and this node's key, for pairing."""
         return self._key.sign(data, ec.ECDSA(hashes.SHA256()))
 
     # --- TLS
 
     def server_context(self) -> ssl.SSLContext:
-        """The context of every listener; which home a connection is for, its client's SNI says."""
+        """The context of every listener. The client's SNI says which home a connection is for."""
         context = self._base_context(ssl.PROTOCOL_TLS_SERVER, self.folder / _CERTIFICATE)
         context.verify_mode = ssl.CERT_OPTIONAL  # see the module's docstring
         context.sni_callback = self._choose_context
         return context
 
     def client_context(self, home_id: HomeId) -> ssl.SSLContext:
-        """For dialling members of a home, with `tls_name` as server name.
+        """The context to dial members of a home, with `tls_name` as server name.
 
         Raises:
             IdentityError: this node does not belong to the home.
@@ -290,7 +292,7 @@ class Identity:
         return self._home_contexts(home_id)[1]
 
     def pairing_client_context(self) -> ssl.SSLContext:
-        """For dialling an unknown node: its certificate is not verified but taken into the pairing."""
+        """The context to dial an unknown node: pairing checks its certificate, TLS does not."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname = False
@@ -300,12 +302,12 @@ class Identity:
     def authenticate(
         self, tls: ssl.SSLObject, home_id: HomeId | None = None
     ) -> PeerIdentity | None:
-        """Who is at the other end of a finished handshake; None: somebody who may only pair.
+        """Return the peer of a finished handshake; None: a peer that may only pair.
 
-        The client says which home it dialled; on the server's side, the SNI callback knows it.
+        The client passes the home that it dialled; on the server's side, the SNI callback knows it.
 
         Raises:
-            UntrustedPeerError: it showed no certificate of the home, or was revoked.
+            UntrustedPeerError: the peer showed no certificate of the home, or was revoked.
         """
         if home_id is None:
             if tls.context is self._pairing:
@@ -323,7 +325,7 @@ class Identity:
             )
         return peer
 
-    # --- inside
+    # --- private
 
     def _choose_context(
         self, tls: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext
@@ -356,7 +358,7 @@ class Identity:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         if side == ssl.PROTOCOL_TLS_SERVER:
-            context.num_tickets = 0  # no resumption: every connection proves itself anew
+            context.num_tickets = 0  # no resumption: every connection authenticates again
         try:
             context.load_cert_chain(certificate_file, self.folder / _KEY)
         except (OSError, ssl.SSLError) as error:
@@ -376,5 +378,5 @@ class Identity:
 
 
 def _has_content(folder: Path) -> bool:
-    """Whether anything here needs the key that is missing."""
+    """Whether the folder has files that belong to the missing key."""
     return any((folder / name).exists() for name in (_CERTIFICATE, _HOME_KEY, _HOMES))

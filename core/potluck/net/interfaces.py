@@ -1,7 +1,7 @@
-"""This computer's network interfaces, and which of another's addresses to try first.
+"""This computer's network interfaces, and the order in which to try another node's addresses.
 
-A home's computers have Docker bridges, VPNs and virtual machines; their addresses are announced and
-dialled too, but last: the first address that answers is usually the one that is shown and measured.
+A home's computers have Docker bridges, VPNs and virtual machines. Their addresses are announced and
+dialled last, because the first address that answers is usually the one that is shown and measured.
 """
 
 import ipaddress
@@ -15,7 +15,7 @@ from potluck.wire.messages import MAX_ADDRESSES
 
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# How virtual interfaces are called, by the beginning (Linux, macOS) or a part (Windows) of the name.
+# Names of virtual interfaces: prefixes (Linux, macOS) and parts of the name (Windows).
 _VIRTUAL_PREFIXES: Final = (
     "docker", "br-", "veth", "virbr", "vmnet", "vboxnet", "lxc", "lxd", "cni", "flannel", "podman",
     "tun", "tap", "utun", "wg", "ppp", "ipsec", "tailscale", "zt", "ham", "awdl", "llw", "bridge1",
@@ -28,7 +28,7 @@ _VIRTUAL_PARTS: Final = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Interface:
-    """One address of this computer, with its network."""
+    """One address of an interface of this computer, with its network."""
 
     address: str  # without a zone
     prefix: int
@@ -48,7 +48,7 @@ Interfaces: TypeAlias = Callable[[], frozenset[Interface]]
 
 
 def own_interfaces() -> frozenset[Interface]:
-    """What this computer has now."""
+    """The interfaces that this computer has now."""
     found: set[Interface] = set()
     for adapter in ifaddr.get_adapters():
         names = (adapter.name.lower(), adapter.nice_name.lower())
@@ -62,7 +62,7 @@ def own_interfaces() -> frozenset[Interface]:
 
 
 def announced(own: Iterable[Interface]) -> tuple[str, ...]:
-    """The addresses that others may dial, the best first; loopback only when there is no other."""
+    """The addresses that others may dial, best first; loopback only if there is no other."""
     ordered = sorted(own, key=lambda i: (i.is_virtual, i.ip.is_link_local, i.ip.version, i))
     outside = [i.address for i in ordered if not i.is_loopback]
     inside = [i.address for i in ordered if i.is_loopback]
@@ -70,11 +70,11 @@ def announced(own: Iterable[Interface]) -> tuple[str, ...]:
 
 
 def dialling_order(hosts: Iterable[str], own: frozenset[Interface]) -> tuple[str, ...]:
-    """Another node's addresses in the order to dial them; what cannot be its own is left out.
+    """Sort another node's addresses in the order to dial them; leave out useless ones.
 
-    A node whose addresses are all this computer's runs on this computer: loopback is then the
-    quickest way. Else loopback, and addresses that this computer has itself (every Docker host is
-    172.17.0.1), would lead back here.
+    If all addresses of a node are also this computer's, the node runs on this computer and loopback
+    is the quickest way. Otherwise, loopback and the addresses that this computer has itself are
+    left out (every Docker host has 172.17.0.1): they would lead back to this computer.
     """
     ips = {host: ip for host in hosts if (ip := _unicast(host)) is not None}
     ours = {i.ip for i in own}
@@ -86,10 +86,10 @@ def dialling_order(hosts: Iterable[str], own: frozenset[Interface]) -> tuple[str
 
 
 def networks(own: frozenset[Interface]) -> list[str | int]:
-    """The interfaces as zeroconf wants them: IPv4 by address, IPv6 by index.
+    """The interfaces in the form that zeroconf expects: IPv4 by address, IPv6 by index.
 
-    IPv4's loopback is one of them, for nodes on a computer without any network; multicast on `::1`
-    works nowhere.
+    IPv4's loopback is included, for nodes on a computer without any network; `::1` is not, since
+    multicast on it works on no system.
     """
     v4 = sorted(i.address for i in own if i.ip.version == 4 and _is_usable(i))
     v6 = sorted({i.index for i in own if i.ip.version == 6 and i.index and not i.is_loopback})
@@ -104,7 +104,7 @@ def _is_usable(interface: Interface) -> bool:
 
 
 def _rank(ip: IpAddress, own: frozenset[Interface]) -> tuple[int, int]:
-    """Same network first, virtual networks late, link-local last; IPv4 before IPv6."""
+    """Sort key: same network, then others, virtual, link-local; IPv4 before IPv6 in each."""
     near = [i for i in own if i.ip.version == ip.version and not i.is_loopback and _shares(ip, i)]
     if ip.is_link_local:
         return 3, ip.version
@@ -127,7 +127,7 @@ def _unicast(host: str) -> IpAddress | None:
 
 
 def _bare(ip: IpAddress) -> IpAddress:
-    """Without the zone of a link-local address."""
+    """The address without a zone (link-local IPv6)."""
     if isinstance(ip, ipaddress.IPv6Address) and ip.scope_id is not None:
         return ipaddress.IPv6Address(int(ip))
     return ip

@@ -1,7 +1,7 @@
 """One connection with a member of a home: messages, requests, heartbeats, back-pressure.
 
-What the protocol allows is decided by `wire/connection.py`; here are the socket's, the clock's and the
-waiters' sides of it.
+`wire/connection.py` decides what the protocol allows; this file adds the socket, the clock and the
+tasks that wait.
 """
 
 import asyncio
@@ -40,16 +40,16 @@ logger = logging.getLogger(__name__)
 
 Receiver: TypeAlias = Callable[[Message, memoryview], None]
 
-INBOX_LIMIT = 16 << 20  # bytes that wait to be received before reading stops: a few chunks
-_MESSAGE_COST = 1024  # what a message without payload counts there
-MAX_UNREAD_ANSWERS = 1000  # a pong has 30 bytes; heartbeats alone take a quarter of an hour
+INBOX_LIMIT = 16 << 20  # bytes waiting in the inbox before reading stops: a few chunks
+_MESSAGE_COST = 1024  # bytes that a message without payload counts in the inbox
+MAX_UNREAD_ANSWERS = 1000  # a pong has 30 bytes; heartbeats alone take 15 min to get here
 
 
 class Link:
-    """An open connection. Made by `dial` and by `Listener`; whoever gets it closes it.
+    """An open connection. `dial` and `Listener` make it; its receiver must close it.
 
     Attributes:
-        peer: what the peer said of itself; its `node_id` is the one of its certificate.
+        peer: the peer's own description; its `node_id` is the one of its certificate.
         peer_role: its role in the home, from its certificate.
     """
 
@@ -76,11 +76,11 @@ class Link:
         self._error: PotluckError | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    # --- what it is
+    # --- attributes
 
     @property
     def peer(self) -> NodeInfo:
-        assert self._connection.peer is not None  # a link is handed out when it is open
+        assert self._connection.peer is not None  # callers get a link only once it is open
         return self._connection.peer
 
     @property
@@ -90,7 +90,7 @@ class Link:
 
     @property
     def rtt_s(self) -> float | None:
-        """Round trip, smoothed over the heartbeats of a control connection."""
+        """Round-trip time in seconds, smoothed over the heartbeats of a control connection."""
         return self._connection.rtt_s
 
     @property
@@ -100,7 +100,7 @@ class Link:
     # --- sending
 
     def send_nowait(self, message: Message, payload: Buffer = b"") -> None:
-        """Write a message at once; its payload's memory is free again when this returns.
+        """Write a message at once. The caller may reuse the payload's memory when this returns.
 
         Raises:
             PeerLostError: the connection has ended.
@@ -110,11 +110,11 @@ class Link:
         self._flush()
 
     async def send(self, message: Message, payload: Buffer = b"") -> None:
-        """Write a message, and wait while the peer takes less than we write.
+        """Write a message, and wait while the peer reads more slowly than we write.
 
         Raises:
             PeerLostError: the connection has ended.
-            PeerTimeoutError: the peer takes nothing any more.
+            PeerTimeoutError: the peer has stopped reading.
         """
         self.send_nowait(message, payload)
         await self._stream.drain()
@@ -122,11 +122,11 @@ class Link:
     async def request(
         self, message: Message, *, timeout_s: float, payload: Buffer = b""
     ) -> Message:
-        """Ask, and wait for the answer.
+        """Send a request, and wait for its answer.
 
         Raises:
-            PeerTimeoutError: no answer came in time; the connection lives on.
-            RemoteError: the peer answered with an error, whose kind is `data["kind"]`.
+            PeerTimeoutError: no answer came in time; the connection stays open.
+            RemoteError: the peer answered with an error; `data["kind"]` is its kind.
             PeerLostError: the connection has ended.
         """
         self._check_open()
@@ -150,13 +150,12 @@ class Link:
     # --- receiving
 
     async def receive(self) -> tuple[Message, memoryview]:
-        """The next message that is no answer; the payload belongs to the caller.
+        """Return the next message that is not an answer; the payload belongs to the caller.
 
-        There is no deadline, since a peer may have nothing to say: put one around it where an answer
-        is due.
+        There is no deadline, since a peer may have nothing to send. Set one where a message is due.
 
         Raises:
-            PeerLostError: the connection has ended, and everything that came before was received.
+            PeerLostError: the connection has ended, and all messages from before were received.
         """
         while not self._inbox:
             if self._error is not None:
@@ -175,10 +174,10 @@ class Link:
         return message, payload
 
     def deliver_to(self, receiver: Receiver) -> None:
-        """Call this with every message from now on, in the event loop, instead of `receive`.
+        """From now on, pass every message to `receiver` in the event loop, instead of to `receive`.
 
-        It saves a turn of the event loop per message, and with it the back-pressure: the receiver
-        must take what comes.
+        This saves one turn of the event loop per message, but there is no back-pressure: the
+        receiver must take every message.
         """
         self._receiver = receiver
         while self._inbox:
@@ -189,7 +188,7 @@ class Link:
     # --- the end
 
     def close(self, reason: str = "") -> None:
-        """Say goodbye and end; what was sent is delivered first."""
+        """Say goodbye and end the connection; messages sent before are delivered first."""
         if self._error is None:
             with suppress(LocalProtocolError):
                 self._connection.goodbye(reason[:MAX_TEXT])
@@ -197,15 +196,15 @@ class Link:
             self._end(PeerLostError("This connection was closed here."))
 
     async def wait_closed(self) -> None:
-        """Wait until the socket is closed too; bounded after `close`."""
+        """Wait until the socket is closed; after `close`, this takes bounded time."""
         await self._stream.wait_closed()
 
     def trust_changed(self) -> None:
-        """End at once when the peer was revoked or its home left. Called by the identity."""
+        """End at once if the peer was revoked or its home was left. The identity calls this."""
         if self._error is None and not self._identity.trusts(self._peer):
             self._end(
                 UntrustedPeerError("This computer was removed from the home.")
-            )  # no goodbye: nothing more is said to who is not trusted
+            )  # no goodbye: an untrusted peer gets no more messages
             self._stream.abort()
 
     # --- called by the stream
@@ -219,7 +218,7 @@ class Link:
 
     def stream_ended(self, error: Exception | None) -> None:
         if isinstance(error, ssl.SSLError) and not self._opened.done():
-            # In TLS 1.3 the listener judges our certificate after our handshake is over.
+            # In TLS 1.3 the listener verifies our certificate after our handshake has finished.
             self._end(
                 UntrustedPeerError("The other computer does not accept this one's certificate.")
             )
@@ -228,10 +227,10 @@ class Link:
         if error is not None:
             logger.debug("connection broke peer=%s error=%r", short(self._peer.node_id), error)
 
-    # --- inside
+    # --- private
 
     async def open(self) -> None:
-        """Wait for the handshake of the protocol. The caller sets the deadline."""
+        """Wait for the protocol's handshake. The caller sets the deadline."""
         self._stream.attach(self)
         self._flush()
         self._tick()
@@ -240,7 +239,7 @@ class Link:
         self.trust_changed()
 
     def _handle_events(self) -> None:
-        """Take what the connection understood, to its end. Never raises: asyncio calls it."""
+        """Handle all pending events of the connection. Never raises, since asyncio calls it."""
         try:
             while (event := self._connection.next_event()) is not None:
                 self._handle(event)
@@ -265,7 +264,7 @@ class Link:
             case Opened():
                 if not self._opened.done():
                     self._opened.set_result(None)
-                self._tick()  # after it: the end may have come with it
+                self._tick()  # after set_result: the end may have arrived with the opening
             case Closed(reason):
                 self._end(PeerLostError(reason or "The other computer closed the connection."))
             case Lost(reason):
@@ -287,7 +286,7 @@ class Link:
             self._arrival.set_result(None)
 
     def _tick(self) -> None:
-        """Send heartbeats and notice their absence, as often as the connection wants."""
+        """Send heartbeats and notice missing ones; the connection says when to do it next."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
@@ -301,10 +300,10 @@ class Link:
             self._stream.write(data)
 
     def _flush_answers(self) -> None:
-        """Write what the connection answers by itself, unless the peer only asks and never reads.
+        """Write the connection's own answers; refuse a peer that asks but never reads.
 
-        (Not reading while it does not is no way: two nodes that send each other much would wait for
-        each other for ever.)
+        It would be wrong to stop reading until the peer reads again: two nodes that send each other
+        much data would then wait for each other for ever.
         """
         data = self._connection.data_to_send()
         if self._stream.is_writable:
@@ -324,7 +323,7 @@ class Link:
             self._timer.cancel()
         if not self._opened.done():
             self._opened.set_exception(error)
-            self._opened.exception()  # whoever opened it may have been cancelled
+            self._opened.exception()  # retrieved here: the opener may have been cancelled
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(fresh(error))
@@ -338,20 +337,20 @@ class Link:
 
 
 def error_message(error: PotluckError) -> Error:
-    """The error as a message for the peer."""
+    """Make the message that tells the peer of this error."""
     return Error(kind=error.code, message=error.message[:MAX_TEXT], data=dict(error.data))
 
 
 def _unless_error(answer: Message) -> Message:
     if isinstance(answer, Error):
         error = RemoteError(answer.message)
-        error.data = {**answer.data, "kind": answer.kind}  # the keys are the peer's choice
+        error.data = {**answer.data, "kind": answer.kind}  # the peer chose the keys of `data`
         raise error
     return answer
 
 
 def fresh(error: PotluckError) -> PeerLostError:
-    """The end of the connection as its own exception for each who meets it."""
+    """A new copy of the error that ended the connection, so that each caller raises its own."""
     lost = PeerLostError(error.message)
     lost.data = error.data
     lost.__cause__ = error

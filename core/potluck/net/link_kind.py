@@ -22,7 +22,7 @@ MemberLink = TypeVar("MemberLink", bound=Link | StepLink)
 
 @dataclass(frozen=True, slots=True)
 class LinkKind(Generic[TlsStream, MemberLink]):
-    """How a connection is made, and what becomes of it after its TLS handshake."""
+    """How a connection is made, and which link it becomes after its TLS handshake."""
 
     connect: Callable[[Address, ssl.SSLContext, str], Awaitable[TlsStream]]
     accept: Callable[[socket.socket, ssl.SSLContext], Awaitable[TlsStream]]
@@ -33,5 +33,5 @@ LINKS: Final = LinkKind(Stream.connect, Stream.accept, Link)
 
 
 def step_links(reactor: Reactor) -> LinkKind[SecureSocket, StepLink]:
-    """Links that this reactor reads."""
+    """The kind of links that this reactor reads."""
     return LinkKind(SecureSocket.connect, SecureSocket.accept, partial(StepLink, reactor))

@@ -1,7 +1,7 @@
-"""Where other computers connect: IPv4 and IPv6 on one port, TLS, members and pairing.
+"""Accepts connections of members and for pairing: TLS, with IPv4 and IPv6 on one port.
 
-Everybody on the network may connect, so until a computer has shown who it is, it gets little: a few
-seconds, a share of a few places, and a handful of pairings a minute.
+Everybody on the network may connect. A computer that has not authenticated yet therefore gets only
+a few seconds, few connections at a time, and few pairings per minute.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ from potluck.wire.pairing_messages import PairRefuse
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_PORT = 47777  # dynamic range, of no registered service
-HANDSHAKE_TIMEOUT_S = 5.0  # TLS and hello: three round trips, and a slow computer's signature
-MAX_UNAUTHENTICATED = 64  # connections that have not shown who they are, all addresses together
-MAX_UNAUTHENTICATED_PER_ADDRESS = 16  # a home's computer opens three per pair
-MAX_LINKS_PER_PEER = 8  # of one purpose; one is in use, and one more while it is replaced
-MAX_PAIRINGS_PER_MINUTE = 6  # per address; a person needs one, who mistypes two
-MAX_PAIRINGS_ALL = 30  # a minute, of all addresses: a /64 holds more addresses than we can count
+DEFAULT_PORT = 47777  # in the user range, not registered for any service
+HANDSHAKE_TIMEOUT_S = 5.0  # TLS and hello: three round trips, and a signature on a slow computer
+MAX_UNAUTHENTICATED = 64  # connections not authenticated yet, over all addresses
+MAX_UNAUTHENTICATED_PER_ADDRESS = 16  # a computer of a home opens three to each peer
+MAX_LINKS_PER_PEER = 8  # of one purpose; one in use, a second while it is replaced
+MAX_PAIRINGS_PER_MINUTE = 6  # per address; a person needs one, or two after a typo
+MAX_PAIRINGS_ALL = 30  # per minute, over all addresses: a /64 has too many to count each
 _MINUTE_S = 60.0
 _BACKLOG = 64
 
@@ -47,19 +47,19 @@ OnPairing: TypeAlias = Callable[[PairingLink], Coroutine[Any, Any, None]]
 class Listener(Generic[MemberLink]):
     """Accepts connections from `start` to `stop`, or inside `async with`.
 
-    A connection's handler runs in a task of the listener; the link is closed when it returns, and the
-    task is cancelled when the listener stops.
+    A connection's handler runs in a task of the listener. The link is closed when the handler
+    returns, and the task is cancelled when the listener stops.
 
     Args:
         identity: whose homes are served.
-        me: what this node says of itself, asked anew for each connection.
-        on_link: gets each open link with a member of a home.
-        kind: of the links that it gets.
-        on_pairing: gets each connection of somebody who wants to pair, its first message waiting;
-            None where pairing is not served.
+        me: returns this node's own description; called for each connection.
+        on_link: handles each open link with a member of a home.
+        kind: the kind of the links that `on_link` gets.
+        on_pairing: handles each connection for pairing, once its first message has arrived; None:
+            pairing is not served.
         host: an IP address to listen on; empty for all of them.
-        port: 0 takes `preferred_port` if it is free, else any.
-        pairings_per_minute: from one address.
+        port: 0 means `preferred_port` if that is free, otherwise any free port.
+        pairings_per_minute: the limit for one address.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Listener(Generic[MemberLink]):
         self._wanted = (host, port, preferred_port)
         self._handshake_timeout_s = handshake_timeout_s
         self._sockets: list[socket.socket] = []
-        self._waiting: set[socket.socket] = set()  # accepted, and no task has taken them over yet
+        self._waiting: set[socket.socket] = set()  # accepted, but not yet taken over by a task
         self._tasks: set[asyncio.Task[None]] = set()
         self._unauthenticated: Counter[str] = Counter()
         self._links: Counter[tuple[HomeId, str, Purpose]] = Counter()
@@ -96,7 +96,7 @@ class Listener(Generic[MemberLink]):
         """Begin to listen.
 
         Raises:
-            UsageError: the port that was asked for is taken, or the host is none of this computer's.
+            UsageError: the requested port is taken, or the host is not an address of this computer.
         """
         self._context = self._identity.server_context()
         self._sockets = open_sockets(*self._wanted)
@@ -106,7 +106,7 @@ class Listener(Generic[MemberLink]):
         logger.info("listening port=%d", self.port)
 
     async def stop(self) -> None:
-        """Close the sockets, end every connection's handler and wait for it."""
+        """Close the sockets, cancel every connection's handler and wait for it."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -128,7 +128,7 @@ class Listener(Generic[MemberLink]):
         while True:
             try:
                 accepted, name = await loop.sock_accept(listening)
-            except OSError as error:  # out of descriptors, or the client is gone already
+            except OSError as error:  # no file descriptors left, or the client is gone
                 logger.warning("cannot accept a connection: %s", error)
                 await asyncio.sleep(0.1)
                 continue
@@ -145,7 +145,7 @@ class Listener(Generic[MemberLink]):
             self._own(self._serve(accepted, key))
 
     async def _serve(self, accepted: socket.socket, key: str) -> None:
-        """One connection, from its first byte to its end."""
+        """Serve one connection, from its first byte to its end."""
         stream: Stream | SecureSocket | None = None
         link: MemberLink | PairingLink | None = None
         try:
@@ -160,7 +160,7 @@ class Listener(Generic[MemberLink]):
                     await self._on_pairing(link)
             elif link is not None:
                 await self._serve_link(link)
-        except (TimeoutError, OSError, PotluckError) as error:  # what strangers do is ordinary
+        except (TimeoutError, OSError, PotluckError) as error:  # expected of strangers
             logger.info("connection ended address=%s reason=%s", key, error or "too slow")
         except Exception:
             logger.exception("a connection's handler failed address=%s", key)
@@ -180,7 +180,7 @@ class Listener(Generic[MemberLink]):
     async def _authenticate(
         self, stream: Stream | SecureSocket, key: str
     ) -> MemberLink | PairingLink | None:
-        """An open link with a member; a pairing link with its first message; or nothing."""
+        """Return an open link with a member, a pairing link with its first message, or None."""
         try:
             peer = self._identity.authenticate(stream.tls)
         except UntrustedPeerError as error:
@@ -188,7 +188,7 @@ class Listener(Generic[MemberLink]):
             raise
         if peer is None:
             if not isinstance(stream, Stream):
-                return None  # who only wants to know who is here has seen our certificate
+                return None  # it only asked which node this is, and has our certificate
             return await self._begin_pairing(PairingLink(stream, None), key)
         connection = Connection(
             Side.LISTENER,
@@ -216,7 +216,7 @@ class Listener(Generic[MemberLink]):
                 del self._links[key]
 
     async def _begin_pairing(self, link: PairingLink, key: str) -> PairingLink | None:
-        """Wait for the first message: who only looks (`identify`) says none, and is not counted."""
+        """Wait for the first message. A peer that uses `identify` sends none and is not counted."""
         try:
             await link.wait_first()
         except PairingError:
@@ -241,7 +241,7 @@ class Listener(Generic[MemberLink]):
 
 
 class PairingLimit:
-    """How many pairings may begin in a minute, from one address and from all."""
+    """Limits how many pairings may begin in a minute, from one address and from all."""
 
     def __init__(self, per_address: int, total: int = MAX_PAIRINGS_ALL) -> None:
         self._per_address = per_address
@@ -249,7 +249,7 @@ class PairingLimit:
         self._begun: deque[tuple[float, str]] = deque()
 
     def allows(self, key: str, now: float) -> bool:
-        """Whether one more may begin now; if so, it counts."""
+        """Return whether one more pairing may begin now, and count it if so."""
         while self._begun and self._begun[0][0] <= now - _MINUTE_S:
             self._begun.popleft()
         same = sum(1 for _, other in self._begun if other == key)
@@ -260,7 +260,7 @@ class PairingLimit:
 
 
 def client_key(host: str) -> str:
-    """What counts as one client: an IPv4 address, or an IPv6 network, whose addresses are free."""
+    """The key of one client: its IPv4 address, or its IPv6 /64, where it may use any address."""
     ip = ipaddress.ip_address(host.partition("%")[0])
     if ip.version == 4:
         return str(ip)
@@ -268,7 +268,7 @@ def client_key(host: str) -> str:
 
 
 def open_sockets(host: str, port: int, preferred_port: int | None) -> list[socket.socket]:
-    """Listening sockets on one port, one per address family that this computer has."""
+    """Open listening sockets on one port, one per address family that this computer has."""
     candidates = [port] if port else [preferred_port or 0, 0, 0, 0]
     reason: OSError | None = None
     for candidate in candidates:
@@ -301,7 +301,7 @@ def _bind(host: str, port: int) -> list[socket.socket]:
 def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if sys.platform == "win32":  # there, REUSEADDR would let others take the port over
+        if sys.platform == "win32":  # there, REUSEADDR would let other programs take over the port
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
         else:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

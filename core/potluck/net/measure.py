@@ -1,8 +1,8 @@
-"""Measure a link: round trip and bandwidth, in about half a second, over the connection itself.
+"""Measure a link's round-trip time and bandwidth over the connection itself, in about 0.5 s.
 
-Round trips are pings one after the other. Bandwidth is blobs that double in size until the time or
-the bytes are used up; the last one counts, since by then TCP has opened its window. Every link answers
-both by itself.
+Round trips are measured by pings, one after the other. Bandwidth is measured by blobs that double
+in size until the time or the bytes are used up. Only the last blob counts, since by then TCP has
+opened its window. Every link answers both by itself.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ from potluck.wire.messages import (
 logger = logging.getLogger(__name__)
 
 PINGS = 10
-PING_BUDGET_S = 0.5  # on a slow link fewer pings must do
+PING_BUDGET_S = 0.5  # a slow link gets fewer pings
 MIN_PINGS = 3
 BLOB_BUDGET_S = 0.3
-MAX_BYTES = 8 << 20  # 10 Gbit/s for 7 ms; more would tell nothing new
+MAX_BYTES = 8 << 20  # 7 ms at 10 Gbit/s; more would not improve the result
 FIRST_BLOB = 64 << 10  # 0.1 s at 5 Mbit/s
-ANSWER_TIMEOUT_S = 5.0  # of one ping or blob; what is slower is of no use for tokens
+ANSWER_TIMEOUT_S = 5.0  # for one ping or blob; a slower link is useless for tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkQuality:
-    """What a link is worth."""
+    """The measured speed of a link."""
 
     rtt_s: float  # median
     rtt_p95_s: float
@@ -46,11 +46,11 @@ class LinkQuality:
 
 
 async def measure(link: Link, *, clock: Callable[[], float] | None = None) -> LinkQuality:
-    """Measure an open link, from here to there. Nothing else should use it meanwhile.
+    """Measure an open link from here to the peer. Nothing else should use the link meanwhile.
 
     Raises:
-        PeerTimeoutError: the link is too slow to be of use.
-        PeerLostError: it ended.
+        PeerTimeoutError: the link is too slow to be useful.
+        PeerLostError: the link ended.
     """
     now = clock or asyncio.get_running_loop().time
     rtts = await _ping(link, now)
@@ -71,13 +71,13 @@ async def measure_addresses(
     me: NodeInfo,
     purpose: Purpose = "weights",
 ) -> list[tuple[Address, LinkQuality]]:
-    """Measure every address of a peer, one after the other; the best first, silent ones left out.
+    """Measure every address of a peer in turn. Returns the best first, without silent ones.
 
-    The best is the one whose hidden states arrive soonest: round trips within a tenth count as equal,
-    and bandwidth decides.
+    The best address is the one at which hidden states arrive soonest: round trips that differ by
+    less than a tenth count as equal, and then bandwidth decides.
 
     Raises:
-        UnreachableError: none answers.
+        UnreachableError: no address answers.
     """
     measured: list[tuple[Address, LinkQuality]] = []
     for address in addresses:
@@ -106,15 +106,16 @@ async def _ping(link: Link, now: Callable[[], float]) -> list[float]:
 
 
 async def _stream(link: Link, rtt_s: float, now: Callable[[], float]) -> float:
-    """Bytes per second of the largest blob that there was time for."""
+    """Return the bytes per second of the largest blob that fits into the time."""
     size, sent_bytes, began = FIRST_BLOB, 0, now()
     while True:
         blob = memoryview(bytearray(size))
         sent = now()
         await link.request(Blob(), payload=blob, timeout_s=ANSWER_TIMEOUT_S)
         took = now() - sent
-        # The first byte takes half a round trip to arrive, the answer the other half. Where the blob
-        # is hardly more than that, jitter would make anything of the rest: then all of it counts.
+        # The first byte takes half a round trip to arrive, and the answer takes the other half. If
+        # the blob took hardly longer than that, the difference would be mostly jitter: then the
+        # whole time counts.
         rate = size / (took - rtt_s if took > 1.25 * rtt_s else took)
         sent_bytes += size
         size *= 2

@@ -1,4 +1,4 @@
-"""A connection with a computer that belongs to no home of ours yet: only pairing is understood."""
+"""A connection with a computer that is not in our home yet. It carries only pairing messages."""
 
 import asyncio
 from collections import deque
@@ -10,15 +10,16 @@ from potluck.wire.frame import FrameDecoder, encode
 from potluck.wire.messages import Address, Message
 from potluck.wire.pairing_messages import MAX_PAIRING_HEADER, PAIRING
 
-_MAX_WAITING = 4  # pairing goes turn by turn; who sends more at once does not pair
+_MAX_WAITING = 4  # pairing messages alternate; no honest peer sends more at once
 
 
 class PairingLink:
-    """Pairing messages both ways. Whoever gets it closes it.
+    """Carries pairing messages both ways. Its receiver must close it.
 
     Attributes:
-        peer_certificate: DER, as TLS showed it; None on the side that was dialled, since TLS asks
-            the dialler for none: it says its certificate in the pairing, and proves its key there.
+        peer_certificate: DER, from the TLS handshake. It is None on the side that was dialled: TLS
+            does not ask the dialler for a certificate. The dialler sends it in a pairing message,
+            and proves its key there.
     """
 
     def __init__(self, stream: Stream, peer_certificate: bytes | None) -> None:
@@ -43,10 +44,10 @@ class PairingLink:
         self._stream.write(encode(message))
 
     async def receive(self, timeout_s: float) -> Message:
-        """The next message.
+        """Return the next message.
 
         Raises:
-            PeerTimeoutError: none came in time.
+            PeerTimeoutError: no message came in time.
             PairingError: the connection has ended, or the peer sent something else.
         """
         try:
@@ -65,21 +66,21 @@ class PairingLink:
         return message
 
     async def wait_first(self) -> None:
-        """Wait until a message is there to be received. The caller sets the deadline.
+        """Wait until a message can be received. The caller sets the deadline.
 
         Raises:
-            PairingError: the connection ended without one.
+            PairingError: the connection ended without a message.
         """
         await self._arrived.wait()
         if not self._inbox:
             raise PairingError("The other computer did not say anything.")
 
     def close(self) -> None:
-        """End; what was sent is delivered first."""
+        """End the connection; messages sent before are delivered first."""
         self._end(LocalProtocolError("The pairing was ended here."))
 
     async def wait_closed(self) -> None:
-        """Wait until the socket is closed too; bounded after `close`."""
+        """Wait until the socket is closed; after `close`, this takes bounded time."""
         await self._stream.wait_closed()
 
     # --- called by the stream

@@ -1,4 +1,4 @@
-"""Who is at the other end of a TLS connection, as its certificate says."""
+"""The identity of the peer of a TLS connection, from its certificate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from potluck.wire.certificates import tls_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerIdentity:
-    """Who is at the other end of a TLS connection, as its home's certificate says."""
+    """The identity of the peer of a TLS connection, from the certificate that its home issued."""
 
     node_id: NodeId
     role: Role
@@ -20,7 +20,7 @@ class PeerIdentity:
 
 
 def peer_identity(shown: Mapping[str, object], home_id: HomeId) -> PeerIdentity:
-    """From what `getpeercert` returns: nested tuples, already verified by OpenSSL."""
+    """Read the result of `getpeercert`: nested tuples, already verified by OpenSSL."""
     names = cast("tuple[tuple[str, str], ...]", shown.get("subjectAltName", ()))
     subject = cast("tuple[tuple[tuple[str, str], ...], ...]", shown.get("subject", ()))
     roles = [v for rdn in subject for k, v in rdn if k == "organizationalUnitName"]

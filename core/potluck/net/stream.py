@@ -1,7 +1,7 @@
-"""A TLS byte stream of asyncio: flow control and its end, no messages.
+"""A TLS byte stream over asyncio: bytes, flow control and the end, but no messages.
 
-Bytes go from OpenSSL straight into the buffer that the sink gives (for a payload its own memory), and
-what is written is encrypted at once, so that the writer's buffers are free when `write` returns.
+OpenSSL decrypts straight into the buffer that the sink gives (for a payload, its own memory).
+Written bytes are encrypted at once, so the writer may reuse its buffers when `write` returns.
 """
 
 import asyncio
@@ -14,44 +14,44 @@ from potluck.errors import PeerLostError, PeerTimeoutError
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Address
 
-STALL_TIMEOUT_S = 60.0  # the largest frame, 64 MiB, takes that long on 9 Mbit/s
-CLOSE_TIMEOUT_S = 2.0  # for what is still to be sent and the peer's close_notify
-_KEEP_ALIVE = {  # systems have some of them: after 15 s of silence, gone within another 15
+STALL_TIMEOUT_S = 60.0  # the largest frame, 64 MiB, takes 60 s at 9 Mbit/s
+CLOSE_TIMEOUT_S = 2.0  # for unsent bytes and the peer's close_notify
+_KEEP_ALIVE = {  # after 15 s of silence, lost within another 15 s; systems have some of these
     "TCP_KEEPIDLE": 15,  # s
-    "TCP_KEEPALIVE": 15,  # s; macOS's name of the same
+    "TCP_KEEPALIVE": 15,  # s; macOS's name for TCP_KEEPIDLE
     "TCP_KEEPINTVL": 5,  # s
     "TCP_KEEPCNT": 3,
 }
 
 
 class Sink(Protocol):
-    """What takes the bytes of a stream."""
+    """Receives the bytes of a stream."""
 
     def get_buffer(self, sizehint: int) -> memoryview: ...
     def buffer_updated(self, nbytes: int) -> None: ...
     def stream_ended(self, error: Exception | None) -> None:
-        """Called once, when no bytes will come any more."""
+        """Called once, after the last byte."""
         ...
 
 
 class Stream(asyncio.BufferedProtocol):
-    """One connection after its TLS handshake. It does not read until a sink is attached."""
+    """One connection after its TLS handshake. It reads only once a sink is attached."""
 
     def __init__(self) -> None:
         self._sink: Sink | None = None
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
         self._writable.set()
-        self._over = False  # the sink was told
+        self._over = False  # `stream_ended` was called
         self._error: Exception | None = None
         self._closed = asyncio.Event()
 
     @classmethod
     async def connect(cls, address: Address, context: ssl.SSLContext, name: str) -> "Stream":
-        """Dial an address, and authenticate it by its name. The caller sets the deadline.
+        """Dial an address, and check its certificate's name. The caller sets the deadline.
 
         Raises:
-            OSError: nobody answers there; `ssl.SSLError` if it is somebody else.
+            OSError: nobody answers there; `ssl.SSLError` if another node answers.
         """
         _, stream = await asyncio.get_running_loop().create_connection(
             cls,
@@ -65,10 +65,10 @@ class Stream(asyncio.BufferedProtocol):
 
     @classmethod
     async def accept(cls, accepted: socket.socket, context: ssl.SSLContext) -> "Stream":
-        """Serve a connection that somebody made. The caller sets the deadline.
+        """Do the TLS handshake of an accepted connection. The caller sets the deadline.
 
         Raises:
-            OSError: it ended; `ssl.SSLError` if it speaks no TLS of ours.
+            OSError: the connection ended; `ssl.SSLError` if the TLS handshake fails.
         """
         _, stream = await asyncio.get_running_loop().connect_accepted_socket(
             cls, accepted, ssl=context, ssl_shutdown_timeout=CLOSE_TIMEOUT_S
@@ -89,11 +89,11 @@ class Stream(asyncio.BufferedProtocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether the peer takes what we write; else it piles up here."""
+        """Whether the peer reads what we write; if not, written bytes queue up here."""
         return self._writable.is_set()
 
     def attach(self, sink: Sink) -> None:
-        """Give what arrives to the sink from now on."""
+        """From now on, pass received bytes to the sink."""
         self._sink = sink
         if self._over:
             sink.stream_ended(self._error)
@@ -101,7 +101,7 @@ class Stream(asyncio.BufferedProtocol):
             self._open_transport.resume_reading()
 
     def pause_reading(self) -> None:
-        """Let the peer wait: TCP's window closes when our buffers are full."""
+        """Stop reading. The peer must wait once our buffers are full and TCP's window closes."""
         if not self.is_closing:
             self._open_transport.pause_reading()
 
@@ -111,16 +111,16 @@ class Stream(asyncio.BufferedProtocol):
             self._open_transport.resume_reading()
 
     def write(self, buffers: Iterable[Buffer]) -> None:
-        """Write in one go; nothing happens when the stream has ended."""
+        """Write these buffers together; without effect if the stream has ended."""
         if not self.is_closing:
             self._open_transport.writelines([octets(b) for b in buffers if len(b)])
 
     async def drain(self) -> None:
-        """Wait until the peer has taken enough for more to be written.
+        """Wait until the peer has read enough that more can be written.
 
         Raises:
-            PeerTimeoutError: it takes nothing any more.
-            PeerLostError: it is gone.
+            PeerTimeoutError: the peer has stopped reading.
+            PeerLostError: the peer is gone.
         """
         if not self._writable.is_set():
             try:
@@ -135,7 +135,7 @@ class Stream(asyncio.BufferedProtocol):
             raise PeerLostError("The connection to the other computer has ended.")
 
     def close(self) -> None:
-        """Send what is written, then end."""
+        """Send the bytes written before, then end."""
         self._open_transport.close()
 
     def abort(self) -> None:
@@ -143,7 +143,7 @@ class Stream(asyncio.BufferedProtocol):
         self._open_transport.abort()
 
     async def wait_closed(self) -> None:
-        """Wait for the end; it comes in bounded time after `close` or `abort`."""
+        """Wait until the stream has ended; after `close` or `abort` this takes bounded time."""
         await self._closed.wait()
 
     # --- called by asyncio
@@ -184,14 +184,15 @@ class Stream(asyncio.BufferedProtocol):
 
     @property
     def _open_transport(self) -> asyncio.Transport:
-        assert self._transport is not None  # a stream is handed out after connection_made
+        assert self._transport is not None  # callers get a stream only after connection_made
         return self._transport
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Have the kernel end a connection whose other side vanished without a word.
+    """Let the kernel end a connection whose peer vanished without closing it.
 
-    Control connections have heartbeats, which are faster; the others may be silent for hours.
+    Control connections have heartbeats, which are faster; other connections may be silent for
+    hours.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE.items():
@@ -200,14 +201,14 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 def octets(buffer: Buffer) -> Buffer:
-    """The buffer with its bytes as items: asyncio counts in `len`, which of numbers is not that."""
+    """View a buffer as bytes: asyncio counts with `len`, which counts items, not bytes."""
     if isinstance(buffer, memoryview) and buffer.itemsize != 1:
         return buffer.cast("B")
     return buffer
 
 
 def address_of(name: object) -> Address:
-    """An address from what `getpeername` returns, with the scope of a link-local one."""
+    """Make an address of `getpeername`'s result; a link-local one keeps its scope."""
     host, port, *more = cast("tuple[str, int]", name)
     scope = more[1] if len(more) > 1 else 0
     if scope and "%" not in host:

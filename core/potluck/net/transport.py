@@ -1,7 +1,7 @@
 """Connections with other computers: dial them, listen for them, pair with them.
 
-`dial` gives a `Link` with a member of a home, `Listener` takes what others dial, `dial_pairing` talks
-to a computer that belongs to no home of ours yet.
+`dial` returns a `Link` with a member of a home. `Listener` accepts the connections that others
+dial. `dial_pairing` connects with a computer that is not in our home yet.
 """
 
 import asyncio
@@ -51,8 +51,8 @@ __all__ = [
     "identify",
 ]
 
-DIAL_TIMEOUT_S = 8.0  # a handshake, after a Wi-Fi that sleeps has woken up
-STAGGER_S = 0.15  # before the next address is tried too; RFC 8305 has 0.25 for the Internet
+DIAL_TIMEOUT_S = 8.0  # a handshake, and the time for a sleeping Wi-Fi adapter to wake up
+STAGGER_S = 0.15  # until the next address is tried too; RFC 8305 has 0.25 for the Internet
 
 
 async def dial(
@@ -65,15 +65,15 @@ async def dial(
     me: NodeInfo,
     timeout_s: float = DIAL_TIMEOUT_S,
 ) -> Link:
-    """Connect with a member of a home at the first of its addresses that completes the handshake.
+    """Connect with a member of a home, at its first address that completes the handshake.
 
-    The addresses are tried in their order, the next one as soon as the one before failed or took
-    longer than a moment.
+    The addresses are tried in their order. The next one is tried as soon as the one before has
+    failed or has taken longer than `STAGGER_S`.
 
     Raises:
-        UnreachableError: none answers in time.
-        UntrustedPeerError: one of the two does not accept the other as a member of the home.
-        VersionMismatchError: the two programs are too far apart.
+        UnreachableError: no address answers in time.
+        UntrustedPeerError: one node does not accept the other as a member of the home.
+        VersionMismatchError: the two programs have no protocol version in common.
         RemoteError: the peer refused for another reason.
     """
     called = _Called(identity, home, peer, purpose, me)
@@ -90,7 +90,7 @@ async def dial_steps(
     reactor: Reactor,
     timeout_s: float = DIAL_TIMEOUT_S,
 ) -> StepLink:
-    """The same as `dial`, for a connection that steps go by, which this reactor reads."""
+    """Like `dial`, for a connection of purpose `activations`, which this reactor reads."""
     called, kind = _Called(identity, home, peer, "activations", me), step_links(reactor)
     return await _race(lambda address: _dial_one(address, called, kind), addresses, timeout_s)
 
@@ -98,7 +98,7 @@ async def dial_steps(
 async def dial_pairing(
     addresses: Sequence[Address], identity: Identity, *, timeout_s: float = DIAL_TIMEOUT_S
 ) -> PairingLink:
-    """Connect with a computer in order to pair with it, at the first address that answers.
+    """Connect with a computer to pair with it, at its first address that answers.
 
     Raises:
         UnreachableError: nothing answers there, or something else than Potluck.
@@ -119,7 +119,7 @@ async def _open_pairing(address: Address, identity: Identity) -> PairingLink:
 async def identify(
     address: Address, identity: Identity, *, timeout_s: float = DIAL_TIMEOUT_S
 ) -> Identified:
-    """Ask an address who answers there; it costs the other side no pairing.
+    """Find out which node answers at an address; the peer does not count this as a pairing.
 
     Raises:
         UnreachableError: nothing answers there, or something else than Potluck.
@@ -136,13 +136,13 @@ async def identify(
 
 
 def show(address: Address) -> str:
-    """An address as people write it: `192.168.1.5:47777`, `[fd00::2]:47777`."""
+    """Format an address as people write it: `192.168.1.5:47777`, `[fd00::2]:47777`."""
     host = f"[{address.host}]" if ":" in address.host else address.host
     return f"{host}:{address.port}"
 
 
 class _HungUpError(UnreachableError):
-    """Somebody was there, and ended the TLS handshake."""
+    """The address answered, but ended the TLS handshake."""
 
 
 _L = TypeVar("_L", bound=Link | StepLink | PairingLink)
@@ -151,7 +151,7 @@ _L = TypeVar("_L", bound=Link | StepLink | PairingLink)
 async def _race(
     attempt: Callable[[Address], Awaitable[_L]], addresses: Sequence[Address], timeout_s: float
 ) -> _L:
-    """What the first address gives at which the attempt succeeds; all of them have one deadline."""
+    """Return the result of the first attempt that succeeds; all attempts share one deadline."""
     if not addresses:
         raise UnreachableError("No address of that computer is known.")
     race = _Race(attempt)
@@ -167,7 +167,7 @@ async def _race(
 
 
 class _Race(Generic[_L]):
-    """Attempts side by side, each begun when the one before failed or is slow; one wins."""
+    """Parallel attempts; each begins when the one before has failed or is slow, and one wins."""
 
     def __init__(self, attempt: Callable[[Address], Awaitable[_L]]) -> None:
         self.errors: list[PotluckError] = []
@@ -210,7 +210,7 @@ class _Race(Generic[_L]):
 
 @dataclass(frozen=True, slots=True)
 class _Called:
-    """Whom to connect with, and what for."""
+    """The peer to connect with, and the purpose of the connection."""
 
     identity: Identity
     home: HomeId
@@ -222,9 +222,9 @@ class _Called:
 async def _dial_one(
     address: Address, called: _Called, kind: LinkKind[TlsStream, MemberLink]
 ) -> MemberLink:
-    """One attempt. A peer that hangs up in the handshake is asked who it is, to say why it did.
+    """Try one address. If the peer ends the handshake, ask which node it is to explain why.
 
-    (asyncio drops the TLS alert that would tell: a `Link` sees a connection that was reset.)
+    asyncio drops the TLS alert that would give the reason: a `Link` only sees a reset connection.
     """
     try:
         return await _open_link(address, called, kind)
@@ -280,7 +280,7 @@ async def _connect(
     context: ssl.SSLContext,
     name: str,
 ) -> TlsStream:
-    """A stream after its TLS handshake."""
+    """Return a stream after its TLS handshake."""
     try:
         async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
             return await connect(address, context, name)
@@ -299,13 +299,13 @@ async def _connect(
         ) from error
     except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
         raise _HungUpError(f"{show(address)}: it hung up during the handshake.") from error
-    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that no DNS can hold
+    except (OSError, UnicodeError) as error:  # UnicodeError: the host name is not valid in DNS
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise UnreachableError(f"{show(address)}: {reason}.") from error
 
 
 def _is_alert(error: ssl.SSLError) -> bool:
-    """Whether the other side refused us, in TLS's own words."""
+    """Whether the peer refused us by a TLS alert."""
     reason = error.reason or ""
     return "_ALERT_" in reason or reason == "TLSV1_UNRECOGNIZED_NAME"
 
@@ -314,7 +314,7 @@ _TELLING = (UntrustedPeerError, VersionMismatchError, RemoteError)
 
 
 def _most_telling(errors: Sequence[PotluckError], addresses: Sequence[Address]) -> PotluckError:
-    """The error that helps most: a refusal says more than an address where nobody is."""
+    """The most helpful error: a refusal says more than an address that does not answer."""
     for kind in _TELLING:
         for error in errors:
             if isinstance(error, kind):

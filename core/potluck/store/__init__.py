@@ -1,1 +1,1 @@
-"""Weights on disk, by content."""
+"""Weights on disk, addressed by content."""

@@ -1,13 +1,14 @@
-"""The weights of other computers' models on this one's disk, by content.
+"""Stores weights of other computers' models on this computer's disk, addressed by content.
 
-A tensor is the file `<root>/<first 2 hex>/<digest>`; while it arrives it is `<digest>.part`, whose
-size is how much of it is here. A part becomes a tensor only after its SHA-256 was checked, its bytes
-were flushed and it was renamed; so a crash at any moment leaves parts that go on and tensors that
-are whole. What another process makes for the store it writes into `workshop`, and is adopted. Disks
-still fail: who loads a tensor checks it again (`verify`).
+A tensor is the file `<root>/<first 2 hex>/<digest>`. While it arrives it is `<digest>.part`, and
+the size of that file says how many bytes are here. A part becomes a tensor only after its SHA-256
+was checked, its bytes were flushed and the file was renamed. A crash at any moment therefore leaves
+whole tensors, and parts that can be continued. Another process that makes a tensor for the store
+writes it into `workshop`, and the store adopts the file. Disks can still fail: the loader verifies
+a tensor again (`verify`).
 
-Blocking, safe from several threads; one process at a time, which a locked file sees to. The time of
-last use is the file's mtime, so that it outlives the process.
+All methods block, and several threads may call them. A locked file ensures that only one process
+uses the folder. The time of last use is the file's mtime, so that it is kept when the process ends.
 """
 
 import logging
@@ -29,20 +30,20 @@ from potluck.store.part import PART, Part, digest_file, flush
 
 logger = logging.getLogger(__name__)
 
-RESERVE = 1 << 30  # bytes left free on the disk: a system with a full disk stops working
+RESERVE = 1 << 30  # bytes left free on the disk: a system stops working on a full disk
 
 
 @dataclass(slots=True)
 class _Item:
-    """A tensor or a part of one on disk."""
+    """A tensor, or a part of one, on disk."""
 
     size: int
-    used: float  # seconds, of the wall clock
+    used: float  # seconds of the wall clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """A tensor that is not here, and how much of it is."""
+    """A tensor that is not here as a whole, and how many bytes of it are (`offset`)."""
 
     digest: Digest
     offset: int
@@ -50,23 +51,23 @@ class Missing:
 
 
 def free_bytes(folder: Path) -> int:
-    """What the disk has left for this user."""
+    """The bytes that the disk has left for this user."""
     return shutil.disk_usage(folder).free
 
 
 @dataclass(slots=True)
 class ChunkStore:
-    """The store in one folder, which is made where it is missing.
+    """The store in one folder. The folder is made if it is missing.
 
     Args:
-        root: the folder; nobody else writes there.
-        quota: bytes that the store may take in all; None: whatever the disk has.
-        reserve: bytes of the disk that are never taken.
-        disk_free: what the disk has left; a parameter for tests.
-        clock: seconds since the epoch, for the times of use.
+        root: the folder; nothing else may write there.
+        quota: bytes that the store may take in all; None: only the disk is the limit.
+        reserve: bytes of the disk that the store leaves free.
+        disk_free: returns the bytes that the disk has left; a parameter for tests.
+        clock: returns seconds since the epoch, for the times of use.
 
     Raises:
-        StoreError: another Potluck has the folder, or it cannot be written.
+        StoreError: another Potluck process has the folder, or it cannot be written.
     """
 
     root: Path
@@ -77,12 +78,12 @@ class ChunkStore:
     _items: dict[Digest, _Item] = field(init=False, default_factory=dict[Digest, _Item])
     _parts: dict[Digest, Part] = field(init=False, default_factory=dict[Digest, Part])
     _pins: Counter[Digest] = field(init=False, default_factory=Counter[Digest])
-    _mutex: RLock = field(init=False, default_factory=RLock)  # of the three above
+    _mutex: RLock = field(init=False, default_factory=RLock)  # guards the three above
     _lock: FolderLock = field(init=False)
 
     def __post_init__(self) -> None:
         self._lock = FolderLock(self.root)
-        shutil.rmtree(self.workshop, ignore_errors=True)  # of a program that ended at work
+        shutil.rmtree(self.workshop, ignore_errors=True)  # left by a program that crashed
         self._scan()
 
     def __enter__(self) -> "ChunkStore":
@@ -92,28 +93,28 @@ class ChunkStore:
         self.close()
 
     def close(self) -> None:
-        """Give the folder back. Parts stay and go on another time."""
+        """Release the folder. Parts stay, and can be continued later."""
         self._lock.release()
 
     @property
     def nbytes(self) -> int:
-        """What the store takes, parts included."""
+        """The bytes that the store takes, parts included."""
         with self._mutex:
             return sum(item.size for item in self._items.values())
 
     @property
     def workshop(self) -> Path:
-        """A folder on the same disk for files that are to be adopted; it is not there at first."""
+        """A folder on the same disk for files to adopt. The caller makes it if it is missing."""
         return self.root / "workshop"
 
     def path(self, digest: Digest) -> Path:
-        """Where the tensor is once it is whole."""
+        """The path of the tensor once it is whole."""
         if not is_digest(digest):
             raise StoreError(f"{digest[:80]!r} is not a digest.")
         return self.root / digest[:2] / digest
 
     def has(self, digest: Digest, nbytes: int | None = None) -> bool:
-        """Whether the tensor is here and, where `nbytes` is given, of this size."""
+        """Whether the tensor is here and, if `nbytes` is given, has this size."""
         try:
             size = self.path(digest).stat().st_size
         except FileNotFoundError:
@@ -121,17 +122,17 @@ class ChunkStore:
         return nbytes is None or size == nbytes
 
     def offset(self, digest: Digest) -> int:
-        """How many bytes of a tensor that is not whole are here."""
+        """The number of bytes that are here of a tensor that is not whole yet."""
         try:
             return self._part_path(digest).stat().st_size
         except FileNotFoundError:
             return 0
 
     def missing(self, tensors: Iterable[tuple[Digest, int]]) -> list[Missing]:
-        """What has to be fetched of these (digest, size), each digest once, in their order.
+        """Which of these (digest, size) must be fetched: each digest once, in the given order.
 
-        Marks the others as used. A part that is complete, since the program ended between its last
-        byte and its name, is checked and finished here.
+        Marks the others as used. If the program ended after it wrote the last byte of a part but
+        before it renamed it, the part is checked and finished here.
         """
         wanted: list[Missing] = []
         for digest, nbytes in dict(tensors).items():
@@ -143,28 +144,28 @@ class ChunkStore:
                 try:
                     if self.write(digest, offset, nbytes, b""):
                         continue
-                except StoreError:  # altered on disk: begin again
+                except StoreError:  # altered on disk: start again at 0
                     self.discard(digest)
                 offset = 0
             wanted.append(Missing(digest=digest, offset=offset, nbytes=nbytes))
         return wanted
 
     def write(self, digest: Digest, offset: int, total: int, data: memoryview | bytes) -> bool:
-        """`append`, and `commit` if that made the tensor whole. True: it is on disk for good."""
+        """`append`, then `commit` if the tensor is whole. Returns whether it was committed."""
         whole = self.append(digest, offset, total, data)
         if whole:
             self.commit((digest,))
         return whole
 
     def append(self, digest: Digest, offset: int, total: int, data: memoryview | bytes) -> bool:
-        """Add a chunk. What is here already is passed over, so a repeated chunk is harmless.
+        """Add a chunk. Bytes that are here already are skipped, so a repeated chunk is harmless.
 
         Returns:
             Whether the tensor is whole and has its digest; it still has to be committed.
 
         Raises:
-            IntegrityError: the bytes have another digest; the part is gone.
-            DiskFullError: the part stays as it is.
+            IntegrityError: the bytes have another digest; the part was removed.
+            DiskFullError: the disk has no room; the part stays as it is.
             StoreError: the chunk leaves a gap or reaches beyond the tensor; nothing was written.
         """
         if offset < 0 or offset + len(data) > total:
@@ -175,7 +176,7 @@ class ChunkStore:
             return True
         part = self._part(digest)
         with part.lock:
-            if self.has(digest, total):  # committed by another writer meanwhile
+            if self.has(digest, total):  # another writer has committed it meanwhile
                 return True
             try:
                 whole = part.append(offset, total, data)
@@ -187,25 +188,26 @@ class ChunkStore:
             return whole
 
     def commit(self, digests: Iterable[Digest]) -> None:
-        """Make whole tensors durable and give them their names.
+        """Make whole tensors durable, and rename them to their digests.
 
-        Many at once cost little more than one: a journal's commit takes all that came before it.
+        Many at once cost little more than one, since one commit of the file system's journal covers
+        everything before it.
         """
         folders: set[Path] = set()
         for digest in digests:
             path = self.path(digest)
             if self._finish(digest, path):
-                folders |= {path.parent, self.root}  # the root, where the folder is new
+                folders |= {path.parent, self.root}  # the root, in case the folder is new
             elif not path.exists():
                 raise StoreError(f"Tensor {short(digest)} vanished before it was named.")
         for folder in folders:
             sync_folder(folder)
 
     def adopt(self, file: Path, digest: Digest) -> None:
-        """Take in a file of the workshop that was digested while it was written; it moves.
+        """Move a file from the workshop into the store; `digest` was computed while writing it.
 
         Raises:
-            StoreError: the disk does not take it; the file is gone.
+            StoreError: the disk cannot store the file; it was removed.
         """
         path = self.path(digest)
         try:
@@ -221,7 +223,7 @@ class ChunkStore:
         sync_folder(path.parent)
 
     def verify(self, digest: Digest) -> bool:
-        """Read the whole tensor; one that is missing or altered is discarded."""
+        """Read the whole tensor, and discard it if it is missing or altered."""
         try:
             intact = digest_file(self.path(digest)) == digest
         except FileNotFoundError:
@@ -240,25 +242,25 @@ class ChunkStore:
             self._items.pop(digest, None)
 
     def pin(self, digests: Iterable[Digest]) -> None:
-        """Keep these tensors, here or to come, until they are unpinned as often."""
+        """Do not evict these tensors until they are unpinned as often; they may arrive later."""
         with self._mutex:
             self._pins.update(set(digests))
 
     def unpin(self, digests: Iterable[Digest]) -> None:
-        """Let go of what was pinned: from now on it may be evicted."""
+        """Undo one `pin` of each tensor: without further pins they may be evicted."""
         with self._mutex:
             self._pins = +(self._pins - Counter(set(digests)))
 
     def use(self, digests: Iterable[Digest]) -> None:
-        """Mark these as used now: others are evicted before them."""
+        """Mark these tensors as used now: others are evicted before them."""
         for digest in digests:
             self._touch(digest)
 
     def free_for(self, nbytes: int) -> None:
-        """Make room for this many more bytes, removing what was unused longest and is not pinned.
+        """Make room for this many bytes: evict unpinned tensors, least recently used first.
 
         Raises:
-            DiskFullError: there is no such room; then nothing was removed.
+            DiskFullError: not enough can be removed; nothing was removed.
         """
         with self._mutex:
             loose = sorted(
@@ -277,7 +279,7 @@ class ChunkStore:
                 lacking -= item.size
 
     def _room(self) -> int:
-        """Bytes that may be written without removing any."""
+        """The bytes that may be written without removing anything."""
         room = self.disk_free(self.root) - self.reserve
         return room if self.quota is None else min(room, self.quota - self.nbytes)
 
@@ -298,14 +300,14 @@ class ChunkStore:
             item = self._items.get(digest)
             if item is not None:
                 item.used = now
-        with suppress(OSError):  # a read-only file is still a good one
+        with suppress(OSError):  # a read-only file can still be used
             os.utime(self.path(digest), (now, now))
 
     def _part_path(self, digest: Digest) -> Path:
         return self.path(digest).with_name(digest + PART)
 
     def _finish(self, digest: Digest, path: Path) -> bool:
-        """Whether this made the tensor whole; another writer may have done it before."""
+        """Finish a whole part. False: it is not whole, or another writer has finished it before."""
         with self._mutex:
             part = self._parts.get(digest)
         if part is None:
@@ -332,7 +334,7 @@ class ChunkStore:
         for path in self.root.glob("[0-9a-f][0-9a-f]/*"):
             digest = path.name.removesuffix(PART)
             if not is_digest(digest) or path.parent.name != digest[:2]:
-                continue  # not ours: neither counted nor touched
+                continue  # not a file of the store: not counted, not touched
             status = path.stat()
             item = self._items.setdefault(Digest(digest), _Item(0, 0))
             item.size += status.st_size

@@ -1,8 +1,8 @@
-"""The digests of a model's tensors: made once, in parallel, and remembered.
+"""The digests of a model's tensors: computed once, in parallel, and cached on disk.
 
-The memory is one small file per model file, named by the hash of its path, and holds while size and
-times of the model file stay as they were. It saves time and nothing else: one that is missing,
-damaged or out of date is made again.
+The cache has one small file per model file, named by the hash of its path. It is valid while the
+size and the times of the model file do not change. The cache only saves time: an entry that is
+missing, damaged or out of date is computed again.
 """
 
 import hashlib
@@ -24,18 +24,18 @@ from potluck.model.manifest import TensorSpan
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes in all), on the caller's thread. What it raises stops the hashing."""
+"""Called with (bytes done, bytes in all) in the caller's thread. If it raises, hashing stops."""
 
-BUFFER_SIZE = 1 << 20  # stays in a core's L2 cache, so that the copy costs little beside SHA-256
-SETTLED_NS = 2 * 10**9  # FAT keeps times to two seconds: a younger file may change unnoticed
+BUFFER_SIZE = 1 << 20  # fits a core's L2 cache, so that the copy is cheap next to SHA-256
+SETTLED_NS = 2 * 10**9  # FAT rounds times to 2 s: a younger file may change unnoticed
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """What tells that a file is still the one that was read."""
+    """Identifies a version of a file: an equal stamp means that the file has not changed."""
 
     size: int
     mtime_ns: int
-    ctime_ns: int  # also moves where a tool sets mtime back (rsync -t); creation time on Windows
+    ctime_ns: int  # changes even if a tool sets mtime back (rsync -t); creation time on Windows
 
     @classmethod
     def of(cls, path: Path) -> "Stamp":
@@ -44,32 +44,32 @@ class Stamp(msgspec.Struct, frozen=True):
 
     @property
     def is_settled(self) -> bool:
-        """Whether a change would show."""
+        """Whether a later change of the file would change its stamp."""
         return time.time_ns() - self.mtime_ns >= SETTLED_NS
 
 
 class _Memory(msgspec.Struct, frozen=True):
     path: str
     stamp: Stamp
-    digests: dict[str, str]  # by tensor name
+    digests: dict[str, str]  # keyed by tensor name
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A safetensors file and those of its tensors that the model has."""
+    """A model file, and those of its tensors that belong to the model."""
 
     path: Path
-    stamp: Stamp  # from before its header was read
+    stamp: Stamp  # taken before its header was read
     spans: Sequence[TensorSpan]
 
 
 def digest_tensors(
     files: Sequence[ModelFile], *, cache_dir: Path, progress: Progress | None, threads: int
 ) -> dict[str, Digest]:
-    """The digest of every tensor, by name.
+    """Compute the digest of every tensor, keyed by name.
 
     Raises:
-        BrokenModelError: a file changed or shrank while it was read.
+        BrokenModelError: a file changed or shrank while it was being read.
     """
     digests: dict[str, Digest] = {}
     missing: list[tuple[ModelFile, TensorSpan]] = []
@@ -102,7 +102,7 @@ def digest_tensors(
 def _hashing(
     tensors: Sequence[tuple[ModelFile, TensorSpan]], threads: int
 ) -> Generator[dict[Future[Digest], tuple[ModelFile, TensorSpan]]]:
-    # in the order of the files, so that a rotating disk seeks little
+    # In the order of the files, so that a rotating disk seeks little.
     ordered = sorted(tensors, key=lambda item: (item[0].path, item[1].offset))
     pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="digest")
     try:
@@ -112,7 +112,7 @@ def _hashing(
 
 
 def _digest(path: Path, span: TensorSpan) -> Digest:
-    # Read, not mapped: a mapped file that another program shortens kills the process.
+    # The file is read, not mapped: if another program truncates a mapped file, our process dies.
     sha = hashlib.sha256()
     left = span.nbytes
     buffer = memoryview(bytearray(min(BUFFER_SIZE, left)))
@@ -150,7 +150,7 @@ def _remember(file: ModelFile, digests: Mapping[str, Digest], cache_dir: Path) -
     path = _memory_path(file.path, cache_dir)
     try:
         write_atomically(path, msgspec.json.encode(memory))
-    except OSError as error:  # a full disk costs the next start its time, not this one its model
+    except OSError as error:  # a full disk only makes the next start slower
         logger.warning("digests not remembered file=%s error=%s", short(path.stem), error)
 
 

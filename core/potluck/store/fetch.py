@@ -1,12 +1,12 @@
-"""Weights on their way from one computer to another: both ends of a `weights` connection.
+"""Transfers weights from one computer to another: both ends of a `weights` connection.
 
-The sender streams what the receiver said it lacks, without waiting for one tensor's answer before it
-sends the next; the receiver writes in order, answers `stored` when a tensor is durable and `rejected`
-when its bytes are wrong. Disk, network and hash work at the same time, and none runs far ahead of
-the others: reads are one batch ahead, the receiver's queue is bounded (what does not fit waits in
-TCP), and so is what was sent and not answered.
+The sender streams the tensors that the receiver needs, and does not wait for one tensor's answer
+before it sends the next. The receiver writes in order. It answers `stored` when a tensor is durable
+and `rejected` when its bytes are wrong. Disk, network and hash work at the same time, and none runs
+far ahead of the others: the sender reads one batch ahead, the receiver's queue is bounded (further
+chunks wait in TCP), and the tensors sent but not answered are bounded.
 
-Either end may vanish at any moment: what has arrived is on disk, and the next call begins there.
+Either end may vanish at any moment: received bytes are on disk, and the next call continues there.
 """
 
 import asyncio
@@ -33,20 +33,20 @@ async def send_tensors(
     send_timeout_s: float = SEND_TIMEOUT_S,
     answer_timeout_s: float = ANSWER_TIMEOUT_S,
 ) -> int:
-    """Send what a peer needs until it has stored all of it.
+    """Send the tensors that a peer needs until it has stored all of them.
 
-    What it says it needs is checked against `sources`, which is all that it may have. The deadlines
-    are for one chunk to be taken, and for an answer when there is nothing else to send.
+    The request is checked against `sources`, the only tensors that the peer may have. One deadline
+    is for sending one chunk, the other for an answer when there is nothing left to send.
 
     Returns:
-        The bytes that were sent.
+        The number of bytes sent.
 
     Raises:
-        PeerError: the peer is gone, slow beyond the deadlines, or cannot store. Call again with
-            what it needs then: what has arrived there is not sent again.
-        IntegrityError: a tensor arrived altered twice: this computer's file is not what it was.
-        BrokenModelError: a file of the model cannot be read any more.
-        RemoteProtocolError: the peer asks for or answers what it should not.
+        PeerError: the peer is gone, missed a deadline, or cannot store. Call again with the peer's
+            new need: bytes that it has received are not sent again.
+        IntegrityError: a tensor arrived altered twice: this computer's file has changed.
+        BrokenModelError: a file of the model can no longer be read.
+        RemoteProtocolError: the peer sent a request or an answer that is not allowed.
     """
     sender = Sender(
         link,
@@ -73,18 +73,18 @@ async def receive_tensors(
     send_timeout_s: float = SEND_TIMEOUT_S,
     chunk_timeout_s: float = CHUNK_TIMEOUT_S,
 ) -> int:
-    """Take what the store lacks of the expected tensors, and nothing else, until it lacks nothing.
+    """Receive those expected tensors that the store lacks, and no others, until it has them all.
 
-    `expected` has the size of each digest; what is stored already is not waited for. The deadlines
-    are for one answer to be taken, and for the next chunk.
+    `expected` has the size of each digest. Tensors that are already stored are not waited for. One
+    deadline is for sending one answer, the other for the next chunk.
 
     Returns:
-        The bytes that were received.
+        The number of bytes received.
 
     Raises:
-        PeerError: the peer is gone or silent. What had arrived is on disk.
+        PeerError: the peer is gone or silent. The bytes received before are on disk.
         StoreError: the disk is full or fails, or a tensor arrived altered twice; the peer was told.
-        RemoteProtocolError: the peer sent what was not asked for.
+        RemoteProtocolError: the peer sent something that was not requested.
     """
     missing = await asyncio.to_thread(store.missing, expected.items())
     receiver = Receiver(

@@ -1,4 +1,4 @@
-"""Which GGUF files are a model: one file, or several that go by `-00001-of-00003.gguf`."""
+"""Finds the GGUF files of a model: one file, or several named `…-00001-of-00003.gguf`."""
 
 import re
 from pathlib import Path
@@ -11,12 +11,12 @@ _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether the path is that of a GGUF file, by its name."""
+    """Whether the path names a GGUF file; the file is not read."""
     return path.suffix.lower() == SUFFIX
 
 
 def find_gguf(path: Path) -> Path | None:
-    """The GGUF file that this is, or the only one in this folder; None: there is none.
+    """The GGUF file at this path, or the only one in this folder; None: there is none.
 
     Raises:
         UsageError: the folder has several models.
@@ -34,7 +34,7 @@ def find_gguf(path: Path) -> Path | None:
 
 
 def gguf_files(folder: Path) -> list[Path]:
-    """The models in a folder: of one in several files the first, and nothing that only sees pictures."""
+    """The first file of each GGUF model in a folder, without vision projectors (`mmproj`)."""
     files: list[Path] = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         part = _PART.fullmatch(path.name)
@@ -44,7 +44,7 @@ def gguf_files(folder: Path) -> list[Path]:
 
 
 def gguf_parts(path: Path) -> list[Path]:
-    """All the files of the model that begins in this one.
+    """All files of the model whose first file this is.
 
     Raises:
         BrokenModelError: one of them is missing.
@@ -67,6 +67,6 @@ def gguf_parts(path: Path) -> list[Path]:
 
 
 def gguf_name(path: Path) -> str:
-    """The file's name without what every file of its kind has."""
+    """The file's name without its ending and without its part number."""
     part = _PART.fullmatch(path.name)
     return part["stem"] if part is not None else path.stem

@@ -1,9 +1,12 @@
-"""The header of a GGUF file (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md), from a stranger.
+"""Reads the header of a GGUF file, which may be hostile.
 
-Every length and count is checked against the file's size and against what models have before anything of
-that size is made. The reader of the `gguf` package checks none of them, keeps a numpy array for each
-string (8.9 s and 0.7 GB for the vocabulary of Llama 3, 0.6 s and 60 MB here) and maps the file, which
-kills the process when the file is shortened; its constants and its quantisations are used all over.
+The format is described at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+
+Every length and count is checked against the file's size and against the sizes of real models
+before anything of that size is allocated. The reader of the `gguf` package checks none of them, and
+keeps a numpy array for each string (8.9 s and 0.7 GB for the vocabulary of Llama 3; 0.6 s and 60 MB
+here). It also maps the file, so the process dies if the file is truncated. Potluck uses the
+package's constants and quantisation types.
 """
 
 import math
@@ -19,16 +22,16 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from potluck.errors import BrokenModelError, format_bytes
 
 MAGIC = b"GGUF"
-VERSIONS = (2, 3)  # 1 had other lengths, and was gone after a week
-MAX_HEADER = 256 << 20  # bytes; Gemma 3, with 262,208 tokens, has some 12 MB
-MAX_FIELDS = 4096  # models have some forty
+VERSIONS = (2, 3)  # version 1 had other lengths, and was replaced after a week
+MAX_HEADER = 256 << 20  # bytes; Gemma 3, with 262,208 tokens, has about 12 MB
+MAX_FIELDS = 4096  # models have about forty
 MAX_TENSORS = 1 << 17
 MAX_KEY = 1024  # bytes; the format allows 65,535
 MAX_NAME = 256  # bytes; the format allows 64
 MAX_STRING = 16 << 20  # bytes; chat templates have up to 50 kB
-MAX_ENTRIES = 1 << 22  # of all lists: tokens, scores, types and merges have up to 900,000 (Llama 4)
-MAX_ALIGNMENT = 1 << 20  # bytes; 32 is in use
-_ALIGNMENT = 32  # where the file does not say
+MAX_ENTRIES = 1 << 22  # in all lists: tokens, scores, types and merges are up to 900,000 (Llama 4)
+MAX_ALIGNMENT = 1 << 20  # bytes; files use 32
+_ALIGNMENT = 32  # if the file does not say
 _BUFFER = 1 << 20
 
 Scalar = str | int | float | bool
@@ -36,7 +39,7 @@ Value = Scalar | list[str] | list[int] | list[float] | list[bool]
 
 _STRING, _ARRAY = 8, 9
 _BOOL = 7
-# Of the format's numbers: struct's letter.
+# Maps the format's number types to their letters in `struct`.
 _NUMBERS: Mapping[int, str] = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "?", 10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
@@ -44,28 +47,28 @@ _NUMBERS: Mapping[int, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufTensor:
-    """A tensor as the header announces it."""
+    """A tensor as the header describes it."""
 
     name: str
-    kind: str  # as the `gguf` package names it: Q4_K, F16
-    shape: tuple[int, ...]  # rows first: the other way round than in the file
-    offset: int  # of its first byte in the file
+    kind: str  # as named by the `gguf` package: Q4_K, F16
+    shape: tuple[int, ...]  # rows first: reversed from the order in the file
+    offset: int  # of its first byte, from the start of the file
     nbytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufHeader:
-    """What stands in front of a file's data."""
+    """The content of a GGUF file before its tensor data."""
 
     metadata: Mapping[str, Value]
     tensors: Mapping[str, GgufTensor]
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
-    """Read and check a file's header.
+    """Read a file's header, and check it.
 
     Raises:
-        BrokenModelError: it is none, is cut off, or says what cannot be.
+        BrokenModelError: this is not a GGUF header, it is truncated, or its values are impossible.
         OSError: the file cannot be read.
     """
     with path.open("rb", buffering=_BUFFER) as file:
@@ -89,7 +92,7 @@ def read_gguf_header(path: Path) -> GgufHeader:
 
 
 class _Cursor:
-    """Reads on in a file, and refuses what cannot be there."""
+    """Reads a file from start to end, and refuses impossible values."""
 
     def __init__(self, file: BinaryIO, size: int, name: str) -> None:
         self._file, self.size, self.file_name = file, size, name
@@ -112,7 +115,7 @@ class _Cursor:
         return data
 
     def number(self, letter: str) -> int:
-        """One little-endian whole number."""
+        """Read one little-endian integer."""
         return struct.unpack("<" + letter, self.take(struct.calcsize("<" + letter)))[0]
 
     def count(self, letter: str, most: int, what: str) -> int:
@@ -122,7 +125,7 @@ class _Cursor:
         return count
 
     def text(self, most: int) -> str:
-        # A token of a byte-level vocabulary may be half a character.
+        # A token of a byte-level vocabulary may be only a part of a character.
         return self.take(self.count("Q", most, "bytes of a text")).decode("utf-8", "replace")
 
     def value(self, kind: int) -> Value:
@@ -132,7 +135,7 @@ class _Cursor:
             letter = self._letter(kind)
             return struct.unpack("<" + letter, self.take(struct.calcsize("<" + letter)))[0]
         kind = self.number("I")
-        # Each becomes an object: of lists of small numbers, 16 MB in a file would take 300 MB here.
+        # Each number becomes a Python object: 16 MB of small numbers in a file would take 300 MB.
         count = self.count("Q", self._entries_left, "more entries of lists")
         self._entries_left -= count
         if kind == _STRING:
@@ -148,13 +151,13 @@ class _Cursor:
         )
 
     def _letter(self, kind: int) -> str:
-        if kind not in _NUMBERS:  # lists of lists are in no model
+        if kind not in _NUMBERS:  # no model has lists of lists
             raise self.broken(f"it has a value of the unknown kind {kind}")
         return _NUMBERS[kind]
 
 
 def _read_tensor(cursor: _Cursor) -> GgufTensor:
-    """A tensor, with an offset that counts from where the data begins."""
+    """Read a tensor; its offset counts from the start of the data."""
     name = cursor.text(MAX_NAME)
     dimensions = cursor.count("I", 4, "dimensions of a tensor")
     shape = tuple(reversed([cursor.number("Q") for _ in range(dimensions)]))
@@ -174,7 +177,7 @@ def _read_tensor(cursor: _Cursor) -> GgufTensor:
 def _place(
     announced: list[GgufTensor], metadata: Mapping[str, Value], cursor: _Cursor
 ) -> dict[str, GgufTensor]:
-    """Where the tensors are: inside the file, aligned, none over another."""
+    """Make offsets count from the start of the file; check alignment, bounds and overlaps."""
     alignment = metadata.get("general.alignment", _ALIGNMENT)
     if not isinstance(alignment, int) or not 0 < alignment <= MAX_ALIGNMENT:
         raise cursor.broken("its general.alignment is none")

@@ -1,9 +1,10 @@
-"""GGUF files as models: their tensors by the names of Hugging Face, and their words in a folder.
+"""GGUF files as models: tensors under Hugging Face names, tokenizer and config in a folder.
 
-Tensors are digested and sent as they stand in the file; who loads them knows their blocks by the dtype
-(`GGUF_Q4_K`). Experts, which the file has in one tensor, are cut at their bytes. The tokenizer and the
-config are written into a folder beside the digests, where everything else finds them as if the model had
-come as safetensors; opening a model removes the folders of files that are gone.
+Tensors are digested and sent as they are in the file. The loader knows their block format from the
+dtype (`GGUF_Q4_K`). The file has all experts of a layer in one tensor, which is cut into experts by
+byte ranges. The tokenizer and the config ("words") are written into a folder beside the digests, so
+that other code reads them as those of a safetensors model. Opening a model removes the folders of
+files that are gone.
 """
 
 import hashlib
@@ -34,7 +35,7 @@ from potluck.store.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 
 logger = logging.getLogger(__name__)
 
-WORDS_VERSION = 2  # to be counted up when other words are made of the same file
+WORDS_VERSION = 2  # increase it when the words made from the same file change
 _EXPERT = re.compile(r"(?P<before>.+\.experts)\.(?P<expert>\d+)(?P<after>\..+)\.weight")
 _RECORD = "made.json"
 _PLAIN = ("F32", "F16", "BF16")
@@ -42,20 +43,20 @@ _PLAIN = ("F32", "F16", "BF16")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedGguf:
-    """What a registry makes a model of."""
+    """An opened GGUF model, from which the registry makes a `LocalModel`."""
 
-    raw: Config  # in the form of Hugging Face
+    raw: Config  # as in a Hugging Face config.json
     config: ModelConfig
     spans: Mapping[str, tuple[ModelFile, TensorSpan]]
     words: Path  # the folder with the tokenizer
 
 
 class _Made(msgspec.Struct, frozen=True):
-    """Of which file the words in a folder were made, or are being made."""
+    """The file from which the words in a folder were made, or are being made."""
 
     version: int
     path: str
-    stamp: Stamp | None  # None: they are not all there, or the file may have changed unnoticed
+    stamp: Stamp | None  # None: words are incomplete, or the file may have changed unnoticed
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +68,14 @@ class _Part:
 
 
 def open_gguf(path: Path, *, cache_dir: Path) -> OpenedGguf:
-    """Read and check a model's headers, and write its words.
+    """Read and check a model's headers, and write its words (tokenizer and config).
 
     Raises:
-        ModelError: the files are broken, or of a model that cannot be run.
+        ModelError: the files are broken, or the model cannot be run.
         OSError: they cannot be read.
     """
     parts = [_read_part(part) for part in gguf_parts(path)]
-    # A split model's fields are all in its first file, which often has no tensors.
+    # All fields of a split model are in its first file, which often has no tensors.
     metadata = parts[0].header.metadata
     tensors: dict[str, tuple[_Part, GgufTensor]] = {}
     for part in parts:
@@ -105,7 +106,7 @@ def _read_part(path: Path) -> _Part:
 
 
 def _numbers(part: _Part, tensor: GgufTensor) -> tuple[float, ...]:
-    """The numbers of a small tensor of f32."""
+    """Read the numbers of a small f32 tensor."""
     if tensor.kind != "F32" or len(tensor.shape) != 1 or not 0 < tensor.shape[0] <= MAX_HEAD_DIM:
         raise BrokenModelError(
             f"{part.file.path.name} has {tensor.name} as {tensor.kind} {list(tensor.shape)}, where"
@@ -123,7 +124,7 @@ def _numbers(part: _Part, tensor: GgufTensor) -> tuple[float, ...]:
 def _spans(
     config: ModelConfig, architecture: str, tensors: Mapping[str, tuple[_Part, GgufTensor]]
 ) -> dict[str, tuple[ModelFile, TensorSpan]]:
-    """The model's tensors by the names of Hugging Face; what is not in the files is left out."""
+    """The model's tensors under their Hugging Face names, without those missing from the files."""
     kinds = {name: kind for kind, name in MODEL_ARCH_NAMES.items()}
     names = TensorNameMap(kinds[architecture], config.num_layers)
     found: dict[str, tuple[ModelFile, TensorSpan]] = {}
@@ -131,7 +132,7 @@ def _spans(
         expert = _EXPERT.fullmatch(name)
         whole = name if expert is None else f"{expert['before']}{expert['after']}.weight"
         known = names.get_name(whole, (".weight", ".bias")) or ""
-        if known not in tensors and expert is not None:  # the first Mixtrals have each by itself
+        if known not in tensors and expert is not None:  # the first Mixtrals: a tensor per expert
             known, expert = known.replace("_exps.", f".{expert['expert']}."), None
         if known in tensors:
             part, tensor = tensors[known]
@@ -155,9 +156,9 @@ def _span(name: str, part: _Part, tensor: GgufTensor) -> TensorSpan:
 
 
 def _slice(whole: TensorSpan, index: int) -> TensorSpan:
-    """One of the matrices of a tensor (count, rows, inputs)."""
+    """One matrix of a tensor of shape (count, rows, inputs)."""
     if len(whole.shape) != 3 or index >= whole.shape[0]:
-        return whole  # whose shape will not do
+        return whole  # the check of shapes will refuse it
     nbytes = whole.nbytes // whole.shape[0]
     return TensorSpan(
         name=whole.name,
@@ -172,7 +173,7 @@ def _slice(whole: TensorSpan, index: int) -> TensorSpan:
 def _write_words(
     file: ModelFile, raw: Config, metadata: Mapping[str, object], cache_dir: Path
 ) -> Path:
-    """Write what else belongs into a model's folder; a vocabulary of 262,144 takes three seconds, once."""
+    """Write the tokenizer and config of a model; for 262,144 tokens this takes 3 s, once."""
     _forget_gone(cache_dir / "gguf")
     folder = cache_dir / "gguf" / hashlib.sha256(str(file.path).encode()).hexdigest()
     config = {key: value for key, value in raw.items() if key != "quantization_config"}
@@ -180,7 +181,7 @@ def _write_words(
     made = msgspec.json.encode(_Made(WORDS_VERSION, str(file.path), file.stamp))
     record = folder / _RECORD
     if not record.is_file() or record.read_bytes() != made:
-        # A crash from here on leaves a record of what is half made.
+        # A crash from here on leaves a record that the words are incomplete.
         making = _Made(WORDS_VERSION, str(file.path), None)
         write_atomically(record, msgspec.json.encode(making))
         for name, data in read_gguf_words(metadata).items():
@@ -191,15 +192,15 @@ def _write_words(
 
 
 def _forget_gone(words: Path) -> None:
-    """Remove the words of files that are not there any more; of a file that was replaced they are made anew."""
+    """Remove the words of files that no longer exist. For a replaced file they are made again."""
     for record in words.glob(f"*/{_RECORD}"):
         try:
             made = msgspec.json.decode(record.read_bytes(), type=_Made)
             if Path(made.path).is_file():
                 continue
         except msgspec.MsgspecError:
-            pass  # an older version's, of whatever file
+            pass  # a record of an older version, for an unknown file
         except OSError:
-            continue  # another thread removes it
+            continue  # another thread is removing it
         logger.info("words of a file that is gone are removed folder=%s", short(record.parent.name))
         shutil.rmtree(record.parent, ignore_errors=True)

@@ -1,7 +1,8 @@
-"""Which models a user has or can get: the Hugging Face cache, folders used before, a download.
+"""Models that the user has or can get: the Hugging Face cache, recent folders, downloads.
 
-`huggingface_hub` is imported where it is used: it takes a third of a second, which a node that only
-lends itself need not wait for. Blocking functions, meant for a thread.
+`huggingface_hub` is imported inside the functions that use it: the import takes a third of a
+second, and a node that only lends its devices does not need it. All functions block: call them in a
+thread.
 """
 
 import logging
@@ -19,24 +20,24 @@ from potluck.store.registry import model_name
 
 logger = logging.getLogger(__name__)
 
-MAX_RECENT = 20  # folders; a list that people look through
+MAX_RECENT = 20  # folders; more would make the list hard to read
 FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "LICENSE*")
-"""What a model needs. Neither pickles nor Python, whatever the repository holds."""
+"""The files that a model needs. Pickles and Python files are never downloaded."""
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFolder:
-    """A model on this disk, as a list shows it."""
+    """A model on this computer's disk, as an entry of a list."""
 
     name: str
-    path: Path  # of its folder, or of its GGUF file
+    path: Path  # its folder, or its GGUF file
     nbytes: int  # of its weights
 
 
 class RecentFolders:
-    """The folders and GGUF files that the user chose, latest first, in a small file. One that is gone is left out."""
+    """The existing folders and GGUF files that the user chose, latest first, in a small file."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -44,7 +45,7 @@ class RecentFolders:
     def folders(self) -> list[Path]:
         try:
             names = msgspec.json.decode(self._file.read_bytes(), type=list[str])
-        except (OSError, ValueError):  # none yet, or damaged: a convenience is not worth an error
+        except (OSError, ValueError):  # no file yet, or a damaged one: it is not worth an error
             return []
         return [path for path in map(Path, names) if path.is_dir() or _is_gguf_file(path)]
 
@@ -61,11 +62,11 @@ class RecentFolders:
 def list_models(
     recent: Iterable[Path] = (), *, hub_cache: Path | None = None
 ) -> Sequence[ModelFolder]:
-    """The models of these folders and of the Hub cache, each once, in this order.
+    """List the models of these folders, then those of the Hub cache, each once.
 
     Args:
         recent: folders in the Hugging Face layout or with GGUF files, and GGUF files.
-        hub_cache: None: where `HF_HUB_CACHE`, `HF_HOME` or the default say.
+        hub_cache: the Hub cache; None: the folder of `HF_HUB_CACHE`, `HF_HOME` or the default.
     """
     chosen = (path.absolute() for path in (*recent, *_cached(hub_cache)))
     paths = dict.fromkeys(model for path in chosen for model in _models_in(path))
@@ -82,10 +83,10 @@ def find_model(
     recent: Iterable[Path] = (),
     hub_cache: Path | None = None,
 ) -> Path:
-    """The folder that a user means: a path, a name of `list_models`, or nothing for the default.
+    """Find the model that a user names by a path or a name of `list_models`; None: the default.
 
     Raises:
-        UsageError: there is no such model; the sentence names those that are there.
+        UsageError: there is no such model; the message lists those that exist.
     """
     if words is None or not words.strip():
         return default
@@ -95,7 +96,7 @@ def find_model(
         return folder
     models = list_models(recent, hub_cache=hub_cache)
     wanted = words.lower()
-    for name_of in (str.lower, _last_part):  # the whole name first, then `name` for `org/name`
+    for name_of in (str.lower, _last_part):  # first the whole name, then only `name` of `org/name`
         found = [model.path for model in models if name_of(model.name) == wanted]
         if found:
             return found[0]
@@ -109,7 +110,7 @@ def find_model(
 
 
 def is_repository(words: str) -> bool:
-    """Whether this could be a repository of the Hub: `org/name`."""
+    """Whether the text has the form of a Hub repository: `org/name`."""
     return _REPOSITORY.fullmatch(words) is not None
 
 
@@ -120,18 +121,18 @@ def download_model(
     hub_cache: Path | None = None,
     endpoint: str | None = None,
 ) -> Path:
-    """Fetch a model from the Hub into its cache; what is there already is not fetched again.
+    """Download a model into the Hub cache; files that are there already are not fetched again.
 
     Args:
         repository: `org/name`.
-        progress: called with (bytes done, bytes in all as known so far), from other threads; a
-            `PotluckError` that it raises stops the download.
-        hub_cache: None: where `HF_HUB_CACHE`, `HF_HOME` or the default say.
-        endpoint: of the Hub; None: what `HF_ENDPOINT` or the default say.
+        progress: called from other threads with (bytes done, bytes in all as known so far); if it
+            raises a `PotluckError`, the download stops.
+        hub_cache: the Hub cache; None: the folder of `HF_HUB_CACHE`, `HF_HOME` or the default.
+        endpoint: the URL of the Hub; None: the one from `HF_ENDPOINT` or the default.
 
     Raises:
-        UsageError: this is no name of a repository.
-        ModelError: offline, no such repository, or one that needs an account.
+        UsageError: `repository` is not the name of a repository.
+        ModelError: the Hub is not reachable, or the repository does not exist or needs an account.
     """
     if not is_repository(repository):
         raise UsageError(f"{repository!r} is not a model of the Hub: those are named org/name.")
@@ -170,9 +171,9 @@ def download_model(
             " name.",
             model=repository,
         ) from error
-    except PotluckError:  # raised by `progress`, to stop
+    except PotluckError:  # `progress` raised it to stop the download
         raise
-    except Exception as error:  # the library lets its HTTP client's own errors through
+    except Exception as error:  # the library also raises its HTTP client's errors
         raise ModelError(
             f"{repository} cannot be downloaded: {error}. What has arrived is kept; try again.",
             model=repository,
@@ -185,7 +186,7 @@ def _last_part(name: str) -> str:
 
 
 def _cached(hub_cache: Path | None) -> list[Path]:
-    """The newest snapshot of every model in the Hub cache, by name."""
+    """The newest snapshot of every model in the Hub cache, sorted by name."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -216,5 +217,5 @@ def _weights(path: Path) -> int:
     try:
         files = gguf_parts(path) if is_gguf(path) else path.glob("*.safetensors")
         return sum(file.stat().st_size for file in files)
-    except (OSError, BrokenModelError):  # a link to a blob that is gone, a part that is missing
+    except (OSError, BrokenModelError):  # a blob or a part of the model is missing
         return 0

@@ -1,21 +1,21 @@
-"""The progress of a Hub download as two numbers. `huggingface_hub` reports it to tqdm bars alone.
+"""The progress of a Hub download as two numbers; `huggingface_hub` reports only to tqdm bars.
 
-It is given bars that draw nothing, and of those the ones that count bytes of files are read. Bars of
-network bytes are passed over: what is compressed or there already would make them end early.
+`huggingface_hub` gets bars that draw nothing. Only bars that count bytes of files are read. Bars of
+network bytes are ignored: they end early if data is compressed or already there.
 """
 
 from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
-from tqdm.auto import tqdm  # what huggingface_hub asks for, and brings along
+from tqdm.auto import tqdm  # huggingface_hub requires this class and installs tqdm
 
-NETWORK = "Downloading bytes"  # how the bar of network bytes calls itself
+NETWORK = "Downloading bytes"  # the description of the bar of network bytes
 
 
 def silent_bar(progress: Callable[[int, int], None] | None) -> Any:
-    """A class of bars for `tqdm_class`, which call `progress` with (bytes done, bytes in all)."""
-    lock = Lock()  # files are fetched by several threads
+    """Make a class for `tqdm_class` whose bars call `progress` with (bytes done, bytes in all)."""
+    lock = Lock()  # several threads fetch files
 
     class SilentBar(tqdm):  # pyright: ignore[reportMissingTypeArgument, reportUntypedBaseClass]
         def __init__(self, *args: Any, **options: Any) -> None:

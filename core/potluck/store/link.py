@@ -1,4 +1,4 @@
-"""What both ends of a weights transfer need of a connection, and of tasks that fail together."""
+"""The connection of a weights transfer, and a group of tasks that fail together."""
 
 import asyncio
 from types import TracebackType
@@ -10,21 +10,21 @@ from potluck.wire.messages import Message
 class WeightsLink(Protocol):
     """A connection of purpose `weights`.
 
-    A payload given to `send` belongs to the link from then on; one that `receive` returned belongs
-    to the caller. Both raise `PeerLostError` when the connection has ended.
+    A payload given to `send` belongs to the link from then on. A payload that `receive` returned
+    belongs to the caller. Both methods raise `PeerLostError` when the connection has ended.
     """
 
     async def send(self, message: Message, payload: bytes | memoryview = b"") -> None:
-        """Hand over, and wait while the connection has enough to do."""
+        """Send a message, and wait while the connection's send buffer is full."""
         ...
 
     async def receive(self) -> tuple[Message, memoryview]:
-        """The next message."""
+        """Return the next message."""
         ...
 
 
 class Together(asyncio.TaskGroup):
-    """Tasks of which the first that fails ends the others; its error comes out as itself."""
+    """A task group whose first error cancels the others and is raised itself, not in a group."""
 
     async def __aexit__(
         self,

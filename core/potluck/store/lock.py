@@ -1,4 +1,4 @@
-"""A folder that belongs to one process at a time. The system frees it when the process ends."""
+"""A lock that gives a folder to one process. The system frees it when the process ends."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ NAME = ".lock"
 
 
 class FolderLock:
-    """Held from its making to `release`.
+    """The lock is held from construction until `release`.
 
     Raises:
         StoreError: another process has the folder, or it cannot be written.

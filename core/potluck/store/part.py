@@ -1,7 +1,7 @@
-"""A tensor while it arrives: a file that grows, and the hash of what is in it.
+"""A tensor while it arrives: a file that grows, and the hash of its content.
 
-The hash goes along with the writing; it is made again from the file where the two differ: after a
-restart, or when a write failed half-way.
+The hash is updated with each write. It is computed again from the file if the two differ: after a
+restart, or after a write that failed half-way.
 """
 
 import errno
@@ -16,24 +16,24 @@ from potluck.errors import DiskFullError, IntegrityError, StoreError, format_byt
 from potluck.ids import Digest, short
 
 PART = ".part"
-BUFFER_SIZE = 1 << 20  # as for model files: fits a core's L2 cache
+BUFFER_SIZE = 1 << 20  # fits a core's L2 cache, as for model files
 
-# fdatasync leaves out the times; macOS and Windows have only fsync
+# fdatasync does not flush the times; macOS and Windows have only fsync.
 flush_data = getattr(os, "fdatasync", os.fsync)
 
 
 class Part:
-    """One tensor's part. The owner holds `lock` around its methods."""
+    """One tensor's part. The owner must hold `lock` when it calls a method."""
 
     def __init__(self, path: Path, digest: Digest) -> None:
         self.path, self.digest = path, digest
         self.lock = Lock()
         self.size = 0
-        self.is_whole = False  # and intact; not yet under its name
+        self.is_whole = False  # whole and intact, but not renamed yet
         self._sha = hashlib.sha256()
 
     def append(self, offset: int, total: int, data: memoryview | bytes) -> bool:
-        """Add what of these bytes is not here yet; whether the tensor is whole and intact."""
+        """Append bytes that are not here yet. Returns whether the tensor is whole and intact."""
         with _disk_errors(), open_to_append(self.path) as file:
             if file.tell() != self.size:
                 self._rehash()
@@ -62,7 +62,7 @@ class Part:
         return True
 
     def finish(self, path: Path) -> None:
-        """Flush a whole part and give it its name. To sync the folder is up to the caller."""
+        """Flush a whole part and rename it to its digest. The caller must sync the folder."""
         flush(self.path)
         with _disk_errors():
             self.path.replace(path)
@@ -73,8 +73,8 @@ class Part:
         self.size = _feed(self._sha.update, self.path)
 
 
-class _disk_errors:  # noqa: N801 - reads as a statement
-    """Turn what the disk says into errors that a person understands."""
+class _disk_errors:  # noqa: N801 - used like a statement
+    """Turn the disk's errors into errors that a person understands."""
 
     def __enter__(self) -> None:
         pass
@@ -91,18 +91,18 @@ class _disk_errors:  # noqa: N801 - reads as a statement
 
 
 def flush(path: Path) -> None:
-    """Have the disk hold a file's bytes before its name says that they are whole."""
+    """Flush a file's bytes to the disk, before a rename declares them whole."""
     with _disk_errors(), path.open("r+b") as file:
         flush_data(file.fileno())
 
 
 def open_to_append(path: Path) -> io.FileIO:
-    """Unbuffered: a chunk is one write. Not kept open, so that idle parts hold no files."""
+    """Open unbuffered: a chunk is one write. Parts do not keep files open while they are idle."""
     return io.FileIO(path, "ab")
 
 
 def digest_file(path: Path) -> Digest:
-    """The digest of a whole file."""
+    """Compute the digest of a whole file."""
     sha = hashlib.sha256()
     _feed(sha.update, path)
     return Digest(sha.hexdigest())

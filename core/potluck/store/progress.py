@@ -1,41 +1,41 @@
-"""How far a transfer is, how fast it goes now, and how long it will take."""
+"""The progress of a transfer: bytes done, current speed, and remaining time."""
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-WINDOW_S = 5.0  # long enough to smooth Wi-Fi's bursts, short enough to show that a cable was pulled
-SAMPLE_S = 0.1  # between two remembered points: 50 in a window
+WINDOW_S = 5.0  # long enough to smooth Wi-Fi's bursts, short enough to show a pulled cable soon
+SAMPLE_S = 0.1  # between two samples: 50 in a window
 
 Clock: TypeAlias = Callable[[], float]
-"""Seconds from any start."""
+"""Returns seconds since some fixed moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferProgress:
-    """A moment of a transfer, the same at both ends. Bytes that were there before do not count."""
+    """A snapshot of a transfer, equal at both ends. Bytes that were there before do not count."""
 
     sent: int
     total: int
     bytes_per_s: float  # over the last WINDOW_S
-    eta_s: float | None  # None: nothing moves
+    eta_s: float | None  # None: no bytes arrive
 
 
 OnProgress: TypeAlias = Callable[[TransferProgress], None]
 
 
 class TransferMeter:
-    """Counts the bytes of one transfer and tells whoever wants to know.
+    """Counts the bytes of one transfer, and reports its progress.
 
     Args:
-        total: bytes to come; grows where a tensor is sent again.
+        total: bytes to transfer; it grows when a tensor is sent again.
     """
 
     def __init__(self, total: int, clock: Clock, progress: OnProgress | None) -> None:
         self.total, self.sent = total, 0
         self._clock, self._progress = clock, progress
-        self._samples = deque([(clock(), 0)])  # (when, bytes until then)
+        self._samples = deque([(clock(), 0)])  # (time, bytes until then)
 
     def add(self, nbytes: int) -> None:
         self.sent += nbytes
@@ -43,7 +43,7 @@ class TransferMeter:
         samples = self._samples
         if now - samples[-1][0] >= SAMPLE_S:
             samples.append((now, self.sent))
-        # the first sample stays just outside the window, so that a pause counts as one
+        # The first sample is kept just outside the window, so that a pause lowers the speed.
         while len(samples) > 1 and now - samples[1][0] >= WINDOW_S:
             samples.popleft()
         if self._progress:

@@ -1,7 +1,7 @@
-"""Remember the digests of packed matrices, so that none is packed twice.
+"""Caches the digests of quantised matrices: which packed bytes each matrix gave.
 
-There is one small file for each model. It only saves time: an entry that is missing, damaged or out of date
-is made again, and gives the same bytes.
+There is one small file for each model. The cache only saves time: an entry that is missing, damaged
+or out of date is made again, with the same bytes.
 """
 
 import logging
@@ -25,7 +25,7 @@ class Packed(msgspec.Struct, frozen=True):
 
 
 def recall(folder: Path, model: ModelId) -> dict[str, Packed]:
-    """The packed matrices that are remembered of this model, by the keys that `remember` was given."""
+    """Return the cached entries of this model, under the keys that `remember` was given."""
     try:
         data = _path(folder, model).read_bytes()
         known = msgspec.json.decode(data, type=dict[str, Packed])
@@ -35,13 +35,13 @@ def recall(folder: Path, model: ModelId) -> dict[str, Packed]:
 
 
 def remember(folder: Path, model: ModelId, packed: Mapping[str, Packed]) -> None:
-    """Add these to what is remembered of this model; two calls for one model must not overlap."""
+    """Add entries to the cache. Only one caller at a time may do this for a model."""
     known = recall(folder, model)
     if packed.items() <= known.items():
         return
     try:
         write_atomically(_path(folder, model), msgspec.json.encode({**known, **packed}))
-    except OSError as error:  # a full disk costs the next load its time, not this one its model
+    except OSError as error:  # a full disk only makes the next load slower
         logger.warning("packed tensors not remembered model=%s error=%s", short(model), error)
 
 

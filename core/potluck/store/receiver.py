@@ -1,8 +1,9 @@
-"""The end of a weights connection that stores.
+"""The receiving end of a weights connection, which stores tensors.
 
-Three tasks in a row, with bounded queues between them: one takes chunks from the link and checks
-that they were asked for, one writes and hashes, one makes whole tensors durable and answers. Each
-takes all that waits for it at once, so that hundreds of norms of 2 KB cost a few turns of a thread.
+Three tasks form a pipeline with bounded queues. The first takes chunks from the link and checks
+that they were requested. The second writes and hashes them. The third makes whole tensors durable
+and answers. Each task takes all items of its queue at once, so that hundreds of norms of 2 KB cost
+only a few calls of a thread.
 """
 
 import asyncio
@@ -22,18 +23,18 @@ from potluck.store.link import WeightsLink
 from potluck.store.progress import Clock, OnProgress, TransferMeter
 from potluck.wire.messages import Chunk, Error, Rejected, Stored
 
-CHUNK_TIMEOUT_S = 120.0  # the sender reads a disk that may have been asleep
+CHUNK_TIMEOUT_S = 120.0  # the sender's disk may have to wake up first
 SEND_TIMEOUT_S = 60.0
-QUEUE_CHUNKS = 8  # received and not written: 16 MiB of usual chunks
-QUEUE_TENSORS = 64  # written and not flushed
-"""Then the writing waits for the disk, the queue fills, and TCP slows the sender down."""
+QUEUE_CHUNKS = 8  # received but not written: 16 MiB of usual chunks
+QUEUE_TENSORS = 64  # written but not flushed
+"""When `write` waits for the disk, the queue fills up and TCP slows the sender down."""
 
 _Piece: TypeAlias = tuple[Chunk, memoryview]
 _T = TypeVar("_T")
 
 
 class Receiver:
-    """One transfer from one peer: `receive`, `write` and `commit` run together, once."""
+    """One transfer from one peer: run `receive`, `write` and `commit` concurrently, once."""
 
     def __init__(
         self,
@@ -51,32 +52,32 @@ class Receiver:
         self._sizes = {tensor.digest: tensor.nbytes for tensor in missing}
         self._ends = {tensor.digest: tensor.offset for tensor in missing}  # received so far
         self._unstored = set(self._sizes)
-        self._open = {tensor.digest for tensor in missing}  # of which bytes are to come
+        self._open = {tensor.digest for tensor in missing}  # tensors with bytes still to come
         self._written: set[Digest] = set()
         self._altered: set[Digest] = set()
         self._pieces: asyncio.Queue[_Piece | None] = asyncio.Queue(QUEUE_CHUNKS)
         self._whole: asyncio.Queue[Digest | None] = asyncio.Queue(QUEUE_TENSORS)
         self._changed = asyncio.Event()
-        self._patience: asyncio.Timeout | None = None  # while a chunk is waited for
-        self.lost: PeerError | None = None  # why the link ended, when it did
+        self._patience: asyncio.Timeout | None = None  # set while waiting for a chunk
+        self.lost: PeerError | None = None  # why the link ended, if it did
         total = sum(tensor.nbytes - tensor.offset for tensor in missing)
         self.meter = TransferMeter(total, clock, progress)
 
     async def receive(self) -> None:
-        """Take chunks until all is stored or the peer is lost; what came is written either way."""
+        """Receive chunks until all is stored or the peer is lost; keep those received."""
         try:
             while self._unstored:
                 self._changed.clear()
                 if self._open:
                     await self._take_chunk()
-                else:  # all is here and has to be flushed, or sent again
+                else:  # everything is here; it must be flushed or sent again
                     await self._changed.wait()
         except PeerError as error:
             self.lost = error
         await self._pieces.put(None)
 
     async def write(self) -> None:
-        """Write what was received, in its order."""
+        """Write the received chunks in their order."""
         is_open = True
         while is_open:
             pieces, is_open = await _take_all(self._pieces)
@@ -92,7 +93,7 @@ class Receiver:
         await self._whole.put(None)
 
     async def commit(self) -> None:
-        """Make durable what is whole, and say so."""
+        """Make whole tensors durable, and tell the sender."""
         is_open = True
         while is_open:
             digests, is_open = await _take_all(self._whole)
@@ -108,10 +109,10 @@ class Receiver:
             for digest in digests:
                 await self._answer(Stored(digest=digest))
             if not self._unstored and self._patience is not None:
-                self._patience.reschedule(0)  # the rest came from elsewhere: wait no longer
+                self._patience.reschedule(0)  # the rest came from elsewhere: stop waiting
 
     def check(self) -> None:
-        """Raise why the peer was lost, unless all was stored before."""
+        """Raise the error that ended the link, unless everything was stored before."""
         if self.lost is not None and self._unstored:
             raise self.lost
 
@@ -142,7 +143,7 @@ class Receiver:
                 )
 
     def _admit(self, chunk: Chunk, length: int) -> bool:
-        """Whether the chunk brings something; one that was not asked for ends the connection."""
+        """Whether the chunk has new bytes; a chunk that was not requested ends the connection."""
         digest = Digest(chunk.digest)
         size = self._sizes.get(digest)
         if size is None:
@@ -172,7 +173,7 @@ class Receiver:
         return outcomes
 
     async def _reject(self, digest: Digest, error: IntegrityError) -> None:
-        """Ask for an altered tensor once more; a second time it is not the network's fault."""
+        """Request an altered tensor once more; the second time, the network is not the cause."""
         is_final = digest in self._altered
         if not is_final:
             self._altered.add(digest)
@@ -200,7 +201,7 @@ class Receiver:
 
 
 async def _take_all(queue: "asyncio.Queue[_T | None]") -> tuple[list[_T], bool]:
-    """All that waits, at least one item, and whether more may come: None is the last."""
+    """Take all queued items, waiting for at least one. Returns them, and whether more may come."""
     items = [await queue.get()]
     while not queue.empty():
         items.append(queue.get_nowait())

@@ -1,7 +1,7 @@
-"""The models on this computer's disk: a folder in the Hugging Face layout, opened and checked.
+"""Opens and checks models on this computer's disk: Hugging Face folders and GGUF files.
 
-Everything that can be wrong with a folder is found here, before a byte is sent to anyone. Blocking
-functions, meant for a thread. Files are never run or unpickled.
+Every error in a folder is found here, before any byte is sent to a peer. All functions block: call
+them in a thread. Files are never executed or unpickled.
 """
 
 import json
@@ -29,14 +29,14 @@ from potluck.store.gguf_files import find_gguf, gguf_name, is_gguf
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-MAX_JSON = 64 << 20  # bytes of config.json or the index; the largest index known has some 10 MB
-_DIGITS = 18  # with a sign, that 64 bits always hold
-THREADS = min(8, os.cpu_count() or 1)  # SHA-256 takes 0.5 to 2 GB/s a core; disks end at about 8
+MAX_JSON = 64 << 20  # bytes of config.json or the index; the largest known index has about 10 MB
+_DIGITS = 18  # any number of 18 digits, with its sign, fits 64 bits
+THREADS = min(8, os.cpu_count() or 1)  # SHA-256 runs at 0.5 to 2 GB/s per core, disks at 8 at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSource:
-    """Where a tensor's bytes are on this computer."""
+    """The place of a tensor's bytes on this computer."""
 
     path: Path
     offset: int
@@ -45,19 +45,19 @@ class TensorSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalModel:
-    """A model whose files are here, whole and consistent when they were opened."""
+    """A model on this computer. Its files were whole and consistent when it was opened."""
 
-    folder: Path | None  # or the GGUF file, or the first one of several; None: there are no files
+    folder: Path | None  # or the (first) GGUF file; None: there are no files
     words: Path | None  # the folder with its tokenizer and template
-    name: str  # for people: the folder's name, `org/name` in the Hub cache
+    name: str  # for people: the folder's name, or `org/name` in the Hub cache
     manifest: Manifest
     config: ModelConfig
     sources: Mapping[Digest, TensorSource]
-    seed: int | None = None  # of random weights, which every computer makes for itself
+    seed: int | None = None  # of random weights, which every computer makes itself
 
 
 def random_model(name: str, config: Mapping[str, object], *, seed: int = 0) -> LocalModel:
-    """A shape with random weights, to measure with: nothing of it is on a disk, nothing is sent."""
+    """Make a model with random weights, for measuring: it has no files, and no weights are sent."""
     return LocalModel(
         folder=None,
         words=None,
@@ -72,13 +72,13 @@ def random_model(name: str, config: Mapping[str, object], *, seed: int = 0) -> L
 def open_model(
     folder: Path, *, cache_dir: Path, progress: Progress | None = None, threads: int = THREADS
 ) -> LocalModel:
-    """Read and check a model's folder, and digest those of its tensors that are not remembered.
+    """Read and check a model's folder, and digest its tensors unless their digests are cached.
 
-    The model may also be a GGUF file, or the only one in the folder.
+    The model may also be a GGUF file, or a folder with a single GGUF model.
 
     Raises:
-        UsageError: there is no such folder, or no model in it.
-        ModelError: the model is broken or of a family that the engine does not know.
+        UsageError: the folder does not exist, or has no model.
+        ModelError: the model is broken, or of a family that the engine does not know.
     """
     try:
         return _open_model(folder, cache_dir, progress, threads)
@@ -87,12 +87,12 @@ def open_model(
 
 
 def model_name(folder: Path) -> str:
-    """What people call the model in this folder, or in this GGUF file."""
+    """The name that people use for the model in this folder or GGUF file."""
     folder = folder.absolute()
     if is_gguf(folder):
         repository = model_name(folder.parent)
         return f"{repository}/{gguf_name(folder)}" if "/" in repository else gguf_name(folder)
-    # the Hub cache keeps org/name as models--org--name/snapshots/<revision>
+    # The Hub cache keeps org/name as models--org--name/snapshots/<revision>.
     if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
         return folder.parent.parent.name.removeprefix("models--").replace("--", "/")
     return folder.name
@@ -102,7 +102,7 @@ def _open_model(
     folder: Path, cache_dir: Path, progress: Progress | None, threads: int
 ) -> LocalModel:
     if (path := _gguf_of(folder)) is not None:
-        # Imported here: `gguf` takes a tenth of a second, which who has no such file need not wait for.
+        # Imported here: importing `gguf` takes a tenth of a second, and only GGUF models need it.
         from potluck.store.gguf_model import open_gguf
 
         opened = open_gguf(path, cache_dir=cache_dir)
@@ -138,7 +138,7 @@ def _open_model(
 
 
 def _gguf_of(folder: Path) -> Path | None:
-    """The GGUF file that is meant; None: a folder in the Hugging Face layout. Some have both."""
+    """The GGUF file to open; None: use the Hugging Face layout. Some folders have both."""
     has_config = (folder / "config.json").is_file()
     return None if has_config and any(folder.glob("*.safetensors")) else find_gguf(folder)
 
@@ -180,7 +180,7 @@ def _read_json(path: Path) -> dict[str, object]:
         )
     try:
         value = json.loads(path.read_bytes(), parse_int=_number)
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair, which cannot travel
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair cannot be encoded
     except (ValueError, RecursionError) as error:
         raise BrokenModelError(
             f"{path.name} is not readable JSON: {error}. Download the model again.", file=path.name
@@ -191,12 +191,12 @@ def _read_json(path: Path) -> dict[str, object]:
 
 
 def _number(digits: str) -> int | float:
-    """A whole number, or where 64 bits do not hold it, hence no message either, the nearest float."""
+    """Read an integer. Beyond 64 bits, which no message can carry, return the nearest float."""
     return int(digits) if len(digits) <= _DIGITS else float(digits)
 
 
 def _read_spans(folder: Path) -> dict[str, tuple[ModelFile, TensorSpan]]:
-    """Every tensor that the folder's files hold, with its file."""
+    """Every tensor in the folder's files, with its file."""
     if (folder / WEIGHTS).is_file():
         file = _read_header(folder / WEIGHTS)
         return {span.name: (file, span) for span in file.spans}
@@ -225,7 +225,7 @@ def _read_spans(folder: Path) -> dict[str, tuple[ModelFile, TensorSpan]]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Which tensor is in which file of the folder."""
+    """Read which file of the folder has which tensor."""
     weight_map = _read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise BrokenModelError(f"{index.name} has no weight_map.", file=index.name)
@@ -240,7 +240,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def _is_plain_name(name: str) -> bool:
-    """Whether the name stays in its folder, on every system."""
+    """Whether the name is a plain file name on every system, so that it cannot leave its folder."""
     plain = PurePosixPath(name).name == name and PureWindowsPath(name).name == name
     return plain and name.endswith(".safetensors") and name.isprintable()
 
@@ -251,12 +251,12 @@ def _read_header(path: Path) -> ModelFile:
         length = header_length(file.read(LENGTH_SIZE), stamp.size, path.name)
         header = file.read(length)
     spans = parse_header(header, stamp.size, path.name)
-    # resolved: the Hub cache links to a blob, which several revisions may share
+    # The path is resolved: the Hub cache links to a blob, which several revisions may share.
     return ModelFile(path.resolve(), stamp, tuple(spans.values()))
 
 
 def _by_file(spans: Mapping[str, tuple[ModelFile, TensorSpan]]) -> Sequence[ModelFile]:
-    """The files again, each with only these of its tensors."""
+    """Group these tensors by their files."""
     chosen: dict[Path, tuple[ModelFile, list[TensorSpan]]] = {}
     for file, span in spans.values():
         chosen.setdefault(file.path, (file, []))[1].append(span)

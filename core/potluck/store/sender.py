@@ -1,6 +1,6 @@
-"""The end of a weights connection that has the model.
+"""The sending end of a weights connection, which has the model.
 
-Two tasks: one reads and sends, one takes the answers. Tensors go in the order of the files.
+Two tasks: one reads and sends, the other receives answers. Tensors are sent in file order.
 """
 
 import asyncio
@@ -21,29 +21,29 @@ from potluck.store.progress import Clock, OnProgress, TransferMeter
 from potluck.store.registry import TensorSource
 from potluck.wire.messages import Chunk, Error, NeedTensor, Rejected, Stored
 
-# Bytes, at most. Besides them a chunk costs 0.12 ms of CPU at both ends: 4 % at 700 MB/s, and on a
-# link of 20 Mbit/s it is still one step of progress a second.
+# The largest chunk in bytes. Each chunk also costs 0.12 ms of CPU at both ends: 4 % at 700 MB/s. On
+# a link of 20 Mbit/s, this size still gives one step of progress per second.
 CHUNK_SIZE = 2 << 20
-SEND_TIMEOUT_S = 60.0  # for one chunk: a link of less than 35 kB/s is none
-ANSWER_TIMEOUT_S = 120.0  # with nothing else to send: a memory card takes its time to flush
-WINDOW_TENSORS = 256  # sent and not answered: a receiver that flushes slowly is not drowned,
-WINDOW_BYTES = 256 << 20  # and 2 s of a 1 Gbit/s link cover any flush that is not slow
+SEND_TIMEOUT_S = 60.0  # for one chunk: links below 35 kB/s are not supported
+ANSWER_TIMEOUT_S = 120.0  # with nothing left to send: a memory card flushes slowly
+WINDOW_TENSORS = 256  # sent but not answered: a slow receiver is not overloaded,
+WINDOW_BYTES = 256 << 20  # and 2 s at 1 Gbit/s cover any usual flush
 
 
 @dataclass(slots=True)
 class _Sending:
-    """A tensor on its way."""
+    """A tensor that is being sent."""
 
     digest: Digest
     source: TensorSource
-    offset: int  # of what goes next
+    offset: int  # of the next byte to send
 
 
 class Sender:
-    """One transfer to one peer: `send` and `receive` run together, once.
+    """One transfer to one peer: run `send` and `receive` concurrently, once.
 
     Raises:
-        RemoteProtocolError: the peer needs what is not offered.
+        RemoteProtocolError: the peer needs a tensor that is not offered.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Sender:
         self._todo = deque(
             sorted(self._tensors.values(), key=lambda t: (t.source.path, t.source.offset))
         )
-        self._unanswered: dict[Digest, int] = {}  # bytes of each
+        self._unanswered: dict[Digest, int] = {}  # digest -> bytes
         self._repeated: set[Digest] = set()
         self._answered = asyncio.Event()
         total = sum(tensor.source.nbytes - tensor.offset for tensor in self._todo)
         self.meter = TransferMeter(total, clock, progress)
 
     async def send(self) -> None:
-        """Read one batch while the one before is sent, until all is stored."""
+        """Read one batch while the previous one is sent, until all is stored."""
         ahead: asyncio.Task[list[tuple[Chunk, bytes]]] | None = None
         try:
             while self._tensors:
@@ -90,7 +90,7 @@ class Sender:
                 ahead.cancel()
 
     async def receive(self) -> None:
-        """Take the answers, until all is stored."""
+        """Receive answers until all is stored."""
         while self._tensors:
             message, _ = await self._link.receive()
             match message:
@@ -107,9 +107,9 @@ class Sender:
             self._answered.set()
 
     def _next_batch(self) -> list[tuple[TensorSource, Chunk, int]]:
-        """About CHUNK_SIZE bytes to read, as far as the window allows: (source, chunk, length).
+        """Up to about CHUNK_SIZE bytes to read, within the window: (source, chunk, length) each.
 
-        Many small tensors are one batch, since a thread's turn costs more than reading a norm.
+        Many small tensors form one batch, since a call of a thread costs more than reading a norm.
         """
         batch: list[tuple[TensorSource, Chunk, int]] = []
         taken = 0
@@ -134,7 +134,7 @@ class Sender:
 
     async def _send_chunks(self, chunks: list[tuple[Chunk, bytes]]) -> None:
         for chunk, data in chunks:
-            if chunk.digest not in self._tensors:  # stored meanwhile: it had it from someone else
+            if chunk.digest not in self._tensors:  # stored meanwhile, from another sender
                 self.meter.total -= len(data)
                 continue
             try:

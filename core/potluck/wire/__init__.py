@@ -1,1 +1,1 @@
-"""The protocol between nodes, without I/O: bytes in, events out."""
+"""The protocol between nodes, without I/O: it takes bytes and returns events."""

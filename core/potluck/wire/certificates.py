@@ -1,11 +1,12 @@
-"""Keys and certificates as pure functions: what a node, a home and a member of it are in X.509.
+"""Keys and certificates as pure functions: the X.509 form of a node, a home and a member.
 
-A node's certificate is self-signed and serves pairing alone. A home is a certificate authority that
-signs one certificate per member; its subject alternative name is exactly the name that the other
-members dial, and its organizational unit is the member's role.
+A node's certificate is self-signed and used only for pairing. A home is a certificate authority
+that signs one certificate per member. A member's certificate has the name that other members dial
+as its subject alternative name, and the member's role as its organizational unit.
 
-Nothing expires, and everything began in 1970: a home's computers have wrong clocks (a flat battery is
-1970 or 2000), and nobody there renews certificates. What ends a member is revocation.
+Certificates are valid from 1970 and never expire: the computers of a home can have wrong clocks
+(1970 or 2000 after a flat battery), and nobody there renews certificates. A membership ends by
+revocation.
 """
 
 import base64
@@ -22,26 +23,26 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from potluck.errors import PairingError
 from potluck.ids import HomeId, NodeId, Role, is_digest, short
 
-DOMAIN = "potluck.internal"  # .internal is reserved for private use, no resolver answers it
+DOMAIN = "potluck.internal"  # .internal is reserved for private use; no resolver answers it
 PAIRING_NAME = f"pair.{DOMAIN}"
 MAX_CERTIFICATE = 4096  # bytes; ours have about 600
 
 _BEGINNING = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _NEVER = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)  # RFC 5280, 4.1.2.5
-_HOME_CHARACTERS = 32  # of the home's id in a name: a label holds 63, and 128 bits are unique
+_HOME_CHARACTERS = 32  # of the home's id in a name: 128 bits are unique, and a label holds 63
 _NAME_CHARACTERS = 64  # X.520's limit of a common name
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """A P-256 key: what every TLS 1.3 library has, small and quick."""
+    """Make a P-256 key. Every TLS 1.3 library has the curve, and its keys are small and fast."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def public_key(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
-    """The key that a certificate is for.
+    """The public key of a certificate.
 
     Raises:
-        PairingError: it cannot be read, or is not on P-256.
+        PairingError: the key cannot be read, or is not on P-256.
     """
     try:
         key = certificate.public_key()
@@ -66,15 +67,15 @@ def public_key_digest(certificate: x509.Certificate) -> str:
 
 
 def node_label(node_id: NodeId) -> str:
-    """A node id as a label of a name: 52 characters of base32, since hex would be too long."""
+    """A node id as a DNS label: 52 characters of base32, since hex would be too long."""
     return base64.b32encode(bytes.fromhex(node_id)).decode().rstrip("=").lower()
 
 
 def node_of_label(label: str) -> NodeId:
-    """The node that a label names.
+    """The node id that a label stands for.
 
     Raises:
-        ValueError: it names none.
+        ValueError: the label is not a node id.
     """
     try:
         digest = base64.b32decode(label.upper() + "=" * (-len(label) % 8))
@@ -86,12 +87,12 @@ def node_of_label(label: str) -> NodeId:
 
 
 def tls_name(node_id: NodeId, home_id: HomeId) -> str:
-    """The name under which a node is dialled in a home."""
+    """The TLS name at which a node of a home is dialled."""
     return f"{node_label(node_id)}.{home_id[:_HOME_CHARACTERS]}.{DOMAIN}"
 
 
 def self_signed(key: ec.EllipticCurvePrivateKey, name: str) -> x509.Certificate:
-    """A node's own certificate, which says that the key is its own and nothing else."""
+    """A node's self-signed certificate. It states the node's key and nothing else."""
     subject = _subject(name)
     builder = _builder(subject, subject, key.public_key(), key.public_key())
     return builder.sign(key, hashes.SHA256())
@@ -110,10 +111,10 @@ def issue_member(
     member: x509.Certificate,
     role: Role,
 ) -> x509.Certificate:
-    """The home's certificate for the node whose self-signed certificate this is.
+    """Issue the home's certificate for the node that has this self-signed certificate.
 
     Raises:
-        PairingError: it is not signed with the key that it holds, or the key is of another kind.
+        PairingError: the certificate is not signed with its own key, or the key is not P-256.
     """
     key = public_key(member)
     try:
@@ -140,10 +141,10 @@ def issue_member(
 def check_member(
     authority: x509.Certificate, member: x509.Certificate, node_id: NodeId, role: Role
 ) -> None:
-    """Check that the home's certificate says of the node what it has to.
+    """Check that the member's certificate, issued by the home, has the right content for the node.
 
     Raises:
-        PairingError: it does not, and the sentence says in what.
+        PairingError: it does not; the message says what is wrong.
     """
     home_id = HomeId(public_key_digest(authority))
     try:
@@ -171,33 +172,33 @@ def check_member(
 
 
 def common_name(certificate: x509.Certificate) -> str:
-    """The name that a self-signed certificate gives itself; a line of text, nothing more."""
+    """The common name of a self-signed certificate, as one line of text. It proves nothing."""
     names = [a.value for a in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     name = names[0] if names and isinstance(names[0], str) else ""
     return "".join(c for c in name if c.isprintable())[:_NAME_CHARACTERS]
 
 
 def to_pem(certificate: x509.Certificate) -> bytes:
-    """As files and pairing carry it."""
+    """The certificate in PEM, as in files and pairing messages."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def to_der(certificate: x509.Certificate) -> bytes:
-    """As a TLS handshake carries it."""
+    """The certificate in DER, as in a TLS handshake."""
     return certificate.public_bytes(serialization.Encoding.DER)
 
 
 def key_to_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """As its file holds it, to be written with `files.PRIVATE`."""
+    """The key in PEM, as in its file, which must be written with mode `files.PRIVATE`."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),  # the node starts without a person; the file is the owner's
+        serialization.NoEncryption(),  # starts without a person; the file is private
     )
 
 
 def key_from_pem(pem: bytes) -> ec.EllipticCurvePrivateKey:
-    """Raises ValueError when it is not a P-256 private key."""
+    """Read a private key in PEM. Raises ValueError if it is not a P-256 key."""
     key = serialization.load_pem_private_key(pem, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise ValueError("not a P-256 key")
@@ -205,10 +206,10 @@ def key_from_pem(pem: bytes) -> ec.EllipticCurvePrivateKey:
 
 
 def peer_certificate(data: bytes) -> x509.Certificate:
-    """A certificate that another computer sent, in DER or PEM.
+    """Read a certificate that another computer sent, in DER or PEM.
 
     Raises:
-        PairingError: it is not one, or too large to be one of ours.
+        PairingError: the bytes are not a certificate, or too large to be one of ours.
     """
     if len(data) > MAX_CERTIFICATE:
         raise PairingError("The other computer sent a certificate that is too large.")
@@ -237,7 +238,7 @@ def _builder(
     *,
     authority: bool = False,
 ) -> x509.CertificateBuilder:
-    """What every certificate of ours has; RFC 5280's rules, since OpenSSL checks them strictly."""
+    """The common fields of all our certificates. OpenSSL checks the rules of RFC 5280 strictly."""
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)

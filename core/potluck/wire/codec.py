@@ -1,12 +1,12 @@
-"""Between a message and the bytes of its header, and between a long list and its payload.
+"""Encodes messages as header bytes, and long lists as payloads, and decodes both.
 
-Everything is MessagePack. `msgspec` reads and writes it wherever a message declares its fields: it
-builds nothing that is not declared, and refuses a list by its announced length (4,294,967,295 elements in
-18 µs, without allocating). A token's `forward` takes 0.7 µs to decode; unpacked by `msgpack` first
-and then converted, a `status` takes 46 µs instead of 9.
+Everything is MessagePack. `msgspec` reads and writes all messages with declared fields: it builds
+nothing that is not declared, and refuses a list by its announced length (4,294,967,295 elements in
+18 µs, without allocating). A token's `forward` takes 0.7 µs to decode. To unpack with `msgpack`
+first and then convert would be slower: 46 µs instead of 9 for a `status`.
 
-A model's `config.json` declares nothing, so the messages that carry one are built by `msgpack`,
-whose unpacker has limits, before they are converted.
+A model's `config.json` has no declared fields. Messages that carry one are therefore unpacked by
+`msgpack`, whose unpacker has limits, and then converted.
 """
 
 from collections.abc import Callable
@@ -22,20 +22,21 @@ from potluck.wire.messages import Assign, Count, Message
 from potluck.wire.operations import ALL, BULK, BULK_TYPES, Table, op_of
 from potluck.wire.pairing_messages import PAIRING
 
-_UNTYPED: Final = (Assign, Profile)  # have a `config`
+_UNTYPED: Final = (Assign, Profile)  # messages with a `config`
 
-# What `msgpack` may build. It allocates containers as announced, up to 512 deep: 1024 elements of
-# 8 bytes at each depth are 4 MiB. The longest list of a config.json is a few hundred entries.
+# The longest container that `msgpack` may build. It allocates containers by their announced length,
+# up to 512 deep: 1024 elements of 8 bytes at each depth are 4 MiB. The longest list of a
+# config.json has a few hundred entries.
 _MAX_LENGTH: Final = 1024
-# An empty map is one byte on the wire and 72 in memory. A header of 64 KiB stays below 5 MiB by its
-# size alone. In a larger one the values are counted, which costs a call per container.
+# An empty map is one byte on the wire and 72 in memory. A header of 64 KiB can therefore take at
+# most 5 MiB. In a larger header the values are counted, which costs a call per container.
 _COUNTED_ABOVE: Final = 64 << 10
 _MAX_VALUES: Final = 1 << 16
 _MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Operation(msgspec.Struct):
-    """What is read of a header first; the other fields are passed over."""
+    """The field of a header that is read first; other fields are skipped."""
 
     op: str
 
@@ -53,20 +54,20 @@ _decoders: Final[dict[type[Message], Callable[[memoryview], Message]]] = {
 _list_decoders: Final[dict[type[Message], Callable[[bytearray], Any]]] = {
     kind: msgspec.msgpack.Decoder(items).decode for kind, items in BULK_TYPES.items()
 }
-# The package has no annotations: its function gets one here.
+# The package has no annotations, so its function is annotated here.
 _unpack: Final = cast("Callable[..., object]", msgpack.unpackb)
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownOp:
-    """A well-formed message with a name that this connection does not know."""
+    """A well-formed message whose operation this connection does not know."""
 
     op: str
     id: int | None
 
 
 def encode_header(message: Message) -> tuple[bytes, bytes | None]:
-    """The header of a message, and its long list as a payload where it has one."""
+    """Encode a message's header, and its long list as a payload if it has one."""
     if (field := BULK.get(type(message))) is None:
         return _encode(message), None
     items = getattr(message, field)
@@ -74,10 +75,10 @@ def encode_header(message: Message) -> tuple[bytes, bytes | None]:
 
 
 def decode_header(header: memoryview, known: Table) -> Message | UnknownOp:
-    """The message in a header; its long list is still empty.
+    """Decode the message in a header. Its long list is empty until `decode_list`.
 
     Raises:
-        RemoteProtocolError: it is no MessagePack, or a field is not as declared.
+        RemoteProtocolError: the header is not MessagePack, or a field is not as declared.
     """
     try:
         op = _read_operation(header).op
@@ -94,10 +95,10 @@ def decode_header(header: memoryview, known: Table) -> Message | UnknownOp:
 
 
 def decode_list(message: Message, payload: bytearray) -> Message:
-    """The message with the long list that came as its payload.
+    """Decode the payload, and return the message with this long list.
 
     Raises:
-        RemoteProtocolError: the payload is no such list.
+        RemoteProtocolError: the payload is not the declared list.
     """
     kind = type(message)
     try:
@@ -109,11 +110,11 @@ def decode_list(message: Message, payload: bytearray) -> Message:
 
 
 def _request_id(header: memoryview) -> int | None:
-    """What an answer to an unknown operation refers to."""
+    """The request id of an unknown operation, for the answer's `re`."""
     try:
         return _read_request(header).id
     except msgspec.ValidationError:
-        return None  # not a number that we could repeat
+        return None  # the id is not a number, so no answer can repeat it
 
 
 def _unpack_within_limits(header: memoryview) -> object:
@@ -139,7 +140,7 @@ def _refuse_extension(code: int, data: bytes) -> object:
 
 
 class _Counter:
-    """Counts the values of a large header while `msgpack` builds them, and stops it."""
+    """Counts the values of a large header while `msgpack` builds them; raises at the limit."""
 
     def __init__(self) -> None:
         self._values = 0

@@ -1,15 +1,18 @@
 """One connection between two nodes, without I/O: bytes and the time in, events and bytes out.
 
-The rules of the protocol that concern a connection as a whole live here and nowhere else:
+All protocol rules about a connection as a whole are in this file:
 
-1. The dialler says `hello`, the listener answers `welcome` with the version both speak, or an error
-   that says why not. Nothing else is understood before that, and only small headers are read.
-2. A request has an `id`; its answer has it under `re`, and is of the kind that answers it or `error`.
-3. What a connection does not know is answered `error(kind="unknown_op")`, and the connection lives.
-4. Heartbeats go both ways on control connections. Three missed are a lost peer, one is not.
-5. `goodbye` tells leaving from being lost.
+1. The dialler says `hello`. The listener answers `welcome` with the version that both speak, or an
+   error with the reason. Before that, no other message is accepted, and only small headers are
+   read.
+2. A request has an `id`. Its answer has the same number under `re`; it is the answer type of the
+   request, or `error`.
+3. An unknown operation is answered with `error(kind="unknown_op")`; the connection stays open.
+4. Heartbeats go both ways on control connections. A peer is lost after three missed heartbeats, not
+   after one.
+5. `goodbye` distinguishes a peer that leaves from a lost one.
 
-The shell around it (`net/link.py`) owns the socket and the clock.
+The caller, called the shell here (`net/link.py`), owns the socket and the clock.
 """
 
 from collections import deque
@@ -53,30 +56,35 @@ from potluck.wire.messages import (
 from potluck.wire.operations import ANSWERS, BY_PURPOSE, HANDSHAKE, known_from, op_of
 from potluck.wire.versions import PROTOCOL_VERSIONS, common_version
 
-HEARTBEAT_INTERVAL_S: Final = 0.9  # three, and time to act, within the three seconds promised
+HEARTBEAT_INTERVAL_S: Final = 0.9  # three, and time to react, fit the 3 s that are promised
 LOST_AFTER_S: Final = 3 * HEARTBEAT_INTERVAL_S + 0.1  # the third may be that late
-OPENING_TIMEOUT_S: Final = 5.0  # a hello is one round trip; a computer under load takes a second
-_LATE_S: Final = HEARTBEAT_INTERVAL_S / 2  # a tick that late means that we slept, not the peer
+OPENING_TIMEOUT_S: Final = 5.0  # hello takes one round trip; a busy computer takes a second
+_LATE_S: Final = HEARTBEAT_INTERVAL_S / 2  # a tick later than this means that this computer slept
 _MAX_ID: Final = (1 << 31) - 1
-_MAX_BEATS: Final = 16  # more than can be under way before the peer is lost
+_MAX_BEATS: Final = 16  # more than can be unanswered before the peer counts as lost
 
 
 class Connection:
-    """Both sides of one connection; `side` says which.
+    """One side of a connection; `side` says which one.
 
     Obligations of the shell:
     - After every call but `get_buffer` and `forget`: write what `data_to_send` returns, in order.
-    - After `receive_data`, `buffer_updated`, `receive_eof` and `tick`: call `next_event` until None.
-    - Stop reading while the socket takes no more bytes: answers to a flood must not pile up here.
-    - Call `tick` when it said so. A ProtocolError or RemoteError from `next_event` ends the
-      connection: write what is left to send, then close.
+    - After `receive_data`, `buffer_updated`, `receive_eof` and `tick`: call `next_event` until it
+      returns None.
+    - Stop reading while the socket accepts no more bytes: the answers to a flood of requests must
+      not fill the memory.
+    - Call `tick` at the time that it returned. A ProtocolError or RemoteError from `next_event`
+      ends the connection: write what is left to send, then close.
 
     Args:
-        purpose: what the dialler wants of the connection; None on the listener, which is told.
-        accepts: the purposes a listener serves.
-        peer_id: the node id of the certificate that TLS saw; the peer must call itself so.
-        peer_role: its role in the home, from the same certificate; None where both roles are one.
-        heartbeats: None: on control connections alone.
+        purpose: the dialler's purpose for the connection; None on the listener, which learns it
+            from `hello`.
+        accepts: the purposes that a listener serves.
+        peer_id: the node id from the peer's TLS certificate; the peer's `hello` or `welcome` must
+            have the same.
+        peer_role: the peer's role in the home, from the same certificate; None: accept the messages
+            of both roles.
+        heartbeats: whether to send them; None: only on control connections.
     """
 
     def __init__(
@@ -98,7 +106,7 @@ class Connection:
         self.peer: NodeInfo | None = None
         self.purpose: Purpose | None = purpose
         self.version: int | None = None
-        self.rtt_s: float | None = None  # smoothed over heartbeats
+        self.rtt_s: float | None = None  # seconds, smoothed over heartbeats
         self.state = State.QUIET if side is Side.DIALLER else State.AWAITING_HELLO
         self._accepts = accepts
         self._peer_id = peer_id
@@ -112,36 +120,36 @@ class Connection:
         self._events: deque[Event] = deque()
         self._last_id = 0
         self._requests: dict[int, type[Message]] = {}
-        self._beats: dict[int, float] = {}  # our pings under way: id -> when
+        self._beats: dict[int, float] = {}  # our unanswered pings: id -> time
         self._heard = now
         self._now = now
         self._due = self._wake = now + OPENING_TIMEOUT_S
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing more can come of this connection."""
+        """Whether the connection has ended."""
         return self.state in ENDED
 
     # --- sending
 
     def start(self) -> None:
-        """Say hello; the dialler alone, once."""
+        """Say hello. Only the dialler calls this, once."""
         self._step(Step.SEND_HELLO)
         assert self.purpose is not None
         self._write(Hello(versions=self._versions, purpose=self.purpose, node=self.me))
 
     def send(self, message: Message, payload: Buffer = b"") -> None:
-        """Send a message that needs no answer, or is one (`re`). The payload is not copied.
+        """Send a message that needs no answer, or an answer (`re`). The payload is not copied.
 
         Raises:
-            LocalProtocolError: the connection is not open, or the message is not for it.
+            LocalProtocolError: the connection is not open, or does not carry this message.
         """
         if self.state is not State.OPEN:
             self._step(Step.SEND)
         self._out.extend(encode(message, payload))
 
     def request(self, message: Message, payload: Buffer = b"") -> int:
-        """Send a message that is answered; returns the number that `Answered` will carry."""
+        """Send a request. Returns the id that its `Answered` event will have."""
         if type(message) not in ANSWERS:
             raise LocalProtocolError(f"Nothing answers `{op_of(message)}`.")
         number = self._next_id()
@@ -150,41 +158,41 @@ class Connection:
         return number
 
     def forget(self, request: int) -> None:
-        """Wait for this answer no longer; should it come, it is dropped."""
+        """Stop waiting for this answer; if it still arrives, it is dropped."""
         self._requests.pop(request, None)
 
     def goodbye(self, reason: str = "") -> None:
-        """Leave. Nothing can be sent after it; without effect when the connection has ended."""
+        """Say goodbye. Nothing can be sent afterwards. No effect if the connection has ended."""
         if self.state in (State.LEAVING, *ENDED):
             return
         self._step(Step.SEND_GOODBYE)
         self._write(Goodbye(reason=reason))
 
     def data_to_send(self) -> list[Buffer]:
-        """What has to be written now, in order; each buffer is handed out once."""
+        """The buffers to write now, in order. Each buffer is returned once."""
         out, self._out = self._out, []
         return [buffer for buffer in out if len(buffer)]
 
     # --- receiving
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
-        """Where the socket may put the next bytes; payloads are received into their own memory."""
+        """The buffer for the socket's next bytes. Payloads are received into their own memory."""
         return self._decoder.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int, now: float) -> None:
-        """That many bytes were put into the buffer."""
+        """Process the bytes that were put into the buffer; `nbytes` is their number."""
         self._now = self._heard = now
         if not self.is_ended:
             self._decoder.buffer_updated(nbytes)
 
     def receive_data(self, data: Buffer, now: float) -> None:
-        """Take bytes that are elsewhere already."""
+        """Process bytes that were received into other memory."""
         self._now = self._heard = now
         if not self.is_ended:
             self._decoder.feed(data)
 
     def receive_eof(self) -> None:
-        """The peer will send nothing more."""
+        """Process the end of the stream: the peer will send no more bytes."""
         if self.is_ended:
             return
         self._step(Step.END_OF_STREAM)
@@ -194,12 +202,12 @@ class Connection:
             self._events.append(Lost(f"{self._peer_name} closed the connection unexpectedly."))
 
     def next_event(self) -> Event | None:
-        """The next thing that happened, or None.
+        """Return the next event, or None.
 
         Raises:
             RemoteProtocolError: the peer broke the protocol.
-            VersionMismatchError: the two speak no common version; a sentence for both users.
-            RemoteError: the peer refused the connection and said why.
+            VersionMismatchError: the two have no common version; the message is for both users.
+            RemoteError: the peer refused the connection and gave a reason.
         """
         try:
             while not self.is_ended and (item := self._decoder.next_event()) is not None:
@@ -215,24 +223,24 @@ class Connection:
     # --- time
 
     def tick(self, now: float) -> float | None:
-        """Do what is due: send a heartbeat, or give the peer up.
+        """Do what is due: send a heartbeat, or give up the peer.
 
-        Call it once after `Opened`, and then when it said so.
+        Call it once after `Opened`, and then at the time that it returned.
 
         Returns:
-            When to call it again; None: never, nothing is due any more.
+            The time of the next call; None: no further call is needed.
         """
         if self.is_ended:
             return None
         late = now - self._wake
         if late > _LATE_S:
-            self._heard = min(now, self._heard + late)  # we slept: not the peer's silence
+            self._heard = min(now, self._heard + late)  # we slept: the peer was not silent
         self._now = now
         if self.state is not State.OPEN:
             if now >= self._due:
                 self._give_up("did not finish the handshake in time")
         elif self._heartbeats:
-            if now >= self._heard + LOST_AFTER_S:  # the same sum that was asked for below
+            if now >= self._heard + LOST_AFTER_S:  # the same sum as below: equal rounding
                 self._give_up(f"has not been heard for {now - self._heard:.1f} seconds")
             elif now >= self._due:
                 self._beat(now)
@@ -260,7 +268,7 @@ class Connection:
         else:
             self._events.append(Lost(f"{self._peer_name} {what}."))
 
-    # --- what arrives
+    # --- messages that arrive
 
     def _take(self, frame: Frame) -> Event | None:
         message = frame.message
@@ -293,7 +301,7 @@ class Connection:
         asked = self._requests.pop(number, None)
         if asked is None:
             if 0 < number <= self._last_id:
-                return None  # an answer that came too late: nobody waits for it
+                return None  # an answer that came too late: no caller waits for it
             raise RemoteProtocolError("The peer answered a request that was never made.")
         if not isinstance(message, (ANSWERS[asked], Error)):
             was = op_of(asked)
@@ -301,11 +309,11 @@ class Connection:
         return Answered(number, message, frame.payload)
 
     def _measure(self, rtt: float) -> None:
-        # The smoothing of TCP's round trip, RFC 6298 section 2.3.
+        # Smoothed as TCP's round-trip time, RFC 6298 section 2.3.
         self.rtt_s = rtt if self.rtt_s is None else self.rtt_s + (rtt - self.rtt_s) / 8
 
     def _refuse(self, unknown: UnknownOp) -> None:
-        """Say that we do not know the operation, unless the peer must not speak at all yet."""
+        """Answer that the operation is unknown; during the handshake, fail instead."""
         if self.state in (State.AWAITING_HELLO, State.SAID_HELLO):
             raise RemoteProtocolError(
                 f"The peer sent `{unknown.op}` before the handshake was over."
@@ -359,10 +367,10 @@ class Connection:
             )
 
     def _refusal(self, error: Error) -> ProtocolError | RemoteError:
-        """Why the listener did not welcome us, in our words where we know better."""
+        """The error for a refused connection: VersionMismatchError or RemoteError, by its kind."""
         if error.kind == VersionMismatchError.code:
             mismatched = VersionMismatchError(error.message)
-            mismatched.data = error.data  # its keys are the peer's choice
+            mismatched.data = error.data  # the peer chose the keys
             return mismatched
         return RemoteError(error.message, kind=error.kind)
 
@@ -378,7 +386,7 @@ class Connection:
             raise LocalProtocolError(f"Nothing can be sent now: {self.state.value}.")
 
     def _break(self, error: ProtocolError) -> None:
-        """Tell the peer why, as the last thing it hears."""
+        """Send the error to the peer as the last message."""
         self._step(Step.BREAK)
         self._write(Error(kind=error.code, message=str(error)[:MAX_TEXT], data=dict(error.data)))
 

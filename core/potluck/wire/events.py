@@ -1,4 +1,4 @@
-"""What happens on a connection, as its shell is told."""
+"""The events of a connection, for its caller (the shell)."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -8,7 +8,7 @@ from potluck.wire.messages import Message, NodeInfo, Purpose
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Both sides agreed. From here on messages may be sent."""
+    """The handshake succeeded. From now on messages may be sent."""
 
     peer: NodeInfo
     purpose: Purpose
@@ -17,7 +17,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message of the peer's own accord: a request when it has an `id`. The payload is yours."""
+    """A message that is not an answer; a request if it has an `id`. The caller owns the payload."""
 
     message: Message
     payload: memoryview
@@ -25,7 +25,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer to our request with that id: the message that answers it, or `Error`."""
+    """The answer to our request with this id: the message of its answer type, or `Error`."""
 
     request: int
     message: Message
@@ -34,14 +34,14 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The peer said goodbye, or ours was heard. Close the socket."""
+    """The peer said goodbye, or has received ours. Close the socket."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The stream ended or the heartbeats did. Close the socket."""
+    """The stream ended without a goodbye, or the heartbeats stopped. Close the socket."""
 
     reason: str
 

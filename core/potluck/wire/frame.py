@@ -1,4 +1,4 @@
-"""Frames: how one message and its payload stand on the wire. No I/O.
+"""Frames: the bytes of one message and its payload on the wire. No I/O.
 
     offset  bytes  field
          0      3  magic, `PLK`
@@ -8,13 +8,13 @@
         12      …  header: one message as a MessagePack map
          …      …  payload: raw bytes
 
-Payload bytes never pass through MessagePack: outgoing they are written from where they are, incoming
-they are received into the buffer that the reader gets. Lists that grow with the model (`assign`,
-`need`) travel as payload, in MessagePack too, so that a header stays small.
+Payload bytes never pass through MessagePack: they are written from the sender's memory, and
+received into the buffer that the reader gets. Lists that grow with the model (`assign`, `need`) are
+sent as payload, encoded in MessagePack, so that a header stays small.
 
 Rules of the file:
-- Memory is taken for bytes that arrived. What was only announced gets 4 MiB at most.
-- Whatever a peer sends ends in an event, in silence (more bytes needed) or in a ProtocolError.
+- Memory is allocated for bytes that have arrived. Announced bytes get 4 MiB at most.
+- Whatever a peer sends, the result is an event, None (more bytes needed) or a ProtocolError.
 """
 
 import struct
@@ -35,23 +35,23 @@ MiB = 1 << 20
 MAGIC: Final = b"PLK"
 FRAME_VERSION: Final = 1
 
-MAX_HEADER: Final = MiB  # a config.json has some KiB; 128 Ki tokens of history are 640 KiB at most
+MAX_HEADER: Final = MiB  # a config.json has a few KiB; 128 Ki tokens of history are 640 KiB at most
 MAX_HANDSHAKE: Final = 64 * KiB  # a hello with 16 devices has 3 KiB
 MAX_PAYLOAD: Final[Mapping[str, int]] = {
     "handshake": 0,
     "control": 32 * MiB,  # 98,304 tensors in an `assign` are 16 MiB
     "activations": 64 * MiB,  # 1024 tokens of 16,384 values in F32
-    "weights": 16 * MiB,  # a larger chunk only makes a resume dearer
+    "weights": 16 * MiB,  # a larger chunk only makes a resume more expensive
 }
 
 _PREAMBLE: Final = struct.Struct("!3sBII")
 _STAGING: Final = 64 * KiB  # one read of this size holds several decode steps
-_TRUSTED_PAYLOAD: Final = 4 * MiB  # allocated as announced: a usual chunk; more, as it arrives
+_TRUSTED_PAYLOAD: Final = 4 * MiB  # allocated when announced: a usual chunk; beyond, as it arrives
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A message that arrived whole. The payload belongs to the reader."""
+    """A message that has arrived whole. The payload belongs to the reader."""
 
     message: Message
     payload: memoryview
@@ -62,13 +62,13 @@ _EMPTY: Final = bytearray()
 
 
 def encode(message: Message, payload: Buffer = b"") -> tuple[bytes, Buffer]:
-    """The two buffers of one frame, to be written in one gathered write.
+    """Encode one frame as two buffers, for one gathered write.
 
     Raises:
         LocalProtocolError: the message or its payload is larger than any peer accepts.
     """
     header, items = encode_header(message)
-    payload = memoryview(payload if items is None else items).cast("B")  # of any shape, as it lies
+    payload = memoryview(payload if items is None else items).cast("B")  # any shape, as in memory
     nbytes = len(payload)
     if items is None and (wrong := check_payload(message, nbytes)):
         raise LocalProtocolError(f"We would send `{op_of(message)}` with {wrong}.")
@@ -80,11 +80,11 @@ def encode(message: Message, payload: Buffer = b"") -> tuple[bytes, Buffer]:
 
 
 class FrameDecoder:
-    """Bytes in, frames out, in any pieces.
+    """Decodes bytes, in pieces of any size, into frames.
 
-    After `feed` or `buffer_updated`: you must call `next_event` until it returns None.
-    The limits are attributes, so that a connection can raise them when it knows its peer; they
-    apply to frames whose preamble has not been read yet.
+    After `feed` or `buffer_updated`, call `next_event` until it returns None. The limits are
+    attributes, so that a connection can raise them when it knows its peer. New limits apply to
+    frames whose preamble has not been read yet.
     """
 
     def __init__(
@@ -94,16 +94,16 @@ class FrameDecoder:
         self.max_header = max_header
         self.known = known
         self._staging = bytearray(_STAGING)
-        self._start = 0  # of the bytes in staging that were not decoded yet
+        self._start = 0  # start of the bytes in staging that are not decoded yet
         self._end = 0
-        self._lengths: tuple[int, int] | None = None  # of header and payload, once known
-        self._event: Message | UnknownOp | None = None  # once the header was decoded
+        self._lengths: tuple[int, int] | None = None  # lengths of header and payload, once known
+        self._event: Message | UnknownOp | None = None  # set once the header is decoded
         self._payload = _EMPTY
-        self._received = 0  # bytes of the payload
-        self._direct = False  # whether the last get_buffer gave the payload's own memory
+        self._received = 0  # bytes of the payload so far
+        self._direct = False  # whether the last get_buffer returned the payload's own memory
 
     def feed(self, data: Buffer) -> None:
-        """Take these bytes, all of them."""
+        """Process all of these bytes."""
         view = memoryview(data)
         while view:
             target = self.get_buffer()
@@ -113,9 +113,9 @@ class FrameDecoder:
             view = view[count:]
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
-        """Where the next bytes go; `buffer_updated` must follow before anything else.
+        """The buffer for the next bytes. The next call must be `buffer_updated`.
 
-        The hint is not taken: what belongs to a payload shall not be copied through staging.
+        The size hint is ignored, so that payload bytes are not copied through staging.
         """
         self._direct = self._wants_payload()
         if self._direct:
@@ -126,19 +126,19 @@ class FrameDecoder:
         return memoryview(self._staging)[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """That many bytes were put at the beginning of the buffer from `get_buffer`."""
+        """Process `nbytes` bytes at the beginning of the buffer from `get_buffer`."""
         if self._direct:
             self._received += nbytes
         else:
             self._end += nbytes
 
     def next_event(self) -> Frame | UnknownOp | None:
-        """The next whole frame, or None when more bytes are needed.
+        """Return the next whole frame, or None if more bytes are needed.
 
         Raises:
             RemoteProtocolError: the bytes are not a frame that this connection allows. The decoder
-                is then of no more use: close the connection.
-            VersionMismatchError: the frame is of a version that we do not read.
+                cannot continue: close the connection.
+            VersionMismatchError: the frame has a version that this program does not read.
         """
         if self._event is None and not self._read_header():
             return None
@@ -173,7 +173,7 @@ class FrameDecoder:
         if not isinstance(self._event, UnknownOp):
             _check_payload(self._event, payload_bytes)
         self._start = stop
-        if payload_bytes <= self._end - stop:  # all here already, as in every decode step
+        if payload_bytes <= self._end - stop:  # all bytes are here, as in every decode step
             self._start = stop + payload_bytes
             self._payload = self._staging[stop : self._start]
             self._received = payload_bytes
@@ -200,7 +200,7 @@ class FrameDecoder:
         return header_bytes, payload_bytes
 
     def _wants_payload(self) -> bool:
-        """Whether the next bytes belong to a payload and nothing of it waits in staging."""
+        """Whether the next bytes belong to a payload and staging is empty."""
         return (
             self._event is not None
             and self._lengths is not None
@@ -218,19 +218,19 @@ class FrameDecoder:
         self._received += count
 
     def _grow_payload(self) -> None:
-        """Double the payload's memory. A new one: the old may be exported, which forbids resizing."""
+        """Double the payload's memory, in a new bytearray: an exported one cannot be resized."""
         assert self._lengths is not None
         grown = bytearray(min(self._lengths[1], 2 * len(self._payload)))
         grown[: self._received] = self._payload
         self._payload = grown
 
     def _make_room(self) -> None:
-        """Have free memory at the end of staging; what waits there moves to its front."""
+        """Make free memory at the end of staging; bytes that wait there move to the front."""
         waiting = self._end - self._start
         if waiting == len(self._staging):
             self._replace_staging(2 * waiting)
         elif not waiting and len(self._staging) > _STAGING:
-            self._replace_staging(_STAGING)  # a large header has passed
+            self._replace_staging(_STAGING)  # shrink after a large header
         elif self._start:
             self._staging[:waiting] = self._staging[self._start : self._end]
         self._start, self._end = 0, waiting
@@ -243,7 +243,7 @@ class FrameDecoder:
 
 
 def _check_payload(message: Message, payload_bytes: int) -> None:
-    """Refuse a payload before its memory is taken."""
+    """Refuse a payload before its memory is allocated."""
     if wrong := check_payload(message, payload_bytes):
         op = op_of(message)
         raise RemoteProtocolError(f"The peer sent `{op}` with {wrong}.", op=op)

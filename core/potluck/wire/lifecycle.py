@@ -1,6 +1,6 @@
-"""The states of a connection and what leads from one to the next, as a table.
+"""The states of a connection and the steps between them, as a table.
 
-What the table does not have cannot happen: sending it is our error, receiving it is the peer's.
+A step that is not in the table is an error: ours if we send, the peer's if we receive.
 """
 
 from enum import Enum
@@ -8,14 +8,14 @@ from typing import Final
 
 
 class Side(Enum):
-    """Who dialled."""
+    """Which side this is: the one that dialled, or the one that listens."""
 
     DIALLER = "dialler"
     LISTENER = "listener"
 
 
 class State(Enum):
-    """Where a connection is."""
+    """The state of a connection."""
 
     QUIET = "nothing was said yet"
     SAID_HELLO = "we said hello and wait for welcome"
@@ -28,7 +28,7 @@ class State(Enum):
 
 
 class Step(Enum):
-    """What happens to a connection."""
+    """A step that may change a connection's state."""
 
     SEND_HELLO = 1
     RECEIVE_HELLO = 2

@@ -1,4 +1,4 @@
-"""Messages with which a master has its workers measure: layers, links, a stage that is loaded."""
+"""Messages by which a master lets its workers measure layers, links and a loaded stage."""
 
 from typing import Annotated
 
@@ -22,17 +22,17 @@ from potluck.wire.messages import (
 
 
 class Profile(Message, frozen=True, tag="profile"):
-    """Measure a decoder layer of each kind that this model has, on one device."""
+    """Measure, on one device, a decoder layer of each kind that the model has."""
 
     config: dict[str, object]  # the model's config.json
     scheme: Scheme
-    tokens: Annotated[int, Meta(ge=1, le=4096)]  # of the prefill chunk
+    tokens: Annotated[int, Meta(ge=1, le=4096)]  # tokens of the prefill chunk
     cache: Cache = "full"
     device: DeviceId | None = None  # None: the best one
 
 
 class Profiled(Message, frozen=True, tag="profiled"):
-    """What the device measured; kinds of layers in the order in which the model has them first."""
+    """The device's measurements. Kinds of layers are in the order of their first layer."""
 
     device: DeviceInfo
     decode_ms: TimesByKind  # one layer, one token
@@ -41,50 +41,50 @@ class Profiled(Message, frozen=True, tag="profiled"):
 
 
 class MeasureLink(Message, frozen=True, tag="measure_link"):
-    """Measure the way from you to that peer."""
+    """Measure the link from the receiver of this message to that peer."""
 
     node_id: Hex
     addresses: Addresses
 
 
 class LinkMeasured(Message, frozen=True, tag="link_measured"):
-    """What the way to that peer gave."""
+    """The measurement of the link to that peer."""
 
     rtt_ms: Seconds  # median
     rtt_p95_ms: Seconds
     bytes_per_s: Annotated[float, Meta(ge=0)]
-    address: Address  # the fastest of those offered
+    address: Address  # the fastest of the offered addresses
 
 
 class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the parts of one token take in a stage, each timed alone, once."""
+    """Times of the parts of one token's step in a stage, each measured alone, once."""
 
-    weight_bytes: Size  # of the matrices that a token reads, those of the head among them
-    read_bytes_per_s: Annotated[float, Meta(gt=0)]  # of reading them, and nothing else
-    layers_ms: Annotated[float, Meta(gt=0, le=1e9)]  # all layers, as they decode
-    head_ms: Seconds  # final norm, lm_head and the choice; 0 where there is no head
+    weight_bytes: Size  # of the matrices that a token reads, the head's included
+    read_bytes_per_s: Annotated[float, Meta(gt=0)]  # of only reading these matrices
+    layers_ms: Annotated[float, Meta(gt=0, le=1e9)]  # all layers, for one decoded token
+    head_ms: Seconds  # final norm, lm_head and sampling; 0 without a head
 
 
 class MeasureStage(Message, frozen=True, tag="measure_stage"):
-    """Time the parts of one token in the stage of this plan. Answered by `stage_measured`."""
+    """Time the parts of one token's step in a stage of this plan. Answered by `stage_measured`."""
 
     epoch: Count
-    position: Annotated[int, Meta(ge=0, lt=MAX_TOKENS)]  # so many tokens are cached
+    position: Annotated[int, Meta(ge=0, lt=MAX_TOKENS)]  # number of cached tokens
     device: DeviceId | None = None  # whose stage; None: the best one's
 
 
 class StageMeasured(Message, frozen=True, tag="stage_measured"):
-    """What they took."""
+    """The times that `measure_stage` asked for."""
 
     epoch: Count
     times: StageTimes
 
 
 class Blob(Message, frozen=True, tag="blob"):
-    """Payload that measures a link; answered when the last byte has arrived."""
+    """A payload that measures a link. Answered when its last byte has arrived."""
 
 
 class BlobReceived(Message, frozen=True, tag="blob_received"):
-    """All of it is here."""
+    """The whole blob has arrived."""
 
     nbytes: Size

@@ -1,8 +1,8 @@
 """Every message that one node sends another, as immutable values.
 
-A message is a MessagePack map with its name under `op`; a request carries an `id`, its answer the
-same number under `re`. Decoding checks every field and names the wrong one.
-Pure values: what they mean in sequence is in `core/PROTOCOL.md`.
+A message is a MessagePack map with its name under `op`. A request has an `id`, and its answer has
+the same number under `re`. Decoding checks every field, and the error names the wrong one.
+`core/PROTOCOL.md` describes the order of messages and its meaning.
 """
 
 import re
@@ -14,38 +14,39 @@ from msgspec.structs import force_setattr
 
 from potluck.model.schemes import Cache, Scheme
 
-# Limits, each with its reason. They bound what a hostile header can make us build.
-# A name is shown in a list, on one line: no control characters, no marks that reverse the text.
+# Limits, each with its reason. They bound the memory that a hostile header can take.
+# A name is shown on one line of a list: no control characters, no marks that reverse the text.
 _UNPRINTABLE = "\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
 _LINE = rf"\A[^{_UNPRINTABLE}]*\Z"
 Name = Annotated[str, Meta(max_length=128, pattern=_LINE)]
-Hex = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # SHA-256; `$` would let a line end pass
+Hex = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # SHA-256; `$` would accept a newline
 SessionName = Annotated[str, Meta(min_length=1, max_length=64)]
 MAX_TEXT = 4096
-Text = Annotated[str, Meta(max_length=MAX_TEXT)]  # for a person; what is unprintable is replaced
+# For a person; unprintable characters are replaced.
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 _NOT_TEXT = re.compile(rf"(?!\n)[{_UNPRINTABLE}]")
 Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
-Size = Annotated[int, Meta(ge=0, lt=1 << 50)]  # bytes; a petabyte is nobody's home
+Size = Annotated[int, Meta(ge=0, lt=1 << 50)]  # bytes; no home has a petabyte
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
-MAX_KINDS = 16  # of layers in one model; with and without window or experts they are four
+MAX_KINDS = 16  # of layers in one model; windows and experts make four
 TimesByKind = Annotated[tuple[Seconds, ...], Meta(min_length=1, max_length=MAX_KINDS)]
 Dtype = Literal["F32", "F16", "BF16", "I32", "I64", "U8", "I8"]  # as safetensors names them
 StoredDtype = Annotated[str, Meta(max_length=16, pattern=r"\A[A-Z0-9_]+\Z")]
-"""As safetensors names it; `GGUF_` and a type of llama.cpp; `PACKED4` or `PACKED8`."""
+"""A safetensors dtype, `GGUF_` with a type of llama.cpp, `PACKED4` or `PACKED8`."""
 Purpose = Literal["control", "activations", "weights"]
 Shape = Annotated[tuple[Count, ...], Meta(max_length=8)]
 
-MAX_ADDRESSES = 16  # a computer with more interfaces is none of a home
+MAX_ADDRESSES = 16  # no computer of a home has more interfaces
 MAX_TENSORS = 1 << 17  # a mixture of experts with 128 layers of 256 experts has 98,304
 MAX_TOKENS = 1 << 20  # one forward; the longest context of any known model
-MAX_REVOKED = 1024  # a home that gave away so many computers is none
-MAX_HELD_SESSIONS = 64  # of a stage, that it tells of: with 16 devices fewer than a list may have
-MAX_HISTORY = 1 << 17  # tokens a repetition penalty looks back over; 5 bytes each at most
+MAX_REVOKED = 1024  # no home gives away so many computers
+MAX_HELD_SESSIONS = 64  # of one stage: those of 16 devices are 1024 in all
+MAX_HISTORY = 1 << 17  # tokens of a repetition penalty's history; 5 bytes each at most
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a listener can be dialled: a literal IP address (with its zone, if any) or a name."""
+    """An address to dial: an IP address (with its zone, if any) or a host name, and a port."""
 
     host: Annotated[str, Meta(min_length=1, max_length=255, pattern=_LINE)]
     port: Port
@@ -58,20 +59,20 @@ DeviceKind = Literal["cuda", "mps", "cpu"]
 
 
 class DeviceId(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of a node's devices, as torch counts them: `cuda:0`."""
+    """One of a node's devices, numbered as in torch: `cuda:0`."""
 
     kind: DeviceKind
     index: Count = 0
 
 
 class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that computes: `kind` and `index` name it, `name` is for people."""
+    """A compute device. `kind` and `index` identify it; `name` is for people."""
 
     kind: DeviceKind
     index: Count = 0
     name: Name = ""
     memory_total: Size
-    memory_free: Size  # what this node lends, now
+    memory_free: Size  # what this node lends now
 
     @property
     def id(self) -> DeviceId:
@@ -79,19 +80,19 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a node is, as it says itself. Its id must be that of its certificate."""
+    """A node's own description. Its id must be the one of its certificate."""
 
     node_id: Hex
     name: Name
     version: Annotated[str, Meta(max_length=32, pattern=_LINE)]  # of the program
     os: Annotated[str, Meta(max_length=64, pattern=_LINE)]
     arch: Annotated[str, Meta(max_length=32, pattern=_LINE)]
-    machine: Annotated[str, Meta(max_length=64, pattern=_LINE)] = ""  # the same: one computer
+    machine: Annotated[str, Meta(max_length=64, pattern=_LINE)] = ""  # equal on one computer
     devices: Annotated[tuple[DeviceInfo, ...], Meta(max_length=16)] = ()  # the best one first
 
 
 class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One tensor of a model, as its manifest has it."""
+    """One tensor of a model, as in the model's manifest."""
 
     name: Annotated[str, Meta(max_length=256)]
     dtype: StoredDtype
@@ -101,29 +102,29 @@ class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a stage sends its hidden states."""
+    """The next stage, to which a stage sends its hidden states."""
 
     node_id: Hex
     addresses: Addresses  # of the next stage's activation listener
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", omit_defaults=True):
-    """`id` asks for an answer; `re` is the `id` that this message answers."""
+    """A message. With an `id` it is a request; `re` is the `id` of the request that it answers."""
 
     id: Count | None = None
     re: Count | None = None
 
 
 def _as_text(text: str) -> str:
-    """A sentence that may come from anybody, for a terminal: it moves no cursor, sets no title.
+    """Make a peer's sentence safe for a terminal: it cannot move the cursor or set the title.
 
-    Replaced and not refused: a message that says what went wrong must not end the connection.
+    Characters are replaced, since refusing an error message would end the connection.
     """
     return _NOT_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 class _Told(Message, frozen=True):
-    """What went wrong, as a sentence."""
+    """A message with a sentence that says what went wrong."""
 
     message: Text
 
@@ -135,7 +136,7 @@ class _Told(Message, frozen=True):
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """First words of the side that dialled."""
+    """The first message of the side that dialled."""
 
     versions: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=16)]
     purpose: Purpose
@@ -143,7 +144,7 @@ class Hello(Message, frozen=True, tag="hello"):
 
 
 class Welcome(Message, frozen=True, tag="welcome"):
-    """The other side's answer: the highest version that both speak."""
+    """The listener's answer, with the highest version that both speak."""
 
     version: Count
     node: NodeInfo
@@ -167,7 +168,7 @@ class Goodbye(Message, frozen=True, tag="goodbye"):
 
 
 class Error(_Told, frozen=True, tag="error"):
-    """Something asked for was not done. With `re`: what was asked."""
+    """A request was not carried out. `re` is the id of the request."""
 
     kind: Annotated[str, Meta(max_length=64)]  # a `code` of potluck.errors, or "unknown_op"
     data: Annotated[dict[str, str | int | float | bool | None], Meta(max_length=64)] = {}
@@ -212,16 +213,16 @@ class Status(Message, frozen=True, tag="status"):
 
 
 class Revoked(Message, frozen=True, tag="revoked"):
-    """The members that the home no longer trusts, whole list, from its master alone."""
+    """The whole list of members that the home no longer trusts. Only its master sends it."""
 
     node_ids: Annotated[tuple[Hex, ...], Meta(max_length=MAX_REVOKED)]
 
 
 class Assign(Message, frozen=True, tag="assign"):
-    """These layers are yours in this plan, on this device. Answered by `need`.
+    """Assign these layers of a plan to one of the worker's devices. Answered by `need`.
 
-    A node has at most one stage on each device, all of one plan: a first one of another epoch takes
-    the place of them all. Epoch and device name a stage from here on.
+    A node has at most one stage on each device, and all its stages belong to one plan: the first
+    `assign` of another epoch replaces them all. From then on, epoch and device identify a stage.
     """
 
     epoch: Count
@@ -234,19 +235,19 @@ class Assign(Message, frozen=True, tag="assign"):
     context: Annotated[int, Meta(ge=1, le=MAX_TOKENS)]  # tokens of one session at most
     tensors: Annotated[tuple[TensorInfo, ...], Meta(max_length=MAX_TENSORS)] = ()
     cache: Cache = "full"
-    seed: Count | None = None  # of random weights, made where they are computed with: no tensors
+    seed: Count | None = None  # of random weights, which the stage makes itself: no tensors
     device: DeviceId | None = None  # None: the best one
 
 
 class NeedTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor to send, and where to begin."""
+    """A tensor to send, and the offset at which to begin."""
 
     digest: Hex
     offset: Size  # bytes that are here already
 
 
 class Need(Message, frozen=True, tag="need"):
-    """What the store lacks, and where the stage will listen for activations."""
+    """The tensors that the store lacks, and where the stage will listen for activations."""
 
     epoch: Count
     activation_port: Port
@@ -259,11 +260,11 @@ class Load(Message, frozen=True, tag="load"):
     epoch: Count
     next_hop: Hop | None  # None: the last stage, which answers the driver
     previous: Hex | None = None  # the stage before; None: the first, which the driver feeds
-    device: DeviceId | None = None  # whose stage; None: the best one's
+    device: DeviceId | None = None  # the stage's device; None: the best one
 
 
 class WarmingUp(Message, frozen=True, tag="warming_up"):
-    """Loading is under way: wait, and do not hold it against the worker. Carries no `re`."""
+    """Loading continues: the master must keep waiting. Has no `re`."""
 
     epoch: Count
     progress: Annotated[float, Meta(ge=0, le=1)]
@@ -276,24 +277,24 @@ class Loaded(Message, frozen=True, tag="loaded"):
     epoch: Count
     seconds: Seconds
     memory_bytes: Size
-    cache_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)]  # that one session can hold
+    cache_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)]  # that one session can have
 
 
 class Unload(Message, frozen=True, tag="unload"):
-    """Free what belongs to this plan, on every device."""
+    """Free everything that belongs to this plan, on every device."""
 
     epoch: Count
 
 
 class Unloaded(Message, frozen=True, tag="unloaded"):
-    """It is freed; of a worker's own accord too, when a stage is lost and the others are no use."""
+    """The plan is freed. A worker also sends this unasked, when it has lost a stage."""
 
     epoch: Count
-    device: DeviceId | None = None  # that lost its stage
+    device: DeviceId | None = None  # the device that lost its stage
 
 
 class StepFailed(_Told, frozen=True, tag="step_failed"):
-    """A stage could not do a step; travels over control, since the chain may be what broke."""
+    """A stage could not do a step. Sent over control, since the chain itself may be broken."""
 
     epoch: Count
     session: SessionName
@@ -306,7 +307,7 @@ class StepFailed(_Told, frozen=True, tag="step_failed"):
 
 
 class Chunk(Message, frozen=True, tag="chunk"):
-    """Payload: bytes of the tensor from `offset`. The last chunk ends the tensor."""
+    """A part of a tensor. Payload: its bytes from `offset`. The last chunk ends the tensor."""
 
     digest: Hex
     offset: Size
@@ -314,13 +315,13 @@ class Chunk(Message, frozen=True, tag="chunk"):
 
 
 class Stored(Message, frozen=True, tag="stored"):
-    """The tensor is whole, has its digest and is safe on disk."""
+    """The tensor is whole, has the right digest and is durable on disk."""
 
     digest: Hex
 
 
 class Rejected(_Told, frozen=True, tag="rejected"):
-    """The tensor was not stored; sending it again from 0 may help unless `final`."""
+    """The tensor was not stored. Unless `final`, the sender may send it again from 0."""
 
     digest: Hex
     kind: Annotated[str, Meta(max_length=64)]
@@ -337,28 +338,28 @@ class Attach(Message, frozen=True, tag="attach"):
 
 
 class OpenSession(Message, frozen=True, tag="open_session"):
-    """Make room for a conversation, at position 0."""
+    """Open a session with an empty KV cache, at position 0."""
 
     epoch: Count
     session: SessionName
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the stage with the head chooses a token. The choice depends on seed and position alone."""
+    """How the stage with the head samples a token: seed and position make it reproducible."""
 
     temperature: Annotated[float, Meta(ge=0, le=100)] = 0.0  # 0: greedy
-    top_k: Count = 0  # 0: all
+    top_k: Count = 0  # 0: no limit
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] = 1.0
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None  # n: the chosen and the n best
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None  # n: of the chosen and the n best
     history: Annotated[tuple[Count, ...], Meta(max_length=MAX_HISTORY)] | None = None
-    """Tokens so far, sent with a prompt's last chunk when a repetition penalty needs them."""
+    """The token ids so far, sent with a prompt's last chunk if a repetition penalty needs them."""
 
 
 class TensorHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What a payload of numbers is: row-major, little-endian."""
+    """Describes a payload of numbers, which is row-major and little-endian."""
 
     dtype: Dtype
     shape: Shape
@@ -369,25 +370,25 @@ class Forward(Message, frozen=True, tag="forward"):
 
     epoch: Count
     session: SessionName
-    step: Count  # counts up by one in a session; a repeated one is answered from memory
-    position: Count  # of the first token; must be where the stage's cache ends
+    step: Count  # increases by one in a session; a repeated step gets its stored result
+    position: Count  # of the first token; must equal the end of the stage's cache
     tensor: TensorHeader
     prompt_end: Count | None = None
-    """Of a prompt in chunks: where the caches will end after its last one. A stage makes room for
-    all of it before it computes the first. None: nothing follows."""
-    sampling: Sampling | None = None  # None: a chunk of a prompt that needs no token
-    compute_ms: Annotated[tuple[Seconds, ...], Meta(max_length=256)] = ()  # of the stages so far
+    """Where the KV caches will end after the last chunk of a prompt. A stage makes room for the
+    whole prompt before it computes the first chunk. None: no chunk follows."""
+    sampling: Sampling | None = None  # None: no token is needed (a prompt's earlier chunk)
+    compute_ms: Annotated[tuple[Seconds, ...], Meta(max_length=256)] = ()  # one per stage so far
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """A token and the natural logarithm of its probability."""
+    """A token id and the natural logarithm of its probability."""
 
     token_id: Count
     logprob: float
 
 
 class Result(Message, frozen=True, tag="result"):
-    """From the last stage to the driver: the chosen token, or that the chunk is done."""
+    """From the last stage to the driver: the sampled token, or that the chunk is done."""
 
     epoch: Count
     session: SessionName
@@ -400,7 +401,7 @@ class Result(Message, frozen=True, tag="result"):
 
 
 class TrimSession(Message, frozen=True, tag="trim_session"):
-    """Forget what is cached from this position on."""
+    """Remove this position and all later ones from the session's KV cache."""
 
     epoch: Count
     session: SessionName
@@ -408,7 +409,7 @@ class TrimSession(Message, frozen=True, tag="trim_session"):
 
 
 class CloseSession(Message, frozen=True, tag="close_session"):
-    """Free what is cached of a conversation."""
+    """Free the KV cache of a session."""
 
     epoch: Count
     session: SessionName

@@ -1,4 +1,4 @@
-"""Which messages a connection knows, what answers what, and what may carry a payload."""
+"""Tables: the messages that a connection knows, their answers, and their payloads."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, TypeAlias
@@ -55,12 +55,12 @@ Table: TypeAlias = Mapping[str, type[Message]]
 
 
 def op_of(message: Message | type[Message]) -> str:
-    """The name that a message carries under `op`."""
+    """The name of a message, which is sent under `op`."""
     return str(message.__struct_config__.tag)
 
 
 def table(*messages: type[Message]) -> dict[str, type[Message]]:
-    """The messages by their names."""
+    """Make a table of message types, keyed by name."""
     return {op_of(message): message for message in messages}
 
 
@@ -81,7 +81,7 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
 }
 ALL: Final[Table] = {op: m for known in (HANDSHAKE, *BY_PURPOSE.values()) for op, m in known.items()}
 
-# On control the master asks and a worker answers: what comes from the other side is unknown there.
+# On control the master asks and a worker answers; from the wrong role, a message is unknown.
 _FROM: Final[Mapping[Role, Table]] = {
     "master": table(Revoked, Profile, MeasureLink, Assign, Load, MeasureStage, Unload),
     "worker": table(
@@ -92,7 +92,7 @@ _FROM: Final[Mapping[Role, Table]] = {
 
 
 def known_from(peer: Role | None, purpose: Purpose) -> Table:
-    """What a peer of this role may send on such a connection; None: a peer of any role."""
+    """The messages that a peer may send on such a connection; `peer` None: of both roles."""
     known = BY_PURPOSE[purpose]
     if peer is None:
         return known
@@ -110,7 +110,7 @@ ANSWERS: Final[Mapping[type[Message], type[Message]]] = {
     MeasureStage: StageMeasured,
     Unload: Unloaded,
 }
-"""What answers what; `error` may answer anything."""
+"""The answer type of each request; `error` may answer any request."""
 
 BULK: Final[Mapping[type[Message], str]] = {Assign: "tensors", Need: "tensors"}
 """The field that travels as payload, because it grows with the model."""
@@ -126,9 +126,9 @@ _ITEM_BYTES: Final[Mapping[Dtype, int]] = {
 
 
 def check_payload(message: Message, nbytes: int) -> str | None:
-    """What is wrong with a payload of this length for this message, or None.
+    """Return what is wrong with a payload of this length for this message, or None.
 
-    Called before the payload's memory is taken, so that a message which carries none costs none.
+    It is called before the payload's memory is allocated, so that a wrong payload costs no memory.
     """
     match message:
         case Forward(tensor=TensorHeader(dtype=dtype, shape=shape)):

@@ -1,12 +1,13 @@
-"""What both ways of pairing share: the attempt as a machine without I/O, and how it can end.
+"""The common part of both ways of pairing: a state machine without I/O, and its outcomes.
 
-The ways themselves are `pairing_by_sight.py` and `pairing_by_token.py`.
+The two ways are in `pairing_by_sight.py` and `pairing_by_token.py`.
 
 Rules of the file:
-- A machine never raises for what a peer sends: it ends, with a PairingError as its outcome.
-- The master issues nothing before the person at the master has accepted. Once it has, silence means
-  that the other may be a member, and counts as such; a refusal by either means that it is none.
-- A person reads our sentences, never a text of a peer that is not yet paired.
+- A machine never raises because of a peer's message: it ends, with a PairingError as outcome.
+- The master issues no certificate before the person at the master has accepted. Once it has issued
+  one, a silent worker may be a member and counts as one; if either side refuses, the worker is not
+  a member.
+- People read only our own sentences, never text from a peer that is not paired yet.
 """
 
 from abc import ABC, abstractmethod
@@ -30,11 +31,11 @@ from potluck.wire.versions import PROTOCOL_VERSIONS
 
 NONCE_BYTES: Final = 32
 EXCHANGE_TIMEOUT_S: Final = 10.0  # between two messages of two programs
-PERSON_TIMEOUT_S: Final = 120.0  # for two people to compare six digits in two rooms
+PERSON_TIMEOUT_S: Final = 120.0  # for two people in two rooms to compare six digits
 
 
 class PairingState(Enum):
-    """Where a pairing is."""
+    """The state of a pairing."""
 
     QUIET = "nothing was said yet"
     COMMITTED = "we fixed our nonce and wait for theirs"
@@ -56,18 +57,18 @@ _WAITS_FOR_PEOPLE: Final = (PairingState.ACCEPTED_HERE, PairingState.ACCEPTED_TH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Me:
-    """This computer, as a pairing needs it."""
+    """What a pairing must know about this computer."""
 
     name: str
-    certificate: bytes  # self-signed, DER: the one that TLS shows on pairing connections
+    certificate: bytes  # self-signed, DER; the TLS certificate of pairing connections
     sign: Callable[[bytes], bytes]  # ECDSA with SHA-256 and the certificate's key
-    random: Callable[[int], bytes]  # so many bytes that nobody can guess
+    random: Callable[[int], bytes]  # returns this many unpredictable bytes
     versions: tuple[int, ...] = PROTOCOL_VERSIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """What the master's home gives a new member; certificates in DER or PEM."""
+    """What a new member receives of the master's home; certificates are in DER or PEM."""
 
     home_name: str
     authority: bytes
@@ -80,11 +81,11 @@ Issue: TypeAlias = Callable[[bytes], Membership]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """The master's outcome: this computer is a worker of the home now."""
+    """The master's outcome: the other computer is now a worker of the home."""
 
     node_id: NodeId
     name: str
-    port: int | None = None  # where it listens; None where the master dialled it
+    port: int | None = None  # where it listens; None if the master dialled it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +113,8 @@ SENTENCES: Final[Mapping[Refusal, str]] = {
 }
 
 
-class Refused(Exception):  # noqa: N818, it is no error of ours
-    """How a machine ends itself. Never leaves `wire`."""
+class Refused(Exception):  # noqa: N818, not an error of this program
+    """Raised inside a machine to end it. Never leaves `wire`."""
 
     def __init__(self, kind: Refusal) -> None:
         super().__init__(kind)
@@ -121,33 +122,33 @@ class Refused(Exception):  # noqa: N818, it is no error of ours
 
 
 class Pairing(ABC):
-    """One attempt, one side of it.
+    """One side of one pairing attempt.
 
     Obligations of the driver: send what each call returns, in order, before anything else; call
-    `tick` at `deadline`; call `lost` when the connection ends; stop when `outcome` is there.
+    `tick` at `deadline`; call `lost` when the connection ends; stop when `outcome` is set.
     """
 
     role: ClassVar[Role]
     _NEXT: ClassVar[Mapping[PairingState, Mapping[type[Message], PairingState]]]
-    _AGREED: ClassVar[PairingState] = PairingState.AGREED  # what follows when both have accepted
+    _AGREED: ClassVar[PairingState] = PairingState.AGREED  # the state after both have accepted
 
     def __init__(self, me: Me, *, now: float) -> None:
         self.me = me
         self.state = PairingState.QUIET
         self.peer_name = ""
-        self.code: str | None = None  # `427 918`, from COMPARING on
+        self.code: str | None = None  # such as `427 918`; set from COMPARING on
         self.outcome: Outcome | None = None
-        self.issued: Admitted | None = None  # at the master, once a certificate is on its way
+        self.issued: Admitted | None = None  # at the master, once it has issued a certificate
         self.deadline = now + EXCHANGE_TIMEOUT_S
         self._nonce = me.random(NONCE_BYTES)
-        self._seen = b""  # the transcript's hash, once complete
+        self._seen = b""  # the transcript's hash, once it is complete
 
     def start(self) -> list[Message]:
-        """The first messages; none on the side that was dialled."""
+        """Return the first messages; the side that was dialled sends none."""
         return []
 
     def receive(self, message: Message, now: float) -> list[Message]:
-        """Take one message; returns what to send. After the end: nothing."""
+        """Handle one message. Returns the messages to send; none after the end."""
         if self.outcome is not None:
             return []
         if isinstance(message, PairRefuse):
@@ -167,7 +168,7 @@ class Pairing(ABC):
         return answers
 
     def accept(self, now: float) -> list[Message]:
-        """The person here says that the digits are the same. Once is enough."""
+        """The person here confirms that the digits are equal. A repeated call has no effect."""
         match self.state:
             case PairingState.COMPARING:
                 self._enter(PairingState.ACCEPTED_HERE, now)
@@ -183,11 +184,11 @@ class Pairing(ABC):
                 return []
 
     def refuse(self) -> list[Message]:
-        """The person here says no, or that the digits differ. Whatever came before is void."""
+        """The person here refuses. This also cancels an earlier `accept`."""
         return self._abort("refused", PairingError("You refused the pairing.", kind="refused"))
 
     def fail(self, error: PairingError) -> list[Message]:
-        """What was agreed cannot be kept here: it did not come about after all."""
+        """Turn a success into a failure, because this computer could not store the result."""
         self.outcome = None
         return self._abort("failed", error)
 
@@ -198,7 +199,7 @@ class Pairing(ABC):
         return self._admit() if self.issued is not None else self._abort("timed_out")
 
     def lost(self) -> None:
-        """The connection ended."""
+        """Handle the end of the connection."""
         if self.issued is not None and self.outcome is None:
             self._admit()
         self._abort(
@@ -209,24 +210,24 @@ class Pairing(ABC):
             ),
         )
 
-    # --- for the machines
+    # --- for the subclasses
 
     @abstractmethod
     def _handle(self, message: Message, now: float) -> list[Message]:
-        """Do what a message that is in turn asks for.
+        """Handle a message that is allowed in the current state. Returns the messages to send.
 
         Raises:
-            ProofError: what the peer proves is wrong.
-            Refused: for a reason that the peer is told.
-            PairingError: for a reason that has its own sentence.
+            ProofError: a proof of the peer is wrong.
+            Refused: end with a reason that the peer is told.
+            PairingError: end with an error that has its own message.
         """
 
     def _agreed(self) -> list[Message]:
-        """What this side sends when both have agreed."""
+        """The messages that this side sends when both have accepted."""
         return []
 
     def _admit(self) -> list[Message]:
-        """The end of a pairing that succeeded, at the master."""
+        """End a successful pairing, at the master."""
         self.state, self.outcome = PairingState.PAIRED, self.issued
         return []
 
@@ -234,11 +235,11 @@ class Pairing(ABC):
         self.state = state
         if state is PairingState.COMPARING:
             self.deadline = now + PERSON_TIMEOUT_S
-        elif state not in _WAITS_FOR_PEOPLE:  # people get one span, however they share it
+        elif state not in _WAITS_FOR_PEOPLE:  # both people share one deadline
             self.deadline = now + EXCHANGE_TIMEOUT_S
 
     def _abort(self, kind: Refusal, error: PairingError | None = None) -> list[Message]:
-        """End here, and tell the peer."""
+        """End the attempt, and tell the peer."""
         if self.outcome is not None:
             return []
         self._end(kind, error or PairingError(SENTENCES[kind], kind=kind))
@@ -256,7 +257,7 @@ class Pairing(ABC):
         return max(common)
 
     def _check_other(self, certificate: bytes) -> NodeId:
-        """The id of the peer, which must not be this very computer."""
+        """Return the peer's node id; raise if the peer is this computer itself."""
         found = proofs.node_id(certificate)
         if found == proofs.node_id(self.me.certificate):
             raise PairingError("A computer cannot be paired with itself.", kind="self")
@@ -270,7 +271,7 @@ class Pairing(ABC):
 
 
 def joined(membership: Membership) -> Joined:
-    """The message that carries a membership."""
+    """Make the message that carries a membership."""
     return Joined(
         home_name=membership.home_name,
         authority=membership.authority,
@@ -279,7 +280,7 @@ def joined(membership: Membership) -> Joined:
 
 
 def member(message: Joined, master_certificate: bytes, master_name: str) -> Member:
-    """The outcome that the message makes."""
+    """Make the worker's outcome from the master's message."""
     return Member(
         membership=Membership(
             home_name=message.home_name,

@@ -10,8 +10,8 @@
       joined(certificate) ────────────────────▶
       ◀─────────────────────────────── pair_done
 
-The code is a hash of everything both sides saw. Who stands between them has to fix his nonces before
-he learns theirs, so his chance that both codes agree is one in a million, once per attempt.
+The code is a hash of everything that both sides saw. An attacker between them must fix its nonces
+before it learns theirs. The chance that both codes agree is therefore one in a million per attempt.
 """
 
 from potluck.errors import PairingError
@@ -40,7 +40,7 @@ from potluck.wire.proofs import ProofError, Seen
 
 
 class MasterBySight(Pairing):
-    """The master's side: it dialled `peer_certificate`, which TLS showed."""
+    """The master's side. It dialled; `peer_certificate` is the worker's, from TLS."""
 
     role = "master"
     _NEXT = {  # noqa: RUF012
@@ -96,7 +96,7 @@ class MasterBySight(Pairing):
                 return self._agreed()
             case PairDone():
                 return self._admit()
-            case _:  # pair_accept while the person here still compares
+            case _:  # pair_accept, while the person here still compares
                 pass
         return []
 
@@ -107,7 +107,7 @@ class MasterBySight(Pairing):
 
 
 class WorkerBySight(Pairing):
-    """The worker's side: it was dialled, and its certificate is what TLS showed there."""
+    """The worker's side. It was dialled; the master received its certificate from TLS."""
 
     role = "worker"
     _NEXT = {  # noqa: RUF012

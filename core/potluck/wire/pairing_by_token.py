@@ -2,13 +2,13 @@
 
     worker                                               master
       pair_join(name of the token, nonce, port) ─────────▶
-      ◀── pair_offer(authority, certificate, nonce, proof)      knows the secret, is of the home
-      pair_claim(proof, signature) ──────────────────────▶      knows the secret too: token used up
+      ◀── pair_offer(authority, certificate, nonce, proof)      proves the secret and its home
+      pair_claim(proof, signature) ──────────────────────▶      proves the secret; the token is used up
       ◀──────────────────────────────── joined(certificate)
       pair_done ─────────────────────────────────────────▶
 
-The worker trusts a master whose certificate the token's home has issued, for the key that TLS
-showed, and who proves to know the secret. Nobody is asked: whoever pasted the token has agreed.
+The worker trusts a master that proves to know the secret, and whose certificate was issued by the
+token's home for the key that TLS showed. No person is asked: pasting the token means consent.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ from potluck.wire.token import Invites, PairingToken
 
 
 class WorkerByToken(Pairing):
-    """The worker's side: it dialled the master, whose certificate TLS showed."""
+    """The worker's side. It dialled; it received the master's certificate from TLS."""
 
     role = "worker"
     _NEXT = {  # noqa: RUF012
@@ -98,10 +98,10 @@ class WorkerByToken(Pairing):
 
 
 class MasterByToken(Pairing):
-    """The master's side: it was dialled, and its certificate is what TLS showed there.
+    """The master's side. It was dialled; the worker received its certificate from TLS.
 
     Args:
-        home: the master's own membership, whose certificate is the master's.
+        home: the master's own membership, with the master's certificate.
     """
 
     role = "master"
@@ -120,7 +120,7 @@ class MasterByToken(Pairing):
         self._issue = issue
         self._invite = b""
         self._secret = b""
-        self._worker = b""  # its certificate
+        self._worker = b""  # the worker's certificate
         self._port: int | None = None
 
     def _handle(self, message: Message, now: float) -> list[Message]:
@@ -160,7 +160,7 @@ class MasterByToken(Pairing):
         proofs.check_secret(self._secret, "worker", self._seen, claim.proof)
         proofs.check_signature(self._worker, "worker", self._seen, claim.signature)
         if not self._invites.use(self._invite, now=now):
-            raise Refused("token")  # somebody else was faster
+            raise Refused("token")  # another computer used it first
         membership = self._issue(self._worker)
         self.issued = Admitted(
             node_id=proofs.node_id(self._worker), name=self.peer_name, port=self._port

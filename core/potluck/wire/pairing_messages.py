@@ -1,7 +1,6 @@
-"""What two computers say to each other while they pair; nothing else is understood there.
+"""The messages of a pairing connection, which accepts no others.
 
-A vocabulary of its own: none of these messages is known on an ordinary connection, and no ordinary
-message is known here.
+These messages are separate: none of them is known on an ordinary connection.
 """
 
 from typing import Annotated, Final, Literal
@@ -14,11 +13,11 @@ from potluck.wire.operations import Table, table
 MAX_PAIRING_HEADER: Final = 16 << 10  # bytes: two certificates and a name
 
 Versions = Annotated[tuple[Count, ...], Meta(min_length=1, max_length=16)]
-Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]  # SHA-256 or HMAC of it
+Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]  # SHA-256 or HMAC-SHA-256
 Nonce = Annotated[bytes, Meta(min_length=32, max_length=32)]
 InviteId = Annotated[bytes, Meta(min_length=16, max_length=16)]
-Certificate = Annotated[bytes, Meta(min_length=1, max_length=4096)]  # ours have some 600 bytes
-Signature = Annotated[bytes, Meta(min_length=1, max_length=128)]  # ECDSA P-256 in DER: 72 at most
+Certificate = Annotated[bytes, Meta(min_length=1, max_length=4096)]  # ours have about 600 bytes
+Signature = Annotated[bytes, Meta(min_length=1, max_length=128)]  # ECDSA P-256 in DER: at most 72
 Refusal = Literal["refused", "timed_out", "tampered", "token", "version", "busy", "failed"]
 
 
@@ -26,7 +25,7 @@ Refusal = Literal["refused", "timed_out", "tampered", "token", "version", "busy"
 
 
 class PairBegin(Message, frozen=True, tag="pair_begin"):
-    """Master: I want to pair, this is me, and I have chosen my nonce already."""
+    """Master: I want to pair; this is my certificate and a commitment to my nonce."""
 
     versions: Versions
     name: Name
@@ -43,7 +42,7 @@ class PairNonce(Message, frozen=True, tag="pair_nonce"):
 
 
 class PairReveal(Message, frozen=True, tag="pair_reveal"):
-    """Master: the nonce that I had chosen, and a proof that the key is mine."""
+    """Master: the nonce that I committed to, and a proof that the key is mine."""
 
     nonce: Nonce
     signature: Signature
@@ -56,7 +55,7 @@ class PairProof(Message, frozen=True, tag="pair_proof"):
 
 
 class PairAccept(Message, frozen=True, tag="pair_accept"):
-    """Either: the person at this computer saw the same digits and agrees."""
+    """Either side: the person at this computer saw the same digits and agrees."""
 
 
 # --- by token: the worker dials
@@ -74,24 +73,24 @@ class PairJoin(Message, frozen=True, tag="pair_join"):
 
 
 class PairOffer(Message, frozen=True, tag="pair_offer"):
-    """Master: I know the token's secret too, and belong to its home."""
+    """Master: a proof that I know the token's secret and belong to its home."""
 
     version: Count
     name: Name
-    authority: Certificate  # of the home
+    authority: Certificate  # the home's
     certificate: Certificate  # the master's, issued by the authority
     nonce: Nonce
     proof: Hash
 
 
 class PairClaim(Message, frozen=True, tag="pair_claim"):
-    """Worker: I know the secret, and the key is mine."""
+    """Worker: a proof that I know the secret and that the key is mine."""
 
     proof: Hash
     signature: Signature
 
 
-# --- both: how it ends
+# --- both: the end
 
 
 class Joined(Message, frozen=True, tag="joined"):
@@ -103,11 +102,11 @@ class Joined(Message, frozen=True, tag="joined"):
 
 
 class PairDone(Message, frozen=True, tag="pair_done"):
-    """Worker: I have stored it."""
+    """Worker: I have stored the membership."""
 
 
 class PairRefuse(Message, frozen=True, tag="pair_refuse"):
-    """Either: nothing is paired. What a person reads is not the peer's text but our own."""
+    """Either side: nothing is paired. The person reads our own text for `kind`, not the peer's."""
 
     kind: Refusal
     versions: Annotated[tuple[Count, ...], Meta(max_length=16)] = ()

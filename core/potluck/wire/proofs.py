@@ -1,9 +1,9 @@
-"""The cryptography of pairing: what both sides saw, as one hash, and what is proved about it.
+"""The cryptography of pairing: one hash of everything that both sides saw, and proofs over it.
 
-Everything that either side said or saw goes into the transcript, each field with its length, each
+The transcript contains everything that either side said or saw, each field with its length and each
 side under its role. Two computers have the same transcript only if nothing between them changed a
-bit; a proof made by one role is none for the other. Possession of a key is proved by a signature
-over the transcript, of a token's secret by an HMAC.
+bit. A proof of one role is not valid for the other. A signature over the transcript proves
+possession of a key; an HMAC over it proves knowledge of a token's secret.
 """
 
 import hashlib
@@ -26,27 +26,27 @@ _CODE_DIGITS: Final = 6
 
 
 class ProofError(Exception):
-    """Something presented as proof is none. Never leaves `wire`: machines turn it into an outcome."""
+    """A proof is not valid. Never leaves `wire`: the pairing machines turn it into an outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What is known of one side when its nonce is."""
+    """What is known about one side once its nonce is known."""
 
     name: str
-    certificate: bytes  # DER, as TLS showed it or as it was sent
+    certificate: bytes  # DER, from TLS or from a message
     nonce: bytes
 
 
 def commit(nonce: bytes) -> bytes:
-    """What fixes a nonce without showing it."""
+    """A commitment: it fixes a nonce without revealing it."""
     return _hash(b"commitment", nonce)
 
 
 def transcript(
     method: str, offered: Sequence[int], version: int, master: Seen, worker: Seen, *extra: bytes
 ) -> bytes:
-    """The hash of all that was said. `extra`: what one of the two ways has besides."""
+    """The hash of everything that was said. `extra`: further fields of one way of pairing."""
     return _hash(
         method.encode(),
         ",".join(map(str, offered)).encode(),
@@ -60,14 +60,14 @@ def transcript(
 
 
 def short_code(seen: bytes) -> str:
-    """Six digits of a transcript, as two people compare them: `427 918`."""
+    """Six digits of a transcript, for two people to compare: `427 918`."""
     number = int.from_bytes(_hash(b"code", seen)[:16], "big") % 10**_CODE_DIGITS
     digits = f"{number:0{_CODE_DIGITS}}"
     return f"{digits[:3]} {digits[3:]}"
 
 
 def to_sign(role: Role, seen: bytes) -> bytes:
-    """What a side signs. Begins unlike anything that TLS or X.509 has signed."""
+    """The bytes that a side signs. Their prefix differs from everything that TLS or X.509 signs."""
     return _LABEL + b" key of the " + role.encode() + b"\0" + seen
 
 
@@ -80,30 +80,30 @@ def check_signature(certificate: bytes, role: Role, seen: bytes, signature: byte
 
 
 def secret_proof(secret: bytes, role: Role, seen: bytes) -> bytes:
-    """What only one who knows the token's secret can say of this transcript, in this role."""
+    """The proof of a role, over this transcript, that it knows the token's secret."""
     return hmac.digest(secret, _LABEL + b" secret of the " + role.encode() + b"\0" + seen, "sha256")
 
 
 def check_secret(secret: bytes, role: Role, seen: bytes, proof: bytes) -> None:
-    """Check what `secret_proof` made, in constant time."""
+    """Check a `secret_proof`, in constant time."""
     if not hmac.compare_digest(secret_proof(secret, role, seen), proof):
         raise ProofError("the proof is not of that secret")
 
 
 def check_master(authority: bytes, certificate: bytes, shown: bytes) -> None:
-    """Check that the authority issued this certificate, for a master, and for the key TLS showed."""
+    """Check that the authority issued this certificate for a master with the key from TLS."""
     with _as_proof():
         issuer, member = map(certificates.peer_certificate, (authority, certificate))
         certificates.check_member(issuer, member, node_id(shown), "master")
 
 
 def node_id(certificate: bytes) -> NodeId:
-    """The id of the node, or of the home, that a certificate is of."""
+    """The id of the node, or of the home, that a certificate belongs to."""
     return NodeId(_key_digest(certificate))
 
 
 def home_id(authority: bytes) -> HomeId:
-    """The id of the home that this is the authority of."""
+    """The id of the home with this authority certificate."""
     return HomeId(_key_digest(authority))
 
 
@@ -127,7 +127,7 @@ def _as_proof() -> Generator[None, None, None]:
 
 
 def _hash(*fields: bytes) -> bytes:
-    """SHA-256 over fields that cannot run into each other."""
+    """SHA-256 over fields with their lengths, so that field boundaries are unambiguous."""
     digest = hashlib.sha256(_LABEL)
     for field in fields:
         digest.update(len(field).to_bytes(4, "big"))

@@ -1,4 +1,4 @@
-"""Tokens: what a headless computer needs to join a home, in one line that can be pasted.
+"""Tokens: everything that a headless computer needs to join a home, in one line to paste.
 
     potluck-<base32, lower case, no padding>
        1 byte    version, 1
@@ -6,9 +6,9 @@
       16 bytes   secret, used once
        1 byte    how many addresses, at most 3
        per address: 1 byte 4 or 6, the IP address, 2 bytes port
-       4 bytes   the first of the SHA-256 of all before them: a typo is found here, not on the network
+       4 bytes   the start of the SHA-256 of all bytes before them: finds a typo without the network
 
-The secret is all that keeps a stranger out: a token is shown once and never logged.
+Only the secret keeps strangers out: a token is shown once and never logged.
 """
 
 import base64
@@ -23,8 +23,8 @@ from potluck.errors import PairingError
 from potluck.ids import HomeId
 from potluck.wire.messages import Address
 
-INVITE_LIFETIME_S: Final = 3600.0  # time to walk to the other computer; not for the drawer
-MAX_INVITES: Final = 64  # open at once; the oldest gives way
+INVITE_LIFETIME_S: Final = 3600.0  # time to walk to the other computer, but not to keep it
+MAX_INVITES: Final = 64  # open at once; a new one replaces the oldest
 
 _PREFIX: Final = "potluck-"
 _VERSION: Final = 1
@@ -37,7 +37,7 @@ _CHECK_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairingToken:
-    """What a token says."""
+    """The content of a token."""
 
     home: bytes  # the first half of the home's id
     secret: bytes = field(repr=False)
@@ -45,11 +45,11 @@ class PairingToken:
 
     @property
     def invite(self) -> bytes:
-        """The token's public name: tells the master which secret, and nothing of it."""
+        """The token's public name: it identifies the secret, and reveals nothing of it."""
         return hashlib.sha256(b"potluck invite" + self.secret).digest()[:16]
 
     def is_of(self, home_id: HomeId) -> bool:
-        """Whether this is a token of that home."""
+        """Whether the token belongs to this home."""
         return bytes.fromhex(home_id)[:_HOME_BYTES] == self.home
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class PairingToken:
         """Read a token as a person pasted it.
 
         Raises:
-            PairingError: it is none, or was not copied whole.
+            PairingError: the text is not a token, or was not copied whole.
         """
         text = "".join(text.split()).lower()
         if not text.startswith(_PREFIX) or len(text) > _MAX_CHARACTERS:
@@ -104,14 +104,15 @@ class PairingToken:
 
 
 class Invites:
-    """The tokens that a master has given out and nobody has used yet."""
+    """The tokens that a master has issued and that are not used yet."""
 
     def __init__(self, random: Callable[[int], bytes]) -> None:
         self._random = random
-        self._open: dict[bytes, tuple[PairingToken, float]] = {}  # by public name; until when
+        # public name -> token, end of its validity
+        self._open: dict[bytes, tuple[PairingToken, float]] = {}
 
     def create(self, home_id: HomeId, addresses: Sequence[Address], *, now: float) -> PairingToken:
-        """A new token of the home. Addresses that are no plain IP address are left out."""
+        """Create a token of the home. Host names and addresses with a zone are left out."""
         plain = [a for a in addresses if _is_plain(a.host)]
         token = PairingToken(
             home=bytes.fromhex(home_id)[:_HOME_BYTES],
@@ -124,19 +125,19 @@ class Invites:
         return token
 
     def secret(self, invite: bytes, *, now: float) -> bytes | None:
-        """The secret of an open token; None when it is used, expired or was never given out."""
+        """The secret of an open token; None if it is used, has expired or was never issued."""
         token, until = self._open.get(invite, (None, 0.0))
         return token.secret if token is not None and now < until else None
 
     def use(self, invite: bytes, *, now: float) -> bool:
-        """Use a token up; whether it was still open."""
+        """Use up a token. Returns whether it was still open."""
         is_open = self.secret(invite, now=now) is not None
         self._open.pop(invite, None)
         return is_open
 
 
 def _is_plain(host: str) -> bool:
-    """Whether a host is an address without a zone: a zone means something on one computer only."""
+    """Whether a host is an IP address that needs no zone: a zone is valid on one computer only."""
     try:
         ip = ipaddress.ip_address(host)
     except ValueError:

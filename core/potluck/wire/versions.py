@@ -1,4 +1,4 @@
-"""The versions of the protocol: which this program speaks, and which one two computers share."""
+"""The protocol versions that this program speaks, and the choice of a common one."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,10 +10,10 @@ PROTOCOL_VERSIONS: Final = (1,)
 
 
 def common_version(me: NodeInfo, mine: Sequence[int], peer: NodeInfo, theirs: Sequence[int]) -> int:
-    """The highest that both speak.
+    """The highest version that both speak.
 
     Raises:
-        VersionMismatchError: there is none; a sentence that both users read.
+        VersionMismatchError: there is none; both users read the message.
     """
     if common := set(mine) & set(theirs):
         return max(common)

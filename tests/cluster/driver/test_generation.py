@@ -175,6 +175,19 @@ def test_a_reader_that_stopped_reading_does_not_hold_up_the_others() -> None:
     on_a_chain(scenario, limits=Limits(other_answer_s=0.0))
 
 
+def test_a_trim_beyond_a_window_waits_for_no_other_answer() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        assert await answer(generator, [4, 5, 6, 7], 3) == expected([4, 5, 6, 7], 3)
+        held = chain.caches[chain.opened[0]]
+        stopped = generator.tokens([1, 2, 3], GREEDY, limit=20, usage=Usage())
+        async with aclosing(stopped):
+            await anext(stopped)  # an answer that is under way, and whose reader does not read on
+            held.clear()  # as a stage does that is trimmed to where its window has moved away from
+            assert await answer(generator, [4, 5, 6, 8], 3) == expected([4, 5, 6, 8], 3)
+
+    on_a_chain(scenario, limits=Limits(other_answer_s=3600.0))
+
+
 def test_what_earlier_stages_hold_is_trimmed_before_it_is_sent_again() -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
         stream = generator.tokens([1, 2, 3], GREEDY, limit=6, usage=Usage())

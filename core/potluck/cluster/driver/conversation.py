@@ -30,6 +30,7 @@ class Conversation:
         stops: token ids that end the answer.
         limit: most tokens of the answer; None: as many as the context has room for.
         given: tokens of the answer that were given out.
+        is_rewound: whether its caches were trimmed for this answer, and no token has come since.
         is_busy: whether a request uses it.
         is_waiting: whether it lets another answer end, because it lost its cache.
         last_used: end of its last request, in seconds.
@@ -45,6 +46,7 @@ class Conversation:
     stops: Collection[int] = ()
     limit: int | None = None
     given: int = 0
+    is_rewound: bool = False
     is_busy: bool = False
     is_waiting: bool = False
     last_used: float = 0.0
@@ -69,7 +71,8 @@ class Conversation:
         keep = min(self.shares(prompt), len(prompt) - 1)
         self.tokens = list(prompt)
         self.sampling, self.stops, self.limit, self.given = sampling, stops, limit, 0
-        if keep < self.cached:
+        self.is_rewound = keep < self.cached
+        if self.is_rewound:
             self.rewind(keep)
         return keep
 
@@ -80,7 +83,7 @@ class Conversation:
             How many tokens of the answer may follow it.
         """
         self.tokens.append(token_id)
-        self.given += 1
+        self.given, self.is_rewound = self.given + 1, False
         if token_id in self.stops:
             return 0
         room = self.context - len(self.tokens)

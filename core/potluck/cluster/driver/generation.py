@@ -288,7 +288,10 @@ class Generator:
             return True
         if not isinstance(error, _CACHE_LOST):
             raise error
-        is_alone = not await self._let_another_end(conversation)
+        if conversation.is_rewound:  # further back than a layer with a window holds: nobody's fault
+            conversation.is_rewound, is_alone = False, True
+        else:
+            is_alone = not await self._let_another_end(conversation)
         if isinstance(error, UnknownSessionError):
             conversation.open()
         else:
