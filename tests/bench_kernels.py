@@ -32,6 +32,13 @@ noise of 5 %. The keys and values of 900 tokens are 1.8 MB of f16 in a Llama lay
 products and attention prefetch what they read next; in a slower hour, Llama int4: 911, 948, 987, int8: 1613, 1690,
 1719, Qwen int4: 218, 230, 252.
 
+Since attention is shared by panels of 256 cached tokens and no longer by key heads, one token's attention takes of
+what it took before (heads/key heads/head size; medians of alternated pairs on a machine with other work):
+
+    cached tokens            32/8/64 f16, 100   900  int8, 900  14/2/64 f16, 900  8/1/256 f16, 2000  int8, 2000
+    1 thread                             1.00  1.05       0.98              1.01               0.84
+    2 threads                                  1.01                                            0.82        0.50
+
     many tokens, int4, ms a layer     products  attention  gate  norms, quantise, residuals    rope
     Llama, 128                            22.1       0.94  0.88                        0.65    0.18
            128 after 512                  22.5       4.10  0.88                        0.66    0.18

@@ -4,6 +4,10 @@ Everything is written for vectors of 16 or 32 numbers; LLVM splits them into wha
 Variables are stack slots, which LLVM turns into registers. Arithmetic is that of IEEE 754, in the order
 written and without contraction, so that every processor packs a weight into the same bytes; only
 `multiply_add` leaves it to the processor whether there is one rounding or two.
+
+There are two layers. `at`, `fetch`, `put` and LLVM's instructions by name are the lower one, for code that
+works on bytes, bits and shuffles: packing, unpacking and dot products. `values` and `records` are written
+with it, and all other kernels with these: typed pointers, operators, and arguments by name.
 """
 
 from collections.abc import Callable, Iterator, Sequence
