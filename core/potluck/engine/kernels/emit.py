@@ -288,11 +288,6 @@ class Emitter:
         with self.if_then(left > 0):
             yield Span(whole, lanes, self.first_lanes(left, lanes))
 
-    def vectors(self, count: Operand, lanes: int, body: Callable[[Operand, Operand], None]) -> None:
-        """`spans` as a callback: `body(index, mask)`."""
-        for span in self.spans(count, lanes):
-            body(span.first, span.mask)
-
     def _swap_masks(self, count: int, half: int) -> tuple[Operand, Operand]:
         """Shuffle masks for two vectors that swap halves: for the first vector, and for the second."""
         stay, move = [], []

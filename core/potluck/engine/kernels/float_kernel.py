@@ -11,36 +11,36 @@ One core that reads 44 GB/s multiplies at 43 GB/s, at a width of 2048. There is 
 of bf16, because the product waits for memory.
 """
 
-from collections.abc import Sequence
-
 from llvmlite import ir
 
 from potluck.engine.kernels.emit import Emitter, Variable
-from potluck.engine.kernels.ir_types import (
-    F32,
-    I64,
-    KIND_BYTES,
-    KIND_F32,
-    POINTER,
-    Value,
-    constant,
-    vector,
-)
+from potluck.engine.kernels.ir_types import F32, I8, I64, KIND_BYTES, KIND_F32, constant, vector
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import PIECE
+from potluck.engine.kernels.records import Address, Number, Record
+from potluck.engine.kernels.values import Operand, Pointer, Span, Value
 
-# `stride` in bytes; `inputs` (tokens, width), `out` (tokens, rows); `addend` (rows,) or null
-FLOAT_FIELDS = ("weights", "stride", "inputs", "out", "addend", "rows", "width")
 MOST_TOKENS = (
     4  # at once; the inputs of 8 do not fit the first cache, and a token takes twice as long
 )
 
-_POINTERS = {"weights", "inputs", "out", "addend"}
 _LANES = 16
 _CACHE_LINE = 64
 _PREFETCH_BYTES = 8192  # ahead; 4096 and 16384 are a few hundredths slower
 _WIDE = 4096  # inputs; more of them in f32 leave the weights no room in the first cache
 _MANY_REGISTERS = 32
+
+
+class FloatProduct(Record):
+    """The arguments of the product. A block of the job is a row of the matrix."""
+
+    weights = Address(I8)
+    stride = Number()  # bytes from one row to the next
+    inputs = Address(I8)  # (tokens, width)
+    out = Address(KIND_F32)  # (tokens, rows)
+    addend = Address(KIND_F32)  # (rows,), or null
+    rows = Number()
+    width = Number()
 
 
 def input_kind(path: Path, kind: int, width: int) -> int:
@@ -65,78 +65,82 @@ def emit_float_product(
         inputs: their kind.
         tokens: how many there are.
     """
-    function = ir.Function(module, PIECE, name)
-    arguments, first, last = function.args
-    e = Emitter(function, path)
-    given = {
-        field: e.fetch(e.at(arguments, 8 * index), POINTER if field in _POINTERS else I64)
-        for index, field in enumerate(FLOAT_FIELDS)
-    }
+    e = Emitter(ir.Function(module, PIECE, name), path)
+    arguments, first, last = e.arguments
+    given = FloatProduct.load(arguments)
     at_once = max(1, path.registers // 2)
     with e.loop(first, last) as row:
         for start in range(0, tokens, at_once):
             members = range(start, min(start + at_once, tokens))
             totals = _emit_row(e, (kind, inputs), given, row, members)
             for member, total in zip(members, totals, strict=True):
-                place = e.add(e.mul(given["rows"], constant(I64, member)), row)
-                e.put(_with_addend(e, given["addend"], row, total), e.at(given["out"], place, 4))
+                given.out[given.rows * member + row] = _with_addend(e, given.addend, row, total)
     e.ret_void()
-    return function
+    return e.function
 
 
 def float_arguments(
-    kind: int, weights: Value, inputs: Value, out: Value, addend: Value, rows: int, width: int
-) -> list[Value]:
+    kind: int,
+    weights: Pointer,
+    inputs: Pointer,
+    out: Pointer,
+    addend: Operand,
+    rows: int,
+    width: int,
+) -> list[Operand]:
     """The arguments of such a piece for one token, as a caller that is a kernel gives them."""
-    row_bytes = KIND_BYTES[kind] * width
-    stride, *shape = (constant(I64, number) for number in (row_bytes, rows, width))
-    return [weights, stride, inputs, out, addend, *shape]
+    return FloatProduct.in_order(
+        weights=weights,
+        stride=constant(I64, KIND_BYTES[kind] * width),
+        inputs=inputs,
+        out=out,
+        addend=addend,
+        rows=constant(I64, rows),
+        width=constant(I64, width),
+    )
 
 
 def _emit_row(
-    e: Emitter, kinds: tuple[int, int], given: dict[str, Value], row: Value, members: range
+    e: Emitter, kinds: tuple[int, int], given: FloatProduct, row: Value, members: range
 ) -> list[Value]:
     """Σ x[t, k] W[row, k] of these tokens; the first members also prefetch the row."""
     zero = constant(vector(F32, _LANES), 0.0)
     sums = max(1, e.path.registers // 4 // len(members))
     kind, input_kind = kinds
-    token_bytes = e.mul(given["width"], constant(I64, KIND_BYTES[input_kind]))
     totals = [[e.variable(zero) for _ in range(sums)] for _ in members]
-    weights, width = e.at(given["weights"], e.mul(row, given["stride"])), given["width"]
-    inputs = [e.at(given["inputs"], token_bytes, member) for member in members]
+    weights = given.weights.of(kind).skip(row, given.stride)
+    inputs = [given.inputs.of(input_kind) + given.width * member for member in members]
 
-    def step(index: Value, column: Sequence[Variable], mask: Value | None) -> None:
-        here = e.at(weights, index, KIND_BYTES[kind])
-        numbers = e.fetch_numbers(here, kind, _LANES, mask)
-        for address, total in zip(inputs, column, strict=True):
-            there = e.at(address, index, KIND_BYTES[input_kind])
-            x = e.fetch_numbers(there, input_kind, _LANES, mask)
-            total.value = e.multiply_add(numbers, x, total.value)
+    def step(span: Span, column: tuple[Variable, ...]) -> None:
+        numbers = weights[span]
+        for x, total in zip(inputs, column, strict=True):
+            total.value = e.multiply_add(numbers, x[span], total.value)
 
     columns = list(zip(*totals, strict=True))
     size = sums * _LANES
-    left = e.srem(width, constant(I64, size))
-    whole = e.sub(width, left)
+    left = given.width % size
+    whole = given.width - left
     with e.loop(0, whole, size) as index:
         if members.start == 0:
-            ahead = e.at(e.at(weights, index, KIND_BYTES[kind]), _PREFETCH_BYTES)
+            ahead = (weights + index).skip(_PREFETCH_BYTES)
             for offset in range(0, size * KIND_BYTES[kind], _CACHE_LINE):
-                e.prefetch(e.at(ahead, offset))
+                e.prefetch(ahead.skip(offset))
         for number, column in enumerate(columns):
-            step(e.add(index, constant(I64, number * _LANES)), column, None)
-    e.vectors(left, _LANES, lambda index, mask: step(e.add(whole, index), columns[0], mask))
+            step(Span(index + number * _LANES, _LANES), column)
+    for span in e.spans(left, _LANES):
+        step(Span(whole + span.first, _LANES, span.mask), columns[0])
     return [_sum(e, parts) for parts in totals]
 
 
-def _sum(e: Emitter, parts: Sequence[Variable]) -> Value:
+def _sum(e: Emitter, parts: list[Variable]) -> Value:
     total = parts[0].value
     for part in parts[1:]:
-        total = e.fadd(total, part.value)
+        total = total + part.value
     return e.total(total)
 
 
-def _with_addend(e: Emitter, addend: Value, row: Value, total: Value) -> Value:
+def _with_addend(e: Emitter, addend: Pointer, row: Value, total: Value) -> Value:
     result = e.variable(total)
-    with e.if_then(e.icmp_unsigned("!=", e.ptrtoint(addend, I64), constant(I64, 0))):
-        result.value = e.fadd(total, e.fetch(e.at(addend, row, 4), F32))
+    with e.if_then(addend.is_set):
+        result.value = total + addend[row]
     return result.value

@@ -11,7 +11,7 @@ from torch import Tensor
 from potluck.engine.kernels.attention import Heads, rows_at_once
 from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.cache import cached_width
-from potluck.engine.kernels.float_kernel import MOST_TOKENS, input_kind
+from potluck.engine.kernels.float_kernel import MOST_TOKENS, FloatProduct, input_kind
 from potluck.engine.kernels.head_kernel import HeadShape
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
 from potluck.engine.kernels.layer_kernel import LayerShape
@@ -106,15 +106,19 @@ class GeneratedKernels(Kernels):
             wanted = input_kind(self._library.path, kind, width)
         inputs = x.to(_DTYPES[wanted]).contiguous()
         out = torch.empty((tokens, rows))
-        stride, item = weight.stride(0) * weight.itemsize, inputs.itemsize
-        read, written = inputs.data_ptr(), out.data_ptr()
-        added = 0 if addend is None else addend.data_ptr()
         step = max(1, rows // self.shares)
         for first in range(0, tokens, MOST_TOKENS):
             piece = self._library.float_product(kind, wanted, min(tokens - first, MOST_TOKENS))
-            places = (read + item * first * width, written + 4 * first * rows, added)
-            arguments = (weight.data_ptr(), stride, *places, rows, width)  # `FLOAT_FIELDS`
-            self._share(piece, arguments, rows, step)
+            arguments = FloatProduct.structure(
+                weights=weight.data_ptr(),
+                stride=weight.stride(0) * weight.itemsize,
+                inputs=inputs[first:].data_ptr(),
+                out=out[first:].data_ptr(),
+                addend=0 if addend is None else addend.data_ptr(),
+                rows=rows,
+                width=width,
+            )
+            self._run(piece, addressof(arguments), rows, step)
         return out.to(x.dtype)
 
     def prepare(self, shape: Heads) -> None:

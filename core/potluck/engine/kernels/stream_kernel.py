@@ -17,18 +17,16 @@ READ_STEP = _AT_ONCE * VECTOR  # bytes; a last step that is not whole is not rea
 
 def emit_read(module: ir.Module, name: str, path: Path) -> ir.Function:
     """Add up all 32-bit integers."""
-    function = ir.Function(module, READ, name)
-    memory, nbytes = function.args
-    e = Emitter(function, path)
+    e = Emitter(ir.Function(module, READ, name), path)
+    memory, nbytes = e.arguments
     typ = vector(I32, ROWS)
     sums = [e.variable(constant(typ, 0)) for _ in range(_AT_ONCE)]
-    whole = e.and_(nbytes, constant(I64, -READ_STEP))
-    with e.loop(0, whole, READ_STEP) as offset:
-        here = e.at(memory, offset)
+    with e.loop(0, nbytes & -READ_STEP, READ_STEP) as offset:
+        here = memory.of(typ).skip(offset)
         for index, sum_ in enumerate(sums):
-            sum_.value = e.add(sum_.value, e.fetch(e.at(here, index * VECTOR), typ))
-    total = constant(typ, 0)
+            sum_.value = sum_.value + here[index]
+    total = e.value(constant(typ, 0))
     for sum_ in sums:
-        total = e.add(total, sum_.value)
+        total = total + sum_.value
     e.ret(e.reduce("add", total))
-    return function
+    return e.function
