@@ -21,6 +21,7 @@ ALLOWED = {
     "api.schema",
     "api.openai",
     "model",
+    "model.formats",
     "model.schemes",
 }
 

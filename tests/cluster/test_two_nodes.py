@@ -1,6 +1,7 @@
 """Two whole nodes in one process, with real TLS and real stage processes; only discovery is without a network."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -14,6 +15,7 @@ from potluck.api.schema import BenchRequest, PlanRequest, RoleRequest
 from potluck.cluster.events import Events, Holds
 from potluck.cluster.master.master import Master
 from potluck.cluster.node import Node
+from potluck.cluster.processes.messages import LoadProgress, LoadStage, StageLoaded
 from potluck.errors import PairingError, PotluckError, UsageError
 from potluck.model.shapes import SHAPES
 
@@ -269,7 +271,7 @@ def holds_what_is_deployed(desk: Node) -> bool:
 
 
 def test_a_master_that_was_restarted_finds_the_layers_of_its_worker(
-    desk: Node, laptop: Node, run: Run
+    desk: Node, laptop: Node, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
         await load(desk, SPLIT)
@@ -279,13 +281,23 @@ def test_a_master_that_was_restarted_finds_the_layers_of_its_worker(
         lease = laptop.worker.lease
         assert lease is not None
         (stage,) = lease.stages.values()
+        loads: list[StageLoaded] = []
+        load_stage = stage.handle.load
 
+        async def noted(
+            message: LoadStage, progress: Callable[[LoadProgress], None]
+        ) -> StageLoaded:
+            loads.append(await load_stage(message, progress))
+            return loads[-1]
+
+        monkeypatch.setattr(stage.handle, "load", noted)
         master = restarted(desk)
         again = await master.load(SPLIT)
         assert sum(again.streamed_bytes.values()) == 0
         assert laptop.worker.lease is not None
         (stage_again,) = laptop.worker.lease.stages.values()
         assert stage_again.handle is stage.handle
+        assert [(each.layers_kept, each.layers_loaded) for each in loads] == [(LAYERS - 2, 0)]
         await eventually(desk, lambda: [h.epoch for h in computer.held] == [again.epoch])
         assert laptop.worker.lease.before == {}
 
