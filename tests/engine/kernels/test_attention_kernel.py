@@ -2,6 +2,8 @@
 
 import ctypes
 import math
+import mmap
+import sys
 
 import pytest
 import torch
@@ -88,3 +90,28 @@ def test_any_number_of_threads_gives_the_same_bits(heads: Heads) -> None:
         kernels.close()
 
     assert all(torch.equal(outputs[0], other) for other in outputs)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="protects memory by a call of Unix")
+def test_nothing_before_the_tokens_that_are_seen_is_read() -> None:
+    """A cache whose first rows were let go is addressed from where position 0 would be."""
+    heads, start, end = make_heads(2, 1, 64, 0, F32), 303, 310
+    memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    page = torch.frombuffer(memory, dtype=torch.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    address = ctypes.c_void_p(page.data_ptr())
+    assert libc.mprotect(address, mmap.PAGESIZE, 0) == 0  # neither read nor written
+    both = torch.randn(2, 1, end, 64)
+    keys = page[mmap.PAGESIZE :].view(F32)[: (end - start) * 64]
+    keys.copy_(both[0, 0, start:].flatten())
+    q, out = torch.randn(2, 64), torch.empty(2, 64)
+    parts = torch.empty(parts_floats(heads, end))
+    arguments = Attend.structure(
+        queries=q.data_ptr(), keys=keys.data_ptr() - start * heads.cached_bytes,
+        values=both[1].data_ptr(), head_stride=0, position=end - 1, window=end - start,
+        parts=parts.data_ptr(), out=out.data_ptr(), shares=1,
+    )  # fmt: skip
+
+    library(host_paths()[0].name).attend(heads)(ctypes.addressof(arguments))
+
+    torch.testing.assert_close(out, attend(q, heads, both, start, end), rtol=1e-4, atol=2e-5)
