@@ -3,15 +3,16 @@
 The rules:
 
 - The messages of one session are handled in the order in which they came.
-- Single tokens and control messages (open, trim, close, attach) go first, in the order in which they
+- Single tokens and control messages (open, trim, close, attach) go first, in the order in which
+they
   became ready: many people wait for their next token, and each takes milliseconds.
 - A chunk of a prompt goes when nothing of that kind is ready, or after `Limits.groups_before_chunk`
-  groups went before it, so that no prompt waits for ever. Chunks go in the order in which they became
-  ready: two prompts take turns.
+  groups went before it, so that no prompt waits for ever. Chunks go in the order in which they
+  became ready: two prompts take turns.
 - Single tokens of different sessions that are ready together are one group.
 
-Not thread-safe: whoever has the turn at the reactor puts messages in, and the computing thread takes
-groups while it has that turn itself.
+Not thread-safe: whoever has the turn at the reactor puts messages in, and the computing thread
+takes groups while it has that turn itself.
 """
 
 from collections import deque
@@ -55,7 +56,7 @@ class Waiting(NamedTuple):
 
 
 class Group(NamedTuple):
-    """What is handled at once: a control message, a chunk, or single tokens of different sessions."""
+    """What is handled at once: a control message, a chunk, or single tokens of several sessions."""
 
     kind: Kind
     members: tuple[Waiting, ...]
