@@ -133,8 +133,8 @@ class Pipeline:
     A chosen token is sent back in by the thread that received it, before the event loop sees it, if
     the step that follows was asked for: see `follow`.
 
-    No method raises an error of a stage or of a connection: a step fails at its `future`. A pipeline
-    that is broken stays broken. A `Generator` then goes on with another one.
+    No method raises an error of a stage or of a connection: a step fails at its `future`. A
+    pipeline that is broken stays broken. A `Generator` then goes on with another one.
     """
 
     def __init__(

@@ -260,7 +260,7 @@ class Master:
         finally:
             del self._waiting[wish.ticket]
 
-    # --- what happens meanwhile
+    # --- events
 
     def happened(self, event: Event) -> None:
         """Tell the state an event, and begin the actions that are due now."""

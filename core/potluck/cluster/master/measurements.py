@@ -44,7 +44,7 @@ _ProfileKey: TypeAlias = tuple[NodeId, DeviceId | None, str | None, _ShapeKey, S
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """Why a device could not be measured."""
+    """A device that could not be measured, and why."""
 
     place: str
     error: PotluckError
@@ -68,7 +68,7 @@ class _KnownDevice:
 
 @dataclass(frozen=True, slots=True)
 class _KnownLink:
-    """A link that was measured."""
+    """A measured link."""
 
     cost: LinkCost
     when: float  # seconds of the clock

@@ -66,7 +66,7 @@ class Computers(Protocol):
         ...
 
     def expected(self) -> int:
-        """How many paired computers may still turn up shortly."""
+        """How many paired computers may still connect shortly."""
         ...
 
 

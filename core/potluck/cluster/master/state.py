@@ -112,7 +112,7 @@ class State:
 
     @property
     def is_preparing(self) -> bool:
-        """Whether a model is on its way, and its plan not in force yet."""
+        """Whether a model is being prepared whose plan is not in force yet."""
         return isinstance(self.work, MakePlan) or self.plan is not None
 
 
@@ -120,10 +120,10 @@ class State:
 
 
 def next_action(state: State) -> Action | None:
-    """What is to be begun now. None: nothing, until the next event."""
+    """The action to begin now. None: wait for the next event."""
     deployed = state.deployed
     if deployed is not None and deployed.loss is not None:
-        return deployed.loss  # first of all: somebody waits for the computer that is gone
+        return deployed.loss  # comes first: an answer may be waiting for the lost computer
     if state.answers:
         return state.answers[0]
     if state.work is not None:
@@ -141,7 +141,7 @@ def next_action(state: State) -> Action | None:
 
 
 def _next_for(state: State, wish: Wish) -> Action:
-    """What brings the first wish further. A new plan is made here and nowhere else."""
+    """The next action for the first wish. A new plan is begun here and nowhere else."""
     granted = Answer(ticket=wish.ticket)
     match wish:
         case LoadWish():

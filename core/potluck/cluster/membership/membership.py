@@ -56,7 +56,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     node_id: str
     name: str
-    color: int = 0  # the same in every picture, for as long as it is paired
+    color: int = 0  # number of its color in all views, for as long as it is paired
 
 
 class Members:

@@ -82,7 +82,7 @@ class RemoteComputer:
         """Do nothing: the devices are known from the first message."""
 
     def warming_up(self, message: WarmingUp) -> None:
-        """The worker reports how far it is with loading a stage."""
+        """Take a worker's report of how far it is with loading a stage."""
         if (report := self._loading.get((message.epoch, message.device))) is not None:
             report(message)
 
@@ -169,7 +169,7 @@ class RemoteComputer:
                 f"{self.name} has said nothing of its loading for {self._patience.load_silence_s:.0f} seconds."
             ) from None
         finally:
-            self._loading.pop(stage, None)  # a late report finds no deadline to move
+            self._loading.pop(stage, None)  # a late report must not move a deadline
 
     async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
         message = MeasureStage(epoch=epoch, position=position, device=device)

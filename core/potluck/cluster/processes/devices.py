@@ -83,7 +83,7 @@ class StageProcesses:
         self._died = died
         self._changed = changed
         self._is_used = is_used
-        self._known: tuple[DeviceInfo, ...] = ()  # as the best device's process saw them last
+        self._known: tuple[DeviceInfo, ...] = ()  # as the best device's process reported them last
         self._best = self._supervise(None)
         self._others: dict[DeviceId, _Other] = {}
 
@@ -213,5 +213,5 @@ class StageProcesses:
         self._changed()
 
     def _one_died(self, device: DeviceId | None, error: PotluckError) -> None:
-        if self._known:  # else it was never up, and held nothing
+        if self._known:  # else the process was never up, so it held nothing
             self._died(device or self._known[0].id, error)

@@ -246,7 +246,7 @@ class StageHandle:
             self._give_up()
             raise
         finally:
-            self._on_progress = lambda _: None  # a late report finds no deadline to move
+            self._on_progress = lambda _: None  # a late report must not move a deadline
 
     def _give_up(self) -> None:
         """Have the process end the load under way, since nobody waits for it any more."""

@@ -30,7 +30,7 @@ _ID_BYTES = 40  # a token id of a history, as an object in a tuple
 
 
 class PeerLink(Protocol):
-    """What is asked of the connection that a message came by, or that an answer leaves by."""
+    """What a stage needs of a connection to a peer."""
 
     @property
     def home(self) -> HomeId: ...
@@ -96,11 +96,11 @@ class Scheduler:
 
     @property
     def is_full(self) -> bool:
-        """Whether as much waits as may: the links are not to be read now."""
+        """Whether the most that may wait does wait: then the links must not be read."""
         return self._nbytes > self._limits.nbytes or self._waiting > self._limits.messages
 
     def put(self, link: PeerLink, message: Message, payload: memoryview) -> None:
-        """Have a message wait for its turn. One without a session has an order of its own."""
+        """Add a message. Messages without a session are ordered among themselves."""
         session: str = getattr(message, "session", "")
         waiting = Waiting(
             link, message, payload, self._kind(session, message), _nbytes(message, payload)
@@ -115,7 +115,7 @@ class Scheduler:
             self._make_ready(session, waiting)
 
     def _kind(self, session: str, message: Message) -> Kind:
-        """What it is, which the messages before it in its session decide too."""
+        """The kind of a message. It also depends on the messages before it in its session."""
         is_rest = session in self._open_prompts
         self._open_prompts.pop(session, None)
         if not isinstance(message, Forward):
@@ -129,7 +129,7 @@ class Scheduler:
         return "chunk" if is_rest or message.tensor.shape[:1] != (1,) else "token"
 
     def next(self) -> Group | None:
-        """What is to be handled now; None: nothing waits."""
+        """Take the group that is handled next; None: nothing waits."""
         if self._ready_now and not self._is_chunk_due():
             if self._ready_chunks:
                 self._chunk_waited += 1
