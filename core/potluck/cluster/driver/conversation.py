@@ -105,13 +105,13 @@ class Conversation:
         self.pipeline.open(self.session)
 
     def rewind(self, position: int) -> None:
-        """Have every stage forget what it has cached from this position on, or from an earlier one."""
+        """Have every stage forget what it has cached from this position or an earlier one on."""
         assert self.pipeline is not None
         self.cached = min(position, self.cached, len(self.tokens) - 1)
         self.pipeline.trim(self.session, self.cached)
 
     def send_chunk(self, most: int) -> PendingStep:
-        """Send the next tokens that are not cached, at most so many; the last one asks for a token."""
+        """Send the next tokens that are not cached, at most so many. The last asks for a token."""
         assert self.pipeline is not None
         begin, end = self.cached, len(self.tokens)
         self.cached = min(begin + most, end)

@@ -231,7 +231,7 @@ class Generator:
                 self._tell()
 
     def _choose(self, prompt: Sequence[int]) -> Conversation:
-        """A conversation that is not busy. The semaphore ensures that there is one or room for one."""
+        """A conversation that is not busy. The semaphore ensures that there is one, or room."""
         assert self._attached is not None
         pipeline = self._attached.pipeline
         self._conversations = [
