@@ -1,11 +1,10 @@
-"""Which of the messages that wait is handled next. Pure: no I/O, no threads, no torch, no clock.
+"""Choose which waiting message is handled next. Pure: no I/O, no threads, no torch, no clock.
 
 The rules:
 
 - The messages of one session are handled in the order in which they came.
 - Single tokens and control messages (open, trim, close, attach) go first, in the order in which
-they
-  became ready: many people wait for their next token, and each takes milliseconds.
+  they became ready: many people wait for their next token, and each takes milliseconds.
 - A chunk of a prompt goes when nothing of that kind is ready, or after `Limits.groups_before_chunk`
   groups went before it, so that no prompt waits for ever. Chunks go in the order in which they
   became ready: two prompts take turns.
