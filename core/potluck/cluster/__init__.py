@@ -1,1 +1,1 @@
-"""Nodes working together: membership, plans in force, generation."""
+"""The cluster: nodes, membership, the master's plans, the worker's leases, and generation."""

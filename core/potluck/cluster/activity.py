@@ -1,4 +1,4 @@
-"""Who needs the node now, and since when nobody does; and a number that counts every change."""
+"""Which programs need the node now, since when none does, and a revision that counts changes."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from potluck.api.backend import Holder
 
 
 class Activity:
-    """Holders keep the node alive; `touch` wakes everyone who shows its state."""
+    """Counts the holders, which keep the node alive. `touch` wakes all who wait for a change."""
 
     def __init__(
         self,
@@ -18,7 +18,7 @@ class Activity:
         clock: Callable[[], float] = time.monotonic,
         let_go: Callable[[Holder], None] = lambda _: None,
     ) -> None:
-        """`let_go` is told when the last holder of a kind is gone."""
+        """`let_go` is called when the last holder of a kind is gone."""
         self._clock = clock
         self._let_go = let_go
         self._holders: Counter[Holder] = Counter()
@@ -30,7 +30,7 @@ class Activity:
 
     @contextmanager
     def hold(self, holder: Holder) -> Generator[None, None, None]:
-        """Need the node while the context is open."""
+        """Keep the node alive while the context is open."""
         self._holders[holder] += 1
         try:
             yield
@@ -41,15 +41,15 @@ class Activity:
                 self._let_go(holder)
 
     def is_held(self, by: Holder | None = None) -> bool:
-        """Whether anybody needs the node, or anybody of this kind."""
+        """Whether there is a holder; with `by`, whether there is one of this kind."""
         return self._holders[by] > 0 if by is not None else self._holders.total() > 0
 
     def idle_s(self) -> float:
-        """For how long nobody has needed the node; 0 while somebody does."""
+        """How long there has been no holder, in seconds; 0 while there is one."""
         return 0.0 if self.is_held() else self._clock() - self._last_use
 
     def use(self) -> None:
-        """Something was done for somebody; the time begins anew."""
+        """Record a use of the node without a holder: `idle_s` begins at 0 again."""
         self._last_use = self._clock()
 
     # --- changes
@@ -59,7 +59,7 @@ class Activity:
         return self._revision
 
     def touch(self) -> None:
-        """Something that clients show is different now."""
+        """Count a change of the state that clients show, and wake those who wait for one."""
         self._revision += 1
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:

@@ -1,4 +1,4 @@
-"""The node as its HTTP server sees it: every request of the local API and of `/v1`."""
+"""The node behind its HTTP server: it answers every request of the local API and of `/v1`."""
 
 import asyncio
 import os
@@ -57,15 +57,15 @@ _MAX_NOTICES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a node is made of."""
+    """The parts of a node that the backend uses."""
 
     name: Callable[[], str]
     addresses: Callable[[], tuple[Address, ...]]
     set_role: Callable[[schema.RoleRequest], None]
     memory_limit: Callable[[], int | None]
-    homes: Callable[[], tuple[str, ...]]  # names of others' homes that it belongs to
-    computing_with: Callable[[int | None], AbstractContextManager[None]]  # so many threads
-    masters: Callable[[], tuple[str, ...]]  # names of those that this computer helps now
+    homes: Callable[[], tuple[str, ...]]  # names of other homes that it is a worker of
+    computing_with: Callable[[int | None], AbstractContextManager[None]]  # takes a thread count
+    masters: Callable[[], tuple[str, ...]]  # names of the masters that this computer helps now
     stop: Callable[[], None]
     guide: Path
     activity: Activity
@@ -135,7 +135,7 @@ class NodeBackend:
         return self._parts.activity.hold(holder)
 
     def notice(self, level: NoticeLevel, text: str) -> None:
-        """One calm line for the person at this computer."""
+        """Show one line to the person at this computer."""
         number = self._notices[-1].id + 1 if self._notices else 1
         self._notices.append(schema.Notice(id=number, level=level, text=text))
         del self._notices[:-_MAX_NOTICES]
@@ -149,7 +149,7 @@ class NodeBackend:
         return await self._parts.pairings.ask(addresses)
 
     def _find(self, words: str) -> Found | None:
-        """The computer that a person means: by node id, by name, or by the beginning of its id.
+        """The computer that a user's text names: by node id, name, or beginning of a node id.
 
         Raises:
             UsageError: several computers have that name.
@@ -220,19 +220,19 @@ class NodeBackend:
         folder = deployment.planned.model.folder
         if request.model is not None and folder is not None:
             self._parts.recent.add(folder)
-        # Of this deployment: the master may be at the next one already.
+        # The view is of this deployment: the master may have begun the next one already.
         yield loaded(deployment, was_there=deployment is before)
 
     async def _progress(
         self, loading: asyncio.Task[Deployment]
     ) -> AsyncGenerator[LoadProgress, None]:
-        """How far a load is, until it is over; closed earlier, it ends the load."""
+        """Yield the progress of a load until it is over. Closing the iterator ends the load."""
         master, activity = self._parts.master, self._parts.activity
         try:
             revision = activity.revision
             while not loading.done():
                 progress = load_progress(master)
-                if progress.state not in ("ready", "failed"):  # those are of the load before
+                if progress.state not in ("ready", "failed"):  # these belong to the load before
                     yield progress
                 await asyncio.sleep(_LOAD_INTERVAL_S)
                 change = asyncio.create_task(activity.changed(revision))
@@ -247,7 +247,7 @@ class NodeBackend:
         with self._parts.computing_with(request.threads):
             async with master.borrowed(request.plan):
                 check = partial(check_context, request)
-                anew = request.threads is not None  # it has the threads that it was loaded with
+                anew = request.threads is not None  # a loaded model keeps its number of threads
                 load = master.load(request.plan, anew=anew, check=check)
                 loading = asyncio.create_task(load)
                 async with aclosing(self._progress(loading)) as events:
@@ -269,8 +269,8 @@ class NodeBackend:
                         yield progress
 
     def _link_ms(self, source: NodeId, target: NodeId, nbytes: int) -> float:
-        """What a message takes from computer to computer, as the link was measured."""
-        link = self._parts.master.measurements.link(source, target)  # there is none to itself
+        """Milliseconds of a message between two computers on the measured link; 0 if unknown."""
+        link = self._parts.master.measurements.link(source, target)  # a node has none to itself
         return link.rtt_ms / 2 + 1000 * nbytes / link.bytes_per_s if link is not None else 0.0
 
     async def unload(self) -> None:
@@ -333,7 +333,7 @@ class NodeBackend:
         )
 
     async def _words(self, deployment: Deployment) -> tuple[ChatFormat, GenerationDefaults]:
-        """Tokenizer, template and recommendations of a model, read once."""
+        """The chat format and the recommended sampling of a model, read once per model."""
         model = deployment.planned.model
         if (folder := model.words) is None:
             raise UsageError(
@@ -363,7 +363,7 @@ class NodeBackend:
         self._parts.activity.touch()
 
     async def close_listeners(self) -> None:
-        """All of them; the node ends."""
+        """Close all listeners, because the node ends."""
         listeners, self._listeners = self._listeners, {}
         await asyncio.gather(*(server.stop() for _, server in listeners.values()))
 
@@ -376,6 +376,6 @@ def _served(name: str, folder: Path | None, aliases: tuple[str, ...]) -> ServedM
         return ServedModel(name=name, created=0, aliases=aliases)
     try:
         created = int((folder / "config.json").stat().st_mtime)
-    except OSError:  # its disk was unplugged; the model is loaded all the same
+    except OSError:  # its disk may be unplugged; the model is loaded all the same
         created = 0
     return ServedModel(name=name, created=created, aliases=(*aliases, str(folder)))

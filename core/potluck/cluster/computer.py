@@ -1,7 +1,7 @@
 """A computer as the master sees it: it can be measured, and can hold stages.
 
-`membership.local` is this one and `membership.remote` another one. Whoever plans and deploys cannot
-tell them apart.
+`membership.local` implements it for this computer, and `membership.remote` for a connected worker.
+Planning and deploying use both in the same way.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from potluck.wire.messages import Address, Assign, DeviceId, DeviceInfo, Hop, Ne
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """Between whom a stage stands: None is the driver."""
+    """The neighbours of a stage in the chain; None is the driver."""
 
     previous: NodeId | None
     next_hop: Hop | None
@@ -29,15 +29,15 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long each answer of a computer is waited for, in seconds."""
+    """The deadlines for the answers of a computer, in seconds."""
 
     dial_s: float = 10.0
     profile_s: float = 90.0  # the first one waits for the stage process to start
     measure_link_s: float = 20.0
-    measure_stage_s: float = 90.0  # more than its stage process is given
-    assign_s: float = 60.0  # the worker looks at every tensor of its store
-    load_s: float = 6 * 3600.0  # the silence below ends a load that is stuck
-    load_silence_s: float = 60.0  # a worker that loads says so all the time
+    measure_stage_s: float = 90.0  # more than the worker gives its stage process
+    assign_s: float = 60.0  # the worker looks up every tensor in its store
+    load_s: float = 6 * 3600.0  # a load that is stuck is ended by `load_silence_s`
+    load_silence_s: float = 60.0  # a worker reports its progress all the time while it loads
     unload_s: float = 15.0
 
 
@@ -50,8 +50,8 @@ class Computer(Protocol):
     Every method asks the computer and waits for its answer, within a deadline.
 
     Raises:
-        PeerError: the computer is lost, silent, or answers nonsense.
-        PotluckError: it cannot do what it was asked; the message says why.
+        PeerError: the computer is lost, is silent, or sends an answer that is not valid.
+        PotluckError: the computer cannot do what it was asked; the message says why.
     """
 
     @property
@@ -60,7 +60,7 @@ class Computer(Protocol):
     def name(self) -> str: ...
     @property
     def machine(self) -> str:
-        """Equal for all nodes of one physical computer; empty where it is not known."""
+        """An id that all nodes of one physical computer share; empty if it is not known."""
         ...
 
     @property
@@ -88,19 +88,19 @@ class Computer(Protocol):
 
         Args:
             config: the model's `config.json`.
-            scheme: how weights are held.
-            tokens: of the prefill chunk that is timed.
-            device: None is the best one.
-            cache: how keys and values are held.
+            scheme: the number format of the weights in memory.
+            tokens: length of the prefill chunk that is timed.
+            device: the device to measure; None: the best one.
+            cache: how keys and values are kept.
         """
         ...
 
     async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkCost:
-        """Measure the link from it to another computer."""
+        """Measure the link from this computer to another one."""
         ...
 
     async def assign(self, assign: Assign) -> Need:
-        """Give it a stage; it says which weights it lacks."""
+        """Assign a stage. The answer says which weights the computer lacks."""
         ...
 
     async def send_weights(
@@ -117,13 +117,14 @@ class Computer(Protocol):
         neighbours: Neighbours,
         progress: Callable[[float], None],
     ) -> int:
-        """Have the assigned stage loaded.
+        """Load the assigned stage.
 
         Args:
-            assign: as it was assigned.
-            sources: where this computer reads the weights; empty for others, which have a store.
-            neighbours: who sends it steps, and whom it sends its results.
-            progress: told which fraction is loaded.
+            assign: the assignment of the stage.
+            sources: where a local computer reads the weights; empty for workers, which have a
+                store.
+            neighbours: the stages before and after it.
+            progress: called with the fraction that is loaded.
 
         Returns:
             How many tokens of one session its cache can hold.

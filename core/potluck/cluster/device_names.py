@@ -1,4 +1,4 @@
-"""How people call the devices of a computer: `cuda:1`, and `cpu` where there is only one."""
+"""The names of a computer's devices for people: `cuda:1`, or `cpu` if there is only one CPU."""
 
 import re
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ _DEVICE = re.compile(r"/(cuda|mps|cpu)(:\d+)?\s*\Z", re.IGNORECASE)
 
 
 def device_label(device: DeviceId | DeviceInfo, among: Iterable[DeviceInfo] = ()) -> str:
-    """As plans show it; `among` are all devices of the computer."""
+    """The name of a device in plans. `among` has all devices of its computer."""
     alike = sum(other.kind == device.kind for other in among)
     if device.kind == "cuda" or device.index or alike > 1:
         return f"{device.kind}:{device.index}"
@@ -20,18 +20,18 @@ def device_label(device: DeviceId | DeviceInfo, among: Iterable[DeviceInfo] = ()
 
 
 def device_of(label: str) -> DeviceId:
-    """The device that a plan calls so."""
+    """The device that has this name in plans."""
     kind, _, index = label.partition(":")
     return msgspec.convert({"kind": kind, "index": int(index or 0)}, DeviceId)
 
 
 def computer_of(place: str) -> str:
-    """Whose device a person means by `Desk/cuda:1`; a name alone is the computer's."""
+    """The computer's name in a place such as `Desk/cuda:1`. The device may be left out."""
     return _DEVICE.sub("", place)
 
 
 def place_name(name: str, device: DeviceId | DeviceInfo, among: Iterable[DeviceInfo]) -> str:
-    """The computer's name; where it has several devices, with the device's: `Desk/cuda:1`."""
+    """The computer's name, followed by the device if there are several: `Desk/cuda:1`."""
     among = tuple(among)
     if len(among) < 2:
         return name

@@ -1,7 +1,7 @@
-"""What the parts of a node tell each other, and the one place where they say it.
+"""The events that the parts of a node send each other, and `Events`, which passes them on.
 
-A part publishes what happened and does not know who listens. `Node` says who does. Handlers run at
-once, in the order in which they were added, in the event loop.
+A part publishes what happened and does not know who listens. `Node` connects the handlers. They run
+at once, in the event loop, in the order in which they were added.
 """
 
 from collections.abc import Callable
@@ -18,17 +18,17 @@ NoticeLevel: TypeAlias = Literal["info", "warning", "error"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """Something that is shown, or that other computers are told, is different now."""
+    """A state that clients are shown, or that other computers are told, has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChanged:
-    """The model of this computer's master, or the load of it, is further; only clients are told."""
+    """The state of this master's model, or of its loading, has changed. Only clients are told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """One calm line for the person at this computer."""
+    """One line of text for the person at this computer."""
 
     level: NoticeLevel
     text: str
@@ -36,7 +36,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HolderLeft:
-    """Nobody of this kind needs the node any more."""
+    """The last holder of this kind does not need the node any more."""
 
     holder: Holder
 
@@ -46,7 +46,7 @@ class HolderLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageDied:
-    """A stage process of this computer ended unasked, and its layers are gone."""
+    """A stage process of this computer ended without being asked, and its layers are gone."""
 
     device: DeviceId
     error: PotluckError
@@ -54,7 +54,7 @@ class StageDied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRefused:
-    """A stage could not do a step. `node_id` is whose stage; None: this computer's."""
+    """A stage could not do a step. `node_id` is the stage's computer; None: this computer."""
 
     failure: StepFailed
     node_id: NodeId | None = None
@@ -70,7 +70,7 @@ class ThreadsChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryChanged:
-    """Other computers were found on the network, or are gone from it."""
+    """Discovery found other computers on the network, or they have left it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class HomeLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holds:
-    """A computer says which epoch's layers it has loaded for this home; None: none."""
+    """A computer reports the epoch of the layers that it has loaded for this home; None: none."""
 
     node_id: NodeId
     epoch: int | None
@@ -110,19 +110,19 @@ class ComputerLost:
 
     node_id: NodeId
     name: str
-    how: str  # the sentence goes on: "stopped answering"
+    how: str  # rest of a sentence after the name: "stopped answering"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLost:
-    """A computer is still here and has lost its layers.
+    """A computer is still connected but has lost its layers.
 
-    `epoch` and `device` say whose layers, where the computer said so: layers of another plan, or of a
+    `epoch` and `device` tell which layers, if they are known: layers of another plan, or of a
     device without a stage, are no loss.
     """
 
     node_id: NodeId
-    place: str  # the name of the computer, maybe with the device's
+    place: str  # the name of the computer; with the device if it has several
     how: str
     epoch: int | None = None
     device: DeviceId | None = None
@@ -133,17 +133,17 @@ _E = TypeVar("_E")
 
 
 class Events:
-    """Passes each event to those who asked for its type."""
+    """Passes each event to the handlers of its type."""
 
     def __init__(self) -> None:
         self._handlers: dict[type, list[Callable[[Any], None]]] = {}
 
     def on(self, kind: type[_E], handler: Callable[[_E], None]) -> None:
-        """Have the handler called with each event of this type."""
+        """Add a handler that is called with each event of this type."""
         self._handlers.setdefault(kind, []).append(handler)
 
     def publish(self, event: object) -> None:
-        """Tell everyone who asked for events of this type."""
+        """Call the handlers of the event's type."""
         for handler in self._handlers.get(type(event), ()):
             handler(event)
 

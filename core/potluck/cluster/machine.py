@@ -1,18 +1,18 @@
-"""On which computer this node runs, as nodes in several containers or of several users can compare."""
+"""An id of the physical computer, to find nodes on one computer (several containers or users)."""
 
 import hashlib
 import uuid
 from pathlib import Path
 
 _LINUX_BOOT = Path("/proc/sys/kernel/random/boot_id")  # the same in every container of a computer
-_IS_MULTICAST = 1 << 40  # of a hardware address: it was made up, since none could be read
+_IS_MULTICAST = 1 << 40  # in a hardware address: the address is random, since none could be read
 
 
 def machine_id(boot: Path = _LINUX_BOOT) -> str:
-    """Equal for all nodes of one computer until it is started anew, and saying nothing else of it.
+    """An id that all nodes of one computer share until its next start. It is a hash.
 
     Returns:
-        32 hexadecimal digits, or nothing where the system gives no such number.
+        32 hexadecimal digits; empty if the system has no number to make it from.
     """
     try:
         number = boot.read_text("ascii").strip()

@@ -1,6 +1,6 @@
-"""One node: everything that a user's Potluck is on one computer, put together.
+"""One node: all parts of a user's Potluck on one computer.
 
-run(folders)        serve until told to stop, or until nobody needs the node any more
+run(folders)        serve until stopped, or until nobody needs the node any more
 """
 
 import asyncio
@@ -84,17 +84,17 @@ _LOG_BYTES = 2_000_000
 class NodeDeadlines:
     """How long a node waits, in seconds."""
 
-    idle_s: float = 600.0  # that nobody needs the model, or the node, before it is given up
-    idle_check_s: float = 5.0  # between two looks at that
-    leave_s: float = 3.0  # for the others to free their memory when the node ends
+    idle_s: float = 600.0  # a model or a node that nobody needs for so long is given up
+    idle_check_s: float = 5.0  # between two checks of that
+    leave_s: float = 3.0  # for the other computers to free their memory when the node ends
     planning: PlanningDeadlines = DEADLINES
 
 
 class Node:
-    """Starts the parts in order, and takes them down again.
+    """Starts the parts in order, and stops them in reverse order.
 
-    Each part gets what was made before it. What it has to say to the others goes over `events`;
-    `_connect` says who hears of what.
+    Each part is given the parts that it uses, which were made before it. It tells the others what
+    has happened through `events`. `_connect` adds the handlers.
     """
 
     def __init__(self, folders: Folders, *, deadlines: NodeDeadlines | None = None) -> None:
@@ -226,7 +226,7 @@ class Node:
         self._connect(self.events)
 
     def _connect(self, events: Events) -> None:
-        """Who hears of what."""
+        """Add the handlers of all events."""
         events.on(Changed, lambda _: self._changed())
         events.on(ModelChanged, lambda _: self.activity.touch())
         events.on(Notice, lambda notice: self.backend.notice(notice.level, notice.text))
@@ -242,10 +242,10 @@ class Node:
         events.on(StepRefused, self._step_refused)
         events.on(StageDied, self._stage_died)
 
-    # --- life
+    # --- start and end
 
     async def run(self) -> None:
-        """Serve until `shutdown` is asked for, or nobody has needed the node for long."""
+        """Serve until `stop` is called, or until nobody has needed the node for `idle_s`."""
         async with AsyncExitStack() as stack:
             stack.callback(self.store.close)
             processes = self._tasks.spawn(self.processes.run())
@@ -275,13 +275,13 @@ class Node:
             logger.info("node ends")
 
     async def _leave(self) -> None:
-        """Free the others' memory; what cannot be reached frees itself later."""
+        """Free the memory of the other computers. One that cannot be reached frees it by itself."""
         with suppress(PotluckError, TimeoutError):
             async with asyncio.timeout(self._deadlines.leave_s):
                 await self.master.unload()
 
     async def _end_when_idle(self) -> None:
-        """Give back first the model's memory, then the process, when nobody needs them."""
+        """Unload the model when nobody needs it, and later end the node."""
         idle_s = self._deadlines.idle_s
         while True:
             await asyncio.sleep(self._deadlines.idle_check_s)
@@ -296,7 +296,7 @@ class Node:
                 self._stop.set()
 
     async def _measure_new_links(self) -> None:
-        """Know how fast a computer's link is as soon as it is there, before a model needs it."""
+        """Measure the link of each computer as soon as it connects, before a model needs it."""
         measurements, local, revision = self.master.measurements, self.membership.local, -1
         while True:
             revision = await self.activity.changed(revision)
@@ -336,8 +336,7 @@ class Node:
         """The names of other computers' homes that have this one already."""
         return tuple(h.name for h in self.identity.homes.values() if h.role == "worker")
 
-    # --- what happens
-
+    # --- handlers of events
     def _changed(self) -> None:
         self._info = msgspec.structs.replace(self._info, devices=self.processes.devices)
         self.activity.touch()
@@ -363,7 +362,7 @@ class Node:
 
     def _step_refused(self, event: StepRefused) -> None:
         if event.node_id is None and self.worker.lease is not None:
-            self.worker.step_failed(event.failure)  # this computer's stages work for one master
+            self.worker.step_failed(event.failure)  # all stages of this computer are lent
         else:
             self.master.step_refused(event)
 
@@ -393,17 +392,17 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 def guide_folder() -> Path:
-    """The model that comes with Potluck: in the package, or in the checkout."""
+    """Folder of the model that comes with Potluck: in the package, or in the checkout."""
     package = Path(potluck.__file__).parent
     installed = package / "_assets" / "guide"
     return installed if installed.is_dir() else package.parent.parent / "assets" / "guide"
 
 
 def run(folders: Folders) -> None:
-    """Be this user's node on this computer.
+    """Run this user's node on this computer until it ends.
 
     Raises:
-        AlreadyRunningError: there is one.
+        AlreadyRunningError: another process runs it already.
     """
     with exclusive(folders.node_lock):
         _log_to(folders.log_file)
@@ -414,7 +413,7 @@ async def _run(folders: Folders) -> None:
     node = Node(folders)
     loop = asyncio.get_running_loop()
     for name in ("SIGINT", "SIGTERM"):
-        with suppress(NotImplementedError, AttributeError):  # Windows has its own way
+        with suppress(NotImplementedError, AttributeError):  # Windows has no such handlers
             loop.add_signal_handler(getattr(signal, name), node.stop)
     await node.run()
 

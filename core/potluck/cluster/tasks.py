@@ -1,4 +1,4 @@
-"""Tasks of one owner: none is lost to the garbage collector, and none fails unheard."""
+"""Tasks with an owner: they are not garbage-collected early, and their errors are not lost."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 async def together(steps: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Run all at once; the first that fails ends the others, and its error is ours."""
+    """Run all steps at once. The first that fails cancels the others, and its error is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(step) for step in steps]
@@ -24,11 +24,11 @@ async def together(steps: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
 async def in_thread(
     work: Callable[[Callable[[int, int], None]], _T], progress: Callable[[int, int], None]
 ) -> _T:
-    """Run work that takes long in a thread; cancelled, it ends at its next report.
+    """Run long work in a thread. If the caller is cancelled, the work ends at its next report.
 
     Args:
-        work: gets a function to which it reports what is done, and of how much.
-        progress: told the same, in the event loop, until the work is over.
+        work: gets a function that it must call with how much is done, and the total.
+        progress: called with the same values in the event loop, until the work is over.
     """
     loop, is_over = asyncio.get_running_loop(), threading.Event()
 
@@ -52,7 +52,7 @@ class _NotWantedError(Exception):
 
 
 class TaskSet:
-    """Work that its owner starts and does not wait for. An error of it is logged."""
+    """Background tasks that their owner does not wait for. Their errors are logged."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -60,14 +60,14 @@ class TaskSet:
     def spawn(
         self, work: Coroutine[Any, Any, None], *, name: str | None = None
     ) -> asyncio.Task[None]:
-        """Start the work."""
+        """Start a task."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     async def stop(self) -> None:
-        """Cancel what is left, and wait for its end."""
+        """Cancel all tasks that still run, and wait for their end."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

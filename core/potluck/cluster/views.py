@@ -1,4 +1,4 @@
-"""What clients see: the cluster's moving parts as the frozen values of the local API."""
+"""What clients see: the state of the cluster as frozen values of the local API."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -22,7 +22,7 @@ from potluck.net.advert import Found
 from potluck.net.transport import show
 from potluck.wire.messages import Address, DeviceInfo
 
-# How far each phase is on the way to a loaded model, for one bar that only moves forward.
+# Begin and end of each phase on the progress bar of a load, which only moves forward.
 _PHASE_SHARE: Mapping[str, tuple[float, float]] = {
     "hashing": (0.0, 0.1),
     "waiting": (0.1, 0.1),
@@ -35,7 +35,7 @@ _PHASE_SHARE: Mapping[str, tuple[float, float]] = {
 
 
 def device(info: DeviceInfo) -> schema.Device:
-    """A device of the wire, for a list."""
+    """Convert a device from its form on the wire."""
     return schema.Device(
         kind=info.kind,
         index=info.index,
@@ -46,7 +46,7 @@ def device(info: DeviceInfo) -> schema.Device:
 
 
 def plan_view(planned: Planned, *, epoch: int) -> PlanView:
-    """A plan as it is shown. Epoch 0: it is not in force."""
+    """Convert a plan. Epoch 0 means that it is not in force."""
     plan = planned.plan
     return PlanView(
         model_id=planned.model.manifest.model_id,
@@ -73,7 +73,7 @@ def plan_view(planned: Planned, *, epoch: int) -> PlanView:
 
 
 def deployment_plan(deployment: Deployment) -> PlanView:
-    """The plan in force, or on its way."""
+    """The plan that is in force or being put into force."""
     view = plan_view(deployment.planned, epoch=deployment.epoch)
     return msgspec.structs.replace(
         view, explanation="\n".join(filter(None, (view.explanation, *deployment.notes)))
@@ -81,14 +81,14 @@ def deployment_plan(deployment: Deployment) -> PlanView:
 
 
 def transfers(deployment: Deployment | None) -> tuple[Transfer, ...]:
-    """One for every computer that was sent something, or still lacks something."""
+    """The transfer of each computer of the deployment."""
     tasks = deployment.tasks if deployment is not None else ()
     nodes = dict.fromkeys(task.stage.node for task in tasks)
     return tuple(_transfer([task for task in tasks if task.stage.node == node]) for node in nodes)
 
 
 def _transfer(tasks: Sequence[StageDeployment]) -> Transfer:
-    """Of the stages of one computer, which are sent one after the other."""
+    """The transfer of one computer, whose stages are sent one after the other."""
     sent, total = sum(t.progress.sent for t in tasks), sum(t.progress.total for t in tasks)
     now = next((t for t in tasks if t.progress.sent < t.progress.total), tasks[-1])
     rate = now.progress.bytes_per_s
@@ -103,7 +103,7 @@ def _transfer(tasks: Sequence[StageDeployment]) -> Transfer:
 
 
 def load_fraction(state: LoadState, deployment: Deployment | None) -> float:
-    """How far a load is, from 0 to 1, over all its phases."""
+    """Progress of a load over all its phases, from 0 to 1."""
     start, end = _PHASE_SHARE.get(state.phase or "", (0.0, 0.0))
     inside = 0.0
     if state.phase == "hashing":
@@ -114,7 +114,7 @@ def load_fraction(state: LoadState, deployment: Deployment | None) -> float:
 
 
 def load_progress(master: Master) -> LoadProgress:
-    """The load under way, as one event of it."""
+    """The progress of the load under way, as one event."""
     state, deployment = master.state, master.deployment
     return LoadProgress(
         state=state.phase or "waiting",
@@ -126,7 +126,7 @@ def load_progress(master: Master) -> LoadProgress:
 
 
 def loaded(deployment: Deployment, *, was_there: bool) -> LoadProgress:
-    """The last event of a load. What was there already was not sent for it."""
+    """The last event of a load. `was_there`: it was loaded already, so nothing was sent."""
     return LoadProgress(
         state="ready",
         fraction=1.0,
@@ -137,7 +137,7 @@ def loaded(deployment: Deployment, *, was_there: bool) -> LoadProgress:
 
 
 def model_state(master: Master, tokens_per_s: float | None) -> schema.ModelState:
-    """The model that is loaded, or on its way."""
+    """The model that is loaded or being loaded."""
     state, deployment = master.state, master.deployment
     planned = deployment.planned if deployment is not None else None
     phases: Mapping[str | None, schema.ModelPhase] = {
@@ -168,7 +168,7 @@ def model_state(master: Master, tokens_per_s: float | None) -> schema.ModelState
 
 
 class ComputerViews:
-    """Every computer of the list: this one, the paired ones, the found ones."""
+    """Makes the list of computers: this one, the paired ones, and those that were only found."""
 
     def __init__(
         self, *, local: LocalComputer, membership: Members, master: Master, pairings: Pairings
@@ -256,7 +256,7 @@ class ComputerViews:
         )
 
     def _part(self, node_id: NodeId) -> tuple[ComputerState, float | None, tuple[int, int] | None]:
-        """What a computer does for the model of this master."""
+        """What a computer does for this master's model: its state, progress and layers."""
         deployment, phase = self._master.deployment, self._master.state.phase
         tasks = deployment.tasks if deployment is not None else ()
         tasks = [task for task in tasks if task.stage.node == node_id]
@@ -275,7 +275,7 @@ class ComputerViews:
 
 
 def _borrowed(lease: Lease) -> tuple[ComputerState, float | None]:
-    """How far a lease is, as this computer's own screen shows it."""
+    """State and progress of a lease, for the clients of this computer."""
     if lease.is_loaded:
         return "running", None
     if lease.awaits_weights:

@@ -1,1 +1,1 @@
-"""Who computes what: pure functions over frozen values."""
+"""The planner: which devices compute which layers. Pure functions over frozen values."""

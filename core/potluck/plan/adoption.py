@@ -1,7 +1,7 @@
-"""When a better plan is worth the change.
+"""Decide when a better plan is worth the change.
 
-A plan in use is only given up for one that is clearly faster and that earns back, within what is
-still to be generated, the time in which its weights are moved.
+A plan in use is only replaced by one that is clearly faster, and that saves more time on the tokens
+still to be generated than moving its weights takes.
 """
 
 from potluck.plan.placement import Plan

@@ -1,7 +1,7 @@
-"""Follow the layers that a person gave: `Desktop=20,Laptop=16`, in this order.
+"""Make a route from the layers that a user gave: `Desktop=20,Laptop=16`, in this order.
 
-A computer goes by its name in any case or by the first characters of its id, and means the best of
-its devices, the first of its devices; `name/device` means any one of them.
+A computer is given by its name, in upper or lower case, or by the first characters of its id. This
+means its best device, which is the first one in the list. `name/device` means a certain device.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from potluck.ids import short
 from potluck.plan.cost import DeviceCost, ModelShape
 from potluck.plan.route import Problem, Route, ranges, route_cost_ms, workers_of
 
-_SHORTEST_ID = 4  # characters of an id that are taken for one
+_SHORTEST_ID = 4  # fewer characters are not taken for the beginning of an id
 
 
 def follow(
@@ -21,7 +21,7 @@ def follow(
     problem: Problem,
     layers: Sequence[tuple[str, int]],
 ) -> Route:
-    """The route that was asked for; who got 0 layers is left out.
+    """The route that was asked for. A device with 0 layers is left out.
 
     Raises:
         InvalidLayersError: a name is unknown or ambiguous, or the counts do not add up.
@@ -56,10 +56,10 @@ def follow(
 
 
 def check_sum(layers: Sequence[tuple[str, int]], num_layers: int) -> None:
-    """Refuse what is known to be wrong before anybody is waited for or measured.
+    """Check that the counts add up to the model's layers. This needs no measurements.
 
     Raises:
-        InvalidLayersError: the counts do not add up.
+        InvalidLayersError: they do not add up.
     """
     given = sum(count for _, count in layers)
     if given != num_layers:

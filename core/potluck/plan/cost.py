@@ -1,8 +1,8 @@
-"""What a plan is made from: the model's sizes, what each computer measured, what each link costs.
+"""The input of the planner: the sizes of the model, and the costs of the devices and links.
 
-Frozen values, and the two rules that the planner weighs them with: what a stage occupies, and
-how long a message takes from one computer to another. Times are milliseconds, sizes are
-bytes. Nothing here measures anything.
+These are frozen values, with two rules that the planner needs: how much memory a stage takes, and
+how long a message takes from one computer to another. Times are in milliseconds, sizes in bytes.
+Nothing is measured here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,30 +13,31 @@ from typing import TypeAlias
 from potluck.errors import UsageError
 from potluck.ids import NodeId
 
-# Measured on llama-1b and qwen-0.5b, with caches that the weights have just gone through.
-HOP_SOFTWARE_MS = 0.3  # a frame, TLS and a thread to wake, besides half of a round trip
-LOCAL_HOP_MS = 0.35  # all of it, between two processes of one computer
-TOKEN_MESSAGE_BYTES = 256  # a step's header with one token id, or its result: the way in and out
+# Measured on llama-1b and qwen-0.5b, while the weights had just replaced the contents of the CPU
+# caches.
+HOP_SOFTWARE_MS = 0.3  # a frame, TLS and waking a thread; half of a round trip comes on top
+LOCAL_HOP_MS = 0.35  # a whole hop between two processes of one computer
+TOKEN_MESSAGE_BYTES = 256  # a step with one token id, or its result: into and out of the pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
     """The sizes of one model in one scheme, for one length of context.
 
-    Layers of one kind have the same size and cost the same. Kinds are numbers, the same ones in
-    every `DeviceCost`; most models have one.
+    Layers of one kind have the same size and cost. A kind is a number, which means the same kind in
+    every `DeviceCost`. Most models have one kind.
     """
 
-    layers: tuple[int, ...]  # the kind of each
-    layer_bytes: tuple[int, ...]  # of each kind
-    cache_bytes: tuple[int, ...]  # of each kind: of a session that fills the context
+    layers: tuple[int, ...]  # the kind of each layer
+    layer_bytes: tuple[int, ...]  # for each kind
+    cache_bytes: tuple[int, ...]  # for each kind, of a session that fills the context
     embedding_bytes: int
     head_bytes: int  # final norm and lm_head
     hidden_bytes: int  # one token's hidden state on the wire
     sessions: int = 1
     tied: bool = False  # embedding and head share their matrix
-    expert_share: float = 0.0  # of the bytes of layers that one token reads, those of experts
-    expert_part: float = 1.0  # of the experts of a layer, those that one token goes through
+    expert_share: float = 0.0  # experts' fraction of the layer bytes that one token reads (MoE)
+    expert_part: float = 1.0  # fraction of a layer's experts that one token uses (MoE)
 
     @property
     def num_layers(self) -> int:
@@ -44,23 +45,26 @@ class ModelShape:
 
     @property
     def layer_memory(self) -> tuple[int, ...]:
-        """What a layer of each kind occupies: its weights, and its cache for every session."""
+        """Bytes of a layer of each kind: its weights, and its KV cache for all sessions."""
         sizes = zip(self.layer_bytes, self.cache_bytes, strict=True)
         return tuple(weights + cache * self.sessions for weights, cache in sizes)
 
     @property
     def smallest_layer_memory(self) -> int:
-        """With less than this nobody takes part."""
+        """Bytes of the smallest layer: a device with less memory cannot take part."""
         memory = self.layer_memory
         return min(memory[kind] for kind in self.layers)
 
     @property
     def model_memory(self) -> int:
-        """What the whole model occupies on one device."""
+        """Bytes of the whole model on one device."""
         return self.stage_memory(range(self.num_layers), first=True, last=True)
 
     def reading(self, tokens: int) -> float:
-        """The weight bytes that so many tokens read, relative to one token (MoE: experts by chance)."""
+        """Weight bytes that so many tokens read together, relative to one token.
+
+        This is 1 unless the model is a MoE. Then each token is taken to choose experts at random.
+        """
         touched = 1 - (1 - self.expert_part) ** tokens
         return 1 - self.expert_share + self.expert_share * touched / self.expert_part
 
@@ -71,7 +75,7 @@ class ModelShape:
         )
 
     def ends_memory(self, *, first: bool, last: bool) -> int:
-        """What the first and the last stage hold besides layers."""
+        """Bytes of the first and the last stage besides the layers: embedding and head."""
         if first and last and self.tied:
             return max(self.embedding_bytes, self.head_bytes)  # the shared matrix counts once
         return self.embedding_bytes * first + self.head_bytes * last
@@ -84,15 +88,15 @@ class DeviceCost:
     node: NodeId
     name: str  # of the computer, for people
     device: str  # "cuda:0", "cpu"
-    memory: int  # that it lends, its own reserve already taken off
-    decode_ms: tuple[float, ...]  # one layer of each kind, one token
-    prefill_ms: tuple[float, ...]  # one layer of each kind, one chunk of prefill
+    memory: int  # bytes that it lends, without its own reserve
+    decode_ms: tuple[float, ...]  # of one token in one layer, for each kind
+    prefill_ms: tuple[float, ...]  # of one prefill chunk in one layer, for each kind
     head_ms: float  # final norm, lm_head and sampling, once per token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkCost:
-    """What was measured from one computer to another."""
+    """The measured link from one computer to another."""
 
     rtt_ms: float
     bytes_per_s: float
@@ -100,14 +104,14 @@ class LinkCost:
 
 Links: TypeAlias = Mapping[tuple[NodeId, NodeId], LinkCost]
 
-# A link that nobody measured is taken for a poor Wi-Fi: the plan may then be too careful, but never
-# counts on a link that is not there.
+# A link that was not measured is taken for a poor Wi-Fi: the plan may then be too careful, but it
+# never relies on a fast link that does not exist.
 UNKNOWN_LINK = LinkCost(rtt_ms=10.0, bytes_per_s=2.5e6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """The way of a message between two processes: a constant, and a time for each byte."""
+    """The time of a message between two processes: a latency, and a time for each byte."""
 
     latency_ms: float
     ms_per_byte: float
@@ -117,7 +121,7 @@ class Hop:
 
 
 def hop_between(links: Links, source: NodeId, target: NodeId) -> Hop:
-    """Where only the opposite direction was measured, it stands for both."""
+    """The hop between two computers. An unmeasured direction takes the cost of the opposite one."""
     if source == target:
         return Hop(latency_ms=LOCAL_HOP_MS, ms_per_byte=0.0)
     link = links.get((source, target)) or links.get((target, source)) or UNKNOWN_LINK
@@ -134,7 +138,7 @@ def has_equal_layers(shape: ModelShape, devices: Sequence[DeviceCost]) -> bool:
 
 
 def check_measurements(shape: ModelShape, devices: tuple[DeviceCost, ...], links: Links) -> None:
-    """Refuse figures that no measurement gives: they come from other computers.
+    """Refuse figures that no measurement can give: they come from other computers, so check them.
 
     Raises:
         UsageError: a time or a size is negative or not a number, or a rate is zero.

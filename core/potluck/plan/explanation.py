@@ -1,4 +1,4 @@
-"""Say in plain words why a plan is as it is: for someone who knows their computers, not the field."""
+"""Explain a plan in plain words, for users who know their computers but not the field."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,31 +14,31 @@ _NO_SHARE = "its memory or the number of layers leaves no share for it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """What one computer would do without the others."""
+    """The speed of one computer without the others."""
 
     name: str
     tokens_per_s: float | None
-    missing: int = 0  # bytes, where it does not fit
+    missing: int = 0  # bytes that it lacks if the model does not fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """All that the words are made from."""
+    """All facts that the explanation is made from."""
 
     shape: ModelShape
     devices: Sequence[DeviceCost]
     names: Sequence[str]
     problem: Problem
     route: Route
-    best: Route | None  # what the planner would have chosen
+    best: Route | None  # the route that the planner finds without the user's layers
     by_hand: bool
     throughput: bool
     alone: Sequence[Alone]
-    stop: Stop  # when it says True, no further comparison is searched for long
+    stop: Stop  # once it returns True, searches for comparisons end soon
 
 
 def explain(decision: Decision) -> str:
-    """One line for the whole, one for each device, one for what each would do alone."""
+    """Lines of text: one for the whole plan, one for each device, one for each computer alone."""
     route = decision.route
     lines = [_headline(decision)]
     shares = enumerate(ranges(route.counts))
@@ -55,7 +55,7 @@ def explain(decision: Decision) -> str:
 
 
 def rate(tokens_per_s: float) -> str:
-    """A rate as people read it: `24.1`, `118`."""
+    """A rate as text for people: `24.1`, `118`."""
     return f"{tokens_per_s:.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.1f}"
 
 
@@ -144,7 +144,7 @@ def _why_idle_for_many(decision: Decision, i: int) -> str:
 
 
 def _gap(decision: Decision) -> list[str]:
-    """How much faster another plan could be, where the best one is not proven."""
+    """How much faster another plan could be, if the plan is not proven to be the best."""
     route = decision.route
     if decision.throughput or route.is_optimal:
         return []
@@ -178,7 +178,7 @@ def _ms(ms: float) -> str:
 
 
 def _versus(after: float, before: float) -> str:
-    """Two times with so many digits that they differ."""
+    """Two times as text, with enough digits to show the difference."""
     if _ms(after) != _ms(before):
         return f"{_ms(after)} instead of {_ms(before)}"
     return f"{after:.3f} ms instead of {before:.3f} ms"

@@ -1,4 +1,4 @@
-"""Say how much memory is missing where a model does not fit."""
+"""Find how much memory is missing if a model does not fit."""
 
 from bisect import bisect_left
 from dataclasses import replace
@@ -10,10 +10,10 @@ from potluck.plan.spans import Span, held_bytes, span_of
 
 
 def missing_memory(shape: ModelShape, problem: Problem, stop: Stop = never) -> int:
-    """The memory of the smallest further device with which the model fits.
+    """The memory of the smallest additional device with which the model would fit.
 
-    It is the size of some range of layers, found by bisection over what `fits` says. What the devices
-    have left over, too little for another layer, does not count.
+    This is the size of some range of layers, found by bisection with `fits`. Memory that a device
+    has left over, too little for another layer, does not count.
     """
     held, end = held_bytes(shape), shape.num_layers
     sizes = sorted(
@@ -26,7 +26,7 @@ def missing_memory(shape: ModelShape, problem: Problem, stop: Stop = never) -> i
     no_time = [0.0] * len(shape.layer_bytes)
     return sizes[
         bisect_left(
-            sizes[: sizes.index(shape.model_memory)],  # with everything on it, it fits
+            sizes[: sizes.index(shape.model_memory)],  # with the whole model on it, it fits surely
             True,
             key=lambda size: fits(_with_device(problem, span_of(shape, no_time, size)), stop),
         )
@@ -34,7 +34,7 @@ def missing_memory(shape: ModelShape, problem: Problem, stop: Stop = never) -> i
 
 
 def _with_device(problem: Problem, span: Span) -> Problem:
-    """The question with one device more, and without any device or computer that must take part."""
+    """The problem with one more device, and without devices or workers that must take part."""
     return replace(
         problem,
         spans=(*problem.spans, span),

@@ -1,7 +1,7 @@
-"""Decide who computes what: which computers, in which order, how many layers, and where the ends live.
+"""Decide which devices compute which layers, and in which order.
 
-`make_plan` is the planner's one entry. It asks `potluck.plan.search` for the best route, or follows
-the layers given by hand, and says why in words.
+`make_plan` is the planner's main function. It takes the best route from `potluck.plan.search`, or
+the layers given by hand, and explains the plan in words.
 """
 
 from collections import Counter
@@ -42,25 +42,25 @@ class Stage:
     layers: range
     embedding: bool
     head: bool
-    predicted_ms: float  # one token, the head included where it is
-    head_ms: float  # its part of that; 0 where the head is elsewhere
-    prefill_ms: float  # one whole chunk of prefill, without the head
-    memory: int  # weights and KV cache
+    predicted_ms: float  # of one token, with the head if this stage has it
+    head_ms: float  # the head's part of `predicted_ms`; 0 if this stage has no head
+    prefill_ms: float  # of one whole prefill chunk, without the head
+    memory: int  # bytes of weights and KV cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The stages in the order in which a token visits them, and what to expect of them."""
+    """The stages in the order in which a token visits them, and their predicted speed."""
 
     stages: tuple[Stage, ...]
     hops: tuple[Hop, ...]  # master to first, between the stages, last to master
-    token_ms: float  # one user's next token
-    slowest_ms: float  # the stage that bounds many users together
-    predicted_tokens_per_s: float  # of one user
-    alone: Mapping[NodeId, float | None]  # the same with one computer only; None: does not fit
+    token_ms: float  # time of one user's next token
+    slowest_ms: float  # of the slowest stage, which limits many users together
+    predicted_tokens_per_s: float  # for one user
+    alone: Mapping[NodeId, float | None]  # tokens per second on one computer; None: does not fit
     lower_bound_ms: float  # no plan for these computers is faster for one token
-    optimal: bool  # proven; may be False for layers given by hand and for many devices
-    explanation: str  # lines for a person
+    optimal: bool  # proven to be the fastest; may be False with layers by hand or many devices
+    explanation: str  # lines of text for people
 
 
 def make_plan(
@@ -77,18 +77,19 @@ def make_plan(
 
     Args:
         shape: the model in the scheme and for the context that it is to run with.
-        devices: every device that may be used, one of the master's first. The driver of the
-            generation runs on the master; it need not compute.
-        links: measured from computer to computer. An unknown one counts as a poor Wi-Fi.
-        layers: given by hand: computers and their layers, in this order; nothing is optimised.
+        devices: every device that may be used; the first one is the master's. The driver runs on
+            the master, which need not compute.
+        links: the measured links. An unknown link counts as a poor Wi-Fi.
+        layers: the user's choice: computers and their numbers of layers, in this order. Nothing is
+            optimised then.
         min_workers: at least so many computers other than the master take part.
         objective: "latency" for one user's next token; "throughput" for many users at once.
-        stop: asked again and again; when it says True, the best plan so far is the answer.
+        stop: called often; once it returns True, the best plan so far is returned.
 
     Raises:
-        NotEnoughMemoryError: the model does not fit, or a computer's share of it by hand.
+        NotEnoughMemoryError: the model does not fit, or a share in `layers` does not.
         InvalidLayersError: `layers` names an unknown computer or does not add up.
-        UsageError: too few computers or layers for `min_workers`, or figures that cannot be.
+        UsageError: too few computers or layers for `min_workers`, or impossible figures.
     """
     devices = tuple(devices)
     if not devices:
@@ -134,16 +135,16 @@ def make_plan(
 
 
 def lacking_memory(shape: ModelShape, devices: Sequence[DeviceCost], *, stop: Stop = never) -> int:
-    """Bytes that are missing for the model, however it is shared out; 0 where it fits.
+    """Bytes of memory that the model lacks in the best division; 0 if it fits.
 
-    The times of the devices make no difference.
+    The times of the devices are not used.
     """
     problem = make_problem(shape, devices, {})
     return 0 if fits(problem, stop) else missing_memory(shape, problem, stop)
 
 
 def labels(devices: Sequence[DeviceCost]) -> tuple[str, ...]:
-    """A name for each device that no other has: the computer's, and more only where it must be."""
+    """A unique name for each device: the computer's name, with id and device only if needed."""
     nodes_of = {
         device.name: {d.node for d in devices if d.name == device.name} for device in devices
     }
@@ -159,7 +160,7 @@ def labels(devices: Sequence[DeviceCost]) -> tuple[str, ...]:
 
 
 def computer_names(devices: Iterable[DeviceCost]) -> dict[NodeId, str]:
-    """A name for each computer that no other has."""
+    """A unique name for each computer."""
     one_of_each = tuple({device.node: device for device in devices}.values())
     return {
         device.node: name for device, name in zip(one_of_each, labels(one_of_each), strict=True)
@@ -169,7 +170,7 @@ def computer_names(devices: Iterable[DeviceCost]) -> dict[NodeId, str]:
 def make_problem(
     shape: ModelShape, devices: Sequence[DeviceCost], links: Links, min_workers: int = 0
 ) -> Problem:
-    """The planner's question in numbers."""
+    """The planner's input as a `Problem`."""
     master = devices[0].node
     bits = {
         node: 1 << k
@@ -219,7 +220,7 @@ def _stages(shape: ModelShape, devices: tuple[DeviceCost, ...], route: Route) ->
 def _alone(
     shape: ModelShape, devices: tuple[DeviceCost, ...], problem: Problem
 ) -> dict[NodeId, Alone]:
-    """What each computer would do without the others, the chat still being on the master."""
+    """The speed of each computer without the others, while the driver still runs on the master."""
     result: dict[NodeId, Alone] = {}
     devices_of: dict[NodeId, list[int]] = {}
     for i, device in enumerate(devices):
@@ -231,7 +232,7 @@ def _alone(
         if route := best_route(alone):
             result[node] = Alone(name=name, tokens_per_s=_rate(route.ms))
             continue
-        if len(own) == 1:  # its one device would have to grow
+        if len(own) == 1:  # its only device would need that much more memory
             lacking = shape.model_memory - devices[own[0]].memory
         else:
             lacking = missing_memory(shape, alone)
@@ -240,7 +241,7 @@ def _alone(
 
 
 def _rate(ms: float) -> float:
-    return 1000 / max(ms, 1e-6)  # a test may measure nothing at all
+    return 1000 / max(ms, 1e-6)  # in tests all times may be 0
 
 
 def _check_workers(problem: Problem) -> None:

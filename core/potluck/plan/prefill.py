@@ -1,8 +1,8 @@
-"""How long a prompt takes to its first token, when its chunks follow each other through the stages.
+"""Predict the time to first token of a prompt whose chunks follow each other through the stages.
 
-With P equal stages and n chunks the pipeline takes n + P - 1 steps instead of n·P: it is
-P·n / (n + P - 1) times as fast as chunk after chunk. Stages and links are not equal in general, so
-the forecast follows every chunk through every stage and over every link.
+With P equal stages and n chunks the pipeline takes n + P - 1 steps instead of n·P. So it is
+P·n / (n + P - 1) times as fast as with one chunk at a time. Stages and links are not equal in
+general, so the prediction follows every chunk through every stage and over every link.
 """
 
 from potluck.model.caches import MAX_CHUNK_TOKENS
@@ -11,13 +11,13 @@ from potluck.plan.placement import Plan
 
 _TOKEN_ID_BYTES = 4
 _CHUNKS = (MAX_CHUNK_TOKENS, 256, 128, 64)  # tokens
-_CPU_CHUNK = 256  # at most: what is computed on then fits the caches of a processor
+_CPU_CHUNK = 256  # most tokens on a CPU: its working data then fits the CPU's caches
 
 
 def best_chunk(shape: ModelShape, plan: Plan, *, prompt_tokens: int, measured_tokens: int) -> int:
-    """The chunk that a prompt is through fastest with; the larger one of equals.
+    """The chunk size with the least time to first token; of equal ones the larger.
 
-    Small chunks keep all stages busy, and large ones read the weights less often.
+    Small chunks keep all stages busy. Large ones read the weights less often.
     """
     on_cpu = any(stage.device.startswith("cpu") for stage in plan.stages)
     return min(
@@ -40,16 +40,16 @@ def time_to_first_token_ms(
     chunk_tokens: int,
     measured_tokens: int,
 ) -> float:
-    """From the driver's first chunk to the first token back at it.
+    """Time from sending the first chunk to receiving the first token, at the driver.
 
     Args:
-        shape: the model.
+        shape: the sizes of the model.
         plan: its stages.
-        prompt_tokens: those that no cache holds yet.
-        chunk_tokens: that are sent at once.
-        measured_tokens: of the chunk that `DeviceCost.prefill_ms` was measured with.
+        prompt_tokens: the tokens of the prompt that are not cached yet.
+        chunk_tokens: size of a chunk.
+        measured_tokens: size of the chunk that `DeviceCost.prefill_ms` was measured with.
     """
-    free_at = [0.0] * (2 * len(plan.stages))  # every stage, and the link before it
+    free_at = [0.0] * (2 * len(plan.stages))  # the link before each stage, and the stage
     arrival = 0.0
     for start in range(0, prompt_tokens, chunk_tokens):
         tokens = min(chunk_tokens, prompt_tokens - start)
@@ -58,7 +58,8 @@ def time_to_first_token_ms(
             size = shape.hidden_bytes if k else _TOKEN_ID_BYTES
             sent = max(arrival, free_at[2 * k]) + tokens * size * hop.ms_per_byte
             free_at[2 * k] = sent
-            # what is read costs what it costs one token, each further one its share of a chunk
+            # Reading the weights takes as long as for one token. Each further token adds its share
+            # of the measured chunk.
             token_ms = stage.predicted_ms - stage.head_ms
             more_ms = max(0.0, stage.prefill_ms - token_ms * shape.reading(measured_tokens))
             further_ms = (tokens - 1) * more_ms / max(1, measured_tokens - 1)

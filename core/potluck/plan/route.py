@@ -1,6 +1,6 @@
 """Routes: devices in the order in which a token visits them, with a range of layers on each.
 
-`Problem` is the planner's question in numbers, without names. `potluck.plan.search` answers it.
+`Problem` is the planner's input in numbers, without names. `potluck.plan.search` solves it.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ TIE_MS = 1e-9  # routes closer than this count as equally fast; then fewer devic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """The planner's question in numbers; devices are indices into every sequence."""
+    """The planner's input in numbers. A device is an index into each of the sequences."""
 
-    held: tuple[int, ...]  # bytes of the first 0, 1, … all layers
+    held: tuple[int, ...]  # bytes of the first 0, 1, …, all layers
     spans: tuple[Span, ...]
     head_ms: tuple[float, ...]
     enter_ms: tuple[float, ...]  # from the master to the device
     leave_ms: tuple[float, ...]  # from the device to the master
     hop_ms: tuple[tuple[float, ...], ...]  # from device to device
-    workers: tuple[int, ...]  # the computer of each device as one bit; 0 is the master
+    workers: tuple[int, ...]  # the computer of each device, as one bit; 0 is the master
     min_workers: int = 0
     required: frozenset[int] = frozenset()  # devices that must take part
 
@@ -40,7 +40,7 @@ class Problem:
         return self.spans[i].ms[-1] / self.num_layers
 
     def only(self, devices: Sequence[int], required: Sequence[int] = ()) -> "Problem":
-        """The same question about some of the devices, renumbered in the order given."""
+        """The same problem with some of the devices, renumbered in the order given."""
 
         def pick(values: tuple[float, ...]) -> tuple[float, ...]:
             return tuple(values[i] for i in devices)
@@ -64,9 +64,9 @@ class Route:
     """Devices in the order in which a token visits them."""
 
     devices: tuple[int, ...]
-    counts: tuple[int, ...]  # layers of each
+    counts: tuple[int, ...]  # number of layers of each device
     ms: float  # of one token on the whole route
-    bound_ms: float = 0.0  # no route is faster than this, which is proven
+    bound_ms: float = 0.0  # proven lower bound: no route is faster
 
     @property
     def is_optimal(self) -> bool:
@@ -86,7 +86,7 @@ def tour_ms(problem: Problem, devices: Sequence[int]) -> float:
 
 
 def slowest_ms(problem: Problem, route: Route) -> float:
-    """The time of the slowest device for one token: it limits many users together."""
+    """The time of one token on the slowest device, which limits many users together."""
     return max(_stages_ms(problem, route.devices, route.counts))
 
 
@@ -100,12 +100,12 @@ def _stages_ms(problem: Problem, devices: Sequence[int], counts: Sequence[int]) 
 
 
 def ranges(counts: Sequence[int]) -> list[range]:
-    """The layers of each device, the first device having the first ones."""
+    """The layers of each device, in order from the first layer."""
     return [range(a, b) for a, b in pairwise(accumulate(counts, initial=0))]
 
 
 def is_full(problem: Problem, route: Route, k: int) -> bool:
-    """Whether the device at place `k` has no room for the next layer on either side."""
+    """Whether the device at place `k` of the route has no room for one more layer at either end."""
     span, first, last = problem.spans[route.devices[k]], k == 0, k == len(route.devices) - 1
     own = ranges(route.counts)[k]
     wider = [] if first else [range(own.start - 1, own.stop)]

@@ -1,16 +1,17 @@
 """Find the fastest route: which devices take part, in which order, and which layers each has.
 
-`least[set, last, n]` is the least time in which a set of devices, of which `last` is the last, has
-computed the first n layers of a token. One device more gives
+`least[set, last, n]` is the least time in which a set of devices, ending with the device `last`,
+can compute the first n layers of a token. One more device gives
 
     least[set + next, next, n] = min over (last, start) of
         least[set, last, start] + hop(last, next) + time(next, start … n)
 
-with `start` bounded by the memory of `next`: Held and Karp (1962) with layers beside the tour. The
-sets are followed size by size. At each size only the most promising ones are kept, by the lower bound
-of `potluck.plan.bound`; up to `EXACT_DEVICES` all of them are kept that may still lead to the best
-route. A set that is given up takes its bound with it: no route is faster than the least of them, and
-`Route.bound_ms` says so. Memory and time grow with the square and the cube of the number of devices.
+with `start` bounded by the memory of `next`. This is the recursion of Held and Karp (1962), with
+the layers added. The sets are followed size by size. At each size only the most promising sets are
+kept, by the lower bound of `potluck.plan.bound`. Up to `EXACT_DEVICES` devices, all sets are kept
+that may still lead to the best route. When sets are given up, their least bound is remembered: no
+route through them is faster, so `Route.bound_ms` is a proven bound for all routes. Memory grows
+with the square of the number of devices, and time with the cube.
 """
 
 from bisect import bisect_left
@@ -26,8 +27,8 @@ from potluck.plan.bound import RestBound
 from potluck.plan.route import TIE_MS, Problem, Route, route_cost_ms
 from potluck.plan.spans import Span
 
-EXACT_DEVICES = 12  # 4,095 sets, a tenth of a second; a home seldom has more
-_MOST_DEVICES = 60  # sets are bits of an int64
+EXACT_DEVICES = 12  # 4,095 sets take a tenth of a second; a home seldom has more devices
+_MOST_DEVICES = 60  # a set is the bits of an int64
 _FIRST_WIDTH = 16  # sets of each size in a first search, which is always finished
 
 Times: TypeAlias = NDArray[np.float64]
@@ -44,11 +45,11 @@ def best_route(problem: Problem, stop: Stop = never) -> Route | None:
     """The fastest route for one token.
 
     Args:
-        problem: the question.
-        stop: asked again and again; when it says True, the best route so far is the answer.
+        problem: the devices, links and layers.
+        stop: called often; once it returns True, the best route so far is returned.
 
     Returns:
-        None where no route fits; beyond `EXACT_DEVICES`, where none was found.
+        None if no route fits; beyond `EXACT_DEVICES` devices, if none was found.
     """
     useful = [i for i in range(problem.size) if problem.spans[i].most_layers > 0]
     order = sorted(useful, key=lambda i: _canonical(problem, i))[:_MOST_DEVICES]
@@ -65,30 +66,33 @@ def best_route(problem: Problem, stop: Stop = never) -> Route | None:
 
 
 def fits(problem: Problem, stop: Stop = never) -> bool:
-    """Whether there is a route; beyond `EXACT_DEVICES`, whether one is found."""
+    """Whether there is a route; beyond `EXACT_DEVICES` devices, whether one is found."""
     return best_route(_hops_only(problem), stop) is not None
 
 
 def best_including(problem: Problem, route: Route, device: int, stop: Stop = never) -> Route | None:
-    """The fastest route of these devices and one more, which must take part; others may drop out."""
+    """The fastest route over this route's devices and one more, which must take part.
+
+    The others need not take part.
+    """
     return best_route(problem.only([*route.devices, device], required=[device]), stop)
 
 
 def _canonical(problem: Problem, i: int) -> tuple[object, ...]:
-    """What devices are sorted by, so that the order in which they are given makes no difference."""
+    """The sort key of devices: with it, the order in which they are given makes no difference."""
     span = problem.spans[i]
     ends = problem.head_ms[i], problem.enter_ms[i], problem.leave_ms[i]
     return i not in problem.required, span.ms[-1], span.reach, ends, sorted(problem.hop_ms[i])
 
 
 def _frugal(problem: Problem, stop: Stop) -> Route | None:
-    """A route of few devices, for where those that looked fastest have too little memory."""
+    """A route of few devices, for when the devices that seem fastest have too little memory."""
     route = _Search(_hops_only(problem), stop).route
     return route and replace(route, ms=route_cost_ms(problem, route.devices, route.counts))
 
 
 def _hops_only(problem: Problem) -> Problem:
-    """The same question where only hops take time: the best route has the fewest devices."""
+    """The same problem, but only hops take time: its best route has the fewest devices."""
     zero = (0.0,) * problem.size
     return replace(
         problem,
@@ -105,11 +109,14 @@ class _Level:
     """All sets of one size that are followed."""
 
     sets: Sets  # (S,) ascending
-    least: Times  # (N, L + 1, S): by last device and number of layers; inf where there is no way
+    least: Times  # (N, L + 1, S): by last device, number of layers and set; inf: no way
 
 
 class _Search:
-    """The recursion for one problem: narrow first, since a route lets a wide search leave out more."""
+    """The recursion for one problem.
+
+    A narrow search comes first: with its route, the wide search can leave out more sets.
+    """
 
     def __init__(self, problem: Problem, stop: Stop) -> None:
         self.route: Route | None = None
@@ -126,7 +133,7 @@ class _Search:
 
     @property
     def is_proven(self) -> bool:
-        """Whether the route is the fastest one, or there is none."""
+        """Whether it is proven that the route is the fastest one, or that there is no route."""
         return self.bound_ms >= self._best_ms - TIE_MS
 
     @property
@@ -154,9 +161,9 @@ class _Search:
         return _Level(1 << np.arange(n, dtype=np.int64), least)
 
     def _promising(self, level: _Level, width: int) -> tuple[_Level, float]:
-        """The sets with the least bounds, and the least bound of those that are given up.
+        """The sets with the least bounds, and the least bound of the sets that are given up.
 
-        A set that cannot lead to a faster route is left out, and is not given up.
+        A set that cannot lead to a faster route is left out too, but does not count as given up.
         """
         through_ms = (level.least + self._rest.of(level.sets)).min(axis=(0, 1))  # (S,)
         size = int(np.bitwise_count(level.sets[0]))
@@ -170,10 +177,10 @@ class _Search:
         return _Level(level.sets[kept], level.least[:, :, kept]), given_up_ms
 
     def _one_more(self, levels: Sequence[_Level]) -> _Level:
-        """The sets with one device more; routes that end with it are offered."""
+        """The sets with one more device. Routes that end with this device are offered."""
         level, n = levels[-1], self._problem.size
         found: list[tuple[int, Sets, Times]] = []
-        for following in reversed(range(n)):  # of equally fast routes, one with the fastest first
+        for following in reversed(range(n)):  # among equal routes, prefer the fastest device first
             others = level.sets >> following & 1 == 0
             if not others.any():
                 continue
@@ -192,7 +199,7 @@ class _Search:
         return _Level(sets, least)
 
     def _finish(self, levels: Sequence[_Level], wider: Sets, last: int, arrivals: Times) -> None:
-        """Offer the best route of these sets that ends with a device."""
+        """Offer the best route over one of these sets that ends with the device `last`."""
         starts = arrivals[max(1, self._problem.spans[last].last) : self._end]
         if not len(starts):
             return
@@ -205,9 +212,9 @@ class _Search:
     def _way(
         self, levels: Sequence[_Level], chosen: int, last: int
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The devices and layers of the least time of a set with its last device.
+        """The devices and layer counts that give a set with its last device the least time.
 
-        Of divisions that take the same time, the one that gives later devices more layers.
+        Of divisions that take the same time, it is the one that gives later devices more layers.
         """
         devices, counts, stop = [last], list[int](), self._end
         for level in reversed(levels):
@@ -231,7 +238,7 @@ class _Search:
             self.route = Route(devices=devices, counts=counts, ms=ms)
 
     def _allowed(self, sets: Sets) -> NDArray[np.bool_]:
-        """Whether enough computers and all required devices are in a set."""
+        """For each set, whether it has enough workers and all required devices."""
         problem = self._problem
         taking_part = np.zeros_like(sets)
         for worker in {worker for worker in problem.workers if worker}:
@@ -242,7 +249,7 @@ class _Search:
 
 
 def _width(size: int) -> int:
-    """How many sets of one size are followed, so that more devices do not take more memory."""
+    """How many sets of one size are followed. More devices get fewer sets, to limit the memory."""
     most = comb(EXACT_DEVICES, EXACT_DEVICES // 2)
     if size <= EXACT_DEVICES:
         return most
@@ -250,10 +257,11 @@ def _width(size: int) -> int:
 
 
 class _Extension:
-    """For one device the minimum over the starts of its range, for every stop at once.
+    """For one device: the minimum over all starts of its range, for every stop at once.
 
     The starts from which the device reaches a stop are a window, since a later start never reaches
-    less far. The minimum of a window is that of two of a power of two.
+    less far. The minimum of a window is the minimum of two overlapping windows whose length is a
+    power of two (a sparse table).
     """
 
     def __init__(self, span: Span) -> None:
@@ -267,7 +275,10 @@ class _Extension:
         self._second = np.maximum(stops - (1 << self._power), 0)
 
     def __call__(self, arrivals: Times) -> Times:
-        """From the times at the starts (L + 1, S), less those before them, to times at the stops."""
+        """Turn times at the starts into times at the stops; both are (L + 1, S).
+
+        The times at the starts must have the device's own time up to that start subtracted.
+        """
         tables = [arrivals[:-1]]
         for power in range(int(self._power.max())):
             table, half = tables[-1].copy(), 1 << power

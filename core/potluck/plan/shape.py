@@ -1,4 +1,4 @@
-"""The sizes of a model that a plan is made from, taken from its configuration."""
+"""The sizes of a model for the planner, computed from its configuration."""
 
 from collections.abc import Mapping
 
@@ -46,5 +46,5 @@ def shape_of(
 
 
 def kinds_of(config: ModelConfig) -> tuple[LayerKind, ...]:
-    """The kinds of layers in the order in which a profile and a shape have their figures."""
+    """The kinds of layers, in the order of the figures in a profile and in a `ModelShape`."""
     return tuple(dict.fromkeys(config.layer_kinds))

@@ -1,8 +1,8 @@
 """The ranges of layers that one device can hold, and the time that it takes for them.
 
-Layers may differ in bytes and in time (experts in some, a sliding window in others), and the first and
-the last device hold the embedding and the head as well. So what a device can hold depends on where
-its range begins and on its place on the route.
+Layers may differ in bytes and in time (some have experts, some a sliding window), and the first and
+the last device hold the embedding and the head as well. So the ranges that a device can hold depend
+on where they begin and on its place on the route.
 """
 
 from bisect import bisect_left, bisect_right
@@ -12,18 +12,18 @@ from itertools import accumulate
 
 from potluck.plan.cost import ModelShape
 
-_ROUNDING_MS = 1e-9  # a time limit taken from a range is met by this range
+_ROUNDING_MS = 1e-9  # tolerance: a range must meet a limit that is its own computed time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """The ranges of layers that one device can hold, by its place on the route."""
 
-    ms: tuple[float, ...]  # for one token, in the first 0, 1, … all layers
-    reach: tuple[int, ...]  # between other devices: for every start the furthest stop
-    first: int  # as the first device: the furthest stop
-    last: int  # as the last device: the earliest start; the number of layers if it can hold none
-    only: bool  # whether it holds the whole model
+    ms: tuple[float, ...]  # of one token in the first 0, 1, …, all layers
+    reach: tuple[int, ...]  # the furthest stop for every start, if it stands between other devices
+    first: int  # the furthest stop, if it is the first device
+    last: int  # the earliest start, if it is the last; the number of layers if it can hold none
+    only: bool  # whether it can hold the whole model
 
     @property
     def num_layers(self) -> int:
@@ -44,7 +44,7 @@ class Span:
     def limited(self, limit_ms: float, last_limit_ms: float) -> "Span":
         """The same device with only the ranges that take no longer than a limit.
 
-        `last_limit_ms` applies where it is the last device, `limit_ms` at every other place.
+        `last_limit_ms` applies if it is the last device, and `limit_ms` at every other place.
         """
         ms, end = self.ms, self.num_layers
 
@@ -62,18 +62,24 @@ class Span:
         )
 
     def without_times(self) -> "Span":
-        """The same ranges, and no time for any of them."""
+        """The same ranges, with time 0 for each."""
         return replace(self, ms=(0.0,) * len(self.ms))
 
 
 def held_bytes(shape: ModelShape) -> tuple[int, ...]:
-    """The bytes of the first 0, 1, … all layers with their KV caches."""
+    """The bytes of the first 0, 1, …, all layers with their KV caches."""
     sizes = shape.layer_memory
     return tuple(accumulate((sizes[kind] for kind in shape.layers), initial=0))
 
 
 def span_of(shape: ModelShape, decode_ms: Sequence[float], memory: int) -> Span:
-    """The ranges that a device with so much memory and these times of each kind can hold."""
+    """The ranges that a device can hold.
+
+    Args:
+        shape: the sizes of the model.
+        decode_ms: the device's time of one token in a layer, for each kind.
+        memory: bytes that the device lends.
+    """
     held, end = held_bytes(shape), shape.num_layers
 
     def room(*, first: bool, last: bool) -> int:

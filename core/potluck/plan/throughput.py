@@ -8,11 +8,12 @@ from potluck.plan.search import Stop, best_route, fits, never
 
 
 def best_slowest(problem: Problem, stop: Stop = never) -> Route | None:
-    """The route whose slowest device takes least; among those, the one fastest for one token.
+    """The route whose slowest device takes the least time; of several, the fastest for one token.
 
-    The least limit is one of the finitely many stage times. It is found by bisection over what still
-    fits; the rest is `best_route` with ranges that keep to that limit. The time for which a link is
-    busy is left out: on a home network it is a small part of what a stage computes meanwhile.
+    The least possible limit is one of finitely many stage times. It is found by bisection with
+    `fits`. Then `best_route` searches among the ranges that keep this limit. The time in which a
+    link is busy is left out: on a home network it is a small part of the time that a stage
+    computes.
     """
     limits = sorted(_stage_times(problem))
     low, high = 0, len(limits) - 1
@@ -26,7 +27,7 @@ def best_slowest(problem: Problem, stop: Stop = never) -> Route | None:
 
 
 def _stage_times(problem: Problem) -> set[float]:
-    """Every time that a stage of any route may take."""
+    """Every time that a stage of any route can take."""
     return {
         stop_ms - start_ms + head
         for span, head_ms in zip(problem.spans, problem.head_ms, strict=True)

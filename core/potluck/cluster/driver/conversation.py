@@ -1,8 +1,9 @@
 """One conversation: its token ids, how the next one is chosen, and how far a pipeline caches them.
 
-A conversation stands above the pipelines. Everything that its answer needs to go on is here. A pipeline
-holds only caches, and these can be computed again from the token ids, by other stages as well. The
-last stage chooses a token by seed and position alone, so the answer goes on as it would have.
+A conversation stands above the pipelines. Everything that its answer needs to go on is here. A
+pipeline holds only caches, and these can be computed again from the token ids, by other stages as
+well. The last stage chooses a token by seed and position alone, so the answer goes on as it would
+have.
 """
 
 from collections.abc import Collection, Sequence
@@ -66,7 +67,8 @@ class Conversation:
         """Take a prompt in place of the tokens so far, and keep the caches of what it shares.
 
         Returns:
-            How many of its tokens need not be computed. The last one always is: caches hold no logits.
+            How many of its tokens need not be computed. The last one always is: caches hold no
+            logits.
         """
         keep = min(self.shares(prompt), len(prompt) - 1)
         self.tokens = list(prompt)
@@ -103,13 +105,13 @@ class Conversation:
         self.pipeline.open(self.session)
 
     def rewind(self, position: int) -> None:
-        """Have every stage forget what it has cached from this position on, or from an earlier one."""
+        """Have every stage forget what it has cached from this position or an earlier one on."""
         assert self.pipeline is not None
         self.cached = min(position, self.cached, len(self.tokens) - 1)
         self.pipeline.trim(self.session, self.cached)
 
     def send_chunk(self, most: int) -> PendingStep:
-        """Send the next tokens that are not cached, at most so many; the last one asks for a token."""
+        """Send the next tokens that are not cached, at most so many. The last asks for a token."""
         assert self.pipeline is not None
         begin, end = self.cached, len(self.tokens)
         self.cached = min(begin + most, end)
@@ -143,7 +145,10 @@ class Conversation:
         self.cached = len(self.tokens)
 
     def _sampling_with_history(self) -> Sampling:
-        """A repetition penalty needs the tokens so far, and the last stage sees no token ids."""
+        """The sampling, with the tokens so far if a repetition penalty needs them.
+
+        The last stage does not see the token ids of earlier steps.
+        """
         if self.sampling.repetition_penalty == 1.0:
             return self.sampling
         return msgspec.structs.replace(self.sampling, history=tuple(self.tokens[-MAX_HISTORY:]))

@@ -1,8 +1,9 @@
 """Tokens from whichever pipeline is attached: prompts in chunks, then one token at a time.
 
-The next turn of a conversation finds the `Conversation` whose caches share its longest prefix, trims
-the rest and computes only what is new. When a stage has lost its caches (`need_replay`), or another
-pipeline is attached, the missing tokens are sent again, and the answer goes on where it was.
+The next turn of a conversation finds the `Conversation` whose caches share its longest prefix,
+trims the rest and computes only what is new. When a stage has lost its caches (`need_replay`), or
+another pipeline is attached, the missing tokens are sent again, and the answer goes on where it
+was.
 """
 
 import asyncio
@@ -176,7 +177,8 @@ class Generator:
     ) -> AsyncGenerator[Token, None]:
         """Yield tokens after the prompt, up to `limit` or to one of the `stops`, which is the last.
 
-        The pipeline goes on while the caller looks at a token. Closing the iterator ends the request.
+        The pipeline goes on while the caller looks at a token. Closing the iterator ends the
+        request.
 
         Args:
             prompt: token ids.
@@ -229,7 +231,7 @@ class Generator:
                 self._tell()
 
     def _choose(self, prompt: Sequence[int]) -> Conversation:
-        """A conversation that is not busy. The semaphore ensures that there is one or room for one."""
+        """A conversation that is not busy. The semaphore ensures that there is one, or room."""
         assert self._attached is not None
         pipeline = self._attached.pipeline
         self._conversations = [
@@ -288,7 +290,7 @@ class Generator:
             return True
         if not isinstance(error, _CACHE_LOST):
             raise error
-        if conversation.is_rewound:  # further back than a layer with a window holds: nobody's fault
+        if conversation.is_rewound:  # trimmed further back than a layer with a window can go
             conversation.is_rewound, is_alone = False, True
         else:
             is_alone = not await self._let_another_end(conversation)

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 class Limits:
     """All the backpressure of the driver, and its deadlines but the one of `Pipeline`.
 
-    An answer under way has either chunks of its prompt in the pipeline (`chunks_under_way`) or single
-    tokens (`steps_ahead`). When its reader stops reading, nothing more is sent for it. A request
-    beyond `conversations` waits for an answer to end.
+    An answer under way has either chunks of its prompt in the pipeline (`chunks_under_way`) or
+    single tokens (`steps_ahead`). When its reader stops reading, nothing more is sent for it. A
+    request beyond `conversations` waits for an answer to end.
 
     Attributes:
         conversations: most answers at a time, and most conversations whose caches are kept. The
             memory of the stages may have room for fewer.
-        steps_ahead: steps that are asked for beyond a token that was given out: one is computed while
-            the reader looks at that token, and the other one follows it at once.
-        losses: how often an answer may lose its caches or its pipeline in one step. Then it ends with
-            an error.
+        steps_ahead: steps that are asked for beyond a token that was given out: one is computed
+            while the reader looks at that token, and the other one follows it at once.
+        losses: how often an answer may lose its caches or its pipeline in one step. Then it ends
+            with an error.
         other_answer_s: how long an answer that lost its caches waits for another one to end, which
             may have taken their place. The other one's reader may have stopped reading.
-        replacement_s: how long an answer whose pipeline broke waits for another pipeline. 0: it ends
-            at once with the error that broke the pipeline.
+        replacement_s: how long an answer whose pipeline broke waits for another pipeline. 0: it
+            ends at once with the error that broke the pipeline.
     """
 
     conversations: int = 4

@@ -1,4 +1,4 @@
-"""The driver's two ends of a chain of stages: steps go in at the first, results come out at the last.
+"""The driver's two ends of a chain of stages: steps enter the first, results leave the last.
 
 Every message enters at the first stage, and the stages handle messages in order, so a trim always
 takes effect after the steps that were sent before it. A stage reports a step that it cannot do over
@@ -133,8 +133,8 @@ class Pipeline:
     A chosen token is sent back in by the thread that received it, before the event loop sees it, if
     the step that follows was asked for: see `follow`.
 
-    No method raises an error of a stage or of a connection: a step fails at its `future`. A pipeline
-    that is broken stays broken. A `Generator` then goes on with another one.
+    No method raises an error of a stage or of a connection: a step fails at its `future`. A
+    pipeline that is broken stays broken. A `Generator` then goes on with another one.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Pipeline:
         return self._broken
 
     async def run(self) -> None:
-        """Receive results until a connection ends or the stages are silent; then fail what waits."""
+        """Receive results until a connection ends or the stages are silent; then fail all steps."""
         links = {self._first, self._last}
         for link in links:
             link.deliver_to(self._receive)

@@ -1,1 +1,1 @@
-"""Who computes what: measuring, planning, and putting a plan into force on the computers there are."""
+"""The master: measures the computers, plans which one computes which layers, and loads the plan."""

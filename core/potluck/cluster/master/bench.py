@@ -1,9 +1,10 @@
-"""Measure a loaded model: prompts and tokens through the real pipeline, and what they could be at best.
+"""Measure a loaded model: prefill and decode through the real pipeline, and the floor of a token.
 
-The floor is what a token takes if every stage does nothing but read its weights. It is measured in the
-same run: after every few tokens each stage times its parts once (`engine/measuring.py`), one stage
-after the other, as the stages of one token compute. Other programs on the computers then slow both
-measurements alike, and the ratio of their medians is sound. The tokens are random ids.
+The floor is the time that a token takes if every stage does nothing but read its weights. It is
+measured in the same run: after every few tokens each stage times its parts once
+(`engine/measuring.py`). The stages do so one after the other, as they do when they compute a token.
+Other programs on the computers then slow both measurements alike, so the ratio of their medians is
+sound. The prompts are random token ids.
 """
 
 import random
@@ -27,13 +28,13 @@ from potluck.wire.messages import (
 )
 
 SHORT_PROMPT = (
-    16  # tokens before decoding: attention is then little, and decoding is reading weights
+    16  # tokens before decoding: few, so that attention is small and decoding mostly reads weights
 )
 PROMPT_DECODE = 8  # tokens after the long prompt
 TURN = 8  # tokens between two measurements of the stages
 
 LinkMs = Callable[[NodeId, NodeId, int], float]
-"""What a message of so many bytes takes from one computer to another; 0 where nobody knows."""
+"""Milliseconds that a message of so many bytes takes between two computers; 0 if unknown."""
 
 
 @dataclass(slots=True)
@@ -45,14 +46,14 @@ class _Samples:
 
 
 class Bench:
-    """One bench of a model that is loaded.
+    """One bench of a loaded model.
 
     Args:
-        deployment: the model, on its computers.
-        generator: that drives it.
+        deployment: the loaded model and its computers.
+        generator: drives the pipeline of the deployment.
         request: what to measure.
-        local: this computer, where the tokens come from and go to.
-        link_ms: the links as they were measured.
+        local: this computer: token ids leave from it and arrive at it.
+        link_ms: times of messages on the measured links.
     """
 
     def __init__(
@@ -66,20 +67,20 @@ class Bench:
     ) -> None:
         self._deployment, self._generator, self._request = deployment, generator, request
         self._local, self._link_ms = local, link_ms
-        self._random = random.Random(0)  # noqa: S311 - the same tokens each time, no secrets
+        self._random = random.Random(0)  # noqa: S311 - the same token ids in every run, no secrets
         self._samples = _Samples()
 
     async def run(self) -> AsyncGenerator[BenchProgress, None]:
-        """Measure; the last progress has the result.
+        """Measure, and yield progress; the last progress has the result.
 
         Raises:
             UsageError: the context is too short.
             PeerError, EngineError: a computer was lost, or cannot be measured.
         """
         request = self._request
-        # A computer may have less room than was planned with.
+        # The context may be shorter than planned: a computer may have less memory by now.
         check_context(request, self._generator.context)
-        await self._round()  # what is compiled, or made once, has been by then
+        await self._round()  # a warm-up: everything that is compiled or made once is made here
         for count in range(request.repeat):
             yield self._progress("Decoding", count)
             await self._decode()
@@ -92,7 +93,7 @@ class Bench:
         return BenchProgress(state="measuring", fraction=fraction, message=message)
 
     async def _decode(self) -> None:
-        """Tokens after a short prompt, with rounds between them, when the pipeline stands still."""
+        """Decode after a short prompt. The rounds in between run while the pipeline is idle."""
         ids = self._prompt(SHORT_PROMPT)
         for begin in range(0, self._request.tokens, TURN):
             count = min(TURN, self._request.tokens - begin)
@@ -112,7 +113,7 @@ class Bench:
                 self._samples.after_prompt.append(token)
 
     def _prompt(self, count: int) -> list[int]:
-        """For a session of its own, since no two prompts begin alike."""
+        """Random token ids. No two prompts begin alike, so each gets a session of its own."""
         vocabulary = self._deployment.planned.model.config.vocab_size
         return [self._random.randrange(vocabulary) for _ in range(count)]
 
@@ -120,7 +121,7 @@ class Bench:
         return self._generator.tokens(prompt, Sampling(), limit=limit, usage=Usage())
 
     async def _round(self) -> None:
-        """Time the parts of every stage once, at the depth of the tokens that are decoded."""
+        """Time the parts of every stage once, at the mean position of the decoded tokens."""
         position = SHORT_PROMPT + self._request.tokens // 2
         times = [
             await task.computer.measure(self._deployment.epoch, position, task.assign.device)
@@ -128,7 +129,7 @@ class Bench:
         ]
         self._samples.rounds.append(tuple(times))
 
-    # --- what came out
+    # --- the result
 
     def result(self) -> BenchResult:
         """The medians of what was measured so far."""
@@ -176,7 +177,7 @@ class Bench:
         )
 
     def _links_ms(self) -> float:
-        """Of one token: the way in, between the stages, and back."""
+        """Milliseconds of one token on the links: into the pipeline, between stages, and back."""
         planned = self._deployment.planned
         nodes = [task.stage.node for task in self._deployment.tasks]
         hidden = planned.model.config.hidden_size * activation_item(planned.scheme)
@@ -188,12 +189,12 @@ class Bench:
 
 
 def check_context(request: BenchRequest, context: int) -> None:
-    """Refuse what a conversation of so many tokens has no room for.
+    """Refuse a bench that needs more tokens than the context holds.
 
     Raises:
-        UsageError: which option to change.
+        UsageError: the message says which option to change.
     """
-    turns = -(-request.tokens // TURN)  # each with a token that is not counted
+    turns = -(-request.tokens // TURN)  # the first token of each turn is not counted
     parts = (
         ("prompt", request.prompt + 1 + PROMPT_DECODE),
         ("tokens", SHORT_PROMPT + request.tokens + turns),
@@ -214,7 +215,7 @@ def _hop_ms(token: Token) -> float:
 
 
 def _layer_ms(stages: Sequence[BenchStage]) -> float:
-    """Milliseconds of one layer of the model, the mean over all stages' layers."""
+    """Milliseconds of one layer, as the mean over the layers of all stages."""
     counts = [stage.layers[1] - stage.layers[0] for stage in stages]
     times = (count * stage.layer_ms for count, stage in zip(counts, stages, strict=True))
     return sum(times) / sum(counts)

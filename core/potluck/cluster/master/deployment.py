@@ -1,7 +1,7 @@
-"""Put a plan into force: pack, assign, stream what each computer lacks, load, connect the driver.
+"""Put a plan into force: pack, assign, stream missing weights, load, and connect the driver.
 
-Each step is done on all computers at once. Loading begins when every computer has all its weights. An
-error in any step ends the deployment; the stores keep what they have received.
+Each step is done on all computers at once. Loading begins when every computer has all its weights.
+An error in any step ends the deployment; the stores keep the weights that they have received.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ from potluck.wire.messages import Address, Assign, DeviceId, Hop
 
 logger = logging.getLogger(__name__)
 
-_PACK_SHARE = 0.3  # of the progress bar, where there is something to pack
-_STREAM_SHARE = 0.8  # of what is left, where there is something to send; loading is the rest
+_PACK_SHARE = 0.3  # of the progress bar, if there is something to pack
+_STREAM_SHARE = 0.8  # of the rest of the bar, if there is something to send; loading comes last
 
-LOOPBACK = (Address(host="127.0.0.1", port=1),)  # with the port of a stage of the same computer
+LOOPBACK = (Address(host="127.0.0.1", port=1),)  # the port is replaced by that of the next stage
 
 _T = TypeVar("_T")
 Phase: TypeAlias = Literal["quantising", "streaming", "loading"]
@@ -42,15 +42,15 @@ Phase: TypeAlias = Literal["quantising", "streaming", "loading"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan, and what it is a plan of."""
+    """A plan, with the model and the settings that it was made for."""
 
     model: LocalModel
     scheme: Scheme
     cache: Cache
-    note: str  # why this scheme, where it was chosen for its size; else empty
+    note: str  # why this scheme was chosen, and which devices are left out; else empty
     context: int  # tokens
     plan: Plan
-    names: Mapping[NodeId, str]  # of every computer that was considered
+    names: Mapping[NodeId, str]  # the name of every computer that was considered
 
     @property
     def stage_names(self) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ class Planned:
         )
 
     def chunk_tokens(self, prompt_tokens: int) -> int:
-        """How many tokens of a prompt are sent at once."""
+        """How many tokens each chunk of a prompt of this length has."""
         shape = shape_of(self.model.config, self.scheme, context=self.context, cache=self.cache)
         return best_chunk(
             shape, self.plan, prompt_tokens=prompt_tokens, measured_tokens=PROFILE_TOKENS
@@ -71,7 +71,7 @@ class Planned:
 
 
 class Deployment:
-    """One plan in force, or on its way there. `pipeline` is None until `start` has returned."""
+    """A plan that is in force or being put into force. `pipeline` is None until `start` returns."""
 
     def __init__(
         self,
@@ -87,13 +87,13 @@ class Deployment:
         """Make a deployment that has not begun.
 
         Args:
-            planned: what is put into force.
-            epoch: its number.
-            computers: the computers of the plan, and maybe more.
-            changed: told when there is more to show.
-            packing: what packs weights before they are sent; None: they are sent as they are.
-            link_rate: how many bytes a second the link with a computer takes; None: unknown.
-            retries: of sending a computer its weights.
+            planned: the plan to put into force.
+            epoch: number of this deployment.
+            computers: the computers of the plan; others are ignored.
+            changed: called when the progress changed.
+            packing: packs weights before they are sent; None: they are sent as the files have them.
+            link_rate: bytes per second of the link to a computer; None: unknown.
+            retries: how often weights are sent again when a link breaks.
         """
         self.planned = planned
         self.epoch = epoch
@@ -108,8 +108,8 @@ class Deployment:
             for stage, name in zip(planned.plan.stages, planned.stage_names, strict=True)
         ]
         self.pipeline: Pipeline | None = None
-        self.room: Room | None = None  # of the computer that has the least
-        self._driver: ReactorThread | None = None  # receives what the last stage says
+        self.room: Room | None = None  # of the computer with the least memory for a conversation
+        self._driver: ReactorThread | None = None  # receives the messages of the last stage
         self._running: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[object] | None = None
         self._failure: PotluckError | None = None
@@ -120,7 +120,7 @@ class Deployment:
             stage.layers, embedding=stage.embedding, head=stage.head
         )
         if model.seed is not None:
-            expected = {}  # every computer makes its own
+            expected = {}  # every computer makes its own random weights
         assign = Assign(
             epoch=self.epoch,
             model_id=model.manifest.model_id,
@@ -131,7 +131,7 @@ class Deployment:
             embedding=stage.embedding,
             head=stage.head,
             context=planned.context,
-            tensors=(),  # known when it is given
+            tensors=(),  # filled in when the stage is assigned
             seed=model.seed,
             device=device_of(stage.device),
         )
@@ -147,7 +147,7 @@ class Deployment:
 
     @property
     def fraction(self) -> float:
-        """How much of the way to a loaded model is done."""
+        """Progress from 0 to 1, for the progress bar."""
         to_pack = sum(task.progress.to_pack for task in self.tasks)
         packed = sum(task.progress.packed for task in self.tasks) / to_pack if to_pack else 1.0
         share = _PACK_SHARE if to_pack else 0.0
@@ -159,14 +159,14 @@ class Deployment:
         sent = sum(task.progress.sent for task in self.tasks)
         streamed = sent / total if total else 1.0
         if not all(task.progress.is_assigned for task in self.tasks):
-            return 0.0  # the total still grows: a bar that moved now would move back
+            return 0.0  # the total still grows: the bar would have to move back later
         loaded = sum(task.progress.loaded for task in self.tasks) / len(self.tasks)
         share = _STREAM_SHARE if total else 0.0
         return share * streamed + (1 - share) * loaded
 
     @property
     def message(self) -> str:
-        """What is being done, for people."""
+        """The current step, as text for people."""
         model = self.planned.model.name
         if self.planned.model.seed is not None:
             return f"Making random weights of {model}"
@@ -181,20 +181,20 @@ class Deployment:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What had to be done in a slower way than planned, as sentences for people."""
+        """Sentences for people: which steps took a slower way than planned, and why."""
         problems = {task.tensors.problem for task in self.tasks} - {None}
         return tuple(f"Weights are sent as they are, which takes longer: {why}" for why in problems)
 
     @property
     def streamed_bytes(self) -> dict[str, int]:
-        """What each computer was sent for this deployment, by name."""
+        """How many bytes each computer was sent for this deployment, by its name."""
         sent: Counter[str] = Counter()
         for task in self.tasks:
             sent[task.stage.name] += task.progress.sent
         return dict(sent)
 
     def uses(self, node_id: NodeId, device: DeviceId | None = None) -> bool:
-        """Whether a computer has a stage; with `device`, whether that device of it has."""
+        """Whether a computer has a stage; with `device`, whether that device of it has one."""
         return any(
             task.stage.node == node_id and device in (None, task.assign.device)
             for task in self.tasks
@@ -204,7 +204,7 @@ class Deployment:
         """Bring every stage up and connect the driver to both ends.
 
         Raises:
-            PotluckError: the first thing that went wrong; the name of the computer is in it.
+            PotluckError: the first error of any computer; its message names the computer.
         """
         if self._failure is not None:  # a computer was lost before this began
             raise self._failure
@@ -244,7 +244,9 @@ class Deployment:
         await task.prepare(is_packed_first=pays)
 
     async def _give(self, task: StageDeployment) -> int:
-        async with self._packing_turn:  # one stage after the other: the first is sent meanwhile
+        # Stages are packed one after the other, so that the first one is sent during the next
+        # packing.
+        async with self._packing_turn:
             await task.pack(self._link_rate(task.stage.node))
         return await _named(task, task.give(lambda: self._enter("streaming")))
 
@@ -264,7 +266,7 @@ class Deployment:
         )
 
     async def _connect(self, ports: Sequence[int]) -> tuple[ActivationLink, ActivationLink]:
-        """The driver's links to the first stage and to the last; one where these are the same."""
+        """The driver's links to the first and the last stage; one link if these are the same."""
         driver = ReactorThread("driver")
         links: list[ActivationLink] = []
         try:
@@ -283,7 +285,7 @@ class Deployment:
         return links[0], links[-1]
 
     def fail(self, error: PotluckError) -> None:
-        """A computer of the plan is gone: what runs or is on its way ends with this error."""
+        """End the pipeline, or the start that is under way, with this error."""
         self._failure = self._failure or error
         if self.pipeline is not None:
             self.pipeline.fail(error)
@@ -291,10 +293,10 @@ class Deployment:
             self._starting.cancel()
 
     async def stop(self, *, keep: Container[NodeId] = ()) -> None:
-        """Take the plan out of force; computers that are gone are not waited for.
+        """Take the plan out of force. Computers that are gone are not waited for.
 
-        Those in `keep` keep their layers: they get a part of the next plan, and what it needs of
-        them stays loaded.
+        Computers in `keep` are not unloaded: they get a stage of the next plan, and the layers that
+        it needs stay in memory.
         """
         if self.pipeline is not None and self._running is not None:
             self.pipeline.shut()
@@ -309,7 +311,7 @@ class Deployment:
 
 
 async def unload(computer: Computer, epoch: int) -> None:
-    """Have a computer give back what it holds of a plan. One that does not answer frees it by itself."""
+    """Have a computer free the layers of a plan. One that does not answer frees them by itself."""
     try:
         await computer.unload(epoch)
     except PotluckError as error:
@@ -317,7 +319,7 @@ async def unload(computer: Computer, epoch: int) -> None:
 
 
 async def _named(task: StageDeployment, step: Coroutine[None, None, _T]) -> _T:
-    """An error of one of several computers says which one it is about."""
+    """Await a step of one stage, and put the stage's name into the message of its error."""
     try:
         return await step
     except PotluckError as error:

@@ -1,7 +1,7 @@
-"""The master's part: from a request for a model to a pipeline that answers.
+"""Carry out the master's work: from a request for a model to a pipeline that answers prompts.
 
-`state.py` decides, `Master` carries out: it begins each action, and tells the state how it ended and
-what happened meanwhile. One model is loaded at a time, by one plan.
+`state.py` decides, and `Master` carries out: it begins each action, and reports to the state how
+the action ended and what else happened. One model is loaded at a time, by one plan.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ _Check: TypeAlias = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadState:
-    """How far the model is, as clients are shown it."""
+    """How far the loading of a model is, as clients see it."""
 
     phase: LoadPhase | None = None  # None: nothing was asked for
     message: str = ""
@@ -91,7 +91,7 @@ class LoadState:
 
 
 class Master:
-    """Plans and loads one model on the computers there are."""
+    """Plans and loads one model on the computers of a home."""
 
     def __init__(
         self,
@@ -108,17 +108,19 @@ class Master:
         """Make a master that has loaded nothing.
 
         Args:
-            computers: who is there.
-            open_model: reads a model's folder, and reports bytes done and total to its second argument.
-            resolve: which folder a request's `model` means; None is the default model. May be slow.
-            events: hears `ModelChanged` and `Notice`.
-            packing: what packs weights before they are sent; None: they are sent as they are.
+            computers: this computer and the connected workers.
+            open_model: reads a model's folder; calls its second argument with bytes done and total.
+            resolve: finds the folder of a request's `model`; None is the default model. It may
+                block.
+            events: receives `ModelChanged` and `Notice`.
+            packing: packs weights before they are sent; None: they are sent as the files have them.
             use: told which devices of this computer have a stage of this master's plan.
             shapes: configurations that can be loaded with random weights, by name.
             deadlines: how long planning waits for computers, and how long it may search.
         """
-        self.deployment: Deployment | None = None  # in force, or on its way
-        self._state = State(epoch=secrets.randbelow(1 << 30))  # two masters' epochs are not equal
+        self.deployment: Deployment | None = None  # in force, or being put into force
+        # A random first epoch: two masters should not use the same one.
+        self._state = State(epoch=secrets.randbelow(1 << 30))
         self._computers = computers
         self._open_model = open_model
         self._resolve = resolve
@@ -127,14 +129,14 @@ class Master:
         self._use = use if use is not None else DeviceUse()
         self._shapes = shapes
         self._planner = Planner(computers, deadlines)
-        self._planned: Planned | None = None  # by the last `MakePlan`
+        self._planned: Planned | None = None  # the result of the last `MakePlan`
         self._generator: Generator | None = None
-        self._progress = LoadState()  # of the load under way
+        self._progress = LoadState()  # of the load that is under way
         self._inbox: deque[Event] = deque()
         self._is_deciding = False
         self._tickets = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[_Granted]] = {}
-        self._checks: dict[int, _Check] = {}  # of the loads that wait
+        self._checks: dict[int, _Check] = {}  # of the waiting loads, by ticket
         self._work: asyncio.Task[Event] | None = None  # the action that is under way
         self._tasks = TaskSet()
 
@@ -146,7 +148,7 @@ class Master:
 
     @property
     def request(self) -> PlanRequest | None:
-        """What the next prompt runs on; None: nothing was asked for."""
+        """The request that the next prompt runs on; None: no model was asked for."""
         return self._state.asked
 
     @property
@@ -155,12 +157,12 @@ class Master:
 
     @property
     def holds_anything(self) -> bool:
-        """Whether a computer has layers in memory for this master."""
+        """Whether any computer has layers in memory for this master."""
         return self.deployment is not None or bool(self._state.held)
 
     @property
     def state(self) -> LoadState:
-        """How far the model is."""
+        """How far the model is on its way to being ready, or why it failed."""
         state = self._state
         if state.is_preparing or isinstance(state.work, Deploy):
             return self._progress
@@ -178,10 +180,10 @@ class Master:
     # --- what clients ask for
 
     async def plan(self, request: PlanRequest) -> Planned:
-        """Measure, and decide who would compute what; changes nothing.
+        """Measure the computers and make a plan without loading it.
 
         Raises:
-            ModelError, PlanError, UsageError: why there is no such plan.
+            ModelError, PlanError, UsageError: the model cannot be read, or there is no such plan.
         """
         model = await self._open(request, lambda phase, message, hashed=0.0: None)
         await self._planner.wait(request, model, settle=not self._state.missing)
@@ -190,15 +192,17 @@ class Master:
     async def load(
         self, request: PlanRequest, *, anew: bool = False, check: _Check = lambda context: None
     ) -> Deployment:
-        """Have this model loaded as asked, unless it is already.
+        """Load this model as requested, unless it is loaded in this way already.
 
         Args:
-            request: what is asked for.
-            anew: also where it is loaded already, since something else is not as it was then.
-            check: told how long a conversation may be, before anything is measured; may refuse it.
+            request: the model, and how to load it.
+            anew: load it even if it is loaded already, because something else has changed.
+            check: called with the context in tokens before anything is measured; it may raise to
+                refuse the load.
 
         Raises:
-            PotluckError: why not. What was loaded before still is, if nothing had to make room yet.
+            PotluckError: the model cannot be loaded. The model that was loaded before still is,
+                unless it had to make room already.
         """
         wish = LoadWish(ticket=next(self._tickets), request=request, anew=anew)
         self._checks[wish.ticket] = check
@@ -210,24 +214,24 @@ class Master:
         return granted[0]
 
     async def ready(self, default: PlanRequest) -> tuple[Deployment, Generator]:
-        """The loaded model and what generates on it; loaded again when its pipeline broke.
+        """The deployment and its generator. The model is loaded again first if its pipeline broke.
 
         Raises:
-            PotluckError: why no model is loaded.
+            PotluckError: no model can be loaded.
         """
         granted = await self._ask(PromptWish(ticket=next(self._tickets), default=default))
         assert granted is not None
         return granted
 
     async def unload(self) -> None:
-        """Free every computer's memory. A load that is under way ends."""
+        """Free the model's memory on every computer. A load that is under way ends."""
         await self._ask(UnloadWish(ticket=next(self._tickets)))
 
     @asynccontextmanager
     async def borrowed(self, request: PlanRequest) -> AsyncIterator[None]:
-        """Unload afterwards what is loaded for this request inside.
+        """Load a model for the length of a `with` block: it is unloaded at the end of the block.
 
-        What was asked for before is asked for again: the next prompt loads it.
+        The request that was in force before is in force again afterwards: the next prompt loads it.
         """
         asked, deployed = self._state.asked, self._state.deployed
         try:
@@ -240,7 +244,9 @@ class Master:
     async def _ask(self, wish: Wish) -> _Granted:
         """Wait until a wish is granted.
 
-        A load or a prompt that is cancelled here is given up: what was begun for it is undone first.
+        If the caller of a load or a prompt is cancelled, the wish is given up: the work that was
+            begun
+        for it is undone before this returns.
         """
         waiting = self._waiting[wish.ticket] = asyncio.get_running_loop().create_future()
         self.happened(Wished(wish=wish))
@@ -254,13 +260,13 @@ class Master:
         finally:
             del self._waiting[wish.ticket]
 
-    # --- what happens meanwhile
+    # --- events
 
     def happened(self, event: Event) -> None:
-        """Take note of an event, and begin what is to be done now."""
+        """Tell the state an event, and begin the actions that are due now."""
         self._inbox.append(event)
         if self._is_deciding:
-            return  # an action that is being begun: its event comes after it
+            return  # an action that is being begun sent this event: the loop below takes it next
         self._is_deciding = True
         try:
             while self._inbox:
@@ -270,8 +276,8 @@ class Master:
         self._events.publish(ModelChanged())
 
     def _decide(self, event: Event) -> None:
-        # Read with each event: nothing is said of a computer that is paused, or of a pipeline that
-        # fails by itself.
+        # These two are read with each event: a computer that is paused and a pipeline that fails by
+        # itself send no event of their own.
         here = (self._computers.local, *self._computers.available())
         state = apply(self._state, Present(computers=frozenset(c.node_id for c in here)))
         if self._is_broken:
@@ -284,18 +290,18 @@ class Master:
         self._use.own = deployed.devices_of(local) if deployed is not None else frozenset()
 
     def lost(self, event: ComputerLost | StageLost) -> None:
-        """A computer, or a stage of it, is gone; what was measured of it may not be so any more."""
+        """A computer, or a stage of it, was lost: its measured links may not be valid any more."""
         self.measurements.forget(event.node_id)
         self.happened(event)
 
     def step_refused(self, event: StepRefused) -> None:
-        """A computer could not do a step; only one of the plan is believed."""
+        """A computer could not do a step. Reports of computers outside of the plan are ignored."""
         deployment, node_id = self.deployment, event.node_id or self._computers.local.node_id
         if deployment is not None and deployment.pipeline is not None and deployment.uses(node_id):
             deployment.pipeline.step_failed(event.failure)
 
     def observe(self, timings: Timings) -> None:
-        """Learn from an answer how fast the computers of the plan really are."""
+        """Correct the measured speed of the computers by the times of a finished answer."""
         deployment = self.deployment
         if deployment is None or len(timings.stages) != len(deployment.tasks):
             return
@@ -313,7 +319,7 @@ class Master:
                 cache=planned.cache,
             )
 
-    # --- carrying out
+    # --- carrying out the actions
 
     def _begin(self, action: Action) -> None:
         match action:
@@ -348,7 +354,7 @@ class Master:
         self._work.add_done_callback(self._ended)
 
     def _ended(self, work: asyncio.Task[Event]) -> None:
-        """Whatever it was that ended the work: whoever waits for it is told."""
+        """Report the end of an action to the state, also if it was cancelled or has failed."""
         if work.cancelled():
             self.happened(Failed(error=asyncio.CancelledError()))
         elif (error := work.exception()) is not None:
@@ -358,14 +364,14 @@ class Master:
 
     def _answer(self, answer: Answer) -> None:
         waiting = self._waiting.get(answer.ticket)
-        if waiting is None or waiting.done():  # who waited for an unload is gone
+        if waiting is None or waiting.done():  # the caller of an unload was cancelled
             return
         match answer.error:
             case None if self.deployment is not None and self._generator is not None:
                 waiting.set_result((self.deployment, self._generator))
             case None:
                 waiting.set_result(None)
-            case asyncio.CancelledError():  # the node ends
+            case asyncio.CancelledError():  # the node is shutting down
                 waiting.cancel()
             case error:
                 waiting.set_exception(error)
@@ -423,7 +429,7 @@ class Master:
     async def _retire(self, deployment: Deployment, action: Retire) -> Retired:
         try:
             await deployment.stop(keep=action.keep)
-        except Exception:  # it is out of force all the same, and who waits goes on
+        except Exception:  # the plan is out of force all the same, and the next action can begin
             logger.exception(
                 "the plan in force did not end as it should epoch=%d", deployment.epoch
             )
@@ -444,6 +450,6 @@ class Master:
         self._events.publish(ModelChanged())
 
     def _link_rate(self, node: NodeId) -> float | None:
-        """Bytes a second to a computer, as measured last."""
+        """Bytes per second to a computer, as measured last; None: not measured."""
         link = self.measurements.link(self._computers.local.node_id, node)
         return link.bytes_per_s if link is not None else None

@@ -1,7 +1,7 @@
-"""What the planner needs to know, measured: every device on the real layer shapes, every link.
+"""The measurements that the planner needs: each device on the real layer shapes, and each link.
 
-Measurements are kept: a profile by device, shape and scheme; a link by its two ends. They are made
-anew when they are old, and memory is always what is free now.
+Measurements are kept: a profile by device, layer shape, scheme and cache; a link by its two ends.
+An old measurement of a link is made again. Memory is not kept: it is always the memory free now.
 """
 
 import asyncio
@@ -33,17 +33,18 @@ from potluck.wire.messages import (
 
 logger = logging.getLogger(__name__)
 
-PROFILE_TOKENS = 128  # of the prefill chunk that is timed
-FAILED_AGE_S = 60.0  # a pair that cannot be measured is not tried again before
-LINK_AGE_S = 900.0  # a laptop moves to another room
+PROFILE_TOKENS = 128  # length of the prefill chunk that is timed
+FAILED_AGE_S = 60.0  # a pair that could not be measured is tried again after this time
+LINK_AGE_S = 900.0  # then a link is measured again: a laptop may have moved to another room
 _ShapeKey: TypeAlias = tuple[Hashable, ...]
-# Node, device, card (it may be replaced; None as long as it is not known), layer shape, scheme, cache.
+# Node, device, name of the card (it may be replaced; None: not known yet), layer shape, scheme,
+# cache.
 _ProfileKey: TypeAlias = tuple[NodeId, DeviceId | None, str | None, _ShapeKey, Scheme, Cache]
 
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """Why a device could not be measured."""
+    """A device that could not be measured, and why."""
 
     place: str
     error: PotluckError
@@ -51,7 +52,7 @@ class _Problem:
 
 @dataclass(frozen=True, slots=True)
 class _KnownDevice:
-    """What a device measured, and what answers say about it."""
+    """The profile of a device, and its correction by the times of real answers."""
 
     profile: Profiled
     correction: Correction = field(default_factory=Correction)
@@ -67,15 +68,15 @@ class _KnownDevice:
 
 @dataclass(frozen=True, slots=True)
 class _KnownLink:
-    """A link that was measured."""
+    """A measured link."""
 
     cost: LinkCost
-    when: float
-    in_passing: bool  # as its computer came: both ends were busy with starting
+    when: float  # seconds of the clock
+    in_passing: bool  # measured just after its computer came, when both ends were busy starting
 
 
 class Measurements:
-    """Measures computers and links, and remembers."""
+    """Measures computers and links, and remembers the results."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -95,22 +96,24 @@ class Measurements:
         working: int = 0,
         left_out: Callable[[str], None] = lambda note: None,
     ) -> list[DeviceCost]:
-        """The costs of each device that could be measured; computers and devices in the order given.
+        """The costs of each device that could be measured, in the order of computers and devices.
 
-        Computers measure at the same time, the devices of one of them one after the other, and so do
-        several nodes on one computer (containers, other users): two at once would slow each other down.
+        Different computers measure at the same time. The devices of one computer measure one after
+        the other, since two at once would slow each other down. The same holds for several nodes on
+        one computer (containers, other users).
 
         Args:
             computers: the master first.
             raw_config: the model's `config.json`.
-            config: the same, read.
-            scheme: what its weights are held in.
+            config: the same configuration, parsed.
+            scheme: the number format of the weights in memory.
             cache: how keys and values are kept.
-            working: bytes that a stage computes with; they are taken off what a device lends.
-            left_out: told, for people, of each device that could not be measured, and why.
+            working: bytes of working memory of a stage; they are subtracted from what a device
+                lends.
+            left_out: called with a sentence for each device that could not be measured.
 
         Raises:
-            PotluckError: the first computer, which is the master, cannot compute.
+            PotluckError: no device of the master can compute.
         """
         turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -139,10 +142,11 @@ class Measurements:
         scheme: Scheme,
         cache: Cache,
     ) -> "list[Profiled | _Problem]":
-        """What each device of a computer measured, or why not."""
+        """For each device of a computer: its profile, or why it could not be measured."""
         results: list[Profiled | _Problem] = []
-        # None: its engine is just starting. The best device is asked; then the others are known.
-        once = {device.id: device for device in computer.devices}  # whatever a peer lists
+        # None: its stage process is just starting, and its devices are not known yet. So the best
+        # device is measured first, and then the others are known.
+        once = {device.id: device for device in computer.devices}  # a peer may list a device twice
         todo: deque[DeviceInfo | None] = deque(once.values() or (None,))
         while todo:
             device = todo.popleft()
@@ -152,7 +156,7 @@ class Measurements:
                 place = place_name(computer.name, device, computer.devices) if device else ""
                 results.append(_Problem(place or computer.name, error))
                 if isinstance(error, PeerLostError | PeerTimeoutError):
-                    break  # the others cannot be asked either
+                    break  # the other devices cannot be asked either
             else:
                 results.append(profile)
                 if device is None:
@@ -197,10 +201,10 @@ class Measurements:
         head: bool,
         cache: Cache = "full",
     ) -> None:
-        """Learn from an answer how long a device takes for one token in these layers.
+        """Correct a device's profile by the time that one token of an answer took in these layers.
 
-        The profile stays as it was measured. The time is compared with what this profile predicts,
-        whatever plan is in force, and what the comparison says is forgotten with the profile.
+        The profile stays as it was measured. The correction is the ratio of the measured time to
+        the time that this profile predicts, and it is forgotten together with the profile.
         """
         kinds = kinds_of(config)
         wanted = (node_id, device, _shape_key(config), scheme, cache)
@@ -216,9 +220,10 @@ class Measurements:
     async def links(
         self, master: Computer, workers: Sequence[Computer], *, anew: bool = False
     ) -> dict[tuple[NodeId, NodeId], LinkCost]:
-        """What is known of every pair, or measured anew; one that cannot be measured is left out.
+        """The cost of the link between each pair. A pair that cannot be measured is left out.
 
-        One after the other, so that no measurement takes another's bandwidth.
+        Links are measured only if they are not known, are too old, or with `anew`. They are
+        measured one after the other, so that no measurement takes another's bandwidth.
         """
         async with self._measuring:
             for source, target in _pairs(master, workers):
@@ -227,10 +232,10 @@ class Measurements:
         return {key: known.cost for key, known in self._links.items() if ids.issuperset(key)}
 
     async def measure_in_passing(self, master: Computer, worker: Computer) -> bool:
-        """Measure the link of a computer that has just come, for people; a plan measures it again.
+        """Measure the link to a computer that has just come, to show it. A plan measures it again.
 
         Returns:
-            Whether it could be.
+            Whether the link could be measured.
         """
         async with self._measuring:
             await self._measure(master, worker, in_passing=True)
@@ -239,7 +244,7 @@ class Measurements:
     async def _measure(
         self, source: Computer, target: Computer, *, anew: bool = False, in_passing: bool = False
     ) -> None:
-        """Measure a pair, anew or unless it is known, but not if it was tried just now in vain."""
+        """Measure a pair if it is not known or with `anew`, unless it failed a short time ago."""
         key = (source.node_id, target.node_id)
         known, failed = self._links.get(key), self._failed.get(key)
         is_enough = known is not None and not anew and (in_passing or not known.in_passing)
@@ -261,11 +266,11 @@ class Measurements:
         return known.cost if known else None
 
     def forget_profiles(self, node_id: NodeId) -> None:
-        """The computer computes otherwise than it did."""
+        """Forget a computer's profiles, because its speed has changed."""
         self._profiles = {key: known for key, known in self._profiles.items() if key[0] != node_id}
 
     def forget(self, node_id: NodeId) -> None:
-        """The computer left: when it comes back, it may have moved or changed."""
+        """Forget a computer's links: it left, and may be in another place when it comes back."""
         self._links = {key: link for key, link in self._links.items() if node_id not in key}
         self._failed = {key: when for key, when in self._failed.items() if node_id not in key}
 
@@ -278,7 +283,7 @@ def _pairs(master: Computer, workers: Sequence[Computer]) -> Iterable[tuple[Comp
 
 
 def _shape_key(config: ModelConfig) -> _ShapeKey:
-    """Equal for models whose layers, kind by kind, cost the same."""
+    """A key that is equal for models whose layers of each kind cost the same."""
     has_coarse_head = config.quantization is not None and config.quantization.has_coarse_head
     return config.vocab_size, kinds_of(config), has_coarse_head
 
@@ -286,9 +291,10 @@ def _shape_key(config: ModelConfig) -> _ShapeKey:
 def unmeasured_devices(
     computers: Sequence[Computer], config: ModelConfig, scheme: Scheme, *, working: int = 0
 ) -> list[DeviceCost] | None:
-    """The devices with the memory that they lend and no times: enough to see what would fit.
+    """The devices with the memory that they lend, but without times: enough to see what would fit.
 
-    None: a computer has not looked at its devices yet.
+    Returns:
+        None if the devices of a computer are not known yet.
     """
     if not all(computer.devices for computer in computers):
         return None

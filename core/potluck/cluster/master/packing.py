@@ -1,6 +1,7 @@
-"""Matrices in their packed form, made on this computer: by its stage process, into its store.
+"""Pack matrices on this computer: its stage process writes their packed form into the store.
 
-Each is made once at a time, and stays in the store under its digest until there is no room for it.
+No matrix is packed twice at the same time. Its packed form stays in the store under its digest
+until the store needs the room.
 """
 
 import asyncio
@@ -22,14 +23,14 @@ from potluck.store.quantised import Packed
 
 logger = logging.getLogger(__name__)
 
-CORE_RATE = 500e6  # bytes of bf16 a second: 500 to 800 were measured, digests of both ends included
-AT_A_TIME = (os.cpu_count() or 1) + 1  # one more than are packed: it is flushed meanwhile
-MEASURABLE = 500_000_000  # bytes; after less the kernels may just have been compiled
-RATE_AGE_S = 900.0  # this computer may have been busy with something else
+CORE_RATE = 500e6  # bytes of bf16 per second; 500 to 800e6 were measured, with hashing in and out
+AT_A_TIME = (os.cpu_count() or 1) + 1  # one for each core, and one that is flushed meanwhile
+MEASURABLE = 500_000_000  # bytes; less is no measurement: it may be mostly compiling of kernels
+RATE_AGE_S = 900.0  # an older rate is not used: this computer may have been busy then
 
 
 class Engine(Protocol):
-    """What packs: the stage process of this computer."""
+    """What packing needs of a stage process of this computer."""
 
     async def quantise(self, matrix: Quantise) -> Quantised: ...
 
@@ -40,33 +41,33 @@ class Matrix:
 
     model: ModelId
     name: str
-    config: dict[str, object]  # of the model
+    config: dict[str, object]  # the model's `config.json`
     shape: tuple[int, int]
     format: PackedFormat
-    files: tuple[TensorFile, ...]  # where the tensors stand that it is stored in
+    files: tuple[TensorFile, ...]  # the tensors of the model's files that the matrix is made of
 
     @property
     def key(self) -> str:
-        """Which of the model's packed matrices it is."""
+        """Name of the packed matrix, unique within its model."""
         return f"{self.format.dtype} {self.name}"
 
     @property
     def nbytes(self) -> int:
-        """What is read."""
+        """Bytes that are read from the model's files."""
         return sum(file.info.nbytes for file in self.files)
 
     @property
     def packed_bytes(self) -> int:
-        """What it takes when it is packed."""
+        """Bytes of the packed form."""
         return self.format.nbytes(*self.shape)
 
     def checked(self, packed: Packed | None) -> Packed | None:
-        """The remembered packed form, unless its size shows that it is not of this matrix."""
+        """The remembered packed form; None if its size shows that it belongs to another matrix."""
         return packed if packed is not None and packed.nbytes == self.packed_bytes else None
 
 
 class Packing:
-    """Packs matrices into the store, as many at a time as keep this computer busy."""
+    """Packs matrices into the store, several at a time, so that all cores are busy."""
 
     def __init__(
         self,
@@ -80,25 +81,28 @@ class Packing:
 
         Args:
             store: where packed bytes are kept.
-            memory: a folder where the digests of packed matrices are remembered.
-            engine: the running stage process; waits while it starts.
-            clock: seconds.
+            memory: folder where the digests of packed matrices are remembered.
+            engine: returns the running stage process; waits while it starts.
+            clock: time in seconds.
         """
         self.store, self.memory = store, memory
         self._engine = engine
         self._clock = clock
-        self._measured: tuple[float, float] | None = None  # when, and bytes a second
+        self._measured: tuple[float, float] | None = None  # time, and bytes per second
         self._under_way: dict[tuple[ModelId, str], asyncio.Task[Packed]] = {}
 
     @property
     def rate(self) -> float:
-        """Bytes of the files packed a second: as measured in the last minutes, or else a usual value."""
+        """Bytes of the files packed per second: measured a short time ago, else a usual value."""
         if self._measured is not None and self._clock() - self._measured[0] < RATE_AGE_S:
             return self._measured[1]
         return CORE_RATE * (os.cpu_count() or 1)
 
     def pays(self, link_rate: float | None) -> bool:
-        """Whether to pack before sending over a link of so many bytes a second, if that is known."""
+        """Whether packing before sending saves time on a link of `link_rate` bytes per second.
+
+        True if the rate is not known (None).
+        """
         return link_rate is None or link_rate < self.rate
 
     async def pack(
@@ -111,13 +115,14 @@ class Packing:
         """Pack matrices, in about this order, as long as it saves time.
 
         Args:
-            matrices: to be packed.
+            matrices: the matrices to pack.
             done: called with each matrix when it is in the store.
-            link_rate: bytes a second of the link that they are sent over; None: all are packed.
+            link_rate: bytes per second of the link that they are sent over; None: all are packed.
 
         Raises:
-            StoreError: the disk is full; if it is an IntegrityError, a file of the model is damaged.
-            BrokenModelError: they are no weights.
+            StoreError: the disk is full; if it is an IntegrityError, a file of the model is
+                damaged.
+            BrokenModelError: a file does not contain valid weights.
             EngineError: the stage process is gone.
         """
         await asyncio.to_thread(self.store.free_for, sum(m.packed_bytes for m in matrices))
@@ -126,7 +131,8 @@ class Packing:
         async def work() -> None:
             nonlocal nbytes
             for matrix in waiting:
-                # Shielded: what the stage process is writing is kept, though nobody waits any more.
+                # Shielded, so that the matrix that is being written is kept if the caller is
+                # cancelled.
                 done(matrix, await asyncio.shield(self._task(matrix)))
                 nbytes += matrix.nbytes
                 self._measure(nbytes, self._clock() - started)
@@ -172,7 +178,7 @@ class Packing:
         return Packed(file.digest, file.nbytes)
 
     async def stop(self) -> None:
-        """End what is under way."""
+        """Cancel all packing that is under way."""
         tasks = list(self._under_way.values())
         for task in tasks:
             task.cancel()

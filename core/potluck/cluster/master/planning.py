@@ -1,4 +1,4 @@
-"""From a request for a model to a plan: who is waited for, in what quality, who computes what."""
+"""Turn a request for a model into a plan: wait for workers, choose the scheme, place the layers."""
 
 import asyncio
 import logging
@@ -36,17 +36,17 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-DEFAULT_CONTEXT = 8192  # tokens; a longer one is a choice, since it costs memory everywhere
+DEFAULT_CONTEXT = 8192  # tokens; users must ask for more, since it costs memory on every computer
 _BEST_FIRST: tuple[Scheme, ...] = ("bf16", "int8", "int4-head8", "int4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningDeadlines:
-    """How long a plan waits for computers, and how long it is searched for; seconds."""
+    """How long planning waits for computers, and how long it searches; in seconds."""
 
-    workers_s: float = 120.0  # that were asked for by number
-    names_s: float = 20.0  # that were asked for by name: discovery takes a second or two
-    settle_s: float = 3.0  # mDNS answers within a second; the connections take less
+    workers_s: float = 120.0  # for a requested number of workers
+    names_s: float = 20.0  # for workers requested by name: discovery takes a second or two
+    settle_s: float = 3.0  # at the start: mDNS answers within a second, connections take less
     search_s: float = 2.0  # then the best plan so far is taken; 20 devices take about one second
 
 
@@ -54,7 +54,7 @@ DEADLINES = PlanningDeadlines()
 
 
 class Computers(Protocol):
-    """Who is there. `changed` is notified whenever that changes."""
+    """This computer and the workers. `changed` is notified whenever a worker comes or goes."""
 
     changed: asyncio.Condition
 
@@ -62,16 +62,16 @@ class Computers(Protocol):
     def local(self) -> Computer: ...
 
     def available(self) -> Sequence[Computer]:
-        """Connected workers that lend themselves now."""
+        """The connected workers that lend their devices now."""
         ...
 
     def expected(self) -> int:
-        """How many paired computers may still turn up shortly."""
+        """How many paired computers may still connect shortly."""
         ...
 
 
 class Planner:
-    """Plans on the computers there are; keeps what it measured."""
+    """Makes plans for the available computers, and keeps what it measured."""
 
     def __init__(self, computers: Computers, deadlines: PlanningDeadlines = DEADLINES) -> None:
         self.measurements = Measurements()
@@ -79,11 +79,11 @@ class Planner:
         self._deadlines = deadlines
 
     async def plan(self, request: PlanRequest, model: LocalModel) -> Planned:
-        """Measure, and decide who would compute what, in the best quality that fits if that is left open.
+        """Measure the computers and make a plan; with scheme "auto", in the best scheme that fits.
 
         Raises:
-            PlanError, UsageError: why there is no such plan.
-            EngineError: no engine starts on this computer.
+            PlanError, UsageError: there is no such plan.
+            EngineError: no stage process starts on this computer.
         """
         await self._computers.local.look()
         schemes = schemes_of(request.scheme, model)
@@ -99,7 +99,7 @@ class Planner:
     async def _plan_in(
         self, scheme: Scheme, request: PlanRequest, model: LocalModel, note: str
     ) -> Planned:
-        await self._check_room(scheme, request, model)  # else there is nothing to measure
+        await self._check_room(scheme, request, model)  # before measuring, which takes longer
         workers = list(self._computers.available())
         computers = [self._computers.local, *workers]
         notes = [note] if note else []
@@ -133,10 +133,10 @@ class Planner:
         )
 
     async def _check_room(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> None:
-        """Refuse what the computers together cannot hold, before anything is measured.
+        """Refuse a model that does not fit in the memory of all computers, before measuring.
 
         Raises:
-            NotEnoughMemoryError: it says in which scheme the model would fit, if there is one.
+            NotEnoughMemoryError: names the scheme in which the model would fit, if there is one.
         """
         if not (lacking := await self._lacking(scheme, request, model)):
             return
@@ -150,7 +150,7 @@ class Planner:
         raise NotEnoughMemoryError(needed, needed - lacking, fits_in=fits_in)
 
     async def _lacking(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> int:
-        """Bytes that are missing for the model; 0: none, as far as is known."""
+        """How many bytes of memory the model lacks. 0 also if some devices are not known yet."""
         devices = unmeasured_devices(
             (self._computers.local, *self._computers.available()),
             model.config,
@@ -164,15 +164,18 @@ class Planner:
         return await search_in_thread(search)
 
     async def wait(self, request: PlanRequest, model: LocalModel, *, settle: bool) -> None:
-        """Wait for the workers that were asked for.
+        """Wait for the workers that the request asks for.
 
         Args:
-            request: names them, or says how many.
-            model: whose layers they are to have.
-            settle: where the request does neither, give who is just being found a moment.
+            request: names workers, or says how many it needs.
+            model: the model that is planned.
+            settle: if the request does neither, wait a moment for computers that are being
+                discovered.
 
         Raises:
-            UsageError, InvalidLayersError: they did not come in time, or need not.
+            InvalidLayersError: workers with these names did not come in time, or the layers of the
+                request are not those of the model.
+            UsageError: too few workers came in time.
         """
         if request.layers is not None:
             check_sum(request.layers, model.config.num_layers)
@@ -205,17 +208,17 @@ class Planner:
             ) from None
 
     async def _settle(self) -> None:
-        """Just started, the node has not found everyone yet: give them a moment."""
+        """Wait a moment for paired computers that a node has not found yet just after its start."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._deadlines.settle_s), self._computers.changed:
                 await self._computers.changed.wait_for(lambda: not self._computers.expected())
 
 
 async def search_in_thread(search: Callable[..., _T], *, limit_s: float = inf) -> _T:
-    """Search beside the event loop, so that nobody takes this node for dead meanwhile.
+    """Search in a thread, so that the event loop goes on and no peer takes this node for dead.
 
-    A thread is enough: the search is mostly numpy, which gives way to the loop. It is told to `stop`
-    at its time limit, or when nobody waits for it any more.
+    A thread is enough: the search is mostly numpy, which releases the interpreter lock. `search`
+    gets a function `stop`, which is true after the time limit and when the caller was cancelled.
     """
     ends_at = time.monotonic() + limit_s
     is_left = threading.Event()
@@ -228,18 +231,18 @@ async def search_in_thread(search: Callable[..., _T], *, limit_s: float = inf) -
 
 
 def context_of(request: PlanRequest, model: LocalModel) -> int:
-    """How many tokens a conversation may have."""
+    """How many tokens a conversation may have at most."""
     return request.context or min(model.config.max_position, DEFAULT_CONTEXT)
 
 
 def _explain_fewer_bits(scheme: Scheme, error: NotEnoughMemoryError | OutOfMemoryError) -> str:
-    """Why not in this scheme, with the numbers of what refused it."""
+    """A sentence for people: why the model does not fit in this scheme, with the bytes."""
     match error.data:
         case {"computer": str(name), "needed": int(needed), "available": int(available)}:
             why = f"{name}'s share needs {format_bytes(needed)} with its cache, and it offers"
         case {"computer": None, "needed": int(needed), "available": int(available)}:
             why = f"the model needs {format_bytes(needed)} with its cache, and your computers offer"
-        case _:  # this computer has no room for a single layer
+        case _:  # the error has no such figures: this computer has no room for a single layer
             return f"In {scheme} the model does not fit; this is the best quality that fits."
     return f"In {scheme} {why} {format_bytes(available)}; this is the best quality that fits."
 
@@ -254,9 +257,10 @@ def _shape(
 def _counted(
     devices: Sequence[DeviceCost], scheme: Scheme, request: PlanRequest, model: LocalModel
 ) -> list[DeviceCost]:
-    """The devices with so much memory as the layers of the shape may take there.
+    """The devices, each with the memory that it counts for in the planner.
 
-    A GPU keeps 16 bits where a CPU may keep 8: with larger caches it has room for fewer layers.
+    A GPU keeps its KV cache in 16 bits where a CPU may keep 8, so a layer takes more memory there.
+    The planner knows one size of a layer, so the memory of a GPU is counted smaller by that ratio.
     """
     counted = _shape(scheme, request, model).layer_memory
     kept = _shape(scheme, request, model, "full").layer_memory
@@ -270,12 +274,12 @@ def _counted(
 
 
 def schemes_of(asked: AskedScheme, model: LocalModel) -> tuple[Scheme, ...]:
-    """The schemes that may be used, the preferred one first."""
+    """The schemes that may be used, in the order in which they are preferred."""
     if asked != "auto":
         return (asked,)
     if nearest := nearest_schemes(model.config):
         return nearest
-    if model.seed is not None:  # as if they were files of the usual 16 bits
+    if model.seed is not None:  # random weights: choose as for a model with files of 16 bits
         config = model.config
         tensors = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
         return schemes_to_try(config, ("BF16",), weight_bytes(config, tensors, "bf16"))

@@ -1,4 +1,4 @@
-"""One stage on its way to a computer: packed where that saves time, assigned, sent, loaded."""
+"""The deployment of one stage: pack its weights if that saves time, assign, send, load."""
 
 import asyncio
 import logging
@@ -30,31 +30,34 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How often the weights of one computer are sent anew when the link breaks."""
+    """How often the weights of one computer are sent again when the link breaks."""
 
-    attempts: int = 5  # a link that breaks more often is no link
+    attempts: int = 5  # a link that breaks more often is of no use
     pause_s: float = 0.2  # before the second attempt; twice as long before the third, and so on
 
 
 @dataclass(slots=True, kw_only=True)
 class StageProgress:
-    """How far one stage is."""
+    """How far the deployment of one stage is."""
 
     node_id: NodeId
-    name: str  # of the computer; where it has several stages, with the device's
+    name: str  # of the computer; with the device if the computer has several stages
     to_pack: int = 0  # bytes of the model's files that have to be packed before anything is sent
-    packed: int = 0
-    is_assigned: bool = False  # what it lacks is known
-    sent: int = 0
-    total: int = 0
+    packed: int = 0  # bytes of these that are packed
+    is_assigned: bool = False  # True once it is known which weights the computer lacks
+    sent: int = 0  # bytes
+    total: int = 0  # bytes to send
     bytes_per_s: float | None = None
     eta_s: float | None = None
-    loaded: float = 0.0
+    loaded: float = 0.0  # from 0 to 1
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StageDeployment:
-    """The steps of one stage, to be called in this order. `changed` is called when progress is made."""
+    """Deploys one stage: call `prepare`, `pack`, `give` and `load` in this order.
+
+    `changed` is called when progress is made.
+    """
 
     stage: Stage
     computer: Computer
@@ -71,7 +74,7 @@ class StageDeployment:
             self.progress.to_pack = self.tensors.unpacked_bytes
 
     async def pack(self, link_rate: float | None) -> None:
-        """Pack what is to be packed before it is sent over a link of so many bytes a second."""
+        """Pack the matrices that are to be packed first. `link_rate` is in bytes per second."""
 
         def packed(nbytes: int) -> None:
             self.progress.packed += nbytes
@@ -83,15 +86,16 @@ class StageDeployment:
             self.changed()
 
     async def give(self, sending: Callable[[], None]) -> int:
-        """Assign the stage and send the weights that are missing there.
+        """Assign the stage and send the weights that the computer lacks.
 
-        A connection that breaks under way is made again, and goes on where the store stands.
+        A connection that breaks is made again, and sending goes on with the bytes that the store
+        lacks.
 
         Args:
-            sending: called before something is sent.
+            sending: called before weights are sent.
 
         Returns:
-            The port where the stage listens for activations.
+            The port at which the stage process listens for activations.
         """
         for attempt in range(1, self.retries.attempts + 1):
             need = await self._assign()
@@ -112,7 +116,7 @@ class StageDeployment:
                 if attempt == self.retries.attempts or not self.tensors.discard(
                     error.data.get("digest")
                 ):
-                    raise  # a tensor that was packed here is packed again instead
+                    raise  # only a tensor that was packed here can be packed again
             else:
                 return need.activation_port
         raise EngineError(
@@ -144,7 +148,7 @@ class StageDeployment:
         await self.computer.send_weights(need, sources, sent)
 
     async def load(self, neighbours: Neighbours) -> int:
-        """Have the stage loaded. Returns how many tokens one session can hold there."""
+        """Load the stage. Returns how many tokens one session can hold in its cache."""
         try:
             tokens = await self._load(neighbours)
         except (IntegrityError, RemoteError) as error:
@@ -171,10 +175,10 @@ class StageDeployment:
 
 
 def _missing(assign: Assign, need: Need) -> int:
-    """The bytes that a computer says it lacks of what it was assigned.
+    """How many bytes of its assignment a computer says that it lacks.
 
     Raises:
-        RemoteProtocolError: it asks for what is not its.
+        RemoteProtocolError: it asks for bytes that it was not assigned.
     """
     sizes = {info.digest: info.nbytes for info in assign.tensors}
     if any(tensor.offset > sizes.get(tensor.digest, -1) for tensor in need.tensors):

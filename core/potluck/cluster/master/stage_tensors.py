@@ -1,9 +1,10 @@
-"""The tensors of one stage as they are sent, or read by this computer's own stage process.
+"""The tensors of one stage, in the form in which they are sent or read by a local stage process.
 
-In a packed scheme a worker needs a quarter to a half of the bytes of the model's files. So matrices are
-packed before they are sent, and the digest of each packed matrix is remembered: a second load packs
-nothing, and a computer that has the packed bytes is sent nothing. Packing is only a saving: a matrix for
-which the disk has no room is sent as the file has it, and the receiver packs it when it loads it.
+In a packed scheme a worker needs a quarter to a half of the bytes of the model's files. So matrices
+are packed before they are sent, and the digest of each packed matrix is remembered: a second load
+packs nothing, and a computer that has the packed bytes is sent nothing. Packing only saves time: if
+the disk has no room for a packed matrix, the matrix is sent as the file has it, and the receiver
+packs it when it loads it.
 """
 
 import asyncio
@@ -32,13 +33,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Tensor:
-    """A tensor of the model."""
+    """A tensor of the stage."""
 
     name: str
     shape: Shape
-    parts: tuple[TensorEntry, ...]  # that it is stored in
-    matrix: Matrix | None  # None: it is not packed
-    packed: Packed | None = None  # its packed form, if known; its file may be deleted meanwhile
+    parts: tuple[TensorEntry, ...]  # the tensors of the model's files that it is made of
+    matrix: Matrix | None  # what is packed; None: this tensor is never packed
+    packed: Packed | None = None  # its packed form, if known; the store may have deleted the file
 
     def infos(self, *, packed: bool) -> Iterable[TensorInfo]:
         if not packed or self.packed is None or self.matrix is None:
@@ -54,7 +55,7 @@ class _Tensor:
 
 
 class StageTensors:
-    """The tensors of a stage, each in its packed form if it has one already."""
+    """The tensors of a stage, each in its packed form if that is known."""
 
     def __init__(
         self,
@@ -66,10 +67,10 @@ class StageTensors:
         """Make the tensors of one stage. Call `prepare` before any other method.
 
         Args:
-            model: whose tensors they are.
-            scheme: how the stage holds its weights.
-            expected: names and shapes of its tensors.
-            packing: what packs; None: nothing is packed.
+            model: the model of the stage.
+            scheme: the number format of the stage's weights in memory.
+            expected: names and shapes of the stage's tensors.
+            packing: packs matrices; None: nothing is packed.
         """
         self._model, self._expected = model, expected
         self._scheme: Scheme = scheme
@@ -77,7 +78,7 @@ class StageTensors:
         self._tensors: list[_Tensor] = []
         self._pinned: set[Digest] = set()
         self.problem: str | None = None
-        """Why the rest is sent as it is, though it should have been packed."""
+        """Why matrices are sent as the files have them, though they should have been packed."""
 
     async def prepare(self) -> None:
         """Look up which matrices were packed before."""
@@ -116,12 +117,12 @@ class StageTensors:
             format=held,
             files=tuple(_tensor_file(part, model.sources[part.digest]) for part in parts),
         )
-        # A matrix that the file has quantised may be as small as its packed form.
+        # A matrix that is quantised in the file may be as small as its packed form.
         return matrix if matrix.packed_bytes < matrix.nbytes else None
 
     @property
     def unpacked_bytes(self) -> int:
-        """How many bytes of the files are read to pack the matrices that were never packed."""
+        """How many bytes of the model's files are read to pack the matrices not packed yet."""
         return sum(matrix.nbytes for matrix in self._unpacked)
 
     @property
@@ -129,19 +130,20 @@ class StageTensors:
         return [t.matrix for t in self._tensors if t.matrix is not None and t.packed is None]
 
     async def pack(self, done: Callable[[int], None], *, link_rate: float | None = None) -> None:
-        """Pack the matrices that were never packed, as long as it saves time.
+        """Pack the matrices that are not packed yet, as long as it saves time.
 
-        When the disk is full, `problem` says so and the rest is sent as the files have it.
+        When the disk is full, `problem` says so, and the other matrices are sent as the files have
+        them.
 
         Args:
-            done: told the bytes of each matrix that is packed.
-            link_rate: bytes a second of the link that they are for; None: all are packed.
+            done: called with the bytes of each matrix when it is packed.
+            link_rate: bytes per second of the link that they are sent over; None: all are packed.
 
         Raises:
             BrokenModelError: the model's files are damaged.
             EngineError: the stage process is gone.
         """
-        await self._recall()  # a stage before this one may have had the same matrix: a tied head
+        await self._recall()  # an earlier stage may have packed the same matrix: a tied head
         await self._pack(self._unpacked, done, link_rate)
 
     async def _pack(
@@ -169,7 +171,7 @@ class StageTensors:
             self.problem = error.message
             if isinstance(
                 error, DiskFullError
-            ):  # its own message is meant for who receives weights
+            ):  # its own message is written for a computer that receives weights
                 self.problem = (
                     f"This computer's disk has no room for {self._model.name} in {self._scheme}."
                 )
@@ -178,7 +180,12 @@ class StageTensors:
             await asyncio.to_thread(remember, packing.memory, self._model.manifest.model_id, made)
 
     def infos(self, *, is_local: bool) -> tuple[TensorInfo, ...]:
-        """The tensors that a stage is assigned. This computer is assigned only what is on its disk now."""
+        """The tensors of the assignment.
+
+        Args:
+            is_local: the stage is on this computer. Its stage process reads the files itself, so
+                only packed matrices that are on this disk now are listed in packed form.
+        """
         here_only = is_local or self.problem is not None
         return tuple(
             info
@@ -193,12 +200,12 @@ class StageTensors:
         return store.has(Digest(packed.digest), packed.nbytes)
 
     async def sources(self, digests: Collection[str]) -> Mapping[Digest, TensorSource] | None:
-        """Where the tensors of these digests are on disk.
+        """Find where the tensors with these digests are on disk.
 
         A matrix whose packed file was deleted is packed again.
 
         Returns:
-            None: the bytes came out otherwise, or could not be made: assign the stage again.
+            None if packing again gave other bytes or failed. The stage must then be assigned again.
         """
         wanted = [t for t in self._tensors if t.packed is not None and t.packed.digest in digests]
         lost = [t.matrix for t in wanted if t.matrix is not None and not self._is_here(t.packed)]
@@ -221,7 +228,7 @@ class StageTensors:
         return TensorSource(path=path, offset=0, nbytes=packed.nbytes)
 
     def discard(self, digest: object) -> bool:
-        """Delete a damaged tensor. Returns whether it was packed here, and so can be packed again."""
+        """Delete a damaged packed matrix. False: it was not packed here, so nothing is deleted."""
         packed = (tensor.packed for tensor in self._tensors if tensor.packed is not None)
         if self._packing is None or digest not in {one.digest for one in packed}:
             return False
@@ -235,7 +242,7 @@ class StageTensors:
         self._pinned |= fresh
 
     def release(self) -> None:
-        """Sending is over: packed files may be deleted when the disk needs room."""
+        """Allow the store to delete the packed files when it needs room. Call it after sending."""
         if self._packing is not None:
             self._packing.store.unpin(self._pinned)
         self._pinned = set()

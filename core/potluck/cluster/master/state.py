@@ -1,10 +1,11 @@
 """What the master decides, as pure functions of what has happened.
 
-    state = apply(state, event)      what is known, who waits for what, what is under way
-    action = next_action(state)      what is to be begun now; None: wait for the next event
+    state = apply(state, event)      the state after an event
+    action = next_action(state)      the action to begin now; None: wait for the next event
 
-`Master` begins the action, says so (`Began`), and reports its end as an event. Of the long actions
-(`MakePlan`, `Deploy`, `Retire`) one is under way at a time, always for the first of those who wait.
+The state has the known computers, the waiting wishes and the action under way. `Master` begins the
+action, says so (`Began`), and reports its end as an event. Only one of the long actions
+(`MakePlan`, `Deploy`, `Retire`) is under way at a time, always for the first wish.
 
 Every rule about which model is loaded, and when, is here. No I/O, no clock, no tasks.
 """
@@ -52,14 +53,14 @@ from potluck.wire.messages import DeviceId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
-    """The plan in force, or on its way."""
+    """The plan that is in force or being put into force."""
 
     epoch: int
     stages: tuple[Stage, ...]
     is_loaded: bool = False
     is_broken: bool = False
-    has_failed: bool = False  # to load; what is loaded of it has to go
-    loss: Break | None = None  # that whoever uses the deployment has not been told yet
+    has_failed: bool = False  # it could not be loaded; layers that are loaded already have to go
+    loss: Break | None = None  # a lost computer that the users of the deployment must be told of
 
     @property
     def is_ready(self) -> bool:
@@ -74,7 +75,7 @@ class Deployed:
         return frozenset(device_of(stage.device) for stage in self.stages if stage.node == node_id)
 
     def uses(self, node_id: NodeId, device: DeviceId | None = None) -> bool:
-        """Whether a computer has a stage; with `device`, whether that device of it has."""
+        """Whether a computer has a stage; with `device`, whether that device of it has one."""
         devices = self.devices_of(node_id)
         return bool(devices) if device is None else device in devices
 
@@ -83,8 +84,8 @@ class Deployed:
 class Ending:
     """How the first wish ends, once what was begun for it is undone."""
 
-    error: BaseException | None  # None: it was given up, and nobody listens
-    is_told: bool = False  # what is under way was told to end
+    error: BaseException | None  # None: it was given up, and its caller does not wait any more
+    is_told: bool = False  # the action under way was cancelled already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +93,14 @@ class State:
     """All that the decisions depend on."""
 
     epoch: int  # of the last deployment
-    asked: PlanRequest | None = None  # what the next prompt runs on, whether it is loaded or not
+    asked: PlanRequest | None = None  # the request of the next prompt, whether it is loaded or not
     wishes: tuple[Wish, ...] = ()  # first come, first served
-    answers: tuple[Answer, ...] = ()  # that nobody was given yet
-    here: frozenset[NodeId] = frozenset()
-    missing: frozenset[NodeId] = frozenset()  # lost from the plan that was asked for
-    held: Mapping[NodeId, int] = field(default_factory=dict)  # the epoch that each says it holds
-    kept: Mapping[NodeId, int] = field(default_factory=dict)  # of the last plan, for the next one
-    work: MakePlan | Deploy | Retire | None = None  # what is under way
+    answers: tuple[Answer, ...] = ()  # not given yet
+    here: frozenset[NodeId] = frozenset()  # the available computers, this one among them
+    missing: frozenset[NodeId] = frozenset()  # computers lost from the plan that was asked for
+    held: Mapping[NodeId, int] = field(default_factory=dict)  # epoch of the layers that each holds
+    kept: Mapping[NodeId, int] = field(default_factory=dict)  # epoch of layers for the next plan
+    work: MakePlan | Deploy | Retire | None = None  # the action under way
     plan: tuple[Stage, ...] | None = None  # made for the first wish, and not in force yet
     deployed: Deployed | None = None
     ending: Ending | None = None
@@ -111,7 +112,7 @@ class State:
 
     @property
     def is_preparing(self) -> bool:
-        """Whether a model is on its way, and its plan not in force yet."""
+        """Whether a model is being prepared whose plan is not in force yet."""
         return isinstance(self.work, MakePlan) or self.plan is not None
 
 
@@ -119,10 +120,10 @@ class State:
 
 
 def next_action(state: State) -> Action | None:
-    """What is to be begun now. None: nothing, until the next event."""
+    """The action to begin now. None: wait for the next event."""
     deployed = state.deployed
     if deployed is not None and deployed.loss is not None:
-        return deployed.loss  # first of all: somebody waits for the computer that is gone
+        return deployed.loss  # comes first: an answer may be waiting for the lost computer
     if state.answers:
         return state.answers[0]
     if state.work is not None:
@@ -140,7 +141,7 @@ def next_action(state: State) -> Action | None:
 
 
 def _next_for(state: State, wish: Wish) -> Action:
-    """What brings the first wish further. A new plan is made here and nowhere else."""
+    """The next action for the first wish. A new plan is begun here and nowhere else."""
     granted = Answer(ticket=wish.ticket)
     match wish:
         case LoadWish():
@@ -151,7 +152,7 @@ def _next_for(state: State, wish: Wish) -> Action:
         case PromptWish():
             if state.is_ready:
                 return granted
-            # Who was just lost is not waited for in the middle of a chat.
+            # In the middle of a chat, do not wait for a worker that was just lost.
             return MakePlan(
                 ticket=wish.ticket, request=possible(state, wish), settle=not state.missing
             )
@@ -167,11 +168,11 @@ def _next_for(state: State, wish: Wish) -> Action:
 
 
 def _next_to_free(state: State) -> Action | None:
-    """Nobody waits: what computers hold of plans that are over is given back.
+    """If nobody waits, free the layers that computers hold of plans that are over.
 
-    What was kept for a plan that then failed goes at once. What a computer holds of a plan that this
-    master does not know stays until another plan runs: a master that was restarted may plan the
-    same again, and finds the layers loaded.
+    Layers that were kept for a plan that then failed are freed at once. Layers of a plan that this
+    master does not know stay until another plan runs: a master that was restarted may make the same
+    plan again, and then finds the layers loaded.
     """
     deployed = state.deployed
     if deployed is None:
@@ -182,17 +183,17 @@ def _next_to_free(state: State) -> Action | None:
 
 
 def _free(held: Mapping[NodeId, int]) -> Free | None:
-    """The first of these computers gives back what it holds."""
+    """Free the layers of the first of these computers."""
     return next((Free(node_id=n, epoch=epoch) for n, epoch in held.items()), None)
 
 
 def can_improve(state: State) -> bool:
-    """Whether a computer is back that the plan in force had to do without."""
+    """Whether a computer has come back that is missing from the plan in force."""
     return bool(state.missing & state.here)
 
 
 def possible(state: State, wish: PromptWish) -> PlanRequest:
-    """What a prompt can run on now: what was asked for, on whoever is left of those it named."""
+    """The request that a prompt can run on now, without constraints if a computer is missing."""
     request = state.asked or wish.default
     return request if state.missing <= state.here else without_constraints(request)
 
@@ -203,7 +204,7 @@ def has_constraints(request: PlanRequest) -> bool:
 
 
 def without_constraints(request: PlanRequest) -> PlanRequest:
-    """The same model on whoever is left: a plan by hand or a number may not be possible now."""
+    """The same request for any computers: without layers by hand and a number of workers."""
     return PlanRequest(
         model=request.model,
         shape=request.shape,
@@ -214,7 +215,7 @@ def without_constraints(request: PlanRequest) -> PlanRequest:
 
 
 def _is_lent_still(state: State, wish: ReturnWish) -> bool:
-    """Whether what is there was loaded for that while: nobody else has asked for anything since."""
+    """Whether the temporary load is still in force: nothing else was asked for since."""
     epoch = state.deployed.epoch if state.deployed is not None else None
     return state.asked in (wish.lent, None) and (epoch is None or epoch != wish.epoch)
 
@@ -273,7 +274,7 @@ def _apply(state: State, event: Event) -> State:
 
 
 def _unload(state: State, wish: UnloadWish) -> State:
-    """Whoever waits for a model hears that there will be none; what is under way for them ends."""
+    """End every wish for a model with an error, and the work that is under way for it."""
     for other in state.wishes:
         if isinstance(other, LoadWish | PromptWish):
             error = UsageError("The model was unloaded before it was ready.")
@@ -282,7 +283,7 @@ def _unload(state: State, wish: UnloadWish) -> State:
 
 
 def _end(state: State, ticket: int, error: BaseException | None) -> State:
-    """End a wish: now, or when what was begun for it is undone."""
+    """End a wish: now, or when the work that was begun for it is undone."""
     if not any(wish.ticket == ticket for wish in state.wishes):
         return state
     is_first = state.wishes[0].ticket == ticket
@@ -296,7 +297,7 @@ def _end(state: State, ticket: int, error: BaseException | None) -> State:
 
 
 def _lose(state: State, node_id: NodeId, name: str, how: str, notice: str | None) -> State:
-    """Whoever uses the deployment hears of a loss that concerns it, by name."""
+    """Break the deployment if it uses the lost computer. The error names that computer."""
     deployed = state.deployed
     if deployed is None or not deployed.uses(node_id):
         return state
@@ -309,7 +310,7 @@ def _lose(state: State, node_id: NodeId, name: str, how: str, notice: str | None
 def _begin(state: State, action: Action) -> State:
     match action:
         case MakePlan():
-            # A load that names its computers gets them all, or fails: nobody is missing from it.
+            # A load that names its computers gets all of them or fails: none can be missing.
             names_all = isinstance(state.wishes[0], LoadWish) and has_constraints(action.request)
             missing = frozenset[NodeId]() if names_all else state.missing
             return replace(state, work=action, failure=None, missing=missing)
@@ -325,7 +326,7 @@ def _begin(state: State, action: Action) -> State:
                 asked=_asked_by(state, state.wishes[0]),
             )
         case Retire():
-            # From here on nothing is loaded, and what is on its way is what was asked for.
+            # From here on nothing is loaded. If a plan is ready, its request is the one in force.
             assert state.deployed is not None
             asked = state.asked if state.plan is None else _asked_by(state, state.wishes[0])
             return replace(
@@ -346,7 +347,7 @@ def _begin(state: State, action: Action) -> State:
 
 
 def _held_after(state: State, retire: Retire) -> dict[str, Mapping[NodeId, int]]:
-    """What is held, and what of it is kept, once a deployment is out of force."""
+    """`held` and `kept` after a deployment is out of force."""
     assert state.deployed is not None
     epoch = state.deployed.epoch
     held = {n: held for n, held in state.held.items() if held != epoch}
@@ -362,14 +363,14 @@ def _answered(state: State, answer: Answer) -> State:
     if isinstance(wish, UnloadWish):
         return replace(state, asked=None, failure=None, missing=frozenset())
     if isinstance(wish, ReturnWish) and _is_lent_still(state, wish):
-        # What was asked for before is asked for again: the next prompt loads it.
+        # The request before it is in force again: the next prompt loads it.
         return replace(state, asked=wish.asked, failure=None, missing=frozenset())
     return state
 
 
 def _loaded(state: State) -> State:
     state = replace(_change_deployed(state, is_loaded=True), work=None)
-    if state.ending is not None:  # the end was wished when it was too late to be heard
+    if state.ending is not None:  # the wish was ended when it was too late to cancel the loading
         return _change_deployed(state, has_failed=True)
     granted = Answer(ticket=state.wishes[0].ticket)
     return replace(state, wishes=state.wishes[1:], answers=(*state.answers, granted), kept={})
@@ -382,9 +383,9 @@ def _fail(state: State, error: BaseException) -> State:
 
 
 def _check_plan(state: State) -> State:
-    """A plan that is not in force yet is of no use once one of its computers has left.
+    """Drop a plan that is not in force yet if one of its computers has left.
 
-    Another one is made without it, unless that computer was asked for.
+    Another plan is made without that computer, unless the load asked for certain computers.
     """
     if state.plan is None:
         return state
@@ -402,17 +403,17 @@ def _check_plan(state: State) -> State:
 
 
 def _end_first(state: State) -> State:
-    """Answer the first wish that failed, once nothing of it is left; and know what is shown then."""
+    """Answer the first wish that failed, once its work is undone, and set the error to show."""
     deployed, ending = state.deployed, state.ending
     if ending is None or state.work is not None or (deployed is not None and deployed.has_failed):
         return state
     wish, error = state.wishes[0], ending.error
-    if not state.is_ready:  # else the model before is still loaded, and asked for
+    if not state.is_ready:  # else the model before it is still loaded, and its request in force
         if isinstance(error, PotluckError):
-            # No other model answers in its place.
+            # The failed request stays in force: no other model answers in its place.
             state = replace(state, asked=_asked_by(state, wish), failure=error)
         elif isinstance(wish, LoadWish):
-            state = replace(state, asked=None)  # of a fault of ours nothing is shown
+            state = replace(state, asked=None)  # an error of another class is ours: it is not shown
     return replace(
         state,
         ending=None,
@@ -422,9 +423,10 @@ def _end_first(state: State) -> State:
 
 
 def _asked_by(state: State, wish: Wish) -> PlanRequest | None:
-    """What is asked for once this wish is being granted.
+    """The request in force while this wish is granted and afterwards.
 
-    A prompt asks for what was asked for already, as it was: who is back takes part again.
+    A prompt keeps the request in force with its constraints: a computer that is back takes part
+    again.
     """
     match wish:
         case LoadWish(request=request):

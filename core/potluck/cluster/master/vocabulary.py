@@ -1,7 +1,8 @@
-"""What the master's state is told, and what it has done: values without behaviour.
+"""The values that go into the master's state and come out of it. They have no behaviour.
 
-A `Wish` is somebody who waits, an `Action` is what `Master` begins, an `Event` what happens. Three events
-come from other parts of the node and are in `cluster/events.py`.
+A `Wish` is the request of a caller who waits. An `Action` is begun by `Master`. An `Event` tells
+the state what has happened. Three events come from other parts of the node: see
+`cluster/events.py`.
 """
 
 from dataclasses import dataclass
@@ -13,21 +14,21 @@ from potluck.errors import PotluckError
 from potluck.ids import NodeId
 from potluck.plan.placement import Stage
 
-# --- who waits, and for what
+# --- wishes: what callers wait for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadWish:
-    """Somebody wants this model loaded as the request says."""
+    """A caller wants this model loaded as the request says."""
 
-    ticket: int  # of who waits; each has another
+    ticket: int  # number of the wish, unique within its master
     request: PlanRequest
-    anew: bool = False  # also where it is loaded already, since something else is not as it was
+    anew: bool = False  # load it even if it is loaded already, because something else has changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptWish:
-    """A prompt wants a model that answers: the one that was asked for, else the default."""
+    """A prompt needs a loaded model: the one that was asked for last, else the default."""
 
     ticket: int
     default: PlanRequest
@@ -35,25 +36,25 @@ class PromptWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnloadWish:
-    """Somebody wants the memory of all computers back."""
+    """A caller wants the model unloaded from all computers."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnWish:
-    """A load was for a while only (a bench), and the while is over."""
+    """A temporary load (a bench) is over, and the request before it is to be in force again."""
 
     ticket: int
-    lent: PlanRequest  # what was loaded for that while
-    asked: PlanRequest | None  # what was asked for before
-    epoch: int | None  # of what was deployed before
+    lent: PlanRequest  # the temporary request
+    asked: PlanRequest | None  # the request that was in force before
+    epoch: int | None  # of the deployment that was in force before
 
 
 Wish: TypeAlias = LoadWish | PromptWish | UnloadWish | ReturnWish
 
 
-# --- what is begun
+# --- actions: what the master begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ class MakePlan:
 
     ticket: int
     request: PlanRequest
-    settle: bool  # give computers that are just being found a moment
+    settle: bool  # wait a moment for computers that are being discovered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ class Deploy:
 class Retire:
     """Take the deployment out of force. Ends in `Retired`.
 
-    `keep`: computers that get a part of the next plan and keep their layers until then.
+    `keep`: computers that get a stage of the next plan, and keep their layers until then.
     """
 
     keep: frozenset[NodeId]
@@ -84,12 +85,12 @@ class Retire:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """End the plan or the deployment under way; nobody wants it any more."""
+    """Cancel the planning or the deployment that is under way; nobody wants it any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """End whatever runs on the deployment, or loads it, with this error."""
+    """End the pipeline of the deployment, or its loading, with this error."""
 
     error: PotluckError
     notice: str | None = None  # for the person at this computer
@@ -97,7 +98,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Tell who waits that the wish is granted, or why not."""
+    """Tell the caller of a wish that it is granted, or why it is not."""
 
     ticket: int
     error: BaseException | None = None
@@ -105,7 +106,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Free:
-    """Have a computer give back the layers of an epoch that no plan needs any more."""
+    """Have a computer free the layers of an epoch that no plan needs any more."""
 
     node_id: NodeId
     epoch: int
@@ -114,26 +115,26 @@ class Free:
 Action: TypeAlias = MakePlan | Deploy | Retire | Cancel | Break | Answer | Free
 
 
-# --- what happens
+# --- events: what has happened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wished:
-    """Somebody waits for something."""
+    """A caller waits for this wish."""
 
     wish: Wish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenUp:
-    """Who waited does not want it any more."""
+    """The caller of a wish does not wait any more."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """Which computers are here and lend themselves, this one among them."""
+    """Which computers are available now: this one, and the connected ones that lend themselves."""
 
     computers: frozenset[NodeId]
 
@@ -145,14 +146,14 @@ class PipelineBroke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
-    """An action that was due is under way."""
+    """An action that was due has begun."""
 
     action: Action
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanMade:
-    """The plan for the first wish is there, and not in force yet."""
+    """The plan for the first wish is made, but not in force yet."""
 
     stages: tuple[Stage, ...]
 
@@ -169,7 +170,7 @@ class Retired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The plan or the deployment under way ended without success."""
+    """The planning or the deployment that was under way ended with an error."""
 
     error: BaseException
 

@@ -1,1 +1,1 @@
-"""Which computers belong to the home, which of them are there, and how one is let in."""
+"""Which computers belong to the home, which of them are connected, and how one is paired."""

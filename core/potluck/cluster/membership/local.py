@@ -1,4 +1,4 @@
-"""This computer, as its own master asks it: over the pipes to its stage processes."""
+"""This computer as its own master uses it: over the pipes to its stage processes."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -55,11 +55,11 @@ class LocalComputer:
 
         Args:
             identity: of this node.
-            me: what this node says of itself.
-            processes: its stage processes.
+            me: describes this node to peers.
+            processes: the stage processes of this node.
             addresses: where other computers reach this one.
-            use: says whether another home's master has the stage processes now.
-            patience: how long an answer is waited for.
+            use: tells whether another home's master has the stage processes now.
+            patience: deadlines for answers.
         """
         self.node_id = identity.node_id
         self._identity = identity
@@ -67,9 +67,9 @@ class LocalComputer:
         self._me = me
         self._processes = processes
         self._addresses = addresses
-        self._epoch = 0  # of the plan that is being assigned, or is in force
-        self._assigned: set[DeviceId] = set()  # the devices with a stage of it
-        self._giving_back = asyncio.Lock()  # the loads of a plan wait for the memory that it frees
+        self._epoch = 0  # of the plan that is in force or being assigned
+        self._assigned: set[DeviceId] = set()  # the devices that have a stage of that plan
+        self._giving_back = asyncio.Lock()  # a load waits until unused layers are freed
         self._use = use if use is not None else DeviceUse()
 
     @property
@@ -129,7 +129,7 @@ class LocalComputer:
         return LinkCost(rtt_ms=1000 * quality.rtt_s, bytes_per_s=quality.bytes_per_s)
 
     def _home(self) -> HomeId:
-        """The own home. A computer that works alone makes one, for the connections with itself."""
+        """This node's own home. It is made if needed: a node's links to itself need one too."""
         home = self._identity.own_home
         if home is None:
             home = self._identity.create_home(self.name)
@@ -149,10 +149,10 @@ class LocalComputer:
         )
 
     async def assign(self, assign: Assign) -> Need:
-        """Nothing is missing: the stage reads the model's own files.
+        """Assign a stage. No weights are missing: the stage process reads the model's own files.
 
         Raises:
-            BusyError: another home has the stage processes; first come, first served.
+            BusyError: another home's master has the stage processes; first come, first served.
         """
         if (master := self._use.lent_to) is not None:
             raise BusyError(
@@ -204,7 +204,7 @@ class LocalComputer:
         return (await handle.load(stage, loaded)).cache_tokens
 
     async def _give_back_unused(self) -> None:
-        """Free the layers of a plan before on devices that have no stage of this one."""
+        """Free the layers of an earlier plan on devices that have no stage of this plan."""
         async with self._giving_back:
             await together(
                 stage.unload()
@@ -217,7 +217,7 @@ class LocalComputer:
         return await stage.measure(epoch, position)
 
     async def unload(self, epoch: int) -> None:
-        if self._use.lent_to is None:  # else what is loaded there is not ours
+        if self._use.lent_to is None:  # else the loaded layers are another home's
             await together(stage.unload() for stage in self._processes.running())
 
     async def connect(self, port: int, reactor: Reactor) -> StepLink:

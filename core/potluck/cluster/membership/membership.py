@@ -1,7 +1,7 @@
 """The computers of this node's own home, and the control connections with them.
 
-The master dials: whoever is paired and found is connected, and dialled again when the connection ends.
-A member is one entry, by its node id, whatever its addresses are today.
+The master dials every computer that is paired and found, and dials again when the connection ends.
+A member is known by its node id, whatever its addresses are.
 """
 
 import asyncio
@@ -45,22 +45,22 @@ from potluck.wire.messages import (
 
 logger = logging.getLogger(__name__)
 
-STEADY_S = 10.0  # a connection that lasted so long was a good one: the next attempt is the first
-DISCOVERY_S = 4.0  # mDNS has found by then whoever is there
+STEADY_S = 10.0  # after a connection that lasted so long, attempts are counted from the first again
+DISCOVERY_S = 4.0  # by then mDNS has found all computers that are on
 COLORS = 6
 _REVOKED_TIMEOUT_S = 2.0
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of a paired computer."""
+    """What is stored about a paired computer."""
 
     node_id: str
     name: str
-    color: int = 0  # the same in every picture, for as long as it is paired
+    color: int = 0  # number of its color in all views, for as long as it is paired
 
 
 class Members:
-    """Keeps the own home's computers connected."""
+    """Keeps the computers of this node's own home connected."""
 
     def __init__(
         self,
@@ -73,16 +73,16 @@ class Members:
         events: Events,
         retry_s: Sequence[float] = (0.5, 1.0, 2.0, 5.0),
     ) -> None:
-        """Make a membership that connects when it is told to `look`.
+        """Make a membership that connects when `look` is called.
 
         Args:
             identity: of this node.
             discovery: finds the other computers.
-            local: this computer; it is handed on.
-            me: what this node says of itself.
-            record_file: where the paired computers are remembered.
-            events: hears what the other computers say, and that they are lost.
-            retry_s: seconds between attempts to connect; the last of them for ever.
+            local: this computer, for those who ask for `Members.local`.
+            me: describes this node to peers.
+            record_file: where the paired computers are stored.
+            events: receives what the other computers report, and their loss.
+            retry_s: seconds between attempts to connect; the last value is repeated.
         """
         self.local = local
         self.changed = asyncio.Condition()
@@ -99,11 +99,11 @@ class Members:
         self._tasks = TaskSet()
         self._started = asyncio.get_running_loop().time()
 
-    # --- who is there
+    # --- the members
 
     @property
     def home_id(self) -> HomeId | None:
-        """Of this node's own home, once it has one."""
+        """Id of this node's own home; None: it has none yet."""
         home = self._identity.own_home
         return home.home_id if home is not None else None
 
@@ -116,13 +116,14 @@ class Members:
         return list(self._connected.values())
 
     def available(self) -> Sequence[RemoteComputer]:
-        """Connected, and lending to us."""
+        """The connected computers that lend themselves to this home."""
         return [c for c in self._connected.values() if not c.is_paused and c.lent_to is None]
 
     def expected(self) -> int:
-        """How many paired computers may still turn up.
+        """How many paired computers may still connect.
 
-        Those found and not connected yet; shortly after the start, those not found yet too.
+        These are the computers that are found and not connected yet. Shortly after the start, they
+        are all that are not connected yet.
         """
         missing = self._records.keys() - self._connected.keys() - self._problems.keys()
         if asyncio.get_running_loop().time() - self._started < DISCOVERY_S:
@@ -130,18 +131,18 @@ class Members:
         return len(missing & {f.node_id for f in self._discovery.peers()})
 
     def problem(self, node_id: NodeId) -> PotluckError | None:
-        """Why a paired computer that was found is not connected."""
+        """The error that keeps a found, paired computer from connecting; None: there is none."""
         return self._problems.get(node_id)
 
     def color(self, node_id: NodeId) -> int:
-        """0 is this computer's; the others keep theirs."""
+        """Number of a computer's color. 0 is this computer; the others keep their number."""
         record = self._records.get(node_id)
         return record.color if record is not None else 0
 
-    # --- members come and go
+    # --- members are added and removed
 
     def admit(self, paired: ComputerPaired) -> None:
-        """A computer was paired: remember it and where it is, and connect."""
+        """Store a computer that was just paired, with its address, and connect to it."""
         node_id, name = paired.node_id, paired.name
         taken = {record.color for record in self._records.values()}
         color = next((c for c in range(1, COLORS) if c not in taken), len(taken) % COLORS)
@@ -154,7 +155,7 @@ class Members:
         self.look()
 
     async def forget(self, node_id: NodeId) -> bool:
-        """Trust a computer no more, at once, and tell it and the others. False: it is unknown."""
+        """Revoke a computer at once, and tell it and the others. False: it is unknown."""
         if self._records.pop(node_id, None) is None:
             return False
         self._save()
@@ -180,7 +181,7 @@ class Members:
             self._tasks.spawn(self._tell_revoked(computer.link))
 
     async def _tell_revoked(self, link: Link) -> None:
-        """The whole list, also an empty one: what was lifted has to be heard of as well."""
+        """Send all revoked ids. An empty list is sent too: a revocation may have been lifted."""
         if (home := self._identity.own_home) is not None:
             with suppress(PotluckError):
                 await link.send(Revoked(node_ids=tuple(sorted(home.revoked))))
@@ -188,7 +189,7 @@ class Members:
     # --- connecting
 
     def look(self) -> None:
-        """Discovery changed, or the members did: dial whoever is found and not connected."""
+        """Dial each member that is found and not connected. Call it when discovery has changed."""
         for found in self._discovery.peers():
             node_id = found.node_id
             if node_id in self._records and node_id not in self._dialling:
@@ -217,7 +218,7 @@ class Members:
                 if isinstance(error, UnreachableError):
                     self._discovery.forget(node_id)
                 self._notify()
-            except OSError:  # of this computer: the disk is full
+            except OSError:  # an error of this computer, such as a full disk
                 logger.exception("cannot hold a connection node=%s", short(node_id))
             attempt = 0 if now() - began > STEADY_S else attempt + 1
             await asyncio.sleep(self._retry_s[min(attempt, len(self._retry_s) - 1)])
@@ -238,7 +239,8 @@ class Members:
 
     async def _serve(self, link: Link, found: Found) -> None:
         """Hold one control connection until it ends."""
-        # The address that answered first is the best; the others may serve other computers better.
+        # The address that answered first is the best from here. Other computers may need the
+        # others.
         others = tuple(a for a in found.addresses if a != link.remote)
         computer = RemoteComputer(
             link, identity=self._identity, me=self._me, addresses=(link.remote, *others)
@@ -279,7 +281,7 @@ class Members:
                 computer.warming_up(message)
             case StepFailed():
                 self._events.publish(StepRefused(failure=message, node_id=computer.node_id))
-            case Unloaded():  # of its own accord
+            case Unloaded():  # not asked for: the computer lost its layers
                 place = computer.name
                 if message.device is not None:
                     place = place_name(place, message.device, computer.devices)
@@ -305,8 +307,7 @@ class Members:
             self._records[computer.node_id] = msgspec.structs.replace(record, name=computer.name)
             self._save()
 
-    # --- inside
-
+    # --- internals
     def _notify(self) -> None:
         self._events.changed()
         self._tasks.spawn(self._wake())
@@ -316,7 +317,7 @@ class Members:
             self.changed.notify_all()
 
     async def stop(self) -> None:
-        """Say goodbye to everyone."""
+        """Close all connections, telling each computer why."""
         for computer in self.connected():
             computer.link.close("The main computer was closed.")
         await self._tasks.stop()
@@ -327,7 +328,7 @@ class Members:
 
 
 def _read_records(path: Path) -> dict[NodeId, MemberRecord]:
-    """A damaged file loses names and colours; the certificates that count are elsewhere."""
+    """Read the records. A damaged file loses only names and colors: certificates are elsewhere."""
     try:
         records = msgspec.json.decode(path.read_bytes(), type=list[MemberRecord])
     except FileNotFoundError:

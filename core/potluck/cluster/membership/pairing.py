@@ -1,8 +1,8 @@
-"""The pairings under way at this computer: connections and people, for the machines of the protocol.
+"""The pairings under way at this computer: the state machines of `wire` with I/O and people.
 
-By sight this computer dials as master or is dialled as worker, and a person decides at each. By token it
-dials as worker or is dialled as master, and nobody is asked. What a pairing gives is stored before the
-other side is told that it succeeded.
+By sight, the master dials the worker, and a person at each of the two computers decides. By token,
+the worker dials the master, and nobody is asked. The result of a pairing is stored before the other
+side is told that it succeeded.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 KEEP_ENDED_S = 30.0  # a client may ask how it ended
 FIRST_MESSAGE_TIMEOUT_S = 5.0
-CODE_TIMEOUT_S = 10.0  # from the first message to the six digits: programs alone
+CODE_TIMEOUT_S = 10.0  # from the first message to the six digits: no person is involved yet
 
 _VIEW_STATES: dict[PairingState, ViewState] = {
     PairingState.COMPARING: "confirm",
@@ -69,7 +69,7 @@ class Attempt:
     node_id: NodeId
     name: str
     link: PairingLink
-    compared: asyncio.Event  # set when there are digits, or the end
+    compared: asyncio.Event  # set when there are digits to compare, or the pairing has ended
 
     def view(self) -> PairingView:
         machine = self.machine
@@ -91,14 +91,14 @@ class Attempt:
 
 
 class Pairings:
-    """Asks, answers, and keeps what is under way.
+    """Begins and answers pairings, and lists those that are under way.
 
     Args:
         name: of this computer.
         port: where other computers reach this one.
         may_join: whether this computer offers itself as a worker now.
-        events: hears `ComputerPaired`, `HomeJoined`, and `Changed` when clients should look again.
-        keep_ended_s: for how long one that has ended is still listed.
+        events: receives `ComputerPaired` and `HomeJoined`, and `Changed` when the list has changed.
+        keep_ended_s: how long a pairing that has ended is still listed.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Pairings:
         return tuple(attempt.view() for attempt in self._attempts.values())
 
     def under_way(self, node_id: NodeId) -> Attempt | None:
-        """The attempt with that computer that has not ended."""
+        """The attempt with a computer that has not ended yet; None: there is none."""
         attempts = self._attempts.values()
         return next(
             (a for a in attempts if a.node_id == node_id and a.machine.outcome is None), None
@@ -135,7 +135,7 @@ class Pairings:
     # --- by sight
 
     async def ask(self, addresses: Sequence[Address]) -> PairingView:
-        """Dial a computer as master; returns when there are digits to compare, or the end.
+        """Dial a computer as master. Returns when there are digits to compare, or it has ended.
 
         Raises:
             UnreachableError: none of the addresses answers.
@@ -156,10 +156,10 @@ class Pairings:
         return attempt.view()
 
     async def decide(self, attempt_id: str, accept: bool) -> PairingView:
-        """What the person here says to the digits.
+        """Accept or refuse the digits, as the person at this computer decided.
 
         Raises:
-            NotFoundError: there is no such pairing (any more).
+            NotFoundError: this pairing is not known or has ended.
         """
         attempt = self._attempts.get(attempt_id)
         if attempt is None:
@@ -194,7 +194,7 @@ class Pairings:
         return attempt
 
     async def _run(self, attempt: Attempt, first: list[Message]) -> None:
-        """Drive one attempt by sight to its end, and forget it some time later."""
+        """Drive one attempt by sight to its end, and remove it from the list some time later."""
         try:
             await self._drive(attempt.machine, attempt.link, first, attempt)
         finally:
@@ -210,7 +210,7 @@ class Pairings:
     # --- by token
 
     def invite(self, addresses: Sequence[Address]) -> tuple[str, float]:
-        """A token for one computer, and for how many seconds it is good."""
+        """Make a token for one computer. Returns it and the seconds for which it is valid."""
         home = self._identity.create_home(self._name())
         token = self._invites.create(home.home_id, addresses, now=_now())
         return str(token), INVITE_LIFETIME_S
@@ -219,8 +219,8 @@ class Pairings:
         """Join the token's home as a worker.
 
         Raises:
-            UnreachableError: its main computer does not answer.
-            PairingError: why it did not come about.
+            UnreachableError: the home's master does not answer.
+            PairingError: the pairing failed.
         """
         link = await dial_pairing([*addresses, *token.addresses], self._identity)
         try:
@@ -243,7 +243,7 @@ class Pairings:
     # --- both
 
     async def serve(self, link: PairingLink) -> None:
-        """Somebody dialled this computer in order to pair."""
+        """Answer a peer that dialled this computer in order to pair."""
         first = await link.receive(FIRST_MESSAGE_TIMEOUT_S)
         match first:
             case PairBegin() if self._may_join():
@@ -274,7 +274,7 @@ class Pairings:
         messages: list[Message],
         attempt: Attempt | None = None,
     ) -> None:
-        """Carry messages until there is an outcome, store it, and say the last words."""
+        """Pass messages until there is an outcome, store it, and send the last messages."""
         while machine.outcome is None:
             try:
                 await _send(link, messages)
@@ -294,12 +294,12 @@ class Pairings:
         except (PotluckError, OSError) as error:
             logger.exception("a pairing could not be stored")
             messages = machine.fail(_not_stored(error))
-        with suppress(PairingError):  # who hung up does not hear them
+        with suppress(PairingError):  # the peer may have closed the connection
             await _send(link, messages)
         self._events.changed()
 
     def _settle(self, machine: Pairing, remote: Address) -> None:
-        """Store how it ended, before the last message says so."""
+        """Store the outcome. This happens before the last message tells it to the peer."""
         match machine.outcome:
             case Member() as member:
                 self._identity.add_home(
@@ -316,7 +316,7 @@ class Pairings:
                 self._events.publish(
                     ComputerPaired(node_id=admitted.node_id, name=admitted.name, address=address)
                 )
-            case _ if machine.issued is not None:  # refused after all: what it got is worth nothing
+            case _ if machine.issued is not None:  # it failed, and its certificate is revoked
                 self._identity.revoke(machine.issued.node_id)
             case _:
                 pass
@@ -344,7 +344,7 @@ async def _send(link: PairingLink, messages: Sequence[Message]) -> None:
 
 
 def _not_stored(error: PotluckError | OSError) -> PairingError:
-    """Why what was agreed is void."""
+    """The error for a pairing that this computer cannot store."""
     if isinstance(error, PairingError):
         return error
     why = error.message if isinstance(error, PotluckError) else f"{error.strerror or error}."

@@ -1,4 +1,4 @@
-"""A worker of the own home, as the master asks it: over its control connection."""
+"""A worker of this node's own home as the master uses it: over its control connection."""
 
 import asyncio
 import logging
@@ -50,7 +50,7 @@ _Answer = TypeVar("_Answer", bound=Message)
 
 
 class RemoteComputer:
-    """A worker of the own home, over its control connection."""
+    """A connected worker of this node's own home."""
 
     is_local = False
 
@@ -70,19 +70,19 @@ class RemoteComputer:
         self.addresses = addresses
         self.devices: Sequence[DeviceInfo] = link.peer.devices
         self.is_paused = False
-        self.lent_to: str | None = None  # another home's master
-        self.held: tuple[HeldStage, ...] = ()  # for this home, as it said last
+        self.lent_to: str | None = None  # name of another home's master that has it
+        self.held: tuple[HeldStage, ...] = ()  # for this home, as last reported
         self._identity = identity
         self._patience = patience
         self._me = me
-        self._sending = asyncio.Lock()  # its stages share the link, and its store awaits them all
+        self._sending = asyncio.Lock()  # its stages share one link, so they are sent one by one
         self._loading: dict[tuple[int, DeviceId | None], Callable[[WarmingUp], None]] = {}
 
     async def look(self) -> None:
-        """Its devices came with its first message."""
+        """Do nothing: the devices are known from the first message."""
 
     def warming_up(self, message: WarmingUp) -> None:
-        """The worker reports how far it is with loading a stage."""
+        """Take a worker's report of how far it is with loading a stage."""
         if (report := self._loading.get((message.epoch, message.device))) is not None:
             report(message)
 
@@ -140,7 +140,7 @@ class RemoteComputer:
         neighbours: Neighbours,
         progress: Callable[[float], None],
     ) -> int:
-        """Have the stage loaded. As long as it says that it is warming up, it is waited for."""
+        """Load the stage. The deadline moves with every report of progress."""
         loop, stage = asyncio.get_running_loop(), (assign.epoch, assign.device)
         message = Load(
             epoch=assign.epoch,
@@ -169,7 +169,7 @@ class RemoteComputer:
                 f"{self.name} has said nothing of its loading for {self._patience.load_silence_s:.0f} seconds."
             ) from None
         finally:
-            self._loading.pop(stage, None)  # a late report finds no deadline to move
+            self._loading.pop(stage, None)  # a late report must not move a deadline
 
     async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
         message = MeasureStage(epoch=epoch, position=position, device=device)

@@ -1,1 +1,1 @@
-"""Starting, watching and asking the stage processes of this computer; knows no torch."""
+"""Start, supervise and use the stage processes of this computer, without importing torch."""

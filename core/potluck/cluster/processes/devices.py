@@ -1,8 +1,8 @@
 """The stage processes of this computer: one for each device that is used.
 
-The process of the best device runs as long as the node does, and knows which other devices there are.
-Each of those gets a process when somebody asks for it, and loses it when nobody has for a while: a
-process that is not used takes no memory.
+The process of the best device runs as long as the node does, and knows which other devices there
+are. Each of the others gets a process when it is asked for. A process that is not used for a while
+is ended, so that it takes no memory.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ _CHECK_S = 10.0
 
 @dataclass(slots=True, eq=False)
 class _Other:
-    """A process beside the best device's."""
+    """The process of a device other than the best one."""
 
     process: Supervisor
     running: asyncio.Task[None]
-    used: float  # when, on the loop's clock
+    used: float  # time of the last use, on the loop's clock
 
 
 class StageProcesses:
@@ -40,17 +40,18 @@ class StageProcesses:
 
     Args:
         identity_folder: of this node.
-        me: what this node says of itself.
+        me: describes this node to peers.
         log_folder: where each process has its log.
-        memory_limit: bytes of the RAM, and of each GPU, that are lent at most.
-        cpus: the threads of each of the devices that the CPU is offered as; none: it is one.
-        threads: that the CPU computes with, where it is one device; None: one for each core.
-        step_failed: told what a stage could not do.
-        died: told which device's process is gone, and every layer with it.
-        changed: told when the devices or their memory changed.
-        is_used: whether a device has a part in a plan, though there may be nothing loaded yet.
-        check_s: how often unused processes are looked for.
-        unused_s: after how long an unused process is ended.
+        memory_limit: most bytes that are lent of the RAM, and of each GPU.
+        cpus: if the CPU is offered as several devices, the threads of each; empty: it is one
+            device.
+        threads: threads of the CPU if it is one device; None: one for each core.
+        step_failed: called with a step that a stage could not do.
+        died: called with the device whose process is gone, together with all its layers.
+        changed: called when the devices or their memory have changed.
+        is_used: whether a device has a stage in a plan, even if nothing is loaded yet.
+        check_s: seconds between two searches for unused processes.
+        unused_s: seconds after which an unused process is ended.
         restarts: when a process that died is started again.
     """
 
@@ -82,17 +83,17 @@ class StageProcesses:
         self._died = died
         self._changed = changed
         self._is_used = is_used
-        self._known: tuple[DeviceInfo, ...] = ()  # as the best device's process saw them last
+        self._known: tuple[DeviceInfo, ...] = ()  # as the best device's process reported them last
         self._best = self._supervise(None)
         self._others: dict[DeviceId, _Other] = {}
 
     @property
     def devices(self) -> tuple[DeviceInfo, ...]:
-        """All that can be used, the best one first; none until the first process is up."""
+        """All devices that can be used, the best one first; empty until the first process is up."""
         return tuple(d for known in self._known if (d := self._now(known)) is not None)
 
     def _now(self, known: DeviceInfo) -> DeviceInfo | None:
-        """As its own process sees it, if there is one. None: that does not start any more."""
+        """A device as its own process sees it, if it has one. None: its process was given up."""
         process = self._process_of(known.id)
         if process is None or not process.devices:
             return None if process is not None and process.is_given_up else known
@@ -110,14 +111,14 @@ class StageProcesses:
         return tuple(one.running for one in processes if one.running is not None)
 
     async def handle(self, device: DeviceId | None = None) -> StageHandle:
-        """The process of a device, None being the best one that works; started now if need be.
+        """The process of a device (None: the best one that works). It is started if needed.
 
         Raises:
-            EngineError: it does not start on this computer.
+            EngineError: the process does not start on this computer.
             UsageError: there is no such device.
         """
         if device is not None and not self._known:
-            await self._best.handle()  # it knows which there are
+            await self._best.handle()  # this process tells which devices there are
         if device is None and self._best.is_given_up and self.devices:
             device = self.devices[0].id
         if device is None or device == self._known[0].id:
@@ -137,21 +138,21 @@ class StageProcesses:
         return other.process
 
     def lend(self, memory_limit: int | None) -> None:
-        """Lend at most so much memory of each from now on."""
+        """Lend at most so many bytes of the RAM, and of each GPU, from now on; None: no limit."""
         self._memory_limit = memory_limit
         self._best.lend(memory_limit)
         for other in self._others.values():
             other.process.lend(memory_limit)
 
     def compute_with(self, threads: int | None) -> None:
-        """Compute what is loaded next with so many threads; None: one for each core."""
+        """Use so many threads for what is loaded next; None: one for each core."""
         self._threads = threads
         self._best.compute_with(threads)
         for other in self._others.values():
             other.process.compute_with(threads)
 
     def trust_changed(self) -> None:
-        """The identity's folder changed. Called by the identity that this is a watcher of."""
+        """Read the identity's folder again. The identity calls this when its folder has changed."""
         self._best.trust_changed()
         for other in self._others.values():
             other.process.trust_changed()
@@ -170,7 +171,7 @@ class StageProcesses:
             await asyncio.wait(running)
 
     def _end_unused(self) -> None:
-        """End the processes that hold nothing and are asked nothing; they start again on demand."""
+        """End the processes that hold nothing and have no request. They start again on demand."""
         now = asyncio.get_running_loop().time()
         for device, other in list(self._others.items()):
             if self._is_used(device) or not other.process.is_idle:
@@ -201,10 +202,10 @@ class StageProcesses:
         )
 
     def _name(self, device: DeviceId | None) -> NodeInfo:
-        """What a process calls itself: with its device, where there are several."""
+        """How a process describes itself: its name has the device if there are several."""
         me = self._me()
         if device is None:
-            return me  # the best one knows what there is, as soon as it is up
+            return me  # the process of the best device learns of the devices only at its start
         return msgspec.structs.replace(me, name=place_name(me.name, device, self._known))
 
     def _one_changed(self) -> None:
@@ -212,5 +213,5 @@ class StageProcesses:
         self._changed()
 
     def _one_died(self, device: DeviceId | None, error: PotluckError) -> None:
-        if self._known:  # else it was never up, and held nothing
+        if self._known:  # else the process was never up, so it held nothing
             self._died(device or self._known[0].id, error)

@@ -1,7 +1,8 @@
-"""A stage process as its node sees it: started, asked, and known to have ended.
+"""The node's side of a stage process: it starts the process, sends requests, and notices its end.
 
-The process computes and may crash or run out of memory; the node must not. What was asked of a process
-that died is answered with an error that names its log. That log is kept beside the next process's.
+The process computes and may crash or run out of memory; the node must not. If the process dies,
+every open request fails with an error that names its log. That log is kept beside the next
+process's log.
 """
 
 import asyncio
@@ -61,9 +62,9 @@ _START_TIMEOUT_S = 90.0  # importing torch on a cold disk took 12 s on an old la
 PROFILE_TIMEOUT_S = 60.0
 LOAD_SILENCE_S = 60.0  # a load that reports no progress for so long is stuck
 UNLOAD_TIMEOUT_S = 20.0
-HELD_TIMEOUT_S = 20.0  # behind a chunk of a prompt that is being computed
+HELD_TIMEOUT_S = 20.0  # the answer may wait for a chunk of a prompt that is being computed
 TIME_TIMEOUT_S = 60.0  # six passes over the weights, the first time twelve
-QUANTISE_TIMEOUT_S = 600.0  # of one matrix: a gigabyte on a slow disk, behind others that wait
+QUANTISE_TIMEOUT_S = 600.0  # for one matrix: a gigabyte on a slow disk, after others that wait
 _STOP_TIMEOUT_S = 3.0
 _LENGTH_BYTES = 4
 
@@ -76,7 +77,7 @@ class StageHandle:
     """Starts and talks to one stage process.
 
     Callbacks run in the event loop: `on_step_failed` for a step that could not be done,
-    `on_devices` when free memory changed, `on_exit` once when the process is gone unasked.
+    `on_devices` when free memory has changed, `on_exit` once if the process ends without `stop`.
     """
 
     def __init__(
@@ -109,15 +110,16 @@ class StageHandle:
 
     @property
     def held(self) -> Held | None:
-        """What the process said last that it holds; None: nothing.
+        """What the process holds according to its last report; None: nothing.
 
-        The sessions and their positions are those of that moment: `tell_held` asks for today's.
+        The sessions and their positions are those of that report: `tell_held` asks for current
+            ones.
         """
         return self._held
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no stage in force, and nobody waits for an answer of it."""
+        """Whether the process has no stage in force and no open request."""
         waiting = any(not future.done() for future in self._waiting.values())
         return not waiting and (self._held is None or self._held.epoch is None)
 
@@ -125,7 +127,7 @@ class StageHandle:
         """Start the process and wait until its devices are known.
 
         Raises:
-            EngineError: it did not come up; the message names the log.
+            EngineError: the process did not start; the message names its log.
         """
         try:
             self._process = await self._spawn()
@@ -167,13 +169,13 @@ class StageHandle:
             os.close(log)  # the process has its own
 
     def _keep_log(self) -> Path:
-        """Move the log of a process that has ended out of the next one's way; where it is now."""
+        """Move the log of a process that has ended, for the next process. Returns its new path."""
         previous = self._log_path.with_suffix(".previous.log")
         try:
             self._log_path.replace(previous)
         except FileNotFoundError:  # it was moved when that process ended
             return previous
-        except OSError:  # Windows: somebody reads it
+        except OSError:  # Windows: another program has it open
             return self._log_path
         return previous
 
@@ -216,12 +218,12 @@ class StageHandle:
     async def load(
         self, stage: LoadStage, on_progress: Callable[[LoadProgress], None]
     ) -> StageLoaded:
-        """Have the process compute with this stage from now on. The deadline moves with the progress.
+        """Load this stage and put it into force. The deadline moves with every report of progress.
 
         Raises:
-            IntegrityError: a file's bytes are not what its digest says; `data["digest"]`.
-            OutOfMemoryError, EngineError: the device could not take it. No stage is in force then, and
-                `held` says which layers are still in memory.
+            IntegrityError: a file does not match its digest, which is in `data["digest"]`.
+            OutOfMemoryError, EngineError: the device could not load it. Then no stage is in force,
+                and `held` says which layers are still in memory.
         """
         stage = msgspec.structs.replace(stage, request=next(self._requests))
         loop = asyncio.get_running_loop()
@@ -244,19 +246,19 @@ class StageHandle:
             self._give_up()
             raise
         finally:
-            self._on_progress = lambda _: None  # a late report finds no deadline to move
+            self._on_progress = lambda _: None  # a late report must not move a deadline
 
     def _give_up(self) -> None:
-        """Nobody waits for the load under way any more: let the process end it."""
+        """Have the process end the load under way, since nobody waits for it any more."""
         with suppress(errors.EngineError):
             self._send(UnloadStage(request=next(self._requests)))
 
     async def measure(self, epoch: int, position: int) -> StageTimes:
-        """Time the parts of one token in the loaded stage, once, with so many tokens cached.
+        """Time the parts of one token in the loaded stage once, with `position` tokens cached.
 
         Raises:
-            StaleEpochError: it is no stage of this plan.
-            OutOfMemoryError, EngineError: it could not be measured; the stage lives on.
+            StaleEpochError: the loaded stage is not of this plan.
+            OutOfMemoryError, EngineError: it could not be measured; the stage stays in force.
         """
         request = next(self._requests)
         message = TimeStage(request=request, epoch=epoch, position=position)
@@ -267,7 +269,7 @@ class StageHandle:
         await self._ask(request, UnloadStage(request=request), StageUnloaded, UNLOAD_TIMEOUT_S)
 
     async def tell_held(self) -> Held | None:
-        """What the process holds now, with the sessions and their positions; None: nothing.
+        """Ask what the process holds now, with its sessions and their positions; None: nothing.
 
         Raises:
             EngineError: the process is not running, or does not answer.
@@ -277,12 +279,12 @@ class StageHandle:
         return (await self._ask(request, message, Holds, HELD_TIMEOUT_S)).held
 
     async def quantise(self, matrix: Quantise) -> Quantised:
-        """Write a matrix in its packed form. Who gives up waiting does not end the writing.
+        """Write a matrix in its packed form. Cancelling the call does not end the writing.
 
         Raises:
-            IntegrityError: a file's bytes are not what its digest says; `data["digest"]`.
-            BrokenModelError: they are no weights.
-            DiskFullError: the file cannot be written.
+            IntegrityError: a file does not match its digest, which is in `data["digest"]`.
+            BrokenModelError: a file does not contain valid weights.
+            DiskFullError: the packed file cannot be written.
         """
         matrix = msgspec.structs.replace(matrix, request=next(self._requests))
         return await self._ask(matrix.request, matrix, Quantised, QUANTISE_TIMEOUT_S)
@@ -325,7 +327,7 @@ class StageHandle:
                 self._handle(decode_from_stage(await stream.readexactly(length)))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the process is gone
-        except Exception:  # the boundary to the process: another one is started in its place
+        except Exception:  # the boundary to the process: the supervisor starts another one
             logger.exception("the stage process said what could not be handled")
             self._process.kill()
         self._ended(await self._process.wait())
@@ -382,11 +384,13 @@ class StageHandle:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, and the folder of this package, so that a checkout runs without being installed.
+    """The environment of a stage process: that of the node, with additions.
 
-    torch's threads sleep between operators instead of spinning: the generated kernels have threads of
-    their own, which would wait for the same cores. glibc allocates in one heap for all threads, since one
-    alone computes, and of the heaps of other threads the end is never given back.
+    The folder of this package is on `PYTHONPATH`, so that a checkout runs without being installed.
+    torch's threads sleep between operators instead of spinning: the generated kernels have threads
+    of their own, which would wait for the same cores. glibc allocates in one heap for all threads:
+    only one thread computes, and glibc never returns the free end of another thread's heap to the
+    system.
     """
     package_folder = str(Path(potluck.__file__).parent.parent)
     paths = [package_folder, *filter(None, [os.environ.get("PYTHONPATH")])]

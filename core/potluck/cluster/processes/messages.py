@@ -1,7 +1,7 @@
-"""What a node and its stage process say to each other, over the process's stdin and stdout.
+"""The messages between a node and its stage process, over the process's stdin and stdout.
 
-Both are the same program on the same computer, so there is no negotiation: a frame is a 4-byte
-big-endian length and a MessagePack value, decoded into one of the two unions below.
+Both are the same program on the same computer, so there is no negotiation. A frame is a 4-byte
+big-endian length and a MessagePack value, which is decoded into one of the two unions below.
 """
 
 from typing import BinaryIO, TypeAlias
@@ -24,11 +24,11 @@ _LENGTH_BYTES = 4
 
 
 class StageMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="op"):
-    """What the unions below are made of."""
+    """Base class of the messages in the unions below."""
 
 
 class TensorFile(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a tensor's bytes stand on this computer's disk."""
+    """Where a tensor's bytes are on this computer's disk."""
 
     info: TensorInfo
     path: str
@@ -36,14 +36,14 @@ class TensorFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Start(StageMessage, frozen=True, tag="start"):
-    """The first frame: who this node is, and what it lends."""
+    """The first frame: the node's identity, and what it lends."""
 
     identity_folder: str
     me: NodeInfo
     memory_limit: int | None = None  # bytes of the RAM, and of each GPU
     threads: int | None = None
-    device: DeviceId | None = None  # None: the best one; that process knows of the others too
-    cpus: tuple[int, ...] = ()  # threads of each of the devices that the CPU is offered as
+    device: DeviceId | None = None  # None: the best one; its process reports the other ones too
+    cpus: tuple[int, ...] = ()  # if the CPU is offered as several devices, the threads of each
 
 
 class Lend(StageMessage, frozen=True, tag="lend"):
@@ -53,7 +53,7 @@ class Lend(StageMessage, frozen=True, tag="lend"):
 
 
 class ComputeWith(StageMessage, frozen=True, tag="compute_with"):
-    """What is loaded or measured next computes with so many threads."""
+    """Use so many threads for what is loaded or measured next."""
 
     threads: int | None  # None: one for each core
 
@@ -73,16 +73,16 @@ class ProfileLayer(StageMessage, frozen=True, tag="profile_layer"):
 
 
 class LoadStage(StageMessage, frozen=True, tag="load_stage"):
-    """Compute with these layers from now on, instead of what was loaded before.
+    """Load these layers and compute with them from now on.
 
-    Of the layers that are loaded already, those of the same content are kept: of the same home, model id,
-    seed, config, scheme and cache.
+    Layers in memory that have the same content are kept. Content means home, model id, seed,
+    config, scheme and cache.
     """
 
     request: int
     home: str
     epoch: int
-    model_id: str  # says with the seed which weights these are
+    model_id: str  # identifies the weights, together with the seed
     config: dict[str, object]
     scheme: Scheme
     layers: tuple[int, int]
@@ -93,7 +93,7 @@ class LoadStage(StageMessage, frozen=True, tag="load_stage"):
     next_hop: Hop | None
     cache: Cache = "full"
     previous: str | None = None  # node id of the stage before; None: the driver
-    seed: int | None = None  # of random weights, made here: there are no tensors
+    seed: int | None = None  # of random weights, made by the process: no tensors are given
 
 
 class TimeStage(StageMessage, frozen=True, tag="time_stage"):
@@ -101,30 +101,30 @@ class TimeStage(StageMessage, frozen=True, tag="time_stage"):
 
     request: int
     epoch: int
-    position: int  # so many tokens are cached
+    position: int  # number of cached tokens
 
 
 class UnloadStage(StageMessage, frozen=True, tag="unload_stage"):
-    """Give the memory back."""
+    """Take the stage out of force and free its memory."""
 
     request: int
 
 
 class TellHeld(StageMessage, frozen=True, tag="tell_held"):
-    """Say what is held now. Answered by `holds`."""
+    """Report what is held now. The answer is `holds`."""
 
     request: int
 
 
 class Quantise(StageMessage, frozen=True, tag="quantise"):
-    """Write the packed bytes of one matrix to a file, while others are written too."""
+    """Write the packed bytes of one matrix to a file. Several matrices are written at a time."""
 
     request: int
     config: dict[str, object]
     shape: tuple[int, int]  # of the matrix
     dtype: str  # of the packed bytes: one of `formats.PACKED_DTYPES`
-    parts: tuple[TensorFile, ...]  # that it is stored in
-    path: str  # of the file, which is not there yet
+    parts: tuple[TensorFile, ...]  # the tensors that the matrix is stored in
+    path: str  # of the file to write, which does not exist yet
 
 
 ToStage: TypeAlias = (
@@ -142,14 +142,14 @@ ToStage: TypeAlias = (
 
 
 class Ready(StageMessage, frozen=True, tag="ready"):
-    """The process is up: its own device first, and of the best device's process the others too."""
+    """The process is up. Its own device is first; the best device's process lists all others."""
 
     devices: tuple[DeviceInfo, ...]
     activation_port: int
 
 
 class Memory(StageMessage, frozen=True, tag="memory"):
-    """What the devices lend now; sent when it changed by more than a little."""
+    """The memory that the devices lend now. Sent when it has changed by more than a little."""
 
     devices: tuple[DeviceInfo, ...]
 
@@ -159,13 +159,13 @@ class LayerProfiled(StageMessage, frozen=True, tag="layer_profiled"):
 
     request: int
     device: DeviceInfo
-    decode_ms: tuple[float, ...]  # of each kind of layer, as in `profiled`
+    decode_ms: tuple[float, ...]  # for each kind of layer, as in `profiled`
     prefill_ms: tuple[float, ...]
     head_ms: float
 
 
 class LoadProgress(StageMessage, frozen=True, tag="load_progress"):
-    """How many bytes of the weights are in memory."""
+    """How many bytes of the weights are in memory already."""
 
     epoch: int
     done: int  # bytes
@@ -178,8 +178,8 @@ class StageLoaded(StageMessage, frozen=True, tag="stage_loaded"):
     request: int
     seconds: float
     memory_bytes: int
-    cache_tokens: int  # that one session can hold
-    layers_kept: int  # that were loaded before
+    cache_tokens: int  # tokens that one session can hold
+    layers_kept: int  # layers that were in memory before
     layers_loaded: int
 
 
@@ -206,7 +206,7 @@ class HeldSession(msgspec.Struct, frozen=True, kw_only=True):
 class Held(msgspec.Struct, frozen=True, kw_only=True):
     """The weights that the process has in memory, and the stage that computes with them.
 
-    After a load that failed there may be weights, and no stage in force: `epoch` is None then.
+    After a failed load there may be weights but no stage in force: then `epoch` is None.
     """
 
     home: str
@@ -219,19 +219,19 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     head: bool
     memory_bytes: int  # of the weights
     epoch: int | None = None  # of the stage in force
-    context: int | None = None  # tokens that one of its sessions holds at most
+    context: int | None = None  # most tokens of one session of the stage
     sessions: tuple[HeldSession, ...] = ()
 
 
 class Holds(StageMessage, frozen=True, tag="holds"):
-    """What the process holds: sent after every load and unload, and as the answer to `tell_held`."""
+    """What the process holds: sent after every load and unload, and to answer `tell_held`."""
 
     held: Held | None  # None: nothing
-    request: int | None = None  # that this answers
+    request: int | None = None  # the `tell_held` that this answers; None: sent without a request
 
 
 class Quantised(StageMessage, frozen=True, tag="quantised"):
-    """The answer to `quantise`: what is in the file."""
+    """The answer to `quantise`: digest and size of the file."""
 
     request: int
     digest: str
@@ -239,7 +239,7 @@ class Quantised(StageMessage, frozen=True, tag="quantised"):
 
 
 class RequestFailed(StageMessage, frozen=True, tag="request_failed"):
-    """The answer to a request that could not be done."""
+    """The answer to a request that failed."""
 
     request: int
     kind: str  # a `code` of potluck.errors
@@ -267,14 +267,14 @@ decode_from_stage = msgspec.msgpack.Decoder[FromStage](FromStage).decode
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """One frame."""
+    """Encode a message as one frame."""
     body = _encoder.encode(message)
     assert len(body) <= MAX_FRAME
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
 
 
 def read_frame(stream: BinaryIO) -> bytes | None:
-    """Block until a whole frame is there; None when the other side is gone."""
+    """Block until a whole frame has arrived, and return its body. None: the other side is gone."""
     head = stream.read(_LENGTH_BYTES)
     if len(head) < _LENGTH_BYTES:
         return None

@@ -1,4 +1,4 @@
-"""Keeps one stage process running: starts it, restarts it when it dies, and gives up in the end."""
+"""Keep one stage process running: start it, and start it again when it dies, up to a limit."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from potluck.wire.messages import DeviceId, DeviceInfo, NodeInfo, StepFailed
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_S = 100.0  # one start that takes as long as it may, and a little
+PATIENCE_S = 100.0  # a little longer than one start may take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,17 +24,18 @@ class Restarts:
 
     most: int = 5  # times within `span_s`; a process that dies more often is broken, not unlucky
     span_s: float = 120.0
-    pause_s: float = 0.5  # before each
+    pause_s: float = 0.5  # before each start
 
 
 class Supervisor:
     """Owns the stage process of one device of this computer.
 
     Args:
-        device: which one; None: the best.
-        cpus: the threads of each of the devices that the CPU is offered as; none: it is one.
-        died: told when the process is gone, and every layer with it.
-        changed: told when the devices or their memory changed.
+        device: the device of the process; None: the best one.
+        cpus: if the CPU is offered as several devices, the threads of each; empty: it is one
+            device.
+        died: called when the process is gone, together with all its layers.
+        changed: called when the devices or their memory have changed.
         restarts: when a process that died is started again.
     """
 
@@ -67,13 +68,13 @@ class Supervisor:
         self.is_given_up = False
         self._handle: StageHandle | None = None
         self._problem: PotluckError | None = None
-        self._up = asyncio.Event()  # there is a handle, or the process was given up
-        self._wake = asyncio.Event()  # the process died
+        self._up = asyncio.Event()  # set while there is a handle, or once the process was given up
+        self._wake = asyncio.Event()  # set when the process died
         self._is_behind = False  # a setting changed while no process was up
 
     @property
     def devices(self) -> tuple[DeviceInfo, ...]:
-        """Of the running process, its own first; none while it starts."""
+        """The devices that the running process reports, its own first; empty while it starts."""
         return self._handle.devices if self._handle is not None else ()
 
     @property
@@ -83,14 +84,14 @@ class Supervisor:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is up, and nothing would be lost if it ended."""
+        """Whether the process is up, and nothing would be lost if it ended."""
         return self._handle is not None and self._handle.is_idle
 
     async def handle(self) -> StageHandle:
         """The running stage process; waits while it starts.
 
         Raises:
-            EngineError: it does not start on this computer.
+            EngineError: the process does not start on this computer.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
@@ -100,30 +101,30 @@ class Supervisor:
         return self._handle
 
     def lend(self, memory_limit: int | None) -> None:
-        """Lend at most so much memory from now on."""
+        """Lend at most so many bytes from now on; None: no limit."""
         self._memory_limit = memory_limit
         self._tell()
 
     def compute_with(self, threads: int | None) -> None:
-        """Compute what is loaded next with so many threads; None: one for each core."""
+        """Use so many threads for what is loaded next; None: one for each core."""
         self._threads = threads
         self._tell()
 
     def trust_changed(self) -> None:
-        """The identity's folder changed. Called by the identity that this is a watcher of."""
+        """Read the identity's folder again. The identity calls this when its folder has changed."""
         self._tell()
 
     def _tell(self) -> None:
-        """Tell the process all settings; one that is starting is told when it is up."""
+        """Send all settings to the process. One that is starting gets them when it is up."""
         self._is_behind = self._handle is None
         if self._handle is not None:
-            with suppress(EngineError):  # it has just died, and the next one starts with all this
+            with suppress(EngineError):  # it has just died; the next one starts with these settings
                 self._handle.lend(self._memory_limit)
                 self._handle.compute_with(self._threads)
                 self._handle.trust_changed()
 
     async def run(self) -> None:
-        """Start the process and start it again, until cancelled."""
+        """Start the process, and start it again when it dies, until cancelled or given up."""
         restarts = self._restarts
         deaths: deque[float] = deque(maxlen=restarts.most)
         loop = asyncio.get_running_loop()

@@ -1,1 +1,1 @@
-"""The process that computes: the only room with torch. Its node starts it and talks to it over a pipe."""
+"""The stage process, the only room with torch. Its node starts it and talks to it over a pipe."""

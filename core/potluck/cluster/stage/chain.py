@@ -1,7 +1,7 @@
-"""The connections that steps come and go by: from the stage before, to the next stage or the driver.
+"""The connections of a stage: steps come from the stage before, and go to the next or the driver.
 
-What arrives waits in the scheduler. Its groups are handled on the computing thread, and what follows from
-a message leaves from there, before the next message is looked at.
+Messages that arrive wait in the scheduler. Its groups are handled on the computing thread, which
+sends the result of each message before it looks at the next one.
 """
 
 import asyncio
@@ -41,16 +41,16 @@ from potluck.wire.messages import (
 
 logger = logging.getLogger(__name__)
 
-_HELD_RESULTS = 64  # more than the chunks of one prompt that are under way
+_HELD_RESULTS = 64  # more than there are chunks of one prompt under way
 
 
 @dataclass(slots=True, eq=False)
 class LoadedStage:
-    """The stage in force, and where what it computes goes."""
+    """The stage in force, and the links that it sends its results to."""
 
     home: HomeId
     epoch: int
-    previous: NodeId | None  # whose hidden states it takes; None: the first stage
+    previous: NodeId | None  # node of the stage before; None: this is the first stage
     stage: Stage
     next_link: StepLink | None  # None: the last stage, which answers the driver
     driver: PeerLink | None = None
@@ -59,14 +59,14 @@ class LoadedStage:
     meter: StageMeter | None = None  # made by the first measurement
 
     def measure(self, position: int) -> StageTimes:
-        """Time the parts of one token. On the computing thread."""
+        """Time the parts of one token. Call it on the computing thread."""
         if self.meter is None or self.meter.position != position:
-            self.meter = None  # frees its caches before others are made
+            self.meter = None  # free its caches before new ones are made
             self.meter = StageMeter(self.stage, position)
         return self.meter.round()
 
     def takes_steps_of(self, link: PeerLink) -> bool:
-        """Whether the peer is the one before this stage: another computer, or the driver itself."""
+        """Whether the peer is the one before this stage: another stage, or the driver."""
         if link.home != self.home:
             return False
         if self.previous is None:
@@ -79,13 +79,13 @@ class LoadedStage:
 
 
 class StageChain:
-    """The stage in force between its neighbours. `loaded` is None while there is none.
+    """The stage in force between its neighbours. `loaded` is None while there is no stage.
 
     Args:
         name: of this computer.
-        scheduler: where what arrives waits.
-        tell: tells the node that a step could not be done; called in the event loop.
-        device_lost: called when the device computes nothing any more.
+        scheduler: messages that arrive are put into it.
+        tell: reports to the node a step that could not be done; called in the event loop.
+        device_lost: called when the device cannot compute any more.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class StageChain:
         for waiting in group.members:
             if not waiting.link.is_revoked:
                 self._handle(waiting.link, waiting.message, waiting.payload)
-        if group.ends_prompts and self.loaded is not None:  # while others compute what follows
+        if group.ends_prompts and self.loaded is not None:  # the other stages compute meanwhile
             release_prompt(self.loaded.stage.weights.device)
 
     def _handle(self, link: PeerLink, message: Message, payload: memoryview) -> None:
@@ -141,17 +141,17 @@ class StageChain:
         if not is_master or (link.home, message.epoch) != (loaded.home, loaded.epoch):
             return
         loaded.driver = link
-        for _ in range(len(loaded.held)):  # one that cannot be sent is held again
+        for _ in range(len(loaded.held)):  # a result that cannot be sent is held again
             self._send_on(loaded, loaded.held.popleft(), memoryview(b""))
 
     def _step(self, loaded: LoadedStage, message: SessionMessage, payload: memoryview) -> None:
-        """Do what the message says, and send on what follows from it."""
+        """Apply a message to the stage, and send on its result."""
         try:
             sent, data = apply(loaded.stage, message, payload)
             self._send_on(loaded, sent, data)
         except PotluckError as error:
             self._fail(message, error)
-        except Exception as error:  # the boundary to torch: one step failed, the stage lives on
+        except Exception as error:  # the boundary to torch: one step failed, the stage stays
             logger.exception("step failed")
             self._fail(message, EngineError(f"{self._name} failed in a step: {error}"))
             if is_lost(loaded.stage.weights.device):
@@ -162,7 +162,7 @@ class StageChain:
         if isinstance(message, SessionMessage) and loaded.next_link is None:
             return  # the chain ends here
         if link is None or (loaded.next_link is None and link.is_closed):
-            # The driver's connection to here may be slower than its first step.
+            # The first step may arrive through the chain before the driver's connection to here.
             assert isinstance(message, Result)
             loaded.held.append(message)
             return
@@ -175,7 +175,7 @@ class StageChain:
         if not isinstance(message, Forward | Result):
             return
         position = error.data.get("position") if isinstance(error, NeedReplayError) else None
-        # The stage does not know which computer it is on, and who reads this needs to.
+        # The stage does not know its computer's name, but the reader of the error needs it.
         who = f"{self._name}: " if isinstance(error, OutOfMemoryError) else ""
         self._loop.call_soon_threadsafe(
             self._tell,
@@ -190,9 +190,9 @@ class StageChain:
         )
 
     async def watch(self, link: StepLink) -> None:
-        """Tell the node when the next stage is lost.
+        """Tell the node when the connection to the next stage is lost.
 
-        It sends nothing on this link: reading is how its end is noticed.
+        The next stage sends nothing on this link. It is read only to notice its end.
         """
         link.deliver_to(_ignore)
         await link.wait_closed()

@@ -1,9 +1,9 @@
 """The one thread that computes. While it has nothing to compute, it waits for steps itself.
 
-So a token passes from the socket to the kernel and back without another thread in between. While it does
-what takes longer than a token, a second thread, the relief, reads and writes the links.
+So a token passes from the socket to the kernel and back without another thread in between. While
+this thread does work that takes longer than a token, a second thread, the relief, serves the links.
 
-The thread that has the turn at the reactor, and only that one, also uses the scheduler.
+Only the thread that has the turn at the reactor uses the scheduler.
 """
 
 import asyncio
@@ -23,22 +23,22 @@ from potluck.net.reactor import Reactor
 logger = logging.getLogger(__name__)
 
 AWAKE_S = (
-    0.02  # waking a thread takes 0.1 ms: only shorter waits than this are worth a spinning core
+    0.02  # waking a thread takes 0.1 ms; spinning saves that, but pays only for waits below this
 )
 
 _T = TypeVar("_T")
 
 
 def end_process() -> None:
-    """End the process at once, as after a crash. Its node starts another one."""
+    """End the process at once, as in a crash. Its node starts another one."""
     logger.critical("this process cannot compute any more, and ends")
     os._exit(1)
 
 
 class ComputeThread(threading.Thread):
-    """Runs jobs of other threads, and groups of messages as its scheduler says.
+    """Runs jobs of other threads, and the groups of messages that its scheduler gives out.
 
-    Jobs go first, in the order in which they were submitted.
+    Jobs go before groups, in the order in which they were submitted.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class ComputeThread(threading.Thread):
         run_group: Callable[[Group], None],
         die: Callable[[], object] = end_process,
     ) -> None:
-        """Make it; `start` starts it.
+        """Make the thread; `start` starts it.
 
         Args:
-            scheduler: what the receivers of the links of `reactor` put messages into.
+            scheduler: the receivers of the links of `reactor` put messages into it.
             run_group: handles the messages of a group; called on this thread.
             die: called when this thread or its relief has failed and cannot go on.
         """
@@ -77,11 +77,11 @@ class ComputeThread(threading.Thread):
                 is_decoding = before == "token"  # the next token comes soon
                 began = time.monotonic()
                 self.reactor.turn(awake_s if is_decoding else 0.0)
-                if is_decoding:  # a wait that took longer is slept through the next time
+                if is_decoding:  # after a longer wait, sleep the next time instead of spinning
                     awake_s = AWAKE_S if time.monotonic() - began < AWAKE_S else 0.0
 
     def _work(self) -> "Kind | Literal['job'] | None":
-        """Do what is next, and say what it was; None: there was nothing to do."""
+        """Run the next job or group, and return its kind; None: there was nothing to do."""
         try:
             if self._jobs:
                 with self._relieved():
@@ -97,7 +97,7 @@ class ComputeThread(threading.Thread):
                 self._run_group(group)
             if (
                 self._scheduler.waiting
-            ):  # a token that has arrived meanwhile goes before a chunk that waits
+            ):  # a token that has just arrived goes before a chunk that waits
                 self.reactor.poll()
         except Exception:  # the boundary of a thread that others rely on
             logger.exception("work failed")
@@ -105,12 +105,12 @@ class ComputeThread(threading.Thread):
         return group.kind
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run a job that handles its own errors."""
+        """Have a job run on this thread. It must handle its own errors."""
         self._jobs.append(job)
         self.reactor.wake()
 
     async def call(self, function: Callable[[], _T]) -> _T:
-        """Run a function, and return or raise what it does."""
+        """Run a function on this thread, and return its result or raise its error."""
         future: Future[_T] = Future()
 
         def job() -> None:
@@ -125,14 +125,15 @@ class ComputeThread(threading.Thread):
         try:
             return await asyncio.wrap_future(future)
         except Exception:
-            # The error leads to these frames, and they to it: what the function held, most of a GPU
-            # perhaps, would be free when the garbage is collected, and not when the next load asks.
+            # The error refers to these frames, and they refer to it through the future. Without
+            # this `del` such a cycle keeps what the function held, perhaps most of a GPU's memory,
+            # until the garbage is collected, and the next load would find it taken.
             del future
             raise
 
     @contextmanager
     def _relieved(self) -> Iterator[None]:
-        """On this thread: the relief serves the links until the end of the block."""
+        """Have the relief serve the links until the end of the block. Used on this thread only."""
         self._relief.begin()
         try:
             yield
@@ -141,7 +142,7 @@ class ComputeThread(threading.Thread):
 
 
 class _Relief(threading.Thread):
-    """Takes the turns at the reactor while it is asked to."""
+    """The thread that takes the turns at the reactor between `begin` and `end`."""
 
     def __init__(self, reactor: Reactor, die: Callable[[], object]) -> None:
         super().__init__(name="relief", daemon=True)
@@ -170,7 +171,7 @@ class _Relief(threading.Thread):
 
 @contextmanager
 def _fatal(die: Callable[[], object]) -> Iterator[None]:
-    """The boundary of a thread without which nothing goes on."""
+    """Call `die` if an error leaves the block. For threads that the process cannot do without."""
     try:
         yield
     except BaseException:

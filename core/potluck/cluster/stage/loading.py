@@ -1,8 +1,8 @@
 """The weights that this process holds, and how a load changes them.
 
-A load keeps the parts of the same content that it needs, drops the others, and only then allocates what is
-missing: a plan that moves a boundary by one layer loads one layer. After a load that failed, what was
-kept is still held, and is what the next load begins with.
+A load keeps the parts that it needs and that have the same content, drops the others, and only then
+allocates what is missing: a plan that moves a boundary by one layer loads one layer. After a failed
+load the kept parts are still held, and the next load can use them.
 """
 
 import asyncio
@@ -31,35 +31,35 @@ from potluck.model.footprint import stage_footprint, usable_memory, working_byte
 from potluck.model.schemes import Cache, Scheme
 
 PROGRESS_INTERVAL_S = 0.1
-SMALL_LAYER = 2_000_000  # parameters: computed before a second thread is awake
+SMALL_LAYER = 2_000_000  # parameters; one thread computes such a layer before a second one wakes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Content:
-    """What loaded layers are layers of. Where two of these are equal, so are the layers of one number."""
+    """The content of loaded layers: if it is equal, layers of the same number are equal."""
 
-    home: str  # whose master said what the model's id is
+    home: str  # the model id comes from this home's master
     model_id: str
     seed: int | None
     config: dict[str, object]
     scheme: Scheme
     cache: Cache
-    threads: int | None  # that the products are shared by
+    threads: int | None  # how many threads share a matrix product
 
 
 class StageLoader:
-    """Owns the weights. Its coroutines are called one after the other, never two at a time.
+    """Owns the weights. Its coroutines must be called one after the other, never two at a time.
 
     Attributes:
-        threads: that what is loaded next computes with; None: one for each core.
+        threads: number of threads for what is loaded next; None: one for each core.
 
     Args:
         name: of this computer, for errors.
-        device: that the stage is on.
+        device: the device of the stage.
         lending: how much of the device may be used.
-        compute: the thread that torch is used in.
-        threads: see above.
-        report: told how far a load is; called in the event loop.
+        compute: the only thread that uses torch.
+        threads: see the attribute.
+        report: called with the progress of a load, in the event loop.
     """
 
     def __init__(
@@ -85,22 +85,22 @@ class StageLoader:
 
     @property
     def nbytes(self) -> int:
-        """Of the weights that are held."""
+        """Bytes of the weights that are held."""
         return 0 if self._weights is None else self._weights.nbytes
 
     def want(self, request: int) -> None:
-        """Give up every load but that of this request."""
+        """Give up every load except that of this request."""
         self._wanted = request
 
     async def drop(self) -> None:
-        """Give all memory back. No stage is in force any more."""
+        """Free all memory. No stage may be in force."""
         self._weights = self._content = None
         await self._release()
 
     async def prepare(self, message: LoadStage) -> int:
-        """Drop what the load does not need, and see that there is room for the rest.
+        """Drop the weights that the load does not need, and check that there is room for the rest.
 
-        The stage that was in force is in force no more.
+        The stage that was in force must not be used any more.
 
         Returns:
             How many layers are kept.
@@ -119,19 +119,19 @@ class StageLoader:
             self._weights = kept if kept is not None and kept.nbytes else None
             del kept
         self._content = content
-        # Also what a load that failed has left: torch keeps a GPU's memory until then, and this load would
-        # be refused for want of it.
+        # This also frees what a failed load has left: torch keeps a GPU's memory until it is told
+        # to release it, and without that memory this load would be refused.
         await self._release()
         self._check_wanted(message)
         self._check_room(message)
         return 0 if self._weights is None else len(self._weights.layers)
 
     async def load(self, message: LoadStage) -> Stage:
-        """Load what is missing after `prepare`, and make a stage of it all.
+        """Load what is missing after `prepare`, and make the stage.
 
         Raises:
-            IntegrityError: a file's bytes are not what its digest says.
-            OutOfMemoryError: the device could not take it.
+            IntegrityError: a file does not match its digest.
+            OutOfMemoryError: the device has too little memory.
             EngineError: the load was given up.
         """
         stage = await self._compute.call(lambda: self._build(message))
@@ -139,7 +139,7 @@ class StageLoader:
         return stage
 
     async def held(self, loaded: LoadedStage | None) -> Held | None:
-        """What to tell the node; None: nothing is held.
+        """Describe the held weights to the node; None: nothing is held.
 
         Args:
             loaded: the stage in force; None: there is none.
@@ -169,7 +169,7 @@ class StageLoader:
         )
 
     def threads_for(self, config: ModelConfig) -> int | None:
-        """How many compute; to be set on the computing thread, whose own setting it is."""
+        """How many threads compute this model. Set it on the computing thread: it is per thread."""
         parameters = sum(math.prod(shape) for shape in config.layer_tensors(0).values())
         return 1 if parameters < SMALL_LAYER else self.threads
 
@@ -185,7 +185,7 @@ class StageLoader:
         )
 
     async def _release(self) -> None:
-        """Give back what torch or the C library keeps, after the steps under way."""
+        """After the steps under way, free the memory that torch or the C library keeps."""
         await self._compute.call(lambda: release(self._device))
 
     def _check_wanted(self, message: LoadStage) -> None:
@@ -193,7 +193,7 @@ class StageLoader:
             raise EngineError("This load was given up.")
 
     def _check_room(self, message: LoadStage) -> None:
-        """Refuse what would not fit, before anything is allocated: a planner may be wrong or lie."""
+        """Refuse a stage that would not fit before anything is allocated: plans are not trusted."""
         config = ModelConfig.from_dict(message.config)
         footprint = stage_footprint(
             config,
@@ -203,7 +203,7 @@ class StageLoader:
             context=message.context,
             cache=message.cache if self._device.type == "cpu" else "full",
         )
-        lent = self._lending.own(in_use=self.nbytes).memory_free  # what is kept is a part of it
+        lent = self._lending.own(in_use=self.nbytes).memory_free  # includes the kept weights
         free = usable_memory(lent, self._device.type, message.scheme)
         footprint.check(free, self._name, message.context)
 
@@ -215,7 +215,7 @@ class StageLoader:
         weights = self._weights
         if weights is None or not weights.has_all(range(*message.layers), **_ends(message)):
             weights = self._load_missing(message, config)
-            release(self._device)  # what reading and compiling took
+            release(self._device)  # the memory that reading and compiling took
         used = weights.nbytes + working_bytes(config, message.context)
 
         def budget(cached: int) -> int:
@@ -230,7 +230,7 @@ class StageLoader:
         )
 
     def _load_missing(self, message: LoadStage, config: ModelConfig) -> StageWeights:
-        """Read, check and convert what is not held yet, or make random weights of it."""
+        """Read, check and convert the weights that are not held yet, or make random ones."""
         last_report = 0.0
 
         def progress(done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""The stage process quantises for its node: on threads of its own, so that no session waits for it."""
+"""Quantise matrices for the node, on threads of their own, so that no session waits for it."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ from potluck.model.formats import PACKED_DTYPES
 
 
 class Packer:
-    """As many matrices at a time as there are cores; the others wait."""
+    """Quantises as many matrices at a time as there are cores; the others wait."""
 
     def __init__(self, threads: int | None) -> None:
         self._pool = ThreadPoolExecutor(threads or usable_cores(), thread_name_prefix="quantise")
@@ -27,10 +27,10 @@ class Packer:
         return best_kernels()
 
     async def answer(self, message: Quantise) -> Quantised:
-        """Write one matrix.
+        """Write one matrix in its packed form.
 
         Raises:
-            PotluckError: why it cannot be; nothing is left of the file then.
+            PotluckError: it cannot be written; the incomplete file is deleted.
             OSError: a part cannot be read.
         """
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._write, message)
@@ -49,7 +49,7 @@ class Packer:
 
 
 def stored_tensor(file: TensorFile) -> StoredTensor:
-    """A file that the node names, as the engine reads it."""
+    """Convert a tensor's place on disk from the node's form into the engine's form."""
     info = file.info
     return StoredTensor(
         name=info.name,

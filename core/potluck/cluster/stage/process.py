@@ -1,11 +1,13 @@
-"""The process that computes: one stage on one device, and its activation connections.
+"""The stage process: it computes one stage on one device, and serves its activation connections.
 
     python -m potluck.cluster.stage.process        started by the node, never by a person
 
-Four threads: asyncio for the node's requests and the beginning of connections; one that computes, and
-receives and sends steps itself (torch is used in no other); one that does the latter for it while it
-computes for long; and one that waits for the node's messages on stdin. When stdin ends the node is
-gone, and so is this process.
+It has four threads:
+- asyncio handles the node's requests and the start of connections;
+- the computing thread uses torch (the only one that does), and receives and sends steps itself;
+- the relief receives and sends steps while the computing thread is busy for long;
+- the last one reads the node's messages from stdin.
+When stdin ends, the node is gone, and this process ends too.
 """
 
 import asyncio
@@ -78,7 +80,7 @@ logger = logging.getLogger(__name__)
 
 DIAL_TIMEOUT_S = 10.0
 MEMORY_INTERVAL_S = 2.0
-MEMORY_STEP = 0.02  # of the total: a smaller change of what is free is not worth a message
+MEMORY_STEP = 0.02  # of the total; smaller changes of the free memory are not reported
 
 
 class StageServer:
@@ -130,7 +132,7 @@ class StageServer:
             await self._tasks.stop()
 
     async def _try_device(self) -> None:
-        """Into the log: what works on this device, and what had to be replaced."""
+        """Write to the log what works on this device, and what had to be replaced."""
         await self._compute.call(lambda: capabilities(self._device))
 
     def _handle(self, message: ToStage) -> None:
@@ -162,7 +164,7 @@ class StageServer:
     def _trust_changed(self) -> None:
         try:
             self._identity.reload()
-        except (IdentityError, OSError):  # what was known before stays in force
+        except (IdentityError, OSError):  # the homes that were known before stay in force
             logger.exception("the homes of this computer cannot be read again")
 
     def _tell(self, message: FromStage) -> None:
@@ -173,7 +175,7 @@ class StageServer:
             self._tell(await work)
         except PotluckError as error:
             self._refuse(request, error)
-        except Exception as error:  # the boundary to torch: the process lives on
+        except Exception as error:  # the boundary to torch: the process goes on
             logger.exception("request failed")
             self._refuse(request, EngineError(f"The engine failed: {error}"))
             if await self._compute.call(lambda: is_lost(self._device)):
@@ -190,7 +192,7 @@ class StageServer:
         config = ModelConfig.from_dict(message.config)
 
         def measure() -> LayerProfile:
-            with computing_with(self._loader.threads_for(config)):  # what is loaded keeps its own
+            with computing_with(self._loader.threads_for(config)):  # a loaded stage keeps its own
                 return profile_layers(
                     config,
                     self._device,
@@ -283,18 +285,18 @@ class StageServer:
         return StageUnloaded(request=message.request)
 
     def _withdraw(self) -> None:
-        """Take the stage out of force: its sessions are lost, and its link to the next one ends."""
+        """Take the stage out of force: its sessions and its link to the next stage end."""
         loaded, self._chain.loaded = self._chain.loaded, None
         if loaded is not None and loaded.next_link is not None:
             loaded.next_link.close()
 
     def _in_use(self) -> int:
-        """What another load would have: the memory of weights and caches."""
+        """Bytes of weights and caches that another load could take over."""
         loaded = self._chain.loaded
         return loaded.stage.nbytes if loaded is not None else self._loader.nbytes
 
     def _lent(self) -> DeviceInfo:
-        """What a plan may count on here: what is free, and what the loaded stage would give back."""
+        """The device with the memory for a plan: the free memory and that of the loaded stage."""
         return self._lending.own(in_use=self._in_use())
 
     def _all_lent(self) -> tuple[DeviceInfo, ...]:
@@ -317,7 +319,7 @@ class StageServer:
 
 
 def _claim_stdout() -> BinaryIO:
-    """The pipe to the node. What anything else prints goes to stderr, which is the log."""
+    """The pipe to the node. Other output on stdout goes to stderr from now on, which is the log."""
     pipe = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return pipe
@@ -348,12 +350,12 @@ async def _serve(pipe: BinaryIO) -> None:
 
 def main() -> None:
     """Serve one node until it is gone."""
-    faulthandler.enable()  # into the log, where in the code it was that a kernel crashed
+    faulthandler.enable()  # if a kernel crashes, the log has the place in the code
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     pipe = _claim_stdout()
     torch.set_grad_enabled(False)
     asyncio.run(_serve(pipe))
-    os._exit(0)  # daemon threads may be inside torch, which does not like being torn down
+    os._exit(0)  # no regular end: daemon threads may be inside torch, and could crash in it
 
 
 if __name__ == "__main__":

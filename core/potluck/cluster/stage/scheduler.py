@@ -1,17 +1,17 @@
-"""Which of the messages that wait is handled next. Pure: no I/O, no threads, no torch, no clock.
+"""Choose which waiting message is handled next. Pure: no I/O, no threads, no torch, no clock.
 
 The rules:
 
 - The messages of one session are handled in the order in which they came.
-- Single tokens and control messages (open, trim, close, attach) go first, in the order in which they
-  became ready: many people wait for their next token, and each takes milliseconds.
+- Single tokens and control messages (open, trim, close, attach) go first, in the order in which
+  they became ready: many people wait for their next token, and each takes milliseconds.
 - A chunk of a prompt goes when nothing of that kind is ready, or after `Limits.groups_before_chunk`
-  groups went before it, so that no prompt waits for ever. Chunks go in the order in which they became
-  ready: two prompts take turns.
+  groups went before it, so that no prompt waits for ever. Chunks go in the order in which they
+  became ready: two prompts take turns.
 - Single tokens of different sessions that are ready together are one group.
 
-Not thread-safe: whoever has the turn at the reactor puts messages in, and the computing thread takes
-groups while it has that turn itself.
+Not thread-safe: whoever has the turn at the reactor puts messages in, and the computing thread
+takes groups while it has that turn itself.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ _ID_BYTES = 40  # a token id of a history, as an object in a tuple
 
 
 class PeerLink(Protocol):
-    """What is asked of the connection that a message came by, or that an answer leaves by."""
+    """What a stage needs of a connection to a peer."""
 
     @property
     def home(self) -> HomeId: ...
@@ -55,7 +55,7 @@ class Waiting(NamedTuple):
 
 
 class Group(NamedTuple):
-    """What is handled at once: a control message, a chunk, or single tokens of different sessions."""
+    """What is handled at once: a control message, a chunk, or single tokens of several sessions."""
 
     kind: Kind
     members: tuple[Waiting, ...]
@@ -95,11 +95,11 @@ class Scheduler:
 
     @property
     def is_full(self) -> bool:
-        """Whether as much waits as may: the links are not to be read now."""
+        """Whether the most that may wait does wait: then the links must not be read."""
         return self._nbytes > self._limits.nbytes or self._waiting > self._limits.messages
 
     def put(self, link: PeerLink, message: Message, payload: memoryview) -> None:
-        """Have a message wait for its turn. One without a session has an order of its own."""
+        """Add a message. Messages without a session are ordered among themselves."""
         session: str = getattr(message, "session", "")
         waiting = Waiting(
             link, message, payload, self._kind(session, message), _nbytes(message, payload)
@@ -114,7 +114,7 @@ class Scheduler:
             self._make_ready(session, waiting)
 
     def _kind(self, session: str, message: Message) -> Kind:
-        """What it is, which the messages before it in its session decide too."""
+        """The kind of a message. It also depends on the messages before it in its session."""
         is_rest = session in self._open_prompts
         self._open_prompts.pop(session, None)
         if not isinstance(message, Forward):
@@ -128,7 +128,7 @@ class Scheduler:
         return "chunk" if is_rest or message.tensor.shape[:1] != (1,) else "token"
 
     def next(self) -> Group | None:
-        """What is to be handled now; None: nothing waits."""
+        """Take the group that is handled next; None: nothing waits."""
         if self._ready_now and not self._is_chunk_due():
             if self._ready_chunks:
                 self._chunk_waited += 1

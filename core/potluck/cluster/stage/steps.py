@@ -1,4 +1,4 @@
-"""What one message along the chain does to a stage, and what the next one gets to see of it."""
+"""Apply one message to a stage, and make the message for the next stage or for the driver."""
 
 import time
 from typing import TypeAlias
@@ -22,7 +22,11 @@ SessionMessage: TypeAlias = OpenSession | Forward | TrimSession | CloseSession
 
 
 def apply(stage: Stage, message: SessionMessage, payload: memoryview) -> tuple[Message, memoryview]:
-    """Do what a message says; what the next stage or the driver gets to see of it."""
+    """Apply a message to the stage.
+
+    Returns:
+        The message and the payload for the next stage, or for the driver.
+    """
     session = SessionId(message.session)
     match message:
         case OpenSession():
@@ -30,7 +34,8 @@ def apply(stage: Stage, message: SessionMessage, payload: memoryview) -> tuple[M
         case CloseSession():
             stage.close(session, epoch=message.epoch)
         case TrimSession():
-            # A stage that holds less says so at the next step, and must not keep the others from it.
+            # A stage that holds less reports it at the next step. The message still goes on, since
+            # the other stages have to trim.
             if stage.position(session) > message.position:
                 stage.trim(session, message.position, epoch=message.epoch)
         case Forward():

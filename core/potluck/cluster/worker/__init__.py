@@ -1,1 +1,1 @@
-"""What this computer lends, to whom, and what it holds for them."""
+"""The worker: what this computer lends, to which master, and what it holds for that master."""

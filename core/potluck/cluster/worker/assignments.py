@@ -1,4 +1,4 @@
-"""What a master assigns, checked, and what it is told of what is held."""
+"""Check what a master assigns, and describe to it what is held."""
 
 from potluck.cluster.processes.messages import Held
 from potluck.errors import BrokenModelError
@@ -16,10 +16,13 @@ from potluck.wire.messages import (
 
 
 def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
-    """The tensors by digest, when they are exactly what the config says for these layers.
+    """Check that the tensors are exactly those that the config demands for these layers.
+
+    Returns:
+        The tensors by digest.
 
     Raises:
-        ModelError: the config is of no known model, or the tensors are not its.
+        ModelError: the config is of no known model, or the tensors do not match it.
     """
     config = ModelConfig.from_dict(message.config)
     start, stop = message.layers
@@ -29,7 +32,7 @@ def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
         range(start, stop), embedding=message.embedding, head=message.head
     )
     if message.seed is not None:
-        wanted = {}  # the weights are made here
+        wanted = {}  # random weights are made on this computer
     given = {info.name: info for info in message.tensors}
     stored = find_stored(config, wanted, given, scheme=message.scheme, where="the assignment")
     if sum(map(len, stored.values())) != len(message.tensors):
@@ -38,7 +41,7 @@ def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
 
 
 def held_stage(device: DeviceId, held: Held) -> HeldStage:
-    """What a device's process said that it holds, as a master is told."""
+    """Convert what a stage process says that it holds into the form that its master is told."""
     sessions = held.sessions[-MAX_HELD_SESSIONS:]
     return HeldStage(
         device=device,

@@ -1,4 +1,4 @@
-"""What a worker lends to a home: stages of one plan, at most one on each device."""
+"""A lease: the stages of one plan that a worker computes for a home, at most one on each device."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -32,17 +32,18 @@ class LeasedStage:
     handle: StageHandle
     assign: Assign
     tensors: Mapping[Digest, TensorInfo]
-    missing: Sequence[Missing]  # to be sent; a tensor that two stages need is listed once
+    missing: Sequence[Missing]  # still to be sent; a tensor that two stages need is listed once
     progress: float | None = None  # of loading
     is_loaded: bool = False
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Lease:
-    """The stages of a plan, and whose plan it is.
+    """The stages of a plan, and the master that made the plan.
 
-    `before` are devices that have layers of the plan before in memory. Those that get a stage of this
-    plan keep what it needs; the others give theirs back when this plan is loaded.
+    `before` has the devices with layers of the previous plan in memory. A device that gets a stage
+    of this plan keeps the layers that the stage needs. The others free theirs when this plan is
+    loaded.
     """
 
     home: HomeId
@@ -70,19 +71,19 @@ class Lease:
 
     @property
     def progress(self) -> float:
-        """Of loading."""
+        """Progress of loading over all stages, from 0 to 1."""
         return fmean(
             1.0 if stage.is_loaded else stage.progress or 0.0 for stage in self.stages.values()
         )
 
     @property
     def layers(self) -> tuple[int, int]:
-        """From the first that is here to behind the last."""
+        """The first layer of all stages, and the one after the last."""
         starts, stops = zip(*(stage.assign.layers for stage in self.stages.values()), strict=True)
         return min(starts), max(stops)
 
     def awaited(self, *, besides: DeviceId | None = None) -> dict[Digest, int]:
-        """What is still to be sent, with its size; all of it or that of the other devices."""
+        """Sizes of the tensors still to be sent, by digest, except those for device `besides`."""
         return {
             tensor.digest: tensor.nbytes
             for device, stage in self.stages.items()

@@ -1,6 +1,6 @@
-"""What the owner of this computer lends of it: as the settings say, or otherwise for a while.
+"""What the owner of this computer lends: by the saved settings, or differently for a while.
 
-For a while means as long as some program, such as `potluck worker`, holds the node as a "worker".
+"For a while" is as long as a program, such as `potluck worker`, holds the node as a "worker".
 """
 
 from collections.abc import Generator
@@ -24,8 +24,8 @@ class LendingSettings:
     """Applies the settings in force to the worker and the stage processes.
 
     Args:
-        saved: what `file` says; the stage processes were made with it.
-        events: hears `Changed`, and `ThreadsChanged` when measured times are outdated.
+        saved: the settings in `file`; the stage processes were made with them.
+        events: receives `Changed`, and `ThreadsChanged` when measured times are outdated.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class LendingSettings:
         processes: StageProcesses,
         events: Events,
     ) -> None:
-        self.settings = saved  # in force now: a lease that somebody holds is not saved
+        self.settings = saved  # in force now; those of a program that holds the node are not saved
         self._saved = saved
         self._file = file
         self._activity = activity
@@ -49,10 +49,10 @@ class LendingSettings:
         worker.is_lending, worker.is_paused = saved.worker, saved.paused
 
     def set_role(self, request: RoleRequest) -> None:
-        """Do as the owner says.
+        """Lend as the owner asks.
 
         Raises:
-            UsageError: the lease is for as long as it is held, and nobody holds it.
+            UsageError: the request is for as long as the node is held, and no program holds it.
         """
         before = self.settings if request.while_held else self._saved
         limit = before.memory_limit if request.memory is None else request.memory or None
@@ -71,13 +71,13 @@ class LendingSettings:
         self._lend(settings)
 
     def let_go(self, holder: Holder) -> None:
-        """Whoever lent this computer for as long as it holds the node is gone."""
+        """Go back to the saved settings when the last program that held the node is gone."""
         if holder == "worker" and self.settings is not self._saved:
             self._lend(self._saved)
 
     @contextmanager
     def computing_with(self, threads: int | None) -> Generator[None, None, None]:
-        """Compute with so many threads for a while; what was measured with others is forgotten."""
+        """Compute with so many threads in a `with` block; then measured times are outdated."""
         if threads in (None, self.settings.threads):
             yield
             return

@@ -32,18 +32,18 @@ logger = logging.getLogger(__name__)
 class LinkTimes:
     """How long a worker waits on its connections, in seconds."""
 
-    dial_s: float = 8.0  # another computer, to measure the link to it
-    measure_s: float = 12.0  # with dialling less than the asking master waits
-    idle_s: float = 30.0  # on a weights link without anything to receive; measuring takes less
-    status_s: float = 0.5  # between two messages that say what is lent and held
+    dial_s: float = 8.0  # for dialling another computer to measure the link to it
+    measure_s: float = 12.0  # for a measurement; with dialling less than the asking master waits
+    idle_s: float = 30.0  # on a weights link that receives nothing; measuring takes less
+    status_s: float = 0.5  # between two status messages
 
 
 class WorkerLinks:
-    """Serves what masters dial, and keeps them told of what this computer lends.
+    """Serves the connections of masters, and reports to them what this computer lends.
 
     Args:
-        removed: told when a home's master removed this computer.
-        changed: told when clients should look again; whoever hears it calls `announce`.
+        removed: called when a home's master has removed this computer.
+        changed: called when the displayed state has changed; the receiver must call `announce`.
     """
 
     def __init__(
@@ -64,18 +64,18 @@ class WorkerLinks:
         self._removed = removed
         self._changed = changed
         self._times = times if times is not None else LinkTimes()
-        self._masters: dict[Link, Status | None] = {}  # what each was told last
+        self._masters: dict[Link, Status | None] = {}  # the status that each was sent last
         self._status_due: asyncio.TimerHandle | None = None
         self._tasks = TaskSet()
 
     def master_names(self) -> tuple[str, ...]:
-        """Whom this computer helps now: masters that are connected, and who borrowed it."""
+        """Names of the masters that this computer helps: connected ones and that of the lease."""
         lease = self._worker.lease
         names = [link.peer.name for link in self._masters]
         return tuple(dict.fromkeys([*names, *([lease.master_name] if lease is not None else [])]))
 
     async def serve(self, link: Link) -> None:
-        """One connection, until it ends."""
+        """Serve one connection until it ends."""
         try:
             match link.purpose:
                 case "control":
@@ -121,9 +121,10 @@ class WorkerLinks:
         self._identity.set_revoked(link.home, map(NodeId, message.node_ids))
 
     async def _measure(self, link: Link, message: MeasureLink) -> LinkMeasured:
-        """Measure the way to another member. What fails, fails with one sentence for all reasons.
+        """Measure the link to another member. Every failure gives the same sentence.
 
-        A master may have its workers dial each other, not look around in their networks.
+        A master may have its workers dial each other, but it must not scan their networks in this
+        way.
         """
         if link.peer_role != "master" or not self._worker.is_lending:
             raise NotAllowedError("This computer measures for a master that it lends itself to.")
@@ -163,12 +164,12 @@ class WorkerLinks:
         if link.peer_role == "master" and is_lender:
             await self._worker.receive_weights(link.home, link)
         async with asyncio.timeout(self._times.idle_s):
-            await link.receive()  # a link answers measurements by itself, until its end
+            await link.receive()  # the link answers measurements by itself until it ends
 
     # --- status
 
     def announce(self) -> None:
-        """Tell the masters what is lent now, unless they know; not more often than makes sense."""
+        """Send each master the status if it has changed, at most once per `status_s`."""
         if self._status_due is None:
             loop = asyncio.get_running_loop()
             self._status_due = loop.call_later(self._times.status_s, self._announce_now)
@@ -195,5 +196,5 @@ class WorkerLinks:
             self._tasks.spawn(self._send(link, status))
 
     async def _send(self, link: Link, status: Status) -> None:
-        with suppress(PotluckError):  # the end of the link is noticed where it is served
+        with suppress(PotluckError):  # the task that serves the link notices its end
             await link.send(status)

@@ -1,11 +1,11 @@
-"""A node that lends itself: answers a master's control messages and takes in its weights.
+"""A node that lends itself: it answers a master's control messages and receives its weights.
 
-The devices go to one home at a time, all together, first come, first served. Only certificates of role
-master may ask for anything.
+All devices are lent to one home at a time; first come, first served. Only a peer whose certificate
+has the role master may ask for anything.
 
-Layers stay in memory while they may be of use. A lease outlives its master's connection for a while,
-unless another home asks; and the same home's next plan takes over the layers that it needs, so that a
-master that was restarted and plans the same has nothing loaded again.
+Layers stay in memory while they may be of use. A lease outlives its master's connection for a
+while, unless another home asks. The same home's next plan takes over the layers that it needs: if a
+master is restarted and makes the same plan, nothing is loaded again.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ from potluck.wire.messages import (
 
 logger = logging.getLogger(__name__)
 
-KEEP_LOADED_S = 600.0  # ten minutes
+KEEP_LOADED_S = 600.0  # ten minutes without a master
 
 
 class Worker:
@@ -73,11 +73,12 @@ class Worker:
         """Make a worker that does not lend yet.
 
         Args:
-            stage: the stage process of a device, None being the best one; waits while it starts.
+            stage: returns the stage process of a device (None: the best one); waits while it
+                starts.
             store: where the weights of other computers' models are kept.
-            changed: told when clients should look again.
-            keep_loaded_s: without a master; then the memory goes back to this computer's owner.
-            use: says what this computer's own master uses, and is told what the worker lends.
+            changed: called when the displayed state has changed.
+            keep_loaded_s: how long layers stay in memory after the master's connection has ended.
+            use: tells what this computer's own master uses, and is told what the worker lends.
         """
         self.is_lending = False
         self.is_paused = False
@@ -88,7 +89,7 @@ class Worker:
         self._keep_loaded_s = keep_loaded_s
         self._use = use if use is not None else DeviceUse()
         self._turn = asyncio.Lock()  # one assignment at a time
-        self._giving_back = asyncio.Lock()  # the loads of a plan wait for the memory that it frees
+        self._giving_back = asyncio.Lock()  # a load waits until unused layers are freed
         self._tasks = TaskSet()
 
     async def handle(self, link: MasterLink, message: Message) -> Message:
@@ -96,8 +97,8 @@ class Worker:
 
         Raises:
             NotAllowedError: the peer is no master of that home.
-            BusyError: paused, not lending, or lent to another home.
-            PotluckError: the request cannot be met; the link answers with it and lives on.
+            BusyError: this computer is paused, does not lend itself, or is lent to another home.
+            PotluckError: the request failed. The link sends the error as the answer and stays open.
         """
         if link.peer_role != "master":
             raise NotAllowedError("Only a home's main computer may ask this.")
@@ -106,16 +107,16 @@ class Worker:
                 self._check_free(link)
                 return await self._profile(message)
             case Assign():
-                self._check_free(link)  # who is refused need not wait for who is served
+                self._check_free(link)  # refuse at once, without waiting for the turn
                 async with self._turn:
                     self._check_free(link)
                     return await self._assign(link, message)
-            case Load():  # not in turn: several devices load at once
+            case Load():  # takes no turn: several devices load at once
                 self._check_free(link)
                 return await self._load(link, message)
             case MeasureStage():
                 return await self._measure(link, message)
-            case Unload():  # not in turn: it ends a load that is under way
+            case Unload():  # takes no turn: it ends a load that is under way
                 lease = self.lease
                 if lease and (lease.home, lease.epoch) == (link.home, message.epoch):
                     await self.release()
@@ -160,12 +161,12 @@ class Worker:
             found = None
         is_of_this_plan = found is not None and found.epoch == message.epoch
         if found is not None and not is_of_this_plan:
-            self._unpin(found)  # its layers are in memory, and its tensors may make room
+            self._unpin(found)  # its layers are in memory, so the store may delete its tensors
         self._store.pin(tensors)
         try:
             awaited = found.awaited(besides=device) if found is not None and is_of_this_plan else {}
             missing = await self._make_room(tensors, awaited)
-            self._check_free(link)  # its owner may have paused it meanwhile
+            self._check_free(link)  # the owner may have paused this computer meanwhile
             if self.lease is not found:
                 raise StaleEpochError("This plan was unloaded while it was being assigned.")
         except BaseException:
@@ -173,7 +174,7 @@ class Worker:
             raise
         lease = found if found is not None and is_of_this_plan else self._lease(link, message.epoch)
         if (before := lease.stages.get(device)) is not None:
-            self._store.unpin(before.tensors)  # assigned once more: what is missing has changed
+            self._store.unpin(before.tensors)  # assigned again, because the missing tensors changed
         lease.stages[device] = LeasedStage(
             handle=handle, assign=message, tensors=tensors, missing=missing
         )
@@ -185,7 +186,7 @@ class Worker:
         )
 
     def _lease(self, link: MasterLink, epoch: int) -> Lease:
-        """A lease for a new plan, in place of the same home's lease for the plan before."""
+        """Make the lease for a new plan in place of the same home's lease for the previous one."""
         before = self.lease
         if before is not None:
             self._end(before)
@@ -202,7 +203,10 @@ class Worker:
     async def _make_room(
         self, tensors: Mapping[Digest, TensorInfo], awaited: Container[Digest]
     ) -> Sequence[Missing]:
-        """What the store lacks, and has room for; what comes for another device is not counted."""
+        """Make room in the store, and return the tensors that it lacks.
+
+        Tensors in `awaited` are sent for another device already, and are left out.
+        """
         sizes = [(digest, info.nbytes) for digest, info in tensors.items()]
         missing = [
             tensor
@@ -252,7 +256,7 @@ class Worker:
         except IntegrityError as error:
             digest = error.data.get("digest")
             if isinstance(digest, str):
-                self._store.discard(Digest(digest))  # the master sends it again
+                self._store.discard(Digest(digest))  # so that the master sends it again
             raise
         lent.is_loaded, lent.progress = True, None
         self._lease_changed()
@@ -264,7 +268,7 @@ class Worker:
         )
 
     async def _give_back_unused(self) -> None:
-        """Every stage of the plan is assigned: devices without one have no use for their layers."""
+        """Free the layers on devices without a stage. Call it when all stages are assigned."""
         lease = self.lease
         assert lease is not None
         async with self._giving_back:
@@ -281,7 +285,7 @@ class Worker:
         return stage
 
     async def receive_weights(self, home: HomeId, link: WeightsLink) -> None:
-        """Take in the tensors that the lease lacks; of several stages each may have a connection."""
+        """Receive the tensors that the lease lacks. Each stage may have a connection of its own."""
         lease = self.lease
         if lease is None or lease.home != home:
             raise NotAllowedError("This computer was assigned nothing.")
@@ -304,7 +308,7 @@ class Worker:
         return {digest for digest, nbytes in sizes.items() if self._store.has(digest, nbytes)}
 
     def step_failed(self, failure: StepFailed) -> None:
-        """Tell the master; the chain may be what broke."""
+        """Report a failed step to the master, since the chain itself may be broken."""
         if self.lease is not None and self.lease.link is not None:
             self._report(self.lease.link, failure)
 
@@ -312,7 +316,7 @@ class Worker:
         self._tasks.spawn(_send(link, message))
 
     def master_came(self, link: MasterLink) -> None:
-        """A master is connected (again): its lease goes on."""
+        """Continue the lease of a home when its master connects."""
         lease = self.lease
         if lease is not None and lease.home == link.home:
             lease.link = link
@@ -321,7 +325,7 @@ class Worker:
             self._tasks.spawn(self._ask_what_is_held(lease))
 
     def master_left(self, link: MasterLink) -> None:
-        """Keep the layers for a while; it may come back."""
+        """Keep the layers for a while when a master disconnects: it may come back."""
         lease = self.lease
         if lease is not None and lease.link is link:
             lease.link = None
@@ -339,7 +343,7 @@ class Worker:
             self._tasks.spawn(self.release())
 
     async def release(self) -> None:
-        """Give the memory back. Weights stay in the store."""
+        """End the lease and free its memory. Weights stay in the store."""
         lease, self.lease = self.lease, None
         if lease is None:
             return
@@ -364,7 +368,7 @@ class Worker:
             stage.tensors = {}
 
     def held(self, home: HomeId) -> tuple[HeldStage, ...]:
-        """What the devices hold for a home, as their processes said last."""
+        """What the devices hold for a home, as their stage processes reported last."""
         lease = self.lease
         if lease is None or lease.home != home:
             return ()
@@ -376,15 +380,15 @@ class Worker:
         )
 
     async def _ask_what_is_held(self, lease: Lease) -> None:
-        """How far the sessions are: said by the processes when they are asked, and at every load."""
+        """Ask the stage processes for their sessions: else they report them only at every load."""
         try:
             await together(handle.tell_held() for handle in lease.handles.values())
-        except PotluckError as error:  # a process that died, which is heard of in another way
+        except PotluckError as error:  # a process died: `stage_died` is called for that
             logger.info("nobody says what is held: %s", error)
         self._lease_changed()
 
     def stage_died(self, device: DeviceId) -> None:
-        """A stage process is gone, and its layers with it: the others' are of no use any more."""
+        """End the lease if the process of one of its stages died: the other stages are useless."""
         lease = self.lease
         if lease is None:
             return
@@ -401,7 +405,7 @@ class Worker:
 
 
 async def _unload(handle: StageHandle) -> None:
-    with suppress(PotluckError):  # it died as well, and its layers with it
+    with suppress(PotluckError):  # this process died as well, so its layers are gone
         await handle.unload()
 
 
