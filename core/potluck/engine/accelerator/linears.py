@@ -28,7 +28,7 @@ _ROWS_AT_ONCE = (
 )
 
 MakeLinear = Callable[[PackedWeight, Tensor | None], "PlacedLinear"]
-"""Makes a matrix from packed bytes in RAM, which may be filled later, and a bias on the device."""
+"""Make a matrix from packed bytes in RAM, which may be filled later, and a bias on the device."""
 
 
 class PlacedLinear(Linear):
@@ -50,7 +50,7 @@ class PlacedLinear(Linear):
 
     @torch.inference_mode()
     def place(self) -> None:
-        """Take the filled matrix to the device, and let go of the packed bytes."""
+        """Copy the filled matrix to the device, and free the packed bytes."""
         weight = self._source
         assert weight is not None, "placed once"
         for first in range(0, weight.rows, _ROWS_AT_ONCE):

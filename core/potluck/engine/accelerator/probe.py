@@ -1,10 +1,11 @@
 """Try operators on the device at hand, and take those whose numbers are right.
 
-Which operators a device has depends on its maker, its age and the version of torch, and one that exists
-may be wrong. So each is given a small problem first, whose result is known. What fails is written to the
-log and not used. An operator that could crash such a device for good is not even tried.
+Which operators a device has depends on its maker, its age and the version of torch, and an operator
+that exists may give wrong numbers. So each is tried on a small problem with a known result. An
+operator that fails is logged and not used. One that could leave the device unusable for this
+process is not even tried.
 
-On CUDA and MPS this has not run on real hardware.
+This module has not run on real CUDA or MPS hardware.
 """
 
 import logging
@@ -36,18 +37,18 @@ _FAULTS = (
     TypeError,
     AttributeError,
     NotImplementedError,
-)  # an operator that is not there
-_TOLERANCE = 0.02  # relative error; bf16 has 0.003 here, another order of the integers about 1
+)  # what a missing operator raises
+_TOLERANCE = 0.02  # relative error; bf16 has 0.003 here, a wrong order of the integers about 1
 _INT4_CAPABILITY = (8, 0)  # tensor cores that take bf16
 _ROWS = 48
-_WIDTHS = (160, 256)  # of what is compared; with 8 bits twice that: 2, 4 and 8 tiles side by side
+_WIDTHS = (160, 256)  # compared; 8 bits take twice the width: 2, 4 and 8 tiles side by side
 _TOKENS = (1, 40)
-_TRIAL = 2048  # rows and width of what is timed
+_TRIAL = 2048  # rows and width of the matrix that is timed
 _TRIAL_TOKENS = 256
 _ROUNDS = 3
-_HEADS = (64, 80, 128)  # two sizes that devices have kernels for, and 80, for which they have none
+_HEADS = (64, 80, 128)  # sizes; devices have kernels for 64 and 128, and none for 80
 _WINDOW = 20
-_CHUNKS = (9, 24, 1, 1)  # tokens
+_CHUNKS = (9, 24, 1, 1)  # tokens of each step
 _CAPACITY = 64
 
 
@@ -56,7 +57,7 @@ class Int4Product:
     """An int4 product that gives right numbers."""
 
     form: Int4Form
-    many_by_operator: bool  # whether it also takes many rows of inputs; else weights are unpacked
+    many_by_operator: bool  # whether it is used for many input rows too; else weights are unpacked
 
 
 def choose_linear(device: torch.device, dtype: torch.dtype) -> MakeLinear:
