@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train the guide, the tiny model that answers questions about Potluck.
 
-    python assets/train_guide/train.py            train for about an hour on two cores; Ctrl-C pauses
+    python assets/train_guide/train.py            train, about an hour on two cores; Ctrl-C pauses
     python assets/train_guide/evaluate.py         the score on questions that it was never shown
 
 All training text is drawn from the files beside this one, by a seed. The state of an unfinished
