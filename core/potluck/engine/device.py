@@ -1,4 +1,4 @@
-"""The devices of this computer: which there are, how much memory is free, what they can compute.
+"""The devices of this computer, their free memory, and what they can compute.
 
 Free memory is asked for anew every time, since other programs start and end. A model may use what is
 free, less a reserve that keeps the computer usable, within the user's limit. The limit holds for the RAM
@@ -311,7 +311,7 @@ _MEMORY: Mapping[Kind, Callable[[int], tuple[int, int]]] = {
     "mps": _mps_memory,
     "cpu": _ram,
 }
-"""Total and free bytes of the device with this index."""
+"""The total and free bytes of the device with this index."""
 
 
 def cpu_name() -> str:
