@@ -78,7 +78,7 @@ class Step:
 
 
 class Attention:
-    """Attention of a layer by torch's operator. Its input are normed hidden states."""
+    """Attention of a layer by torch's operator, on normed hidden states."""
 
     __slots__ = (
         "_partial", "_rope", "_scale", "head_dim", "num_heads", "num_kv_heads", "output", "qk_norm",

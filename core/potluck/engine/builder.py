@@ -50,7 +50,7 @@ from potluck.model.layers import AttentionSpec, DenseSpec, MoeSpec, Projection
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, tensor_format, weight_bytes
 
 Fill = Callable[[list[tuple[str, Target]]], Callable[[], None]]
-"""Begin to fill targets with the tensors of these names; the returned function waits for the end."""
+"""Begin to fill targets with the tensors of these names. The returned function waits for it."""
 
 # How many layers may be filling while another is made or placed: so threads have work while one of
 # them reads a large matrix. On Metal none, since it ends a process in which two threads use it at

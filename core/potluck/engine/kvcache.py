@@ -127,7 +127,7 @@ class SessionCache:
         return sum(layer.both.nbytes for layer in self.layers)
 
     def resize(self, capacity: int) -> None:
-        """Make room for so many tokens. If it fails, some layers are larger and no token is lost."""
+        """Make room for so many tokens. If that fails, some layers are larger; no token is lost."""
         self.place = object()
         for spec, layers in self._kinds:
             rows = spec.rows(capacity)
@@ -163,7 +163,7 @@ class SessionCache:
                 layer.first = 0
 
     def _restart(self, position: int) -> int:
-        """The last position, at or before `position`, from which all layers can go on."""
+        """The earliest of the positions, at or before `position`, where the layers can go on."""
         firsts = ((spec, layers[0].first) for spec, layers in self._kinds)
         return min((spec.trim(first, position) for spec, first in firsts), default=position)
 

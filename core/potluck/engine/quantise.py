@@ -116,7 +116,7 @@ class _FileTarget:
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Raise `DiskFullError` if the file cannot be written; errors of reading are raised as they are."""
+    """Raise `DiskFullError` if the file cannot be written; errors of reading stay as they are."""
     try:
         yield
     except OSError as error:

@@ -39,7 +39,7 @@ _MIDDLE = 8  # the product subtracts it from each integer
 
 
 class Int4Form(ABC):
-    """How a device wants the integers, and how it multiplies with them."""
+    """The order in which a device needs the integers, and its product with them."""
 
     def empty(self, rows: int, width: int, device: torch.device) -> Tensor:
         """Memory for a matrix; `rows_of` are views of it."""
@@ -53,7 +53,7 @@ class Int4Form(ABC):
 
     def convert(self, integers: Tensor) -> Tensor:
         """(n, width) uint8 of 0 … 15 → what `rows_of` such rows holds."""
-        # The even input in the high half: so both devices take it.
+        # The even input goes into the high half of a byte, as both devices need it.
         halves = integers.view(len(integers), -1, 2)
         joined = halves[..., 0] << 4 | halves[..., 1]
         return torch.ops.aten._convert_weight_to_int4pack(
@@ -86,7 +86,7 @@ class CudaForm(Int4Form):
 
 
 class MpsForm(Int4Form):
-    """Row after row, the even input in the low half of a byte."""
+    """Row after row, with the even input in the low half of a byte."""
 
     def unpack(self, packed: Tensor) -> Tensor:
         tiles, outer, _, inner = packed.shape
@@ -96,7 +96,7 @@ class MpsForm(Int4Form):
 
 
 class CpuForm(Int4Form):
-    """Blocks of rows as wide as the processor's vectors. For tests: a CPU has better kernels of ours."""
+    """Blocks of rows as wide as the processor's vectors. For tests: our CPU kernels are better."""
 
     def empty(self, rows: int, width: int, device: torch.device) -> Tensor:
         return torch.empty((rows, width // 2), dtype=torch.uint8, device=device)
@@ -122,7 +122,7 @@ def int4_form(device: torch.device) -> Int4Form | None:
 
 
 def inner_k_tiles(width: int) -> int:
-    """As many tiles of 16 inputs side by side as divide the width: longer reads of memory."""
+    """The most tiles of 16 inputs that divide the width: side by side, reads are longer."""
     return next(tiles for tiles in (8, 4, 2) if width % (16 * tiles) == 0)
 
 
