@@ -131,8 +131,8 @@ def build_weights(
         embedding: whether it has the embedding.
         head: whether it has the final norm and the head.
         scheme: how the weights are held.
-        device: where.
-        fill: called with what is allocated.
+        device: the device of the weights.
+        fill: called with the targets that were allocated.
         cache: how keys and values are held.
         kept: parts that are loaded already, of the same model, scheme, device and cache; what `keep`
             gave for these layers. They are used as they are, and not filled.
@@ -151,7 +151,7 @@ def build_weights(
     if embedding and first is None:
         with builder.filling():
             table = builder.matrix(config.embedding_name)
-    if head and lm_head is None:  # the largest matrix first, so that nobody waits for it in the end
+    if head and lm_head is None:  # filled first: waiting for the largest matrix last takes longest
         with builder.filling():
             norm = builder.norm(config.final_norm_name, config.rms_norm_eps)
             matrix = table if is_tied and table is not None else builder.matrix(config.head_name)
@@ -249,7 +249,7 @@ class _Builder:
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Begin to fill what is made inside the block. `finish` waits for the end."""
+        """Begin to fill the matrices that are made inside the block. `finish` waits for the end."""
         yield
         self._being_filled.append((self._fill(self._targets), self._finishing))
         self._targets, self._finishing = [], []

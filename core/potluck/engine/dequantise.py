@@ -332,7 +332,7 @@ def _fields(words: Tensor, bits: int) -> Tensor:
 
 
 def _from_e4m3(stored: Tensor) -> Tensor:
-    """As f32, seven times faster than torch: the bits are shifted to those of an f16, whose exponent bias is 8 more."""
+    """Convert to f32, seven times faster than torch: as an f16, whose exponent bias is 8 more."""
     bits = stored.view(torch.uint8).to(torch.int16)
     if bool(((bits & 0x7F) == 0x7F).any()):  # NaN, which the shift would turn into a number
         return stored.float()

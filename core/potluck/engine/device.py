@@ -61,7 +61,7 @@ class Device:
 
         Args:
             limit: at most so many bytes in all; None: no limit of the user's.
-            in_use: bytes that our own stages hold already; they count as free.
+            in_use: bytes that our own stages use already; they count as free.
         """
         reserve = GPU_RESERVE
         if self.kind != "cuda":
@@ -120,8 +120,8 @@ def compute_dtype(
     with sums in f32, where 16 bits would gain nothing.
 
     Args:
-        scheme: what the weights are held in.
-        device: that computes.
+        scheme: the scheme of the weights.
+        device: the device that computes.
         exceeds_f16: whether the model's hidden states are beyond the numbers of f16. Then bf16 is taken
             also where the device only emulates it, and f32 where it has none at all.
     """

@@ -195,8 +195,8 @@ class CachePool:
 
         Args:
             specs: what each layer of a session caches.
-            dtype: of what is cached.
-            device: where it is cached.
+            dtype: of the cached keys and values.
+            device: the device of the caches.
             context: the most tokens of one session.
             budget: bytes of all caches together.
             budget_now: takes the bytes that the caches have already, and returns the budget as of now.
@@ -277,7 +277,7 @@ class CachePool:
         if tokens > at_most:
             needed = self._bytes_of(tokens) - cache.nbytes
             raise _beyond_memory(tokens, needed, max(0, room + others))
-        # Twice as much as before where nobody is evicted for it, else what is needed.
+        # Twice as much as before if that evicts no session, else only what is needed.
         twice = min(2 * cache.capacity, most, self._tokens_in(cache.nbytes + room))
         return max(min(wanted, at_most), twice), room
 

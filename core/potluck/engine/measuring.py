@@ -135,7 +135,7 @@ def _matrices(block: DecoderLayer) -> Iterator[tuple[Linear, float]]:
 
 
 def _first(memory: Sequence[Tensor], enough: int) -> list[Tensor]:
-    """As many of these matrices as are enough to tell how fast all of them are read."""
+    """The first of these matrices, enough of them to measure how fast all are read."""
     before = accumulate((part.nbytes for part in memory), initial=0)
     return [part for part, nbytes in zip(memory, before, strict=False) if nbytes < enough]
 

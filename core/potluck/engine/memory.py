@@ -72,7 +72,7 @@ def release_prompt(device: torch.device) -> None:
 
 
 def _trim() -> None:
-    """Have glibc return the free memory between what is in use, which it otherwise keeps."""
+    """Make glibc return free memory between blocks in use. It keeps that otherwise."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
         if trim is not None:

@@ -55,7 +55,7 @@ class LayerTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerProfile:
-    """What was measured: each kind of layer that the model has, and the head for one token."""
+    """The measured times of each kind of layer of the model, and of the head for one token."""
 
     kinds: Mapping[LayerKind, LayerTimes]
     layers: tuple[LayerKind, ...]  # of the model
@@ -89,8 +89,8 @@ def profile_layers(
 
     Args:
         config: the model whose shape is measured.
-        device: where.
-        scheme: what its weights are held in.
+        device: the device to measure.
+        scheme: the scheme of its weights.
         chunk: tokens of a prefill chunk.
         memory: bytes that may be used.
         cache: how keys and values are kept.

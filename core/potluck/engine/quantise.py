@@ -48,7 +48,7 @@ def quantise(
         shape: of the matrix.
         weight_format: that the bytes are packed in.
         parts: the tensors that it is stored in, as `find_stored` checked them.
-        path: of the file, which is not flushed. It is removed after a failure.
+        path: of the file. It is not flushed to the disk, and is removed after a failure.
         kernels: what packs; all make the same bytes.
         held: the bytes of parts that all who quantise at once may hold together; None: this one runs alone.
 

@@ -131,9 +131,9 @@ def layer_cache(
     """What a layer of the model caches.
 
     Args:
-        config: the model's.
-        layer: its number.
-        number_bytes: of what is kept, as `KeysAndValues` has it.
+        config: the model's config.
+        layer: the layer's number.
+        number_bytes: bytes of a cached number, as in `KeysAndValues`.
         chunk: tokens of the longest step.
         slack: rows beside a window, as `WindowCache` has it.
     """

@@ -11,7 +11,7 @@ from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, weight_bytes
 CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, if torch softcaps (Gemma 2)
 _GPU_SHARE = 0.85
 _ITEM = 4  # bytes of a number in a computation, the most that any device takes
-_MASK = 5  # bytes for each query and key: whether the query sees it, and what is added to the score
+_MASK = 5  # bytes for each query and key: a bool mask, and a number that is added to the score
 _SCORE = 10  # bytes of a score with a softcap: itself in f32, its softmax, and that in 16 bits
 
 

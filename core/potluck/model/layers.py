@@ -206,7 +206,7 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerKind:
-    """What makes a layer cost more or less than another of its model. Equal kinds cost the same."""
+    """The facts on which the cost of a layer depends. Layers of equal kinds cost the same."""
 
     spec: LayerSpec  # without its rope, which costs next to nothing
     finer: frozenset[Role] = frozenset()  # matrices that may be held in more bits than others
