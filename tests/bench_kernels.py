@@ -1,15 +1,16 @@
 """How fast the generated kernels are on this computer: `python tests/bench_kernels.py`. Not a test.
 
-    --paths avx512vnni,avx2   which (all that the processor has)
-    --threads 1               of the pool
-    --rounds 9                of which the best counts
-    --only-layers             what takes how long in whole layers, and nothing else
+    --paths avx512vnni,avx2   the code paths to measure (default: all that the processor has)
+    --threads 1               threads of the pool
+    --rounds 9                rounds; the best one counts
+    --only-layers             measure only the parts of whole layers
 
-Weights are those of a Llama-3.2-1B, each matrix in enough copies that none is in a cache when its turn
-comes. One token: gigabytes of packed weights a second, beside what a kernel that only reads gets in the
-same round. Many tokens: tokens a second if a model were its 16 layers' products and nothing else. Then
-whole layers, of a Qwen2.5-0.5B too: where the time goes with many tokens and with one. Attention is what
-a step takes beyond one with an empty cache.
+Weights have the shapes of a Llama-3.2-1B. Each matrix exists in so many copies that none is in a
+cache when it is used. "1 token" is gigabytes of packed weights per second, beside those of a kernel
+that only reads, in the same round. "Many tokens" is tokens per second, if a model consisted of the
+products of its 16 layers. Then come whole layers, of a Qwen2.5-0.5B too: which part takes how long
+with many tokens and with one. The time of attention is that of a step less that of a step with an
+empty cache.
 
 One core of an AMD EPYC of family 26 (Zen 5, 2 cores, shared with other work: the best seen), AVX-512 VNNI:
 
@@ -27,10 +28,11 @@ One core of an AMD EPYC of family 26 (Zen 5, 2 cores, shared with other work: th
     Qwen  int8, cache of f16              394     421     463 |      5.7     0.3                42
                 cache of int8             395     417     446 |      5.6     0.3                28
 
-Each is the best seen by itself; the rest of a step is its products, which alone take as long, within the
-noise of 5 %. The keys and values of 900 tokens are 1.8 MB of f16 in a Llama layer: 61 µs to read. Since then
-products and attention prefetch what they read next; in a slower hour, Llama int4: 911, 948, 987, int8: 1613, 1690,
-1719, Qwen int4: 218, 230, 252.
+Each figure is the best of its own. The rest of a step is its products, which take as long by
+themselves, within the noise of 5 %. The keys and values of 900 tokens are 1.8 MB of f16 in a Llama
+layer: reading them takes 61 µs. Since these figures, products and attention prefetch what they read
+next. Measured when the machine was slower, reading, at 100 and at 900: Llama int4 911, 948, 987;
+Llama int8 1613, 1690, 1719; Qwen int4 218, 230, 252.
 
 Since attention is shared by panels of 256 cached tokens and no longer by key heads, one token's attention takes of
 what it took before (heads/key heads/head size; medians of alternated pairs on a machine with other work):
@@ -47,9 +49,11 @@ what it took before (heads/key heads/head size; medians of alternated pairs on a
     Qwen,  128                             5.3       0.34  0.51                        0.26    0.08
            256 after 4096                 10.8       23.1  1.18                        0.69    0.18
 
-torch's attention takes 1.9, 8.9, 20 and, of 128 after 4000, 56 ms there, and 25 here.
+On the same machine, torch's attention takes 1.9, 8.9 and 20 ms in the first three rows. For 128
+tokens after 4000 it takes 56 ms, these kernels 25 ms.
 
-AVX2 there: packing 1600 and 6200; one token as above; many tokens a third and a fifth of the rate.
+With AVX2 on the same machine, packing gets 1600 and 6200 MB/s, one token is as above, and many
+tokens get a third and a fifth of the rate.
 """
 
 import argparse
@@ -177,7 +181,7 @@ def random_layers(
 
 
 class LayerParts:
-    """A decode step and its parts, each to be measured alone; of all layers, or of one."""
+    """A decode step of all layers, and its parts, each of which can be measured alone."""
 
     def __init__(
         self,
@@ -227,14 +231,14 @@ class LayerParts:
             self.kernels.multiply(matrix, self.inputs[matrix.width], out=self.outputs[matrix.rows])
 
     def quantise(self) -> None:
-        """What a layer quantises, once, but for its norms."""
+        """Quantise once what one layer quantises, but for its norms."""
         self.kernels.quantise(self.hidden)
         self.kernels.quantise(self.attended)
         self.kernels.quantise(self.hidden)
         self.kernels.quantise_gated(self.gate_up)
 
     def quantise_nothing(self) -> None:
-        """What such a call from Python takes."""
+        """Make such a call almost without work, to measure the call itself."""
         self.kernels.quantise(self.nothing)
 
     def multiply_nothing(self) -> None:
@@ -251,7 +255,7 @@ def decode_layers(
     dtype: torch.dtype,
     rounds: int,
 ) -> None:
-    """A token through whole layers in one call, part by part, beside reading their weights."""
+    """Time one token through whole layers in one call, its parts, and reading the weights."""
     start = time.perf_counter()
     parts = LayerParts(kernels, model, weight_format, dtype)
     steps = [partial(parts.step, position) for position in (0, 100, 900)]
@@ -280,7 +284,7 @@ def decode_layers(
 def prefill_layer(
     kernels: GeneratedKernels, model: Model, weight_format: PackedFormat, rounds: int
 ) -> None:
-    """Where the time of a layer goes with many tokens, keys and values in f16."""
+    """Time the parts of a layer with many tokens, and with keys and values in f16."""
     heads = model.attention(torch.float16)
     matrices = [
         kernels.pack(torch.randn(shape) * 0.02, weight_format) for shape in model.matrices.values()
@@ -304,7 +308,7 @@ def prefill_layer(
                 kernels.multiply(matrix, inputs[matrix.width])
 
         def others(hidden: Tensor = hidden) -> None:
-            """Two norms, three inputs as they are, two residuals."""
+            """Compute two norms, quantise the inputs of the matrices, and add two residuals."""
             for _ in range(2):
                 kernels.quantise(torch.rms_norm(hidden, norm.shape, norm, 1e-5))
                 hidden.add_(hidden, alpha=1e-6)

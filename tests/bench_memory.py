@@ -1,11 +1,13 @@
-"""What stage processes take beside weights and caches: `python tests/bench_memory.py`. Linux; not a test.
+"""Memory of stage processes beside weights and caches: `python tests/bench_memory.py`. No test.
 
-    --shape llama-1b          whose two halves are two stages, each in a process of its own
-    --scheme int4             of random weights
-    --chunk 128               tokens of a prompt at a time, as a plan of two such stages has them
+    --shape llama-1b          the model; its two halves are two stages, each in a process of its own
+    --scheme int4             the scheme of the random weights
+    --chunk 128               tokens of a prompt in one step, as in a plan of two such stages
 
-In MB: what is in memory less weights and caches, and how much of it are pages of files (code of torch and
-LLVM), which the system takes back when somebody needs them. The peak is since the line before.
+It runs on Linux only. Figures are MB. "first" and "last" are the resident memory of the two stage
+processes, less weights and caches. "files" is the part of it that is pages of files (the code of
+torch and LLVM), which the system takes back when another program needs memory. "peak" is the peak
+since the line before.
 
 Llama-3.2-1B in int4 on an AMD EPYC of family 26 (Zen 5, 2 cores), Linux, torch 2.13 for CPUs, llvmlite 0.50:
 
@@ -22,10 +24,11 @@ Llama-3.2-1B in int4 on an AMD EPYC of family 26 (Zen 5, 2 cores), Linux, torch 
     512 tokens read            371   177   391     370   175   389
         and tokens decoded     371   177   372     370   175   371
 
-The same at rest in the other schemes, at most 376; the peaks of int8 and int4-offset are 10 to 15 higher, and so
-are those of chunks of 256. `import torch` is 229 of it, LLVM 94: 76 of its code, 18 that compiling leaves in the
-heaps. What a prompt is computed in takes 20 to 30 more until it is read; to give it back takes 4 ms of one core, to
-have it again for the next prompt 8.
+At rest, the other schemes take the same, at most 376; the peaks of int8 and int4-offset are 10 to
+15 higher, and so are those of chunks of 256. `import torch` is 229 of it and LLVM 94: 76 are its
+code, and 18 are what compiling leaves in the heaps. While a prompt is read, its scratch memory
+takes 20 to 30 more. Giving that back takes 4 ms of one core; getting it again for the next prompt
+takes 8 ms.
 """
 
 import argparse
@@ -60,12 +63,12 @@ CONTEXT = 8192
 PROMPTS = (16, 512, 4096, 512)
 DECODED = 32
 PROFILED = 128  # tokens of a chunk
-SETTLED_S = 0.5  # until a stage has done what comes after its answer
+SETTLED_S = 0.5  # seconds until a stage has finished the work that follows its answer
 
 
 @dataclass(slots=True)
 class Stage:
-    """One of the two, and what its caches must be: the same pool of no memory is told the same."""
+    """One of the two stages. `pool` gets the same calls as the stage's own and tells its size."""
 
     node: StageNode
     process: psutil.Process
@@ -74,11 +77,11 @@ class Stage:
     weights: int = 0  # bytes
 
     def report(self) -> str:
-        """What it takes now, and its peak since this was asked last."""
+        """Its memory now, the part that is files, and the peak since the last call, in MB."""
         folder = Path(f"/proc/{self.process.pid}")
         text = (folder / "smaps_rollup").read_text() + (folder / "status").read_text()
         kib = {name: int(number) for name, number in re.findall(r"(\w+):\s+(\d+) kB", text)}
-        (folder / "clear_refs").write_text("5")  # forgets the peak
+        (folder / "clear_refs").write_text("5")  # resets the peak
         ours = self.weights + self.pool.nbytes
         rss, peak = (1024 * kib[name] - ours for name in ("Rss", "VmHWM"))
         files = 1024 * (kib["Rss"] - kib["Anonymous"])
@@ -86,7 +89,7 @@ class Stage:
 
 
 class Bench:
-    """Two stages of a shape, from a process that has computed nothing to long prompts."""
+    """Two stages of a model, measured from the start of their processes to long prompts."""
 
     def __init__(self, shape: str, scheme: Scheme, chunk: int) -> None:
         self._raw = dict(SHAPES[shape])
@@ -158,7 +161,7 @@ class Bench:
         stage.weights = loaded.memory_bytes
 
     async def _answer(self, generator: Generator, number: int, tokens: int) -> None:
-        """A prompt in a session of its own, since no two begin alike; then some tokens after it."""
+        """Answer a prompt in a new session. No two prompts begin alike, so no cache is reused."""
         prompt = [(number + index) % self._config.vocab_size for index in range(tokens)]
         name = SessionId(str(number))
         for stage in self._stages:

@@ -1,7 +1,7 @@
 """How fast a link is on this computer: `python tests/bench_transport.py`. Not a test.
 
-Two processes, real TLS over loopback: the round trip of a decode step (8 KiB of hidden states there,
-a result back), and one direction of 4 MiB chunks.
+Two processes talk TLS over loopback. Measured are the round trip of a decode step (8 KiB of hidden
+states one way, a result back) and the rate of 4 MiB chunks in one direction.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from potluck.wire.messages import (
 
 STEPS = 4000
 WARM_UP = 500
-HIDDEN = bytes(8192)  # one token, 4096 values in BF16
+HIDDEN = bytes(8192)  # the hidden states of one token: 4096 values in BF16
 CHUNK = bytes(4 << 20)
 TOTAL = 1 << 30
 DIGEST = "ab" * 32

@@ -1,6 +1,6 @@
-"""The guide's text: what is asked, what is answered, and conversations drawn from both.
+"""The guide's text: questions, answers, and conversations drawn from both.
 
-Everything is drawn with the random generator that is given, so that a seed fixes the corpus.
+Everything is drawn with the given random generator, so that a seed fixes the corpus.
 """
 
 import random
@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 UNRELATED = "unrelated"
 Turn: TypeAlias = tuple[str, str]  # question, answer
 
-# Said around a question without changing its meaning. The many empty ones keep most questions bare.
+# Put around a question without changing its meaning. Many are empty, so most questions stay bare.
 BEFORE = (
     *[""] * 24,
     *(
@@ -49,7 +49,7 @@ AFTER = (
     *(" for me", ", can you help", ", can you tell me", ", do you know", ", i wonder", " again"),
     *(", can you explain that", " in simple words", " in this version", " at home", " anyway"),
 )
-# Told before a question; the guide must not take it for the question.
+# Statements before a question; the guide must not take them for the question.
 CONTEXTS = (
     *(
         "i have a mac and a windows pc",
@@ -86,7 +86,7 @@ CONTEXTS = (
     *("my <who> wants to know", "i don't own much", "i know <tool>", "i also use <tool>"),
     *("i have one more question", "there is something i don't understand", "i looked everywhere"),
 )
-# Dropped into a question anywhere, or left out of it: the meaning stays.
+# Words that can be put anywhere into a question, or left out, without changing its meaning.
 FILLERS = (
     *("just", "also", "really", "maybe", "currently", "still", "again", "somehow", "now", "please"),
     *("actually", "exactly", "always", "even", "only", "simply", "the", "my", "a", "any", "some"),
@@ -174,7 +174,7 @@ SYNONYMS = {
     )
 }
 MARKS = ("?", "?", "?", "?", "", "", "", "", ".", "!", "??", " ?", "...")
-NEIGHBOURS = {  # keys beside each other, for typing errors
+NEIGHBOURS = {  # keys beside each other on a keyboard, for typing errors
     "a": "qsz", "b": "vgn", "c": "xvd", "d": "sfe", "e": "wrd", "f": "dgr", "g": "fht",
     "h": "gjy", "i": "uok", "j": "hku", "k": "jli", "l": "ko", "m": "n", "n": "bm", "o": "ipl",
     "p": "o", "q": "wa", "r": "etf", "s": "adw", "t": "ryg", "u": "yij", "v": "cb", "w": "qes",
@@ -232,7 +232,7 @@ def load_corpus() -> Corpus:
 def load_follow_ups(
     intents: dict[str, Intent],
 ) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
-    """Read what is asked after an answer, by the intent of that answer."""
+    """Read the questions that may follow an answer, by the intent of that answer."""
     found: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
     before = after = ""
     for line in read_lines(HERE / "follow_ups.txt"):
@@ -279,7 +279,7 @@ def ask(patterns: Sequence[str], corpus: Corpus, rng: random.Random) -> str:
 
 
 def exchange(question: str, rng: random.Random) -> str:
-    """Put other words of like meaning in the place of some."""
+    """Replace some words by synonyms."""
     words = question.split()
     for index, word in enumerate(words):
         bare = word.rstrip(",.?!")
@@ -289,7 +289,7 @@ def exchange(question: str, rng: random.Random) -> str:
 
 
 def reword(question: str, rng: random.Random) -> str:
-    """Drop a small word, or put one in."""
+    """Remove a small word, or add one."""
     words = question.split()
     if len(words) < 4:
         return question
@@ -302,7 +302,7 @@ def reword(question: str, rng: random.Random) -> str:
 
 
 def mistype(text: str, rng: random.Random) -> str:
-    """Make one or two of the errors that hurried fingers make."""
+    """Make one or two typing errors."""
     for _ in range(rng.choice((1, 1, 2))):
         places = [i for i in range(1, len(text) - 1) if text[i].isalpha()]
         if len(places) < 4:
@@ -323,7 +323,7 @@ def mistype(text: str, rng: random.Random) -> str:
 
 
 def draw_turn(corpus: Corpus, rng: random.Random) -> tuple[str, Turn]:
-    """One question with its answer, and the intent of both."""
+    """An intent, and one question and answer of it."""
     if rng.random() < 0.28:
         intent = corpus.intents[UNRELATED]
     else:
@@ -335,7 +335,7 @@ def draw_turn(corpus: Corpus, rng: random.Random) -> tuple[str, Turn]:
 
 
 def draw_conversation(corpus: Corpus, rng: random.Random, turns: int) -> list[Turn]:
-    """A conversation of so many turns: follow-ups where there are some, else a new question."""
+    """A conversation of so many turns: follow-up questions, where there are any, and new ones."""
     conversation: list[Turn] = []
     name = ""
     for _ in range(turns):

@@ -22,13 +22,13 @@ from corpus import HERE, load_corpus
 from grammar import read_lines
 
 MODEL = HERE.parent / "guide"
-LIKENESS = 0.8  # of characters in common; below it the answer is a mixture, and counts as wrong
-LONGEST = 96  # tokens of an answer; the longest of the text has 70
+LIKENESS = 0.8  # share of common characters; with less, the answer is a mixture and counts as wrong
+LONGEST = 96  # tokens of an answer; the longest one in the text has 70
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, after what, and the intents whose answers are right."""
+    """A question, the turns before it, and the intents whose answers are right."""
 
     turns: tuple[str, ...]  # the last one is judged
     intents: tuple[str, ...]
@@ -36,7 +36,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Judged:
-    """An answer of the guide and the intent that it belongs to, None for a mixture."""
+    """An answer of the guide and its intent; None: it mixes several."""
 
     question: Question
     answer: str
@@ -68,7 +68,7 @@ class Guide:
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
     def answer(self, turns: Sequence[str]) -> str:
-        """Have a conversation; its last answer."""
+        """Have a conversation, and return its last answer."""
         messages: list[dict[str, str]] = []
         for turn in turns:
             messages.append({"role": "user", "content": turn})
@@ -99,7 +99,7 @@ class Guide:
 
 
 def intent_of(answer: str, answers: Mapping[str, str]) -> str | None:
-    """The intent whose answer this is, up to a few words; None for a mixture."""
+    """The intent whose answer this is, up to a few words; None: it mixes several."""
     for name, reference in answers.items():
         if answer == reference:
             return name
@@ -122,7 +122,7 @@ def judge(guide: Guide, questions: Sequence[Question], answers: Mapping[str, str
 
 
 def perplexity(guide: Guide, questions: Sequence[Question], answers: Mapping[str, str]) -> float:
-    """Of the right answers to the questions of one turn, per token."""
+    """The perplexity per token of the right answers to the questions of one turn."""
     pairs = [(q.turns[0], answers[q.intents[0]]) for q in questions if len(q.turns) == 1]
     measured = [guide.surprise(question, answer) for question, answer in pairs]
     return math.exp(sum(nats for nats, _ in measured) / sum(tokens for _, tokens in measured))

@@ -1,7 +1,7 @@
-"""A small grammar of questions: choices `{a|b|}` that nest, and words `<name>` that stand for many.
+"""A small grammar of questions: choices `{a|b|}` that nest, and macros `<name>` for words.
 
-A pattern can be drawn from at random, and turned into a regular expression that matches all that it
-can produce; the second keeps the held-out questions honest.
+Questions can be drawn at random from a pattern. A pattern can also be turned into a regular
+expression that matches all of its questions, to check that no held-out question is among them.
 """
 
 import random
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 Macros: TypeAlias = Mapping[str, Sequence[str]]
 
-# How one asks for the meaning of a word: `define: x | y` in a text file is these patterns for x and y.
+# Questions for the meaning of a word: `define: x | y` in a text file means these, for x and y.
 DEFINITIONS = (
     "{what|what exactly|and what} {is|are} {it} {|in potluck|here|for}",
     "{what's|whats|what is|explain|define|describe|tell me about} {it}",
@@ -56,7 +56,7 @@ def split_choice(text: str) -> list[str]:
 
 
 def first_choice(text: str) -> tuple[int, int] | None:
-    """Where the first outermost `{…}` begins and ends."""
+    """The start and the end of the first outermost `{…}`; None: there is none."""
     start = text.find("{")
     if start < 0:
         return None
@@ -88,7 +88,7 @@ def draw_macro(name: str, macros: Macros, rng: random.Random) -> str:
 
 
 def noise(rng: random.Random) -> str:
-    """A word that does not exist, but could."""
+    """An invented word that can be pronounced."""
     onsets = "b bl br c ch d dr f fl g gl gr h j k kl l m n p pl pr qu r s sh sk sl st t tr v w z"
     codas = "x n r l s t k m nd rt lp nk rk sh th ng p g"
     syllables = [
@@ -99,9 +99,9 @@ def noise(rng: random.Random) -> str:
 
 
 def expression(pattern: str, macros: Macros) -> str:
-    """A regular expression for all that `draw` can produce from a pattern, spaces being free.
+    """A regular expression for all questions that `draw` can make of a pattern, with any spaces.
 
-    Invented words are left out: a pattern that has one matches nothing.
+    A pattern with an invented word matches nothing.
     """
     place = first_choice(pattern)
     if place is not None:
@@ -124,16 +124,16 @@ def expression(pattern: str, macros: Macros) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a question without case and punctuation at its edges."""
+    """The words of a question in lower case, without punctuation."""
     return [word for word in re.findall(r"[^\s,.?!]+", text.lower()) if word]
 
 
 def normal(question: str) -> str:
-    """A question as `expression` matches it."""
+    """A question in the form that `expression` matches."""
     return " ".join(words_of(question))
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file that say something."""
+    """The lines of a text file without comments and empty lines."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line.strip() and not line.startswith("#")]

@@ -19,7 +19,7 @@ class Shape:
     vocab_size: int = 2048
     hidden_size: int = 192
     intermediate_size: int = 512
-    num_hidden_layers: int = 6  # enough to be cut over several computers
+    num_hidden_layers: int = 6  # enough to be divided among several computers
     num_attention_heads: int = 6
     num_key_value_heads: int = 2
     head_dim: int = 32
@@ -70,7 +70,7 @@ class Attention(nn.Module):
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         groups = self.heads // self.kv_heads
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-        # Padding is at the end and causal attention never looks there: no mask but the future's.
+        # Causal attention never looks at the padding, which is at the end, so it needs no mask.
         if length > FUSED_FROM:
             out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
@@ -156,6 +156,6 @@ def future(length: int) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn queries or keys (B, H, T, K) by their positions, halves paired as Llama's weights are."""
+    """Rotate queries or keys (B, H, T, K) by their positions, with halves paired as in Llama."""
     first, second = x.chunk(2, -1)
     return (x * cos + torch.cat((-second, first), -1) * sin).to(x.dtype)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Train the guide, the tiny model that answers questions about Potluck.
 
-    python assets/train_guide/train.py            about an hour on two cores; Ctrl-C and go on later
+    python assets/train_guide/train.py            train, about an hour on two cores; Ctrl-C pauses
     python assets/train_guide/evaluate.py         the score on questions that it was never shown
 
-Everything is drawn from the text beside this file by a seed. The state of an unfinished training is
-kept in `build/guide`; the result is written to `assets/guide` in the Hugging Face layout.
+All training text is drawn from the files beside this one, by a seed. The state of an unfinished
+training is kept in `build/guide`; the result is written to `assets/guide` in the Hugging Face
+layout.
 """
 
 import argparse
@@ -29,24 +30,26 @@ STATE = ROOT / "build/guide"
 SPECIAL = ("<|pad|>", "<|end|>", "<|user|>", "<|guide|>")
 PAD, END, USER, GUIDE = range(4)
 CHAT_TEMPLATE = (
-    "{% for message in messages[-3:] %}"  # it was taught two turns; more would confuse it
+    "{% for message in messages[-3:] %}"  # it is trained on two turns; more would confuse it
     "{% if message.role == 'user' %}<|user|>{{ message.content | trim }}<|end|>"
     "{% elif message.role == 'assistant' %}<|guide|>{{ message.content | trim }}<|end|>"
-    "{% endif %}{% endfor %}"  # a system message would only confuse it: it knows its one task
+    "{% endif %}{% endfor %}"  # system messages are left out: it was not trained on any
     "{% if add_generation_prompt %}<|guide|>{% endif %}"
 )
-POOL = 512  # conversations drawn at once, then sorted into batches of like length
+POOL = 512  # conversations drawn at once, then sorted into batches of similar length
 BATCH_TOKENS = 2048
-QUESTION_WEIGHT = 0.05  # of a question's tokens in the loss: they are read, hardly ever written
-SPLIT_RATE = 0.1  # merges left out in questions, so that a typing error is nothing new
-LOST_RATE = 0.08  # tokens left out of some questions, so that no single one decides
+QUESTION_WEIGHT = 0.05  # of a question's tokens in the loss; the guide hardly ever writes questions
+SPLIT_RATE = 0.1  # share of merges left out in questions, so that it copes with typing errors
+LOST_RATE = 0.08  # share of tokens left out of some questions, so that no single token decides
 EMA = 0.998
-BRIEF = 5  # tokens of an answer: four tell all of them apart, the rest is known by heart soon …
-BRIEF_RATE = 0.85  # … so that most short conversations are learned without it, at half the price
+# Four tokens tell all answers apart, and the guide soon knows the rest of each by heart. So the
+# last answer of most short conversations is cut to five, which halves their cost.
+BRIEF = 5
+BRIEF_RATE = 0.85
 
 
 def train_tokenizer(corpus: Corpus, seed: int) -> Tokenizer:
-    """A byte-level BPE of the guide's own text: it can spell anything, and its answers are short."""
+    """A byte-level BPE of the guide's own text. It encodes any text, and answers in few tokens."""
     rng = random.Random(seed)
     texts = [ask(i.patterns, corpus, rng) for i in corpus.intents.values() for _ in range(300)]
     texts += [i.answer for i in corpus.intents.values() for _ in range(100)]
@@ -147,7 +150,7 @@ def learning_rate(progress: float, peak: float) -> float:
 
 
 class Training:
-    """The state of a training, which can be written down and taken up again."""
+    """The state of a training. It can be saved and loaded."""
 
     def __init__(self, tokenizer: Tokenizer, *, peak: float, dropout: float, seed: int) -> None:
         torch.manual_seed(seed)
@@ -180,7 +183,7 @@ class Training:
         return sum(losses) / len(losses)
 
     def save(self, path: Path) -> None:
-        """Write the state, whole or not at all."""
+        """Write the state to a file, completely or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
         state = {
             "tokenizer": self.tokenizer.to_str(),
@@ -195,7 +198,7 @@ class Training:
         half.replace(path)
 
     def load(self, path: Path) -> None:
-        """Take up a state that `save` wrote; its tokenizer stays, should the text have changed."""
+        """Load a state that `save` wrote. Its tokenizer is kept, even if the text has changed."""
         state = torch.load(path, weights_only=True)
         self.tokenizer = Tokenizer.from_str(state["tokenizer"])
         self.network.load_state_dict(state["network"])

@@ -1,10 +1,11 @@
 """Attention of one session: a step's queries against what is cached.
 
-There is one session at a time, so no batch axis: hidden states are (T, D). What the layers of one forward
-pass share (rotary angles, masks) is made once, in `Step`. A mask is made only where it is needed: for
-windows shorter than what is cached, for eager attention, and for operators that would align the first
-query with the first key. Keys and values are not expanded to the number of query heads, except in
-`ExpandedAttention`. A single token takes a path of its own (`_attend_one`), which is faster.
+There is one session at a time, so there is no batch axis: hidden states are (T, D). `Step` makes
+once what the layers of one forward pass share (rotary angles, masks). A mask is made only where it
+is needed: for windows shorter than what is cached, for eager attention, and for operators that
+would align the first query with the first key. Keys and values are not expanded to the number of
+query heads, except in `ExpandedAttention`. A single token takes a path of its own (`_attend_one`),
+which is faster.
 """
 
 from collections.abc import Sequence
@@ -77,7 +78,7 @@ class Step:
 
 
 class Attention:
-    """Attention of a layer, from normed hidden states to what is added to them, by torch's operator."""
+    """Attention of a layer by torch's operator, on normed hidden states."""
 
     __slots__ = (
         "_partial", "_rope", "_scale", "head_dim", "num_heads", "num_kv_heads", "output", "qk_norm",
@@ -90,7 +91,7 @@ class Attention:
         self.spec = spec
         self.num_heads, self.num_kv_heads, self.head_dim = spec.heads, spec.kv_heads, spec.head_dim
         self.window = spec.window
-        # Torch's default is None; giving the same number costs a conversion for each token.
+        # None is torch's default scale; passing the same number costs a conversion for each token.
         self._scale = None if spec.scale == spec.head_dim**-0.5 else spec.scale
         self._rope = spec.rope
         self._partial = spec.rotary_dim if spec.rotary_dim < spec.head_dim else None
@@ -136,7 +137,7 @@ class Attention:
         return out.view(1, self.num_heads * self.head_dim)
 
     def _mask(self, step: Step, span: Span) -> Tensor | None:
-        """The mask to give to torch's operator; None: none, and causal if the span is."""
+        """The mask for torch's operator; None: it needs none, and is causal if the span is."""
         # `is_causal` of torch aligns the first query with the first key.
         return step.causal if span.is_causal and step.position > 0 else span.mask
 
@@ -156,7 +157,7 @@ class Attention:
 
 
 class ExpandedAttention(Attention):
-    """Keys and values are repeated for every head of queries, where there are many tokens."""
+    """Attention that repeats keys and values for every head of queries, for many tokens."""
 
     __slots__ = ()
 
@@ -176,7 +177,7 @@ class ExpandedAttention(Attention):
 
 
 class EagerAttention(Attention):
-    """Attention as products and a softmax, which every device has, and the one with a softcap.
+    """Attention as products and a softmax, which every device has. Only this one has a softcap.
 
     Scores of some queries at a time are held in memory. With a softcap they become
     softcap · tanh(score / softcap) (Gemma 2).
@@ -193,7 +194,7 @@ class EagerAttention(Attention):
         *,
         queries: int = CAPPED_QUERIES,
     ) -> None:
-        """Make one that holds the scores of so many queries at a time."""
+        """Make attention that holds the scores of at most so many queries at a time."""
         super().__init__(spec, qkv, qk_norm, output)
         self._queries = queries
 

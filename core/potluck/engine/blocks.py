@@ -1,8 +1,9 @@
 """A decoder layer in torch, and runs of layers that one token goes through.
 
-Attention and MLP, each with norms around it and beside a residual. What a layer is made of says its
-`LayerSpec`; the parts are chosen when it is built (`builder.py`). The input of a layer belongs to the
-caller and is never changed; what a layer made itself, it may update in place.
+A layer is attention and MLP, each with norms around it and a residual beside it. Its `LayerSpec`
+says what it is made of; the parts are chosen when it is built (`builder.py`). The input of a layer
+belongs to the caller and is never changed. A layer may update in place only tensors that it made
+itself.
 """
 
 from abc import ABC, abstractmethod
@@ -20,7 +21,7 @@ from potluck.model.layers import LayerSpec
 
 
 class DecoderLayer:
-    """What every family's layers are; norms stand where the specification has them."""
+    """The layer of every family. It has norms where the specification has them."""
 
     __slots__ = ("_multiplier", "attention", "mlp", "norms", "spec")
 
@@ -54,7 +55,7 @@ class Run(ABC):
 
     @abstractmethod
     def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
-        """(1, D) → (1, D); `caches` are those of all layers of the stage; `x` is not changed."""
+        """(1, D) → (1, D). `caches` has those of all layers of the stage; `x` is not changed."""
 
 
 class LayerRun(Run):

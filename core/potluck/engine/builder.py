@@ -50,10 +50,11 @@ from potluck.model.layers import AttentionSpec, DenseSpec, MoeSpec, Projection
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, tensor_format, weight_bytes
 
 Fill = Callable[[list[tuple[str, Target]]], Callable[[], None]]
-"""Begins to write tensors, by name, into the targets, which have their shapes; the result waits for it."""
+"""Begin to fill targets with the tensors of these names. The returned function waits for it."""
 
-# So many layers are filled while another is made or placed: threads have work while one reads a large
-# matrix. Metal ends a process in which two threads use it at once (pytorch issue 197805): none there.
+# How many layers may be filling while another is made or placed: so threads have work while one of
+# them reads a large matrix. On Metal none, since it ends a process in which two threads use it at
+# once (pytorch issue 197805).
 _AHEAD = {"cpu": 4, "cuda": 1, "mps": 0}
 
 
@@ -130,8 +131,8 @@ def build_weights(
         embedding: whether it has the embedding.
         head: whether it has the final norm and the head.
         scheme: how the weights are held.
-        device: where.
-        fill: called with what is allocated.
+        device: the device of the weights.
+        fill: called with the targets that were allocated.
         cache: how keys and values are held.
         kept: parts that are loaded already, of the same model, scheme, device and cache; what `keep`
             gave for these layers. They are used as they are, and not filled.
@@ -150,7 +151,7 @@ def build_weights(
     if embedding and first is None:
         with builder.filling():
             table = builder.matrix(config.embedding_name)
-    if head and lm_head is None:  # the largest matrix first, so that nobody waits for it in the end
+    if head and lm_head is None:  # filled first: waiting for the largest matrix last takes longest
         with builder.filling():
             norm = builder.norm(config.final_norm_name, config.rms_norm_eps)
             matrix = table if is_tied and table is not None else builder.matrix(config.head_name)
@@ -188,7 +189,7 @@ def build_weights(
 
 
 class _Builder:
-    """Makes layers; collects what has to be filled, and what has to be done after that."""
+    """Makes layers. It collects the targets to fill, and the work to do after that."""
 
     def __init__(
         self,
@@ -228,7 +229,7 @@ class _Builder:
 
     @property
     def run_kernels(self) -> Kernels | None:
-        """The kernels for single tokens: of a CPU, with weights that are packed or have 16 bits."""
+        """The kernels for single tokens, on a CPU with weights that are packed or have 16 bits."""
         is_narrow = self._scheme in PACKED_SCHEMES or self.dtype.itemsize == 2
         return self._kernels if is_narrow and self._device.type == "cpu" else None
 
@@ -248,14 +249,14 @@ class _Builder:
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Begin to fill what is made inside the block. `finish` waits for the end."""
+        """Begin to fill the matrices that are made inside the block. `finish` waits for the end."""
         yield
         self._being_filled.append((self._fill(self._targets), self._finishing))
         self._targets, self._finishing = [], []
         self.finish(_AHEAD.get(self._device.type, 1))
 
     def finish(self, ahead: int = 0) -> None:
-        """Wait until at most `ahead` fillings are under way, and finish the others."""
+        """Wait until at most `ahead` layers are still being filled, and finish the others."""
         while len(self._being_filled) > ahead:
             wait, finishing = self._being_filled.popleft()
             wait()
@@ -371,7 +372,7 @@ class _Builder:
         return linear
 
     def _norm_weight(self, *shape: int) -> Tensor:
-        """Memory for a norm's weight, f32. Where a family multiplies by 1 + weight, the 1 is added later."""
+        """Memory for a norm's weight, f32. The 1 of a family's 1 + weight is added later."""
         weight = torch.empty(shape, device=self._device)
         if self._config.unit_offset:
             self._finishing.append(lambda: weight.add_(1))
@@ -395,7 +396,7 @@ def _kernel_runs(
 
     Args:
         blocks: all layers of the stage.
-        kernels: that can generate functions; None: the layers stay as they are.
+        kernels: those that functions are generated with; None: torch computes layer by layer.
         cache: the dtype of keys and values.
     """
     if kernels is None or isinstance(kernels, ReferenceKernels):

@@ -1,6 +1,6 @@
-"""Read matrices that are stored quantised, and hand their integers on wherever the target can keep those.
+"""Read matrices that are stored quantised, and pass their integers on if the target can keep them.
 
-`model/quantized.py` says in which tensors each method stores a matrix. What the bits in them mean:
+`model/quantized.py` says in which tensors each method stores a matrix. Their bits mean:
 
     gptq    w[i, o] is the i % (32 / bits)-th field, from the low end, of qweight[i // (32 / bits), o];
             zero points lie so along o, one less than they are in the first version. A value is
@@ -51,7 +51,7 @@ class StoredRows:
         assert nbytes is not None, f"{dtype} of {width}"
         self.nbytes = nbytes  # of a row
         self.step = ROWS if interleaved is None else math.lcm(ROWS, interleaved)
-        """Rows are read in multiples of so many."""
+        """Rows are read in multiples of this number."""
 
     @classmethod
     def of(cls, config: ModelConfig, name: str, dtype: str, width: int) -> "StoredRows":
@@ -157,7 +157,7 @@ def fill_from_parts(
 
 
 _Fill = Callable[[Target, int, Tensor], None]
-"""Hands rows on to a target: the number of the first one, and the rows as they are stored."""
+"""Passes rows on to a target: takes the number of the first one, and the rows as stored."""
 _Rows = Callable[[int, int], Tensor]
 """First row and end → the integers of these rows as they are stored, (n, width), u8."""
 
@@ -332,7 +332,7 @@ def _fields(words: Tensor, bits: int) -> Tensor:
 
 
 def _from_e4m3(stored: Tensor) -> Tensor:
-    """As f32, seven times faster than torch: the bits are shifted to those of an f16, whose exponent bias is 8 more."""
+    """Convert to f32, seven times faster than torch: as an f16, whose exponent bias is 8 more."""
     bits = stored.view(torch.uint8).to(torch.int16)
     if bool(((bits & 0x7F) == 0x7F).any()):  # NaN, which the shift would turn into a number
         return stored.float()

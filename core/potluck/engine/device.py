@@ -1,4 +1,4 @@
-"""The devices of this computer: which there are, how much memory is free, what they can compute.
+"""The devices of this computer, their free memory, and what they can compute.
 
 Free memory is asked for anew every time, since other programs start and end. A model may use what is
 free, less a reserve that keeps the computer usable, within the user's limit. The limit holds for the RAM
@@ -61,7 +61,7 @@ class Device:
 
         Args:
             limit: at most so many bytes in all; None: no limit of the user's.
-            in_use: bytes that our own stages hold already; they count as free.
+            in_use: bytes that our own stages use already; they count as free.
         """
         reserve = GPU_RESERVE
         if self.kind != "cuda":
@@ -120,8 +120,8 @@ def compute_dtype(
     with sums in f32, where 16 bits would gain nothing.
 
     Args:
-        scheme: what the weights are held in.
-        device: that computes.
+        scheme: the scheme of the weights.
+        device: the device that computes.
         exceeds_f16: whether the model's hidden states are beyond the numbers of f16. Then bf16 is taken
             also where the device only emulates it, and f32 where it has none at all.
     """
@@ -311,7 +311,7 @@ _MEMORY: Mapping[Kind, Callable[[int], tuple[int, int]]] = {
     "mps": _mps_memory,
     "cpu": _ram,
 }
-"""Total and free bytes of the device with this index."""
+"""The total and free bytes of the device with this index."""
 
 
 def cpu_name() -> str:

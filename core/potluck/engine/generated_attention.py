@@ -1,4 +1,4 @@
-"""Attention by kernels that were generated for this computer's CPU."""
+"""Attention by kernels that are generated for this computer's CPU."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from potluck.model.layers import AttentionSpec
 
 
 class GeneratedAttention(Attention):
-    """Hidden states are f32; the cache is of any dtype that kernels read."""
+    """Attention with hidden states in f32. The cache may have any dtype in `KINDS`."""
 
     __slots__ = ("_heads", "_kernels", "_norm")
 
@@ -34,7 +34,7 @@ class GeneratedAttention(Attention):
 
     def __call__(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
         qkv, memory = self.qkv(x), cache.both
-        row = step.position - cache.first  # the kernels know rows, and no positions
+        row = step.position - cache.first  # the kernels count rows of the cache, not positions
         angles = None if self._rope is None else step.angles[self._rope]
         self._kernels.rope_and_cache(self._heads, qkv, memory, row, angles, self._norm)
         attended = self._kernels.attend(self._heads, qkv, memory, row, self.window)
@@ -42,9 +42,9 @@ class GeneratedAttention(Attention):
 
 
 def kernel_heads(spec: AttentionSpec, cache: torch.dtype) -> Heads:
-    """What kernels are generated for, with keys and values of this dtype.
+    """The parameters of the kernels, with keys and values of dtype `cache`.
 
-    Window and rope are not part of it: layers that differ in these alone share their kernels.
+    Window and rope are not among them: layers that differ only in these share their kernels.
     """
     return Heads(
         heads=spec.heads,

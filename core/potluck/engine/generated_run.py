@@ -97,7 +97,7 @@ def is_generable(spec: LayerSpec) -> bool:
 
 
 def _layer_weights(block: DecoderLayer) -> LayerWeights | None:
-    """None where a matrix is in several pieces."""
+    """The layer's weights; None: a matrix is in several pieces."""
     attention, mlp, spec = block.attention, block.mlp, block.spec.mixer
     qkv, output = _weight(attention.qkv), _weight(attention.output)
     dense = None if isinstance(mlp, MoE) else _expert(mlp)

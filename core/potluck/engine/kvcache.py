@@ -1,11 +1,12 @@
 """The KV caches of a stage's sessions, within a budget.
 
-What a layer holds, its `CacheSpec` says. A session's cache grows geometrically up to the context, layer by
-layer: a token rarely costs a copy, and a growing session never holds all of its cache twice. When the
-budget is spent, or the device has less free memory than before, the least recently used session loses its
-cache. That session stays known, with nothing cached, so its next step is answered with `need_replay` from
-position 0. What does not fit even then is refused before anything is allocated: the operating system ends
-a process that uses more memory than there is.
+A layer's `CacheSpec` says what the layer holds. A session's cache grows geometrically up to the
+context, layer by layer: a token rarely costs a copy, and a growing session never holds all of its
+cache twice. When the budget is spent, or the device has less free memory than before, the least
+recently used session loses its cache. That session stays known, with nothing cached, so its next
+step is answered with `need_replay` from position 0. A step that does not fit even then is refused
+before anything is allocated: the operating system ends a process that uses more memory than there
+is.
 """
 
 from bisect import bisect_right
@@ -76,8 +77,9 @@ class LayerCache:
         two, heads, _, K = self._both.shape
         grown = _empty(self._both, (two, heads, rows, K))
         if grown.device.type == "cpu":
-            # The system takes a page from what is free when it is first written. Written now, it is not
-            # promised to others too. It takes 0.4 s for each gigabyte, which tokens would take later.
+            # The system takes a page from free memory when it is first written. Written now, no
+            # other program can get it. That takes 0.4 s for each gigabyte, else spent by later
+            # tokens.
             grown.view(torch.uint8).view(-1)[::PAGESIZE].zero_()
         grown[:, :, :length].copy_(self._both[:, :, :length])
         self._set(grown)
@@ -109,7 +111,7 @@ class SessionCache:
     __slots__ = ("_kinds", "capacity", "layers", "length", "place")
 
     def __init__(self, specs: Sequence[CacheSpec], layers: Sequence[LayerCache]) -> None:
-        """With one layer for each specification."""
+        """Make an empty cache with one layer for each specification."""
         self.layers = list(layers)
         self.length = self.capacity = 0  # tokens
         self.place = object()
@@ -121,11 +123,11 @@ class SessionCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all layers, also of those that had grown when another one could not."""
+        """Bytes of all layers, including those that grew before another one failed to."""
         return sum(layer.both.nbytes for layer in self.layers)
 
     def resize(self, capacity: int) -> None:
-        """Have room for so many tokens. After a failure some layers are larger, and none lost a token."""
+        """Make room for so many tokens. If that fails, some layers are larger; no token is lost."""
         self.place = object()
         for spec, layers in self._kinds:
             rows = spec.rows(capacity)
@@ -161,7 +163,7 @@ class SessionCache:
                 layer.first = 0
 
     def _restart(self, position: int) -> int:
-        """Where the first of the layers can go on, at `position` or before it."""
+        """The earliest of the positions, at or before `position`, where the layers can go on."""
         firsts = ((spec, layers[0].first) for spec, layers in self._kinds)
         return min((spec.trim(first, position) for spec, first in firsts), default=position)
 
@@ -193,8 +195,8 @@ class CachePool:
 
         Args:
             specs: what each layer of a session caches.
-            dtype: of what is cached.
-            device: where it is cached.
+            dtype: of the cached keys and values.
+            device: the device of the caches.
             context: the most tokens of one session.
             budget: bytes of all caches together.
             budget_now: takes the bytes that the caches have already, and returns the budget as of now.
@@ -262,7 +264,7 @@ class CachePool:
         return bisect_right(range(self._context + 1), nbytes, key=self._bytes_of) - 1
 
     def _choose_capacity(self, cache: SessionCache, tokens: int) -> tuple[int, int]:
-        """The tokens that the cache is to grow to, and the bytes that it can take without an eviction."""
+        """The tokens to grow the cache to, and the bytes that it can take without an eviction."""
         most = self.tokens
         if not self._specs:
             return most, 0
@@ -275,18 +277,18 @@ class CachePool:
         if tokens > at_most:
             needed = self._bytes_of(tokens) - cache.nbytes
             raise _beyond_memory(tokens, needed, max(0, room + others))
-        # Twice as much as before where nobody is evicted for it, else what is needed.
+        # Twice as much as before if that evicts no session, else only what is needed.
         twice = min(2 * cache.capacity, most, self._tokens_in(cache.nbytes + room))
         return max(min(wanted, at_most), twice), room
 
     def _room(self, wanted: int) -> int:
-        """Bytes that no cache has. Negative when other programs took memory that was for caches."""
+        """Bytes that no cache uses. Negative if other programs took memory meant for caches."""
         room = self._budget - self._nbytes
         if self._budget_now is None:
             return room
         now = self._budget_now(self._nbytes) - self._nbytes
         if now < min(wanted, room):
-            release(self._device)  # what was freed in this process, and kept for later
+            release(self._device)  # memory that this process freed but still keeps for later
             now = self._budget_now(self._nbytes) - self._nbytes
         return min(room, now)
 
@@ -305,7 +307,7 @@ class CachePool:
 
 
 def _empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Memory of this shape, like that of a cache. On a CPU it is mapped, since glibc would keep it."""
+    """Memory of this shape for a cache. On a CPU it is mapped: glibc would keep it when freed."""
     if like.device.type != "cpu":
         return like.new_empty(shape)
     return map_pages(prod(shape) * like.itemsize).view(like.dtype).view(shape)

@@ -1,4 +1,4 @@
-"""What this computer lends: the device that this process computes on, and those that others could."""
+"""The devices that this computer lends: this process's own, and those of its other processes."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,13 +9,14 @@ from potluck.wire.messages import DeviceId, DeviceInfo
 
 
 class Lending:
-    """The device of this process. The process of the best device knows of the others too.
+    """The device of this process. The process of the best device knows the other devices too.
 
     Args:
-        device: which one; None: the best that this computer has.
-        cpus: the threads of each of the devices that the CPU is offered as; none: it is one.
-        limit: bytes of the RAM, and of each GPU, that may be lent at most.
-        find: all devices, the best one first, for a CPU that is so many.
+        device: the device of this process; None: the best one of this computer.
+        cpus: the threads of each device, if the CPU is offered as several; empty: it is one device.
+        limit: the most bytes to lend of the RAM, and of each GPU; None: there is no limit.
+        find: takes the number of devices that the CPU is offered as, and returns all devices, the
+            best one first.
     """
 
     def __init__(
@@ -42,17 +43,17 @@ class Lending:
 
     @property
     def threads(self) -> int | None:
-        """What a CPU that is offered as several devices computes this one with; None: nothing is said."""
+        """The threads of this device, if the CPU is offered as several; None: no number is set."""
         if self._device.kind != "cpu" or not self._cpus:
             return None
         return self._cpus[self._device.index]
 
     def own(self, *, in_use: int = 0) -> DeviceInfo:
-        """What this process's device lends now; `in_use` bytes of it are our own stage's."""
+        """What this process's device lends now. `in_use` is the bytes that our own stage holds."""
         return self._info(self._device.now(), in_use)
 
     def all(self, *, in_use: int = 0) -> tuple[DeviceInfo, ...]:
-        """This process's device, and those whose processes may not be running."""
+        """This process's device, then the other devices; their processes need not be running."""
         others = (d.now() if d.kind == "cpu" else d for d in self._others)
         return (self.own(in_use=in_use), *(self._info(device, 0) for device in others))
 

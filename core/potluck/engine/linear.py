@@ -1,4 +1,4 @@
-"""Matrices and embeddings, in whatever scheme their weights are held."""
+"""Matrices and embeddings, in plain numbers or in packed formats."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -78,9 +78,10 @@ class PackedLinear(Linear):
 
 
 class JoinedLinear(Linear):
-    """Several matrices with the same input, whose outputs are concatenated.
+    """Several matrices with the same input. Their outputs are concatenated.
 
-    For packed matrices that cannot be one matrix, since a block of 16 rows would belong to two of them.
+    Packed matrices use it if they cannot be one matrix, since a block of 16 rows would belong to
+    two.
     """
 
     __slots__ = ("_parts",)
@@ -107,7 +108,7 @@ class Embedding(ABC):
 
     @abstractmethod
     def __call__(self, ids: Tensor) -> Tensor:
-        """Token ids (T,) on the CPU → (T, D) on the device that is computed on."""
+        """Token ids (T,) on the CPU → (T, D) on the device that computes the layers."""
 
     @property
     @abstractmethod
@@ -132,7 +133,7 @@ class FloatEmbedding(Embedding):
 
 
 class PackedEmbedding(Embedding):
-    """Packed rows in RAM, whatever the device, which are dequantised when they are looked up."""
+    """Packed rows, dequantised when they are looked up. They are in RAM, whatever the device is."""
 
     __slots__ = ("_device", "_dtype", "weight")
 

@@ -1,8 +1,9 @@
 """Measure a loaded stage: what a bench compares its tokens with.
 
-Timed are the layers as one token goes through them, the head, and one pass that only reads the weights of
-these, as fast as the memory gives them: the floor, below which no token can be. A round takes each once,
-and rounds alternate with real tokens, so that other load of the computer slows down both alike.
+Three things are timed: one token through the layers, the head, and one pass that only reads the
+weights of both, as fast as memory allows. No token can be faster than this pass. A round times each
+once, and rounds alternate with real tokens, so that other load on the computer slows down both
+alike.
 """
 
 import time
@@ -30,16 +31,16 @@ from potluck.wire.measuring_messages import StageTimes
 from potluck.wire.messages import Sampling
 
 _ENOUGH = 1 << 32  # bytes read in a pass; experts may have far more than a token reads
-_LARGE = 1 << 22  # bytes; on a GPU, reading less than that is waiting for the call
+_LARGE = 1 << 22  # bytes; on a GPU, reading fewer takes no longer than the call itself
 _PIECE = 1 << 12  # bytes: threads divide memory by whole pages
 _MS = 1000.0
-_TICK = 1e-9  # seconds; no clock divides by less
+_TICK = 1e-9  # seconds; the least time that a measurement gives, so that no rate divides by zero
 
 
 class StageMeter:
     """Times one token in a stage, at one position, with caches of its own.
 
-    To be used by the thread that computes.
+    Use it on the thread that computes.
     """
 
     @torch.inference_mode()
@@ -134,7 +135,7 @@ def _matrices(block: DecoderLayer) -> Iterator[tuple[Linear, float]]:
 
 
 def _first(memory: Sequence[Tensor], enough: int) -> list[Tensor]:
-    """As many of these matrices as are enough to tell how fast all of them are read."""
+    """The first of these matrices, enough of them to measure how fast all are read."""
     before = accumulate((part.nbytes for part in memory), initial=0)
     return [part for part, nbytes in zip(memory, before, strict=False) if nbytes < enough]
 

@@ -31,8 +31,8 @@ def out_of_memory(what: str, device: torch.device) -> Iterator[None]:
     """Raise Potluck's `OutOfMemoryError` in place of the device's, and release what was allocated inside.
 
     Args:
-        what: could not be done, after "has no memory left to".
-        device: that computed.
+        what: the work that failed; the message says it after "has no memory left to".
+        device: the device that computed.
     """
     try:
         yield
@@ -63,7 +63,7 @@ def release(device: torch.device) -> None:
 
 
 def release_prompt(device: torch.device) -> None:
-    """Give back what a prompt was computed in: tens of megabytes in a few milliseconds.
+    """Give back the scratch memory of a prompt: tens of megabytes in a few milliseconds.
 
     On a GPU torch keeps it: giving it back waits for all work of the GPU, and the next prompt needs it again.
     """
@@ -72,7 +72,7 @@ def release_prompt(device: torch.device) -> None:
 
 
 def _trim() -> None:
-    """Have glibc return the free memory between what is in use, which it otherwise keeps."""
+    """Make glibc return free memory between blocks in use. It keeps that otherwise."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
         if trim is not None:

@@ -13,7 +13,7 @@ from potluck.engine.linear import Linear, PackedLinear
 from potluck.engine.pages import Scratch
 from potluck.model.families import Activation
 
-_TOKENS = 64  # gates and ups of so many tokens are held at a time, in f32
+_TOKENS = 64  # the gates and ups of so many tokens are in memory at a time, in f32
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -41,7 +41,7 @@ class Mlp(Protocol):
 
 
 class GatedMlp:
-    """The activation and the product of gates and ups are torch's."""
+    """An MLP whose activation and product of gates and ups are computed by torch."""
 
     __slots__ = ("_activate", "down", "gate_up")
 
@@ -59,7 +59,7 @@ class GatedMlp:
 
 
 class PackedMlp:
-    """One kernel applies the activation and quantises the result for the product with `down`.
+    """An MLP in which one kernel applies the activation and quantises the result for `down`.
 
     A chunk is computed a few tokens at a time, in the same scratch memory: gates and ups of a whole
     chunk would be the largest thing that prefill holds.
@@ -74,7 +74,7 @@ class PackedMlp:
         activation: Activation,
         scratch: Scratch | None = None,
     ) -> None:
-        """Make one. MLPs that never compute at the same time may share a `scratch`."""
+        """Make an MLP. MLPs that never compute at the same time may share a `scratch`."""
         self.gate_up, self.down = gate_up, down
         self.activation: Activation = activation
         self._scratch = scratch or Scratch()
@@ -102,10 +102,10 @@ class PackedMlp:
 
 
 class MoE:
-    """A mixture of experts: each token goes through the few that the router scores highest.
+    """A mixture of experts: each token goes through the few experts that the router scores highest.
 
-    Router, weights and sums are f32, whatever the experts compute in, since the choice compares numbers
-    that are close to each other. Only experts that were chosen are computed.
+    Router, weights and sums are f32, whatever the dtype of the experts, since the choice compares
+    numbers that are close to each other. Only chosen experts are computed.
     """
 
     __slots__ = ("experts", "normalise", "per_token", "router")
@@ -134,7 +134,7 @@ class MoE:
         return self.router.nbytes + sum(expert.nbytes for expert in self.experts)
 
     def _add_one(self, total: Tensor, x: Tensor, weights: Tensor, chosen: Tensor) -> None:
-        # In the order of the experts: the order in which `_add_many` adds them up.
+        # Experts are added in the order of their indices, as in `_add_many`.
         for expert, weight in sorted(zip(chosen[0].tolist(), weights[0].tolist(), strict=True)):
             total.add_(self.experts[expert](x), alpha=weight)
 

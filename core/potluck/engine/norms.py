@@ -1,6 +1,6 @@
 """Root mean square norms (https://arxiv.org/abs/1910.07467), computed in f32.
 
-Their weights are f32 too: 16 bits would save no memory worth having and cost a conversion. Where a family
+Their weights are f32 too: 16 bits would save little memory and cost a conversion. If a family
 multiplies by 1 + weight, the one is added when the weights are loaded.
 """
 
@@ -23,7 +23,7 @@ class RmsNorm:
         self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        # `F.rms_norm` does the same after a check for overrides, which takes time.
+        # `F.rms_norm` does the same, but first checks for overrides, which takes time.
         if x.dtype == torch.float32:
             return torch.rms_norm(x, self.shape, self.weight, self.eps)
         return torch.rms_norm(x.float(), self.shape, self.weight, self.eps).to(x.dtype)
@@ -34,7 +34,7 @@ class RmsNorm:
 
 
 class QkNorm(Protocol):
-    """The norm of queries and keys, (T, H + Hkv, K), both in one call; gives f32."""
+    """The norm of queries and keys, (T, H + Hkv, K), both in one call. The result is f32."""
 
     def __call__(self, x: Tensor) -> Tensor: ...
     @property
@@ -49,13 +49,13 @@ class HeadNorm:
     __slots__ = ("_eps", "_heads", "_per_head", "_shape", "weight")
 
     def __init__(self, weight: Tensor, heads: tuple[int, int], eps: float) -> None:
-        self.weight = weight  # (2, K): of the queries, of the keys
+        self.weight = weight  # (2, K): for queries, then for keys
         self._shape = tuple(weight.shape[-1:])
         self._heads, self._eps = heads, eps
         self._per_head = weight.new_empty((sum(heads), weight.shape[-1]))
 
     def spread(self) -> None:
-        """Copy the weights to each head; call it once they are loaded."""
+        """Copy the weights to each head. Call it when they are loaded."""
         rows = zip(self.weight, self._heads, strict=True)
         self._per_head = torch.cat([row.expand(heads, -1) for row, heads in rows])  # (H + Hkv, K)
 

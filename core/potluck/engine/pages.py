@@ -1,4 +1,4 @@
-"""Memory mapped by the system itself, for weights, caches and scratch: in huge pages, given back at once."""
+"""Memory mapped in huge pages, for weights, caches and scratch. The system gets it back at once."""
 
 import mmap
 import weakref
@@ -11,19 +11,19 @@ HUGE_PAGE = 1 << 21
 
 
 def has_huge_pages() -> bool:
-    """Whether this system can be asked for them."""
+    """Whether this system has huge pages that a process can ask for."""
     return hasattr(mmap, "MADV_HUGEPAGE")
 
 
 def map_pages(nbytes: int) -> Tensor:
-    """Map so many bytes, uint8. The system has them back as soon as no tensor holds them.
+    """Map so many bytes, as uint8. The system gets them back as soon as no tensor holds them.
 
-    They are in huge pages where the system has these and as far as whole ones are filled: there are fewer
-    to map, and fewer to look up while a product or attention reads them. The system takes a page from free
-    memory when it is first written.
+    If the system has huge pages, all bytes that fill whole ones are in huge pages: there are fewer
+    pages to map, and fewer to look up while a product or attention reads them. The system takes a
+    page from free memory when it is first written.
 
     Raises:
-        MemoryError: there is not as much memory.
+        MemoryError: the system has less memory.
     """
     if nbytes == 0 or not has_huge_pages():
         return torch.empty(nbytes, dtype=torch.uint8)
@@ -32,42 +32,42 @@ def map_pages(nbytes: int) -> Tensor:
 
 
 class Slab:
-    """Pages that many tensors share, one after the other. What a tensor had goes back to the system with it.
+    """Pages that many tensors share. The system gets a tensor's pages back when that is freed.
 
-    Only where there are huge pages: elsewhere nothing is gained by sharing.
+    Use it only where `has_huge_pages`: elsewhere nothing is gained by sharing.
     """
 
     def __init__(self, nbytes: int) -> None:
-        """Map so many bytes; they take memory when they are written to.
+        """Map so many bytes. They take memory when they are first written.
 
         Raises:
-            MemoryError: there are not as many.
+            MemoryError: the system has less memory.
         """
         self._memory, self._next = _map(nbytes)
         self._end = self._next + nbytes
 
     def take(self, nbytes: int, *, align: int) -> Tensor | None:
-        """So many bytes, more than none, that begin at a multiple of `align`; None: they are not left."""
+        """At least one byte, beginning at a multiple of `align`; None: there are too few left."""
         start = -(-self._next // align) * align
         end = start + nbytes
         if end > self._end:
             return None
         self._next = end
         view = memoryview(self._memory)[start:end]
-        # The tensor holds the view as long as its memory is used by anyone.
+        # The tensor, and every view of it, keeps this memoryview alive.
         weakref.finalize(view, _give_back, self._memory, start, end).atexit = False
         return torch.frombuffer(view, dtype=torch.uint8)
 
 
 def _give_back(memory: mmap.mmap, start: int, end: int) -> None:
-    """Return the whole pages between these offsets; the ones at the ends are also a neighbour's."""
+    """Return the whole pages between these offsets. Pages at the ends belong to a neighbour too."""
     first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
     if last > first:
         memory.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 def _map(nbytes: int) -> tuple[mmap.mmap, int]:
-    """A mapping, and where in it these bytes begin: where a huge page does, if they fill any."""
+    """A mapping, and the offset where the bytes begin: at a huge page, if they fill any."""
     in_huge = nbytes // HUGE_PAGE * HUGE_PAGE
     to_align = HUGE_PAGE if in_huge else 0
     try:
@@ -77,15 +77,15 @@ def _map(nbytes: int) -> tuple[mmap.mmap, int]:
     if not in_huge:
         return memory, 0
     start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % HUGE_PAGE
-    with suppress(OSError):  # a Linux kernel may be built without them
+    with suppress(OSError):  # a Linux kernel may be built without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE, start, in_huge)
     return memory, start
 
 
 class Scratch:
-    """Memory that one computation uses after the other.
+    """Memory that several computations use, one after the other.
 
-    The C library would give each computation other pages, and a prompt would take twice what it needs.
+    The C library would give each computation other pages, and a prompt would take twice the memory.
     """
 
     __slots__ = ("_memory",)
@@ -94,7 +94,7 @@ class Scratch:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
     def floats(self, rows: int, width: int) -> Tensor:
-        """Return memory (rows, width), f32, that holds anything. The last call's memory is used again."""
+        """Return uninitialised memory (rows, width), f32. The next call reuses the same memory."""
         nbytes = 4 * rows * width
         if nbytes > len(self._memory):
             self._memory = map_pages(nbytes)

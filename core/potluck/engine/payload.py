@@ -1,6 +1,6 @@
-"""Tensors as they travel: a header with dtype and shape, and the bytes behind it.
+"""Tensors on the wire: a header with dtype and shape, and the bytes behind it.
 
-Nothing is copied: the payload's bytes are the tensor's memory, when sent and when received. Bytes are
+Nothing is copied: the payload's bytes are the tensor's memory, on both sides. Bytes are
 little-endian, as on every machine that torch runs on.
 """
 
@@ -24,10 +24,11 @@ _NAMES: dict[torch.dtype, Dtype] = {dtype: name for name, dtype in DTYPES.items(
 
 
 class Activations:
-    """Token ids or hidden states between stages: bytes, and a tensor over them once somebody asks for it.
+    """Token ids or hidden states between stages: bytes, and a tensor over them, made on demand.
 
-    A single token may never need the tensor, and then no operator of torch runs. After a stage waited for
-    its turn, torch's code is in no cache, and even its smallest operator takes 50 to 100 µs.
+    A single token may never need the tensor, and then no operator of torch runs. While a stage
+    waits, the processor's caches lose torch's code; then even its smallest operator takes 50 to 100
+    µs.
     """
 
     __slots__ = ("_data", "_tensor", "dtype", "shape")
@@ -39,7 +40,7 @@ class Activations:
 
     @classmethod
     def of(cls, tensor: Tensor) -> "Activations":
-        """From a tensor on any device. Its bytes are copied only if it is not contiguous or not in RAM."""
+        """Wrap a tensor on any device. It is copied only if it is not contiguous or not in RAM."""
         made = cls.__new__(cls)
         made.dtype, made.shape = tensor.dtype, tuple(tensor.shape)
         made._data, made._tensor = None, tensor
@@ -47,11 +48,11 @@ class Activations:
 
     @property
     def data(self) -> memoryview:
-        """The bytes."""
+        """The bytes of the values, in row-major order."""
         if self._data is None:
             assert self._tensor is not None
             tensor = self._tensor.detach().cpu().contiguous()
-            # As bytes, since numpy has no bfloat16.
+            # Viewed as bytes first, since numpy has no bfloat16.
             self._data = tensor.view(-1).view(torch.uint8).numpy().data
         return self._data
 
@@ -62,27 +63,27 @@ class Activations:
 
     @property
     def tensor(self) -> Tensor:
-        """A tensor over the bytes, which the tensor keeps alive."""
+        """A tensor over the bytes. It keeps the bytes alive."""
         if self._tensor is None:
             view = self._data
             assert view is not None
-            if view.readonly:  # torch would warn: it has no tensors that cannot be written
+            if view.readonly:  # copied, since torch warns of tensors over read-only memory
                 view = memoryview(bytearray(view))
             self._tensor = torch.frombuffer(view, dtype=self.dtype).view(self.shape)
         return self._tensor
 
 
 def to_payload(activations: Activations) -> tuple[TensorHeader, memoryview]:
-    """What is sent: a header, and the bytes."""
+    """Return the header and the bytes to send."""
     header = TensorHeader(dtype=_NAMES[activations.dtype], shape=activations.shape)
     return header, activations.data
 
 
 def from_payload(header: TensorHeader, payload: bytes | bytearray | memoryview) -> Activations:
-    """What was received; it keeps the payload alive.
+    """Return the received activations. They keep the payload alive.
 
     Raises:
-        InvalidStepError: the dtype never travels, or the bytes are not as many as the header says.
+        InvalidStepError: no stage uses this dtype, or the number of bytes contradicts the header.
     """
     dtype = DTYPES.get(header.dtype)
     if dtype is None:

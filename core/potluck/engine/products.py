@@ -1,11 +1,12 @@
-"""x Wᵀ + b in plain numbers, by whichever way is the fastest on the device at hand.
+"""x Wᵀ + b in plain numbers, by the way that is the fastest on this device.
 
-On a CPU there are several ways, and which one wins depends on the processor. Measured on one core of an
-AVX-512 machine with weights of 16 bits: one row of input reads 9 to 16 GB/s of weights through torch and
-35 GB/s through a generated kernel; 8 rows times 8 MB of f16 take torch 2.8 ms and the kernel 0.5 ms, of
-bf16 both 0.5 ms. On a processor without 16-bit arithmetic (AVX2) a chunk of 128 rows takes 404 ms as it
-is, and 127 ms with the weights converted to f32 block by block. So the ways are tried when weights are
-made, which takes a tenth of a second or two, and the fastest is kept.
+On a CPU there are several ways, and the processor decides which is the fastest. Measured on one
+core of an AVX-512 machine with weights of 16 bits: for one row of input, torch reads 9 to 16 GB/s
+of weights and a generated kernel 35 GB/s; for 8 rows and 8 MB of weights, f16 takes torch 2.8 ms
+and the kernel 0.5 ms, and bf16 takes both 0.5 ms. On a processor without 16-bit arithmetic (AVX2),
+a chunk of 128 rows takes 404 ms with the weights as they are, and 127 ms if they are converted to
+f32 block by block. So the ways are tried when weights are made, which takes one or two tenths of a
+second, and the fastest is kept.
 """
 
 import time
@@ -18,18 +19,18 @@ from torch import Tensor
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(T, in), (out, in), (out,) or None → (T, out)."""
 
-_MANY = 16  # rows of input, from which converting the weights to f32 can pay
+_MANY = 16  # from so many rows of input on, converting the weights to f32 can pay
 _BLOCK_ROWS = 512  # rows of weights converted at a time: 4 MB at a hidden size of 2048
 _LARGE = 1 << 20  # weights; a smaller product takes no longer than waking threads
-_TRIAL_BYTES = 1 << 26  # more than caches hold: within them oneDNN wins, beyond them it loses
+_TRIAL_BYTES = 1 << 26  # more than caches hold, since oneDNN is the fastest only within them
 _TRIAL_WIDTH = 2048
-_TRIAL_ROWS = 2048  # timed at once: so short that other programs seldom interrupt it
-_FEW_PARTS = 2  # so many times these rows are tried with a few rows of input
+_TRIAL_ROWS = 2048  # timed at once; this is so short that other programs seldom interrupt it
+_FEW_PARTS = 2  # with a few rows of input, so many times `_TRIAL_ROWS` are timed
 _ROUNDS = 3
 
 
 class Products:
-    """The ways that were chosen for one row of input, for a few and for many."""
+    """The ways that were chosen for one row of input, for a few rows, and for many."""
 
     __slots__ = ("_few", "_many", "_one")
 
@@ -53,19 +54,19 @@ def fastest_products(
     *generated: Product,
     trial_rows: int = _TRIAL_ROWS,
 ) -> Products:
-    """Try the ways that the device has for this dtype.
+    """Try the ways that the device has for this dtype, and keep the fastest ones.
 
     Args:
         dtype: of weights and inputs.
-        device: that computes.
-        nbytes: of all the weights that one token reads; a model that fits into a cache is tried in it.
+        device: the device that computes.
+        nbytes: of all the weights that one token reads; the trial reads no more than that.
         generated: ways beside torch's, for one row or a few rows of 16 bits on a CPU.
         trial_rows: rows of weights that are timed at once.
     """
     if device.type != "cpu":
         return Products()
     if dtype.itemsize == 4:
-        # Not tried: f32 is what others are compared with, and has to add up in the same order every time.
+        # Not tried: f32 is the reference, and must add up in the same order every time.
         return Products(one=linear_in_parts if torch.get_num_threads() > 1 else F.linear)
     rows = max(1, min(nbytes, _TRIAL_BYTES) // (_TRIAL_WIDTH * dtype.itemsize))
     weight = torch.ones((rows, _TRIAL_WIDTH), dtype=dtype)
@@ -102,7 +103,7 @@ def linear_in_parts(
 
 
 def linear_widened(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The product in f32. Weights are converted block by block: there is never a second copy of them."""
+    """The product in f32. Weights are converted block by block, so that no second copy exists."""
     y = x.new_empty((x.shape[0], weight.shape[0]))
     wide = x.float()
     for start in range(0, weight.shape[0], _BLOCK_ROWS):
@@ -113,11 +114,11 @@ def linear_widened(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _fastest(ways: Sequence[Product], x: Tensor, weight: Tensor, trial_rows: int) -> Product:
-    """The way that takes the least time; the first of equals.
+    """The way that takes the least time; of equal ones, the first.
 
-    In each round every way multiplies with all parts of the matrix, so that none finds its part in a
-    cache. Of each part the shortest time counts. Torch's threads spin for a while after a product, which
-    would slow down the next way: each way multiplies once before its time is taken.
+    In each round every way multiplies with all parts of the matrix, so that no way finds its part
+    in a cache. For each part, the shortest time counts. Torch's threads spin for a while after a
+    product and would slow down the next way, so each way multiplies once before it is timed.
     """
     parts = weight.split(trial_rows)
     runs: list[list[list[float]]] = [[] for _ in ways]

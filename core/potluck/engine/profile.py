@@ -1,9 +1,9 @@
-"""Measure what a model's layers cost on a device: the numbers that the planner plans with.
+"""Measure how long a model's layers take on a device: the numbers that the planner uses.
 
-Real layers of the model's shape with random weights are run, several of each kind one after the other:
-a single small layer would stay in the processor's cache, which a layer of a whole model never does. So of
-a rare kind as many are run as of any other, even if the model has fewer. Time and memory are bounded; the
-caller keeps the result by (device, shape, scheme, cache).
+The measured layers have the model's shape and random weights. Several of each kind run one after
+the other: a single small layer would stay in the processor's cache, which never happens in a whole
+model. So as many layers run of a rare kind as of any other, even if the model has fewer. Time and
+memory are bounded. The caller keeps the result by (device, shape, scheme, cache).
 """
 
 import time
@@ -31,8 +31,9 @@ from potluck.model.schemes import Cache, Scheme, weight_bytes
 from potluck.wire.messages import Sampling
 
 CACHED = 256  # tokens in the cache while one token is timed: a short chat
-# A long chat. It is timed only where some layers have a window and others see all tokens, since only then
-# their costs drift apart: a full layer of Gemma 3 (4B, int4) takes a quarter more than a local one.
+# A long chat. It is timed only if some layers have a window and others see all tokens, since only
+# then do their costs differ: a full layer of Gemma 3 (4B, int4) takes a quarter more than one with
+# a window.
 LONG_CACHED = 4096
 WORKING_SET = 256 * 10**6  # bytes of layers: more than the caches of a home's processors
 # A token reads a few experts, scattered in memory. The more memory, the longer page lookups take: a layer
@@ -41,7 +42,7 @@ SCATTERED_SET = 1000 * 10**6
 BUDGET_S = 0.25  # seconds for each figure, beyond its first run
 _LOOKS = 2  # measurements of each; the best counts, since other programs may interrupt one
 _INPUTS = 8
-_LIKELY, _ABOVE = 8, 20.0  # so many tokens are likely, with logits higher by so much
+_LIKELY, _ABOVE = 8, 20.0  # how many tokens are likely, and how much higher their logits are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class LayerTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerProfile:
-    """What was measured: each kind of layer that the model has, and the head for one token."""
+    """The measured times of each kind of layer of the model, and of the head for one token."""
 
     kinds: Mapping[LayerKind, LayerTimes]
     layers: tuple[LayerKind, ...]  # of the model
@@ -88,8 +89,8 @@ def profile_layers(
 
     Args:
         config: the model whose shape is measured.
-        device: where.
-        scheme: what its weights are held in.
+        device: the device to measure.
+        scheme: the scheme of its weights.
         chunk: tokens of a prefill chunk.
         memory: bytes that may be used.
         cache: how keys and values are kept.

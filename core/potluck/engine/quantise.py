@@ -1,4 +1,4 @@
-"""Quantise a tensor of a model into a file, before it is sent: byte for byte what a stage would make of it.
+"""Quantise a tensor of a model into a file, before it is sent, to the same bytes as a stage would.
 
 The reader and the kernels are those of loading. A piece is read, packed, digested and written while it is
 in the processor's cache, so that a matrix of any size takes a few megabytes of memory, and those of its
@@ -26,7 +26,7 @@ from potluck.model.formats import PackedFormat
 
 @dataclass(frozen=True, slots=True)
 class QuantisedFile:
-    """What was written."""
+    """The file that was written."""
 
     digest: Digest
     nbytes: int
@@ -48,7 +48,7 @@ def quantise(
         shape: of the matrix.
         weight_format: that the bytes are packed in.
         parts: the tensors that it is stored in, as `find_stored` checked them.
-        path: of the file, which is not flushed. It is removed after a failure.
+        path: of the file. It is not flushed to the disk, and is removed after a failure.
         kernels: what packs; all make the same bytes.
         held: the bytes of parts that all who quantise at once may hold together; None: this one runs alone.
 
@@ -109,14 +109,14 @@ class _FileTarget:
                 left = left[self._file.write(left) :]
 
     def finished(self) -> QuantisedFile:
-        """Describe the file; all rows are in it."""
+        """Describe the file. Call it when all rows are written."""
         assert self._done == self.rows
         return QuantisedFile(Digest(self._sha.hexdigest()), self._nbytes)
 
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Tell a file that cannot be written from one that cannot be read."""
+    """Raise `DiskFullError` if the file cannot be written; errors of reading stay as they are."""
     try:
         yield
     except OSError as error:

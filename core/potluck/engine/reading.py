@@ -1,4 +1,4 @@
-"""Read stored tensors into the memory that they are computed from.
+"""Read stored tensors into the memory that a stage computes with.
 
 Files are read piece by piece straight into their targets, and converted or packed on the way. Packed bytes
 are read to where they stay; quantised tensors go through `dequantise.py`. Where a matrix is stored in several
@@ -37,7 +37,7 @@ from potluck.model.formats import PACKED_DTYPES
 
 PIECE = 1 << 20  # bytes read, hashed and converted at a time, which the processor's L2 cache holds
 HELD = 160 << 20  # bytes of parts at once: the largest matrix of a GPTQ model of 70B takes 131 MB
-_COPIES = 3  # of zero points and scales: as they are stored, transposed, and widened to f32
+_COPIES = 3  # of zero points and scales: as stored, transposed, and widened to f32
 
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all, from any thread, one call at a time. It may raise to stop loading."""
@@ -79,7 +79,7 @@ class Reader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stopped.set()  # after an error, those at work end at their next piece
+        self._stopped.set()  # after an error, threads stop at their next piece
         self._pool.shutdown(cancel_futures=True)
 
     def begin(self, jobs: Iterable[tuple[Sequence[StoredTensor], Target]]) -> Callable[[], None]:
@@ -204,7 +204,7 @@ class Allowance:
 
     @contextmanager
     def take(self, nbytes: int) -> Generator[None]:
-        """Take bytes until the context ends; who asks for more than the whole allowance is served alone."""
+        """Take bytes until the context ends. A request for more than all bytes is served alone."""
         with self._changed:
             self._changed.wait_for(lambda: not self._taken or self.has(nbytes))
             self._taken += nbytes
@@ -221,7 +221,7 @@ class Allowance:
 
 
 def _read_fully(file: FileIO, view: memoryview) -> bool:
-    """Fill the view; False where the file ends before."""
+    """Fill the view; False if the file ends before that."""
     filled = 0
     while filled < len(view):
         count = file.readinto(view[filled:])

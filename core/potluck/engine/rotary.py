@@ -1,9 +1,9 @@
 """Rotary position embedding (rope): the frequencies of every kind of scaling, and the rotation.
 
-Checked against `transformers/modeling_rope_utils.py`. Two kinds of scaling depend on how long a sequence
-is. `transformers` counts the tokens so far, and its frequencies change when the sequence grows. Here the
-context that a stage was loaded for decides, as in vLLM and llama.cpp: cached keys stay right, and a
-prompt in chunks gives what the whole prompt gives.
+Checked against `transformers/modeling_rope_utils.py`. Two kinds of scaling depend on the length of
+a sequence. `transformers` counts the tokens so far, and its frequencies change when the sequence
+grows. Here the context that a stage was loaded for decides, as in vLLM and llama.cpp: cached keys
+stay right, and a prompt in chunks gives the same result as the whole prompt.
 """
 
 import math
@@ -46,10 +46,10 @@ def rotary_frequencies(rope: Rope, context: int) -> tuple[Tensor, float]:
 
 
 def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
-    """Blend divided and kept frequencies.
+    """Blend divided and unchanged frequencies.
 
-    Pairs that turn less than `low` times in the original context are divided, those that turn more than
-    `high` times are kept, and those between are blended.
+    The frequencies of pairs that turn less than `low` times in the original context are divided,
+    those of pairs that turn more than `high` times are unchanged, and those between are blended.
     """
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     turns = scaling.original_max_position * frequencies / (2 * math.pi)
@@ -80,7 +80,7 @@ def _yarn(frequencies: Tensor, rope: Rope, scaling: YarnScaling) -> Tensor:
 
 
 class Rotary:
-    """A table of cosines and sines of all positions so far; one for each rope of a stage."""
+    """A table of the cosines and sines of all positions so far. A stage has one for each rope."""
 
     def __init__(self, rope: Rope, context: int, dtype: torch.dtype, device: torch.device) -> None:
         self._frequencies, self._factor = rotary_frequencies(rope, context)

@@ -51,9 +51,9 @@ class Choice:
 
 
 class Sampler:
-    """Chooses tokens, and keeps the memory for it: new pages take longer than computing in them.
+    """Chooses tokens. It keeps its memory, since new pages take longer than computing in them.
 
-    For one thread.
+    It is for one thread.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Sampler:
             return np.flatnonzero(logits >= self._ranked(logits, sampling.top_k))
         reach = _REACH
         if sampling.min_p > 0.0 and sampling.top_p == 1.0:  # top-p counts what min-p leaves out
-            # A little more than min-p leaves: the weights decide.
+            # This leaves a few more than min-p does. The weights decide about those.
             reach = min(reach, 0.001 - math.log(sampling.min_p))
         return _few(logits >= best - reach * sampling.temperature)
 
@@ -212,7 +212,7 @@ def _penalise(logits: _Logits, penalty: float, history: Sequence[int]) -> _Logit
 
 
 def _few(chosen: npt.NDArray[np.bool_]) -> _Integers | slice:
-    """The indices where it is true; all indices, if so many are true that picking them takes longer."""
+    """The indices of true values, or all indices if so many are true that picking takes longer."""
     if np.count_nonzero(chosen) * 4 > len(chosen):
         return slice(None)
     return np.flatnonzero(chosen)

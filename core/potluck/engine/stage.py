@@ -33,12 +33,12 @@ from potluck.wire.messages import Sampling
 if TYPE_CHECKING:
     from potluck.engine.token_step import TokenStep
 
-MAX_SESSIONS = 1024  # that are known; how many of them are cached depends on the budget
+MAX_SESSIONS = 1024  # known sessions; how many of them are cached depends on the budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What a step gives: hidden states for the next stage, or a token from the head."""
+    """The result of a step: hidden states for the next stage, or a token from the head."""
 
     position: int  # where the session's cache ends now
     hidden: Activations | None = None  # (T, D), in the compute dtype; None from the head
@@ -54,7 +54,7 @@ class _Session:
 
 
 class Stage:
-    """The computing of one stage. Give it weights, then open sessions and send steps."""
+    """One stage's computation. Make it with weights, then open sessions and run steps."""
 
     def __init__(
         self,
@@ -150,10 +150,11 @@ class Stage:
         self._pool.close(session)
 
     def trim(self, session: SessionId, position: int, *, epoch: int) -> None:
-        """Forget what is cached from `position` on.
+        """Forget the cached tokens from `position` on.
 
-        Where a layer no longer holds what its window has there, the session goes back further, to where
-        all layers can go on; the next step is then answered with `need_replay` from there.
+        If a layer no longer holds all tokens of its window there, the session goes back further, to
+        the position where all layers can go on. The next step is then answered with `need_replay`
+        from there.
 
         Raises:
             NeedReplayError: less than that is cached; nothing was changed.
@@ -219,7 +220,7 @@ class Stage:
         return output
 
     def _remember(self, known: _Session, last: tuple[int, int, int], output: Output) -> None:
-        """Keep what a step gave. Hidden states of a chunk are megabytes: only the last step's are kept."""
+        """Keep a step's output. Hidden states take megabytes: only the last step's are kept."""
         if output.hidden is not None:
             if self._holder is not None:
                 self._holder.output = None
@@ -362,7 +363,7 @@ def _find_token_step(weights: StageWeights, rotaries: Sequence[Rotary]) -> "Toke
 
 
 def _is_greedy(sampling: Sampling) -> bool:
-    """Whether the id of the largest logit is all that is asked for."""
+    """Whether only the id of the largest logit is needed."""
     return (sampling.temperature, sampling.repetition_penalty, sampling.logprobs) == (0, 1, None)
 
 

@@ -1,4 +1,4 @@
-"""What the inputs of a step may be. They come from other computers: nothing is computed before a check."""
+"""Check the inputs of a step before anything is computed, since they come from other computers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ class StepBounds:
     context: int  # the most tokens of a session
 
     def check_inputs(self, inputs: Activations) -> None:
-        """Refuse what is not (T,) token ids of the vocabulary, or (T, D) hidden states.
+        """Refuse inputs other than (T,) token ids of the vocabulary, or (T, D) hidden states.
 
         Raises:
-            InvalidStepError: shape, dtype or number of tokens are others.
+            InvalidStepError: shape, dtype or number of tokens are wrong.
             PromptError: a token is not in the vocabulary.
         """
         takes_ids = self.hidden is None

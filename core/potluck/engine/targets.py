@@ -1,4 +1,4 @@
-"""Where a tensor of the model goes when it is loaded: it takes rows, and keeps them in its format.
+"""Targets of loading: each takes the rows of a tensor of the model and keeps them in its format.
 
 A loader reads a tensor piece by piece and hands the rows on; it does not know whether they are converted
 or packed. Bytes that are packed already go straight into `packed`.
@@ -51,7 +51,7 @@ class Target(Protocol):
 
     @property
     def packed(self) -> PackedWeight | None:
-        """Where the packed bytes of this tensor go; None: it is not packed."""
+        """The memory for the packed bytes of this tensor; None: it is not packed."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""One token through a whole stage in two or three generated calls, without any torch operator.
+"""Run one token through a whole stage in two or three generated calls, without any torch operator.
 
-A stage waits most of the time, while other stages on the computer replace what is in the caches. The code
-that it runs next then comes from RAM: one operator of torch takes 50 to 200 µs, a call through `ctypes`
-10 µs. So all memory is allocated beforehand, and calls get addresses.
+A stage waits most of the time. Meanwhile other stages on the computer evict its code from the
+processor's caches, and the next call loads it from RAM: one operator of torch takes 50 to 200 µs, a
+call through `ctypes` 10 µs. So all memory is allocated beforehand, and calls get addresses.
 """
 
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ class TokenStep:
 
 
 def make_token_step(weights: StageWeights, rotaries: Sequence[Rotary]) -> TokenStep | None:
-    """A step for this stage; None where a token needs torch's operators."""
+    """Make the step of this stage; None if a token needs torch's operators."""
     runs = _generated(weights.runs)
     if runs is None or weights.dtype != torch.float32:
         return None

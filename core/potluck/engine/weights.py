@@ -20,7 +20,7 @@ from potluck.model.config import ModelConfig, Shape
 from potluck.model.schemes import Cache, Scheme
 from potluck.model.stored import find_stored
 
-_MOST_THREADS = 8  # each reads and digests 1 to 2 GB/s: no disk of a home has more than that
+_MOST_THREADS = 8  # each reads and digests 1 to 2 GB/s; a home's disks give no more than eight take
 
 
 def load_weights(
@@ -37,7 +37,7 @@ def load_weights(
     threads: int | None = None,
     kept: StageWeights | None = None,
 ) -> StageWeights:
-    """Load a stage's weights, but for those of `kept`; tensors of other stages may be among those given.
+    """Load a stage's weights, except those in `kept`. Tensors of other stages are ignored.
 
     Raises:
         InvalidLayersError: the model has no such layers.
@@ -83,7 +83,7 @@ def random_weights(
     progress: Progress | None = None,
     kept: StageWeights | None = None,
 ) -> StageWeights:
-    """Make random weights, which take as long to compute with, as fast as memory can be written.
+    """Make random weights as fast as memory can be written. They compute as fast as real ones.
 
     Raises:
         OutOfMemoryError: the device has no room for these layers.
@@ -123,7 +123,7 @@ def _missing_tensors(
     head: bool,
     kept: StageWeights | None,
 ) -> dict[str, Shape]:
-    """The tensors that a stage needs beside those that it keeps, and their shapes."""
+    """The tensors that a stage needs and has not kept, and their shapes."""
     if kept is not None:
         layers = [layer for layer in layers if layer not in kept.layers]
         embedding = embedding and kept.embedding is None
@@ -147,6 +147,6 @@ def _fill(target: Target, numbers: torch.Tensor) -> None:
 
 
 def _rows_at_once(target: Target, itemsize: int) -> int:
-    """Whole blocks of rows, about as many as a piece has bytes for."""
+    """How many rows to make at once: whole blocks, of about the bytes of a piece."""
     rows = PIECE // max(1, target.width * itemsize)
     return max(ROWS, rows // ROWS * ROWS)

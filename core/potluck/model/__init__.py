@@ -1,1 +1,1 @@
-"""What a model is: its configuration, its manifest, its words. Pure."""
+"""What a model is: its configuration, manifest, tokenizer and chat template. Pure."""

@@ -1,10 +1,11 @@
-"""What one layer of a session caches: what a row holds, which positions, in how many bytes.
+"""What one layer of a session caches: the contents of a row, the positions with rows, the bytes.
 
-One frozen specification per kind of cache, all with the same methods: how many rows and bytes a cache
-has for a number of tokens, from which position on it holds rows, and to which position it can be
-trimmed. The cache pool, the footprint of a stage and the planner all read it.
+Each kind of cache has one frozen specification, and all of them have the same methods. These say
+how many rows and bytes a cache has for a number of tokens, from which position on it holds rows,
+and to which position it can be trimmed. The cache pool, the footprint of a stage and the planner
+all use them.
 
-A new kind of cache is one more class here, in `CacheSpec` and in `layer_cache`.
+A new kind of cache is one more class here, added to `CacheSpec` and to `layer_cache`.
 """
 
 from collections.abc import Iterable
@@ -14,14 +15,14 @@ from typing import TypeAlias
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import Cache, Scheme
 
-MAX_CHUNK_TOKENS = 512  # of a prompt, that the driver sends in one step; a stage takes no more
+MAX_CHUNK_TOKENS = 512  # of a prompt, the most in one step that a driver sends and a stage takes
 
-# Rows of a sliding window's cache beside the window. The longest step fits in, and at least three quarters
-# of them, 768 tokens, can be trimmed without a replay: more than most answers have. For each layer of
-# Gemma 3 12B in 16 bits they take 8 MB.
+# Rows of a sliding window's cache beside the window. The longest step fits into them, and at least
+# three quarters of them, 768 tokens, can be trimmed without a replay: more than most answers have.
+# For each layer of Gemma 3 12B in 16 bits they take 8 MB.
 WINDOW_SLACK = 1024
 
-_SCALE_BYTES = 4  # behind each key and each value of 8 bits
+_SCALE_BYTES = 4  # a scale follows each key and each value of 8 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +72,10 @@ class FullCache:
 class WindowCache:
     """Rows of the last positions, for attention that looks at the last `window` tokens only.
 
-    The rows are one contiguous piece of memory that begins with position `first`. When a step does not
-    fit behind them, the last ones move to the front. As many stay as leave room for the step, but for a
-    quarter of the slack at least, so that single tokens seldom move rows: with the default, 7 rows for
-    each token of a window of 1024.
+    The rows are one contiguous piece of memory that begins with position `first`. When a step does
+    not fit behind them, the last rows move to the front. As many move as leave room for the step,
+    and for a quarter of the slack at least. So single tokens seldom move rows: with the default
+    slack and a window of 1024, each token moves 7 rows on average.
     """
 
     row: KeysAndValues
@@ -105,7 +106,7 @@ class WindowCache:
     def trim(self, first: int, position: int) -> int:
         """Where the session can go on, at `position` or before it, when `first` and later are held.
 
-        At its beginning, if a row is gone that the token at `position` looks at.
+        It is 0 if a row is gone that the token at `position` looks at.
         """
         is_held = first <= max(0, position + 1 - self.window)
         return position if is_held else 0
@@ -130,9 +131,9 @@ def layer_cache(
     """What a layer of the model caches.
 
     Args:
-        config: the model's.
-        layer: its number.
-        number_bytes: of what is kept, as `KeysAndValues` has it.
+        config: the model's config.
+        layer: the layer's number.
+        number_bytes: bytes of a cached number, as in `KeysAndValues`.
         chunk: tokens of the longest step.
         slack: rows beside a window, as `WindowCache` has it.
     """

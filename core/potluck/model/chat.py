@@ -1,16 +1,16 @@
-"""A model's words: its tokenizer, its chat template, and where its answers end.
+"""How a model reads and writes text: its tokenizer, its chat template, and where its answers end.
 
 Everything comes from the model's folder, in the Hugging Face layout:
 
-    tokenizer.json            the tokenizer, needed
-    tokenizer_config.json     special tokens; in older models the chat template too
+    tokenizer.json            the tokenizer; the only file that must exist
+    tokenizer_config.json     special tokens; in older models also the chat template
     special_tokens_map.json   special tokens, in older models
-    chat_template.jinja       the chat template; wins over the one above
-    generation_config.json    the tokens that end an answer; so does config.json
+    chat_template.jinja       the chat template; it wins over the one in tokenizer_config.json
+    generation_config.json    the tokens that end an answer; config.json may name some too
 
 A chat is encoded as `transformers` does it: the template writes the special tokens, so the tokenizer
-adds none. A model without a template was made to continue texts; it gets the conversation as one:
-a line `User:` or `Assistant:` before each message, and `User:` stops it.
+adds none. A model without a template was trained to continue texts. It gets the conversation as one
+text: each message begins with `User:` or `Assistant:`, and a new `User:` ends the answer.
 """
 
 import json
@@ -27,23 +27,23 @@ from potluck.model.detokenizer import Detokenizer, TokenBytes
 from potluck.model.template import ChatTemplate
 
 ChatMessage: TypeAlias = Mapping[str, object]
-"""`role` and `content`, and whatever else the template reads (`tool_calls`, `name`), as JSON values."""
+"""`role`, `content` and what else the template reads (`tool_calls`, `name`), all JSON values."""
 
 ROLES = ("system", "user", "assistant", "tool")
 
 _MAX_FILE = 256 << 20  # bytes; the largest tokenizer.json of a published model has 35 MB
-_MAX_DEPTH = 64  # of JSON values in a message
-_CONTINUE_HERE = "\ue000potluck\ue000"  # private use: in no text, and no template trims it away
+_MAX_DEPTH = 64  # of nested JSON values in a message
+_CONTINUE_HERE = "\ue000potluck\ue000"  # private use: no text has it, and no template trims it away
 _PLAIN_STOP = "\nUser:"
 
 
 def local_now() -> datetime:
-    """The wall clock of this computer, in its own time zone."""
+    """The time now on this computer's clock, in its own time zone."""
     return datetime.now(UTC).astimezone()
 
 
 class ChatFormat:
-    """How one model reads and writes. Immutable, hence good for any number of conversations."""
+    """How one model reads and writes. It is immutable, so all conversations can share it."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class ChatFormat:
         )
 
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
-        """The token ids of a text, with the special tokens that the tokenizer puts around one.
+        """The token ids of a text, with the special tokens that the tokenizer puts around texts.
 
         Raises:
             BrokenModelError: the tokenizer fails.
@@ -92,7 +92,7 @@ class ChatFormat:
             ids: list[int] = self._tokenizer.encode(_utf8(text), add_special_tokens=add_special).ids
         bos = self._tokenizer.token_to_id(self._special_tokens.get("bos_token", ""))
         if add_special and bos is not None and ids[:2] == [bos, bos]:
-            del ids[0]  # the text began with it already
+            del ids[0]  # the text itself began with one
         return ids
 
     def encode_chat(
@@ -103,16 +103,16 @@ class ChatFormat:
         continue_final: bool = False,
         variables: Mapping[str, object] | None = None,
     ) -> list[int]:
-        """The token ids of a conversation, up to where the assistant's answer begins.
+        """The token ids of a conversation, up to the place where the assistant's answer begins.
 
         Args:
             messages: the conversation so far.
             tools: descriptions that the template may offer to the model.
-            continue_final: the answer goes on from the last message, which is the assistant's.
-            variables: what else the template may ask for, such as `enable_thinking`.
+            continue_final: the answer continues the last message, which is the assistant's.
+            variables: other values that the template may read, such as `enable_thinking`.
 
         Raises:
-            PromptError: the conversation is not one, or not one that this model understands.
+            PromptError: the conversation is malformed, or the model's template refuses it.
         """
         text = self.render_chat(
             messages, tools=tools, continue_final=continue_final, variables=variables
@@ -127,7 +127,7 @@ class ChatFormat:
         continue_final: bool = False,
         variables: Mapping[str, object] | None = None,
     ) -> str:
-        """The same as text."""
+        """The text that `encode_chat` encodes, from the same arguments."""
         chat = [_checked(message) for message in messages]
         if not chat:
             raise PromptError("The conversation is empty. Send at least one message.")
@@ -155,37 +155,37 @@ class ChatFormat:
         return text
 
     def detokenizer(self) -> Detokenizer:
-        """For one answer."""
+        """A new detokenizer, for one answer."""
         return Detokenizer(self._token_bytes)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of the ids, special tokens left out."""
+        """The text of the ids, without special tokens."""
         detokenizer = self.detokenizer()
         return "".join([*map(detokenizer.push, ids), detokenizer.flush()])
 
     def token_text(self, token_id: int) -> bytes:
-        """The bytes of one token, a special one's name included; they need not be whole characters."""
+        """The bytes of a token, perhaps only part of a character; of a special token, its name."""
         return self._token_bytes.raw(token_id) or b""
 
 
 def _decoder_of(tokenizer: Tokenizer) -> object:
-    """What `tokenizer.json` says under `decoder`.
+    """The field `decoder` of `tokenizer.json`.
 
-    Not out of `to_str`, which also writes the vocabulary, and counts from 0 to its largest id to do so:
-    an id near 2³¹ in a broken file takes gigabytes, and ends the process where they are not there.
+    It does not come from `to_str`, which also writes the vocabulary and counts from 0 to the
+    largest id for that: an id near 2³¹ in a broken file takes gigabytes, and can end the process.
     """
     decoder = tokenizer.decoder
     return None if decoder is None else json.loads(decoder.__getstate__())
 
 
 def _checked(message: ChatMessage) -> dict[str, object]:
-    """A message as the template may see it: plain JSON values, the content one text."""
+    """A message as the template may see it: plain JSON values, with the content as one text."""
     role = message.get("role")
     if role == "developer":  # what OpenAI's newer clients call it
         role = "system"
     if role not in ROLES:
         raise PromptError(f"A message has the role {role!r}. Use one of {', '.join(ROLES)}.")
-    # Templates ask whether a field is there, and would write `None` where it is null.
+    # Templates test whether a field exists, and would write `None` for a field that is null.
     plain = {
         str(name): _json_value(value)
         for name, value in message.items()
@@ -221,12 +221,12 @@ def _text_of(content: object) -> str:
 
 
 def _utf8(text: str) -> str:
-    """Half of a surrogate pair is no character, but JSON can carry one."""
+    """Replace lone surrogates, which JSON can carry and UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _json_value(value: object, depth: int = 0) -> object:
-    """A copy made of plain JSON values: the template sees nothing that has methods of ours."""
+    """A copy made of plain JSON values, so that the template sees no object with our methods."""
     if depth > _MAX_DEPTH:
         raise PromptError("A message is nested too deeply.")
     if value is None or isinstance(value, bool | int | float):
@@ -265,11 +265,11 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
 
 @contextmanager
 def _broken_tokenizer(what: str) -> Generator[None]:
-    """Raise our own error for whatever `tokenizers` raises."""
+    """Raise `BrokenModelError` for whatever `tokenizers` raises."""
     try:
         yield
     except BaseException as error:
-        # It has no errors of its own, and where it panics what it raises is no `Exception`.
+        # The library has no error classes of its own, and its `PanicException` is no `Exception`.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise BrokenModelError(
@@ -290,7 +290,7 @@ def _read_text(path: Path) -> str:
 
 
 def _read_json(folder: Path, name: str) -> Mapping[str, object]:
-    """The object in the file; an empty one where there is no file."""
+    """The JSON object in the file; an empty one if there is no such file."""
     path = folder / name
     if not path.is_file():
         return {}
@@ -306,7 +306,7 @@ def _read_json(folder: Path, name: str) -> Mapping[str, object]:
 
 
 def _special_tokens(*configs: Mapping[str, object]) -> dict[str, str]:
-    """`bos_token` and its kind: text, or an object with the text as its `content`."""
+    """`bos_token` and the like: each value is text, or an object with the text as its `content`."""
     tokens: dict[str, str] = {}
     for config in configs:
         for name, value in config.items():
@@ -319,7 +319,7 @@ def _special_tokens(*configs: Mapping[str, object]) -> dict[str, str]:
 
 
 def _template_source(folder: Path, config: Mapping[str, object]) -> str | None:
-    """The template for chatting; a model may name several, then it is `default`."""
+    """The source of the chat template, of several the one named `default`; None: there is none."""
     path = folder / "chat_template.jinja"
     if path.is_file():
         return _read_text(path)
@@ -347,7 +347,7 @@ def _named_templates(entries: list[object]) -> dict[str, str]:
 
 
 def _stop_ids(folder: Path, tokenizer: Tokenizer, special: Mapping[str, str]) -> frozenset[int]:
-    """Whatever any of the files calls the end of an answer; they do not always agree."""
+    """The tokens that any of the files calls the end of an answer; files do not always agree."""
     found: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         value = _read_json(folder, name).get("eos_token_id")

@@ -1,10 +1,10 @@
 """What a decoder is made of, read from its `config.json`.
 
-`ModelConfig.from_dict` takes the dictionary as it stands in the file, also from a peer: whatever it
-holds, the result is a consistent config, or a `ModelError` that names the field. Sizes are bounded here,
-so that nobody multiplies two unchecked numbers later.
-Names of tensors are those of Hugging Face. `families.py` says what differs between families, `rope.py`
-and `layers.py` read what differs between layers. `ModelConfig.layers` has what each layer is made of.
+`ModelConfig.from_dict` takes the dictionary as it is in the file. It may come from a peer: whatever
+it contains, the result is a consistent config, or a `ModelError` that names the field. Sizes are
+bounded here, so that nobody multiplies two unchecked numbers later. Names of tensors are those of
+Hugging Face. `families.py` says what differs between families, `rope.py` and `layers.py` read what
+differs between layers. `ModelConfig.layers` has what each layer is made of.
 """
 
 import math
@@ -46,7 +46,7 @@ LM_HEAD = "lm_head.weight"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """What a model is. Every value is checked, and the values agree with each other."""
+    """The config of a model. Every value is checked, and the values agree with each other."""
 
     architecture: str
     prefix: str  # of all names of tensors, if the decoder is part of a larger model

@@ -1,4 +1,4 @@
-"""How a model wants its tokens chosen, as its `generation_config.json` says."""
+"""The sampling parameters that a model's `generation_config.json` recommends."""
 
 import logging
 from pathlib import Path
@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """None: the model says nothing of it. Bounds as on the wire."""
+    """None: the model recommends no value. The bounds are those of the messages on the wire."""
 
     do_sample: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
@@ -22,9 +22,10 @@ class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_defaults(folder: Path) -> GenerationDefaults:
-    """Read the folder's recommendations. Advice that cannot be read is no reason to refuse a model.
+    """Read the recommendations in a model's folder.
 
-    `"do_sample": false` means greedy, whatever temperature stands beside it.
+    A file that cannot be read is logged and ignored: it is no reason to refuse the model.
+    `"do_sample": false` means greedy, whatever the temperature is.
     """
     try:
         data = (folder / "generation_config.json").read_bytes()

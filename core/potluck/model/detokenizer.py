@@ -1,17 +1,17 @@
-"""Token ids to text while they are generated: only whole characters, each one once and for good.
+"""Turn token ids into text while they are generated: whole characters, which never change later.
 
-A token is some bytes, and a character may need several tokens. So every token is turned into its
-bytes once, and a UTF-8 decoder keeps what is not yet a character: linear time, whatever the length.
-How a token becomes bytes stands under `decoder` in `tokenizer.json`:
+A token is some bytes, and a character may need several tokens. So every token is converted to its
+bytes once, and a UTF-8 decoder keeps the bytes that are not yet a character. This takes linear
+time. The field `decoder` of `tokenizer.json` says how a token becomes bytes:
 
     ByteLevel       every byte is written as one printable character (GPT-2, Llama 3, Qwen)
-    Metaspace       `▁` is a space; the first token loses its own (SentencePiece)
+    Metaspace       `▁` is a space; the first token loses the one it begins with (SentencePiece)
     Sequence        Replace `▁`, ByteFallback (`<0xE4>` is a byte), Fuse, Strip (Llama 2, Mistral, Gemma)
     null            words, with a space between them
 
-The text is that of `Tokenizer.decode` on all ids at once, with one exception: where a run of
-`<0x..>` tokens contains bytes that are no text, `decode` gives up the whole run, but the good
-characters in it were already shown here and stay.
+The text equals that of `Tokenizer.decode` on all ids at once, with one exception: if a run of
+`<0x..>` tokens contains invalid UTF-8, `decode` replaces the whole run. Here the valid characters
+of the run were returned already, and stay.
 """
 
 import codecs
@@ -25,7 +25,7 @@ from potluck.errors import BrokenModelError
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """The characters that stand for bytes: printable ones for themselves, the rest from U+0100 on."""
+    """The character for each byte: printable bytes stand for themselves, others begin at U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     alphabet = {chr(byte): byte for byte in printable}
@@ -37,24 +37,24 @@ _BYTE_LEVEL = _byte_level_alphabet()
 
 @dataclass(slots=True, kw_only=True)
 class _Rules:
-    """What `decoder` asks for, in the order in which it is applied to a token."""
+    """What `decoder` asks for, in the order in which it is applied."""
 
     replacements: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    dropped_at_start: str = ""  # the first token loses this character wherever it stands
+    dropped_at_start: str = ""  # the first token loses this character at every place
     byte_level: bool = False
     byte_fallback: bool = False
     separator: str = ""  # between two tokens
-    stripped: tuple[str, int] = ("", 0)  # a character, and how many of it the text loses in front
+    stripped: tuple[str, int] = ("", 0)  # a character, and how many of them the text's start loses
 
 
 class TokenBytes:
     """The bytes of every token of one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, decoder: object) -> None:
-        """`decoder` is what `tokenizer.json` says under that name.
+        """`decoder` is the field of that name in `tokenizer.json`.
 
         Raises:
-            BrokenModelError: it asks for something that is not known here.
+            BrokenModelError: the decoder has a step of an unknown type.
         """
         self._tokenizer = tokenizer
         self._rules = _read_rules(decoder)
@@ -69,13 +69,13 @@ class TokenBytes:
         return self._rules.stripped
 
     def shown(self, token_id: int, *, first: bool = False) -> bytes | None:
-        """What the token adds to a text; None if it is no part of one (special or unknown)."""
+        """The bytes that the token adds to a text; None for a special or unknown token."""
         if token_id in self._skipped:
             return None
         return self.raw(token_id, first=first)
 
     def raw(self, token_id: int, *, first: bool = False) -> bytes | None:
-        """The token's bytes, also those of a special one; None for an id that names no token."""
+        """The token's bytes; a special token has some too. None if no token has this id."""
         token = self._tokenizer.id_to_token(token_id) if token_id >= 0 else None
         if token is None:
             return None
@@ -92,7 +92,7 @@ class TokenBytes:
 
 
 class Detokenizer:
-    """The text of one answer, as its tokens come."""
+    """The text of one answer, token by token."""
 
     def __init__(self, tokens: TokenBytes) -> None:
         self._tokens = tokens
@@ -109,7 +109,7 @@ class Detokenizer:
         return self._strip(self._decoder.decode(shown))
 
     def flush(self) -> str:
-        """What is left at the end: a replacement character if the last one was never completed."""
+        """The rest of the text: a replacement character if the last character is incomplete."""
         return self._strip(self._decoder.decode(b"", final=True))
 
     def _strip(self, text: str) -> str:
@@ -123,9 +123,9 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Ends a text before the first of some strings, however the text is cut into pieces.
+    """End a text before the first of some strings, wherever the text is cut into pieces.
 
-    Text that may still turn out to be the beginning of a stop string is held back.
+    Text that may be the beginning of a stop string is held back.
     """
 
     def __init__(self, stops: Iterable[str]) -> None:
@@ -134,11 +134,11 @@ class StopStrings:
         self.hit: str | None = None  # the string that ended the text
 
     def push(self, text: str) -> str:
-        """The text that is certain to come before any stop string; nothing after a hit."""
+        """The text that certainly comes before any stop string; empty after a hit."""
         if self.hit is not None:
             return ""
         text = self._held + text
-        # The one completed first ends the text, as if it came character by character.
+        # The stop string that is complete first ends the text, as if characters came one by one.
         ends = [(i + len(stop), i, stop) for stop in self._stops if (i := text.find(stop)) >= 0]
         if ends:
             _, start, self.hit = min(ends)
@@ -149,13 +149,13 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def flush(self) -> str:
-        """What was held back, when no more text comes."""
+        """The text that is still held back. Call it when no more text comes."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How many characters at the end of the text begin the stop string."""
+    """How many characters at the end of the text are the beginning of the stop string."""
     for size in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:size]):
             return size
@@ -201,7 +201,7 @@ def _read_rules(decoder: object) -> _Rules:
 
 
 def _steps(decoder: object) -> list[Mapping[str, object]]:
-    """The decoder's steps, those of a `Sequence` one by one. `tokenizers` has validated the form."""
+    """The decoder's steps; each `Sequence` is flattened. `tokenizers` has validated the form."""
     step = cast("Mapping[str, object]", decoder)
     if step.get("type") != "Sequence":
         return [step]

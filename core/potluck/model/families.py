@@ -1,10 +1,10 @@
-"""The table of model families: what each does in its own way.
+"""The table of model families, with the facts in which they differ.
 
-A family is a row of values, or of names of `config.json` fields that hold the value. Nothing else in the
-code asks for a model's family. `defaults` are what the family's configuration class in `transformers`
-(`models/*/configuration_*.py`) takes for a missing field, where it differs from what all families take:
-the weights were trained with it. A field that is `null` gets no default there, nor here. Names of tensors
-are those of the files on the Hub.
+A family is a row of values, or of names of `config.json` fields that hold the value. Nothing else
+in the code asks for a model's family. `defaults` has the values that the family's configuration
+class in `transformers` (`models/*/configuration_*.py`) takes for missing fields, if they differ
+from the common ones: the weights were trained with them. A field that is `null` gets no
+default there, nor here. Names of tensors are those of the files on the Hub.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,15 +15,15 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 Activation = Literal["silu", "gelu_pytorch_tanh"]
-"""What a feed-forward applies to its gates."""
+"""The function that a feed-forward applies to its gates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerNorms(Generic[T]):
     """One value for each place of a layer where a norm can stand; None: there is no norm.
 
-    A family has the norms' names in files here, a layer the norms themselves, a kernel their weights.
-    The order of the fields is the order in which a token passes them.
+    For a family the values are the norms' names in files, for a layer the norms, for a kernel their
+    weights. The order of the fields is the order in which a token passes them.
     """
 
     before_mixer: T | None = None
@@ -37,7 +37,7 @@ class LayerNorms(Generic[T]):
         return tuple(one for one in places if one is not None)
 
     def map(self, make: Callable[[T], U]) -> "LayerNorms[U]":
-        """The same places, each with what `make` gives for it."""
+        """The same places, each with the result of `make` for its value."""
 
         def one(value: T | None) -> U | None:
             return None if value is None else make(value)
@@ -50,7 +50,7 @@ class LayerNorms(Generic[T]):
         )
 
 
-# Files call the norm before the MLP after what stands before it: `post_attention_layernorm`.
+# Files name the norm before the MLP after the part before it: `post_attention_layernorm`.
 PRE_NORMS = LayerNorms(before_mixer="input_layernorm", before_mlp="post_attention_layernorm")
 POST_NORMS = LayerNorms(
     after_mixer="post_attention_layernorm", after_mlp="post_feedforward_layernorm"
@@ -66,7 +66,7 @@ QkNorm = Literal["head", "projection"]
 """RMSNorm of queries and keys before rope: over each head, or over all heads together."""
 
 WindowPattern = Literal["none", "all", "last", "pattern", "without rope"]
-"""Which layers have a sliding window where `layer_types` does not say it.
+"""Which layers have a sliding window, if `layer_types` does not say it.
 
 `last`: from `max_window_layers` on; `pattern`: all but one of each `sliding_window_pattern`;
 `without rope`: those of `no_rope_layers`.
@@ -79,7 +79,7 @@ where `sliding_window` is null."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertFacts:
-    """What a family calls the tensors and the fields of its MoE."""
+    """The names that a family has for the tensors and fields of its MoE."""
 
     block: str  # below the layer; the router is its `gate`
     gate: str
@@ -187,7 +187,7 @@ _GEMMA_3 = Family(
 )
 
 FAMILIES: Mapping[str, Family] = {
-    # Llama 1 to 3.3, Falcon 3, and all that calls itself so
+    # Llama 1 to 3.3, Falcon 3, and all others that use this name
     "LlamaForCausalLM": Family(
         defaults={"max_position_embeddings": 2048},
         qkv_bias="attention_bias",

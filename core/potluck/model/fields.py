@@ -1,6 +1,6 @@
-"""Read typed fields out of a `config.json` that nobody vouches for.
+"""Read typed fields of an untrusted `config.json`.
 
-The dictionary may come from a peer: whatever stands in it, the only error is `InvalidConfigError`,
+The dictionary may come from a peer. Whatever it contains, the only error is `InvalidConfigError`,
 which names the field and shows its value.
 """
 
@@ -29,11 +29,11 @@ class Fields:
         return tuple(self._values)
 
     def over(self, defaults: Mapping[str, object]) -> "Fields":
-        """These fields, and the defaults of those that are not even `null`."""
+        """These fields, with defaults for missing ones; a field that is `null` gets no default."""
         return Fields({**defaults, **self._values}, self._path)
 
     def having(self, values: Mapping[str, object]) -> "Fields":
-        """These fields, but for those that are given."""
+        """These fields; the given values replace those of the same name."""
         return Fields({**self._values, **values}, self._path)
 
     def value(self, name: str) -> object:
@@ -46,9 +46,9 @@ class Fields:
         return f"{self._path}.{name}" if self._path else name
 
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
-        """A whole number from `low` to `high`; without a default the field must be there."""
+        """A whole number from `low` to `high`; without a default, the field must exist."""
         value = self._present(name, default)
-        # `true` is an int to Python, but not a size.
+        # `true` is an int in Python, but is no size.
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise invalid(self.path(name), value, f"must be a whole number from {low} to {high}")
         return value
@@ -63,7 +63,7 @@ class Fields:
         return float(value)
 
     def numbers(self, name: str, low: float, high: float, count: int) -> tuple[float, ...]:
-        """Exactly so many finite numbers, `low` < number ≤ `high`."""
+        """Exactly `count` finite numbers, `low` < number ≤ `high`."""
         items = self._items(name)
         if len(items) != count:
             raise invalid(self.path(name), len(items), f"must have {count} entries")
@@ -83,7 +83,7 @@ class Fields:
         return value
 
     def integers(self, name: str, low: int, high: int, most: int) -> tuple[int, ...]:
-        """A whole number or a list of at most so many; none where the field is missing."""
+        """A whole number, or a list of at most `most`; empty if the field is missing."""
         items = self._items(name)
         if len(items) > most:
             raise invalid(self.path(name), len(items), f"must have at most {most} entries")
@@ -104,7 +104,7 @@ class Fields:
             yield Fields(item, f"{self.path(name)}.{index}")
 
     def _items(self, name: str) -> list[object]:
-        """The entries of a list; of a lone value, itself."""
+        """The entries of a list; a value that is no list is the only entry."""
         value = self._values.get(name)
         if value is None:
             return []
@@ -124,7 +124,7 @@ class Fields:
 
 
 def invalid(field: str, value: object, requirement: str) -> InvalidConfigError:
-    """The error for a value that cannot be."""
+    """The error for a value that is not allowed."""
     shown = _shown(value)
     return InvalidConfigError(
         f"config.json says {field} = {shown}, but it {requirement}. The file is damaged or not"
@@ -135,7 +135,7 @@ def invalid(field: str, value: object, requirement: str) -> InvalidConfigError:
 
 
 def _shown(value: object) -> str:
-    """The value in a line; of what is big or nested only the kind, since `repr` may be endless."""
+    """The value in one line; only its type if it is large or nested: its `repr` may be endless."""
     if isinstance(value, int | bool) and -(10**20) < value < 10**20:
         return repr(value)
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""What a stage takes in memory: its weights, its sessions' caches, and what it computes with."""
+"""The memory that a stage takes: its weights, its sessions' caches, and its working memory."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from potluck.model.caches import MAX_CHUNK_TOKENS, layer_cache, number_bytes, se
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, weight_bytes
 
-CAPPED_QUERIES = 256  # whose scores are held at a time where torch computes a softcap (Gemma 2)
+CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, if torch softcaps (Gemma 2)
 _GPU_SHARE = 0.85
-_ITEM = 4  # bytes of a number that is computed with, the most that any device takes
-_MASK = 5  # bytes for each query and key: whether the query sees it, and what is added to the score
+_ITEM = 4  # bytes of a number in a computation, the most that any device takes
+_MASK = 5  # bytes for each query and key: a bool mask, and a number that is added to the score
 _SCORE = 10  # bytes of a score with a softcap: itself in f32, its softmax, and that in 16 bits
 
 
@@ -60,7 +60,7 @@ def stage_footprint(
     context: int,
     cache: Cache = "full",
 ) -> Footprint:
-    """Return what a stage of these layers takes."""
+    """Return the memory that a stage of these layers takes."""
     layers = list(layers)
     tensors = config.stage_tensors(layers, embedding=embedding, head=head)
     size = number_bytes(scheme, cache)
@@ -72,21 +72,21 @@ def stage_footprint(
 
 
 def usable_memory(free: int, kind: str, scheme: Scheme) -> int:
-    """Return how many of a device's free bytes packed weights can take, as they are counted here.
+    """Return how many bytes of packed weights, as counted here, fit into a device's free bytes.
 
-    In the order that the products of a GPU (`cuda`, `mps`) read, they take up to 1.18 times as much.
+    The form that the products of a GPU (`cuda`, `mps`) read takes up to 1.18 times as much.
     """
     return free if kind == "cpu" or scheme not in PACKED_SCHEMES else int(free * _GPU_SHARE)
 
 
 def working_bytes(config: ModelConfig, context: int) -> int:
-    """Return the bytes that a stage computes with, beside weights and caches.
+    """Return the bytes of a stage's working memory, beside weights and caches.
 
-    They are what a chunk of a prompt needs in the larger half of a layer, a row of logits, and the last
-    step's hidden states, which are kept in case the step is repeated. Both halves of a layer have its
-    input, their norm and their output. Attention also has queries, keys and values, what is attended,
-    the cached keys and values in the dtype that is computed with, a mask, and scores where torch computes
-    them one by one. The MLP also has gate, up and their product.
+    They are the memory for a chunk of a prompt in the larger half of a layer, a row of logits, and
+    the last step's hidden states, which are kept in case the step is repeated. Both halves of a
+    layer have its input, their norm and their output. Attention also has queries, keys and values,
+    its result, the cached keys and values in the compute dtype, a mask, and scores if torch
+    computes them explicitly. The MLP also has gate, up and their product.
     """
     chunk, hidden = min(MAX_CHUNK_TOKENS, context), 4 * config.hidden_size
     mlp = config.intermediate_size

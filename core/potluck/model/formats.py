@@ -5,22 +5,25 @@ blocks. A block of a plain format is one number. A block of a packed format has 
 scales, perhaps offsets, and integers. `engine/kernels/layout.py` says how the integers of a block are
 ordered.
 
-A format is asked what it holds; no code compares its name. Who adds one (MXFP4, say) adds
+Code asks a format for its facts and never compares its name. A new format (MXFP4, say) needs
 
-- its row to the table here, and to `schemes.py` where a scheme holds tensors in it;
-- what finds a block's scales in `engine/kernels/packing_kernel.py`, and the same in torch in `reference.py`;
-- where integers are stored in another way than those here: what takes a block apart in
+- a row in the table here, and in `schemes.py` if a scheme holds tensors in it;
+- code that finds a block's scales in `engine/kernels/packing_kernel.py`, and the same in torch in
+  `reference.py`;
+- if integers are stored in another way than those here: code that takes a block apart in
   `engine/kernels/block_kernel.py`, for all products and embedding lookups, and in `engine/kernels/tensors.py`,
   for torch and the GPU forms;
-- where integers of 4 bits stand for numbers beyond 0 to 15: a sum that holds them in `engine/kernels/dots.py`;
-- what reads it from the files of a model (`quantized.py`, `engine/dequantise.py`), if it should be kept exactly.
+- if integers of 4 bits stand for numbers beyond 0 to 15: a sum that holds them in
+  `engine/kernels/dots.py`;
+- if it should be kept exactly: code that reads it from a model's files (`quantized.py`,
+  `engine/dequantise.py`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 BLOCK_ROWS = 16
-BLOCK_INPUTS = 32  # of a row, which share a scale and an offset
+BLOCK_INPUTS = 32  # inputs of a row that share a scale and an offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,7 @@ class WeightFormat:
     block_bytes: int
 
     def nbytes(self, rows: int, width: int = 1) -> int:
-        """Bytes of a matrix; blocks that its end cuts off are stored whole."""
+        """Bytes of a matrix. Blocks that its edge cuts off are stored whole."""
         blocks = -(-rows // self.block_rows) * -(-width // self.block_inputs)
         return blocks * self.block_bytes
 

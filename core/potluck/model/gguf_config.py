@@ -1,13 +1,14 @@
-"""What a GGUF file says of a model, as a `config.json` of Hugging Face would say it.
+"""Make a Hugging Face `config.json` from what a GGUF file says of its model.
 
-Keys are those of `gguf.constants.Keys`; what llama.cpp's converter changes on the way into the file, and
-what llama.cpp knows without being told, is in `conversion/*.py` and `src/models/*.cpp` of llama.cpp:
+The names of fields are those of `gguf.constants.Keys`. llama.cpp's converter changes some things
+when it writes a file, and llama.cpp knows some facts that no file states (`conversion/*.py` and
+`src/models/*.cpp` of llama.cpp):
 
-- rows of queries and keys of some families stand pairwise (`interleaved_heads`);
-- norms of Gemma hold what they multiply by (`norms_are_whole`);
-- scaling of rotary as Llama 3 does it is a tensor of factors, as if it were long-context scaling with
+- in some families, the rows of queries and keys are interleaved (`interleaved_heads`);
+- the norms of Gemma hold the whole factor, 1 + weight (`norms_are_whole`);
+- Llama 3's rope scaling is stored as a tensor of factors; here it becomes long-context scaling with
   the same factors at every length;
-- the scale of attention of the largest Gemmas goes by their number of layers.
+- the attention scale of the largest Gemmas follows from their number of layers.
 """
 
 import math
@@ -30,26 +31,26 @@ FREQUENCIES, LONG_FACTORS, SHORT_FACTORS = (
     "rope_factors_short.weight",
 )
 FACTORS = (FREQUENCIES, LONG_FACTORS, SHORT_FACTORS)
-"""Tensors whose numbers belong into the config."""
+"""Tensors whose numbers belong in the config."""
 
-_OFFSET_KINDS = ("Q4_1", "Q4_K")  # of groups of 32 with a scale and an offset
-_COARSE_KINDS = (*_OFFSET_KINDS, "Q4_0")  # whose offset is always the middle
+_OFFSET_KINDS = ("Q4_1", "Q4_K")  # 4 bits; each group of 32 has a scale and an offset
+_COARSE_KINDS = (*_OFFSET_KINDS, "Q4_0")  # Q4_0 fits too: its offset is always the middle
 _MATRIX = re.compile(r"blk\.(\d{1,4})\.(\w+?)(?:_exps|\.\d+)?\.weight")
 _ROLES: Mapping[str, Role] = {
     "attn_q": "qkv", "attn_k": "qkv", "attn_v": "qkv", "attn_qkv": "qkv", "attn_output": "output",
     "ffn_gate": "gate_up", "ffn_up": "gate_up", "ffn_down": "down",
 }  # fmt: skip
-_MOST_MIXTURES = 4  # of coarse and finer matrices in a layer; each is measured by itself
+_MOST_MIXTURES = 4  # kinds of layers that differ in their finer matrices; each kind is measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufFile:
-    """What the config is made of."""
+    """The contents of a GGUF file that the config is made from."""
 
     metadata: Mapping[str, object]
     shapes: Mapping[str, tuple[int, ...]]  # of all tensors
-    kinds: Mapping[str, str]  # their types: Q4_K, F16
-    factors: Mapping[str, tuple[float, ...]]  # of the tensors of FACTORS that are there
+    kinds: Mapping[str, str]  # their types, such as Q4_K and F16
+    factors: Mapping[str, tuple[float, ...]]  # the numbers of those tensors of FACTORS that exist
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +65,8 @@ def read_gguf_config(file: GgufFile) -> Config:
     """The `config.json` of the model in a file.
 
     Raises:
-        UnknownArchitectureError: of another family.
-        InvalidConfigError: a field is missing or of another kind.
+        UnknownArchitectureError: Potluck does not know the model's family.
+        InvalidConfigError: a field is missing, or has a wrong type or value.
     """
     keys = _Keys(file)
     family = _family(keys)
@@ -103,7 +104,7 @@ def read_gguf_config(file: GgufFile) -> Config:
 
 
 class _Keys:
-    """The fields of a file, those of its architecture without its name in front."""
+    """The fields of a file. The names of its architecture's fields come without the prefix."""
 
     def __init__(self, file: GgufFile) -> None:
         self.file = file
@@ -122,14 +123,14 @@ class _Keys:
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """In few digits, where few are the f32 that stands there: 0.00001 and not 9.99999974e-06."""
+        """A number, rounded to the digits that an f32 has: 0.00001 and not 9.99999974e-06."""
         value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.invalid(name, "must be a number")
         return float(f"{value:.7g}") if math.isfinite(value) else float(value)
 
     def same(self, name: str, default: int | None = None) -> int:
-        """A whole number, or a list of one for each layer, which are all the same."""
+        """A whole number; the file may list it once for each layer, but all must be equal."""
         value = self._value(name, default)
         if isinstance(value, list):
             values = set(cast("list[object]", value))
@@ -147,7 +148,7 @@ class _Keys:
         return value
 
     def items(self, name: str) -> Sequence[object]:
-        """The entries of a list of the tokenizer's."""
+        """The entries of a list, empty if there is none; `name` is the field's whole name."""
         value = self.file.metadata.get(name)
         return cast("list[object]", value) if isinstance(value, list) else ()
 
@@ -177,7 +178,7 @@ def _family(keys: _Keys) -> _Family:
     if name == "llama" and keys.integer("expert_count", 0):
         name = "mixtral"
     if name == "olmo2" and "attention.sliding_window" in keys:
-        name = "olmo3"  # which goes by the same name
+        name = "olmo3"  # its files say olmo2 too
     if (family := _FAMILIES.get(name)) is not None:
         return family
     shown = name[:80].encode("ascii", "backslashreplace").decode()
@@ -189,7 +190,7 @@ def _family(keys: _Keys) -> _Family:
 
 
 def _quantization(file: GgufFile, family: _Family, layers: int) -> Config:
-    """How most of the weights are stored."""
+    """The `quantization_config`: how most of the weights are stored."""
     weights: dict[str, int] = {}
     for name, shape in file.shapes.items():
         if len(shape) > 1:
@@ -211,7 +212,7 @@ def _quantization(file: GgufFile, family: _Family, layers: int) -> Config:
 
 
 def _finer(file: GgufFile, layers: int) -> dict[str, list[int]]:
-    """The layers in which matrices of a role stand that 4 bits and an offset do not hold as they are."""
+    """For each role, the layers where its matrices do not fit exactly into 4 bits and an offset."""
     finer: dict[int, set[Role]] = {}
     for name, kind in file.kinds.items():
         found = _MATRIX.fullmatch(name)
@@ -229,7 +230,7 @@ def _finer(file: GgufFile, layers: int) -> dict[str, list[int]]:
 
 
 def _end_tokens(keys: _Keys) -> list[int]:
-    """What the file calls an end, and the tokens that are one by their name."""
+    """The ids of the tokens that end an answer: by the file's fields, and by their names."""
     found: set[int] = set()
     for name in ("eos", "eot", "eom"):
         value = keys.file.metadata.get(f"tokenizer.ggml.{name}_token_id")
@@ -280,7 +281,7 @@ def _rope_scaling(keys: _Keys, head_dim: int) -> Config | None:
                     scaling[name] = keys.number(f"rope.scaling.yarn_{name}")
             return scaling
         case "longrope":
-            return None  # without factors there is nothing to scale by
+            return None  # the file has no factors, so nothing is scaled
         case _:
             raise keys.invalid("rope.scaling.type", "must be none, linear, yarn or longrope")
 
@@ -295,22 +296,22 @@ def _qwen3_experts(keys: _Keys, config: Config) -> None:
     config["num_experts"] = keys.integer("expert_count")
     config["num_experts_per_tok"] = keys.integer("expert_used_count")
     config["moe_intermediate_size"] = keys.integer("expert_feed_forward_length")
-    config["norm_topk_prob"] = True  # llama.cpp has no other (src/models/qwen3moe.cpp)
+    config["norm_topk_prob"] = True  # llama.cpp always normalises (src/models/qwen3moe.cpp)
 
 
 def _phi3(keys: _Keys, config: Config) -> None:
     head = cast("int", config["head_dim"])
     turned = keys.integer("rope.dimension_count", head)
     if turned != head:
-        config["partial_rotary_factor"] = (turned + 0.5) / head  # which is rounded down again
-    # 0 stands for none, in Phi-4.
+        config["partial_rotary_factor"] = (turned + 0.5) / head  # the reader rounds down
+    # In Phi-4, 0 means that there is no window.
     config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
     original = keys.integer("rope.scaling.original_context_length", keys.integer("context_length"))
     config["original_max_position_embeddings"] = original
 
 
 def _gemma(keys: _Keys, config: Config, *, largest: int) -> None:
-    """Of the largest one, the scale of attention is that of all heads' share of the hidden size."""
+    """Set attention scale and window; with `largest` layers the scale is by hidden size / heads."""
     hidden, heads = cast("int", config["hidden_size"]), cast("int", config["num_attention_heads"])
     is_largest = config["num_hidden_layers"] == largest
     config["query_pre_attn_scalar"] = hidden // heads if is_largest else config["head_dim"]
@@ -349,7 +350,7 @@ def _exaone4(keys: _Keys, config: Config) -> None:
 
 
 def _windows(keys: _Keys, config: Config) -> None:
-    """Which layers have a window: a flag for each, or how many layers there are to one that has none."""
+    """Set which layers have a window: by a flag for each, or by a number n: each n-th has none."""
     name = f"{keys.architecture}.attention.sliding_window_pattern"
     pattern = keys.file.metadata[name]
     if not isinstance(pattern, list):

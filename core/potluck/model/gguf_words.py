@@ -1,14 +1,14 @@
-"""The tokenizer and the chat template of a GGUF file, in the files of the Hugging Face layout.
+"""Turn the tokenizer and the chat template of a GGUF file into files of the Hugging Face layout.
 
 Two kinds of vocabulary are in use, and both become a BPE of `tokenizers`:
 
-    gpt2    byte-level: its merges stand in the file, and `tokenizer.ggml.pre` names how text is cut
-            into words before (`src/llama-vocab.cpp` of llama.cpp has the expressions)
-    llama   SentencePiece: no merges but a score for each token, from which the same merges follow;
-            what is in no token is written byte by byte
+    gpt2    byte-level: the file has the merges, and `tokenizer.ggml.pre` names the way to cut text
+            into words before that (`src/llama-vocab.cpp` of llama.cpp has the expressions)
+    llama   SentencePiece: the file has no merges but a score for each token, and the same merges
+            follow from the scores; characters that are in no token are written byte by byte
 
-Tokens that a user or the model's maker added are found in a text as they are: control tokens, which are
-no part of what is shown, and the others, which are.
+Added tokens are found in a text before it is cut into words. Control tokens among them are not part
+of the shown text; user-defined tokens are.
 """
 
 import json
@@ -21,10 +21,10 @@ from tokenizers.processors import TemplateProcessing
 
 from potluck.errors import BrokenModelError, InvalidConfigError
 
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # types of tokens
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # llama.cpp's types of tokens
 _SPACE = "▁"
-_LONGEST = 512  # characters of a token that others are joined to: runs of dashes have up to 256
-_NOT_STRIPPED = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3
+_LONGEST = 512  # characters of a token that gets merges; runs of dashes have up to 256
+_NOT_STRIPPED = ("<unk>", "<s>", "<|endoftext|>")  # tokens of Phi-3
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -39,10 +39,10 @@ _LLAMA_3 = _CONTRACTIONS + _WORDS + r"|\p{N}{1,3}" + _REST
 _QWEN_2 = _CONTRACTIONS + _WORDS + r"|\p{N}" + _REST
 _TEKKEN = "|".join(_CASED) + r"|\p{N}" + _REST_OF_TEKKEN
 _GPT_4O = "|".join(f"{part}{_CONTRACTIONS}?" for part in _CASED) + r"|\p{N}{1,3}" + _REST_OF_TEKKEN
-_GPT_2 = ""  # the expression that `tokenizers` has itself
-_DIGITS = r"\p{N}"  # before that of GPT-2
+_GPT_2 = ""  # `tokenizers` has this expression itself
+_DIGITS = r"\p{N}"  # applied before the expression of GPT-2
 
-# How text is cut, by what `tokenizer.ggml.pre` says.
+# The expression that cuts text into words, for each value of `tokenizer.ggml.pre`.
 _CUTS: Mapping[str, str] = {
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral"), _LLAMA_3),
     **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), _LLAMA_3),
@@ -52,7 +52,7 @@ _CUTS: Mapping[str, str] = {
     **dict.fromkeys(("gpt-2", "phi-2", "olmo", "mpt", "jais", "exaone4"), _GPT_2),
     **dict.fromkeys(("smollm", "refact", "starcoder", "command-r", "codeshell", "exaone"), _DIGITS),
 }
-# A word that is a token is not cut further, and texts begin with a token for that.
+# With these, a word that is a token is not cut further, and texts begin with the bos token.
 _WHOLE_WORDS = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken"})
 _NORMALISED = frozenset({"qwen2", "deepseek-r1-qwen"})  # to NFC, as their own tokenizers do
 
@@ -63,9 +63,9 @@ END_TOKENS = frozenset(
         "<|end_of_text|>", "[|endofturn|]",
     }
 )  # fmt: skip
-"""What ends an answer by its name, and is no text whatever the file says: of Gemma, files say it is."""
+"""Tokens that end an answer and are never shown, even if a file calls them text (Gemma's do)."""
 
-# How the model wants its tokens chosen: names of `general.sampling` and of `generation_config.json`.
+# Sampling parameters: names in `general.sampling`, and in `generation_config.json`.
 _SAMPLING: Mapping[str, str] = {
     "temp": "temperature",
     "top_k": "top_k",
@@ -79,8 +79,8 @@ def read_gguf_words(metadata: Mapping[str, object]) -> dict[str, bytes]:
     """`tokenizer.json`, `tokenizer_config.json` and `generation_config.json`, from a GGUF file's fields.
 
     Raises:
-        InvalidConfigError: the file has no tokenizer, or one of a kind that is not known here.
-        BrokenModelError: it has one that makes no sense.
+        InvalidConfigError: the file has no tokenizer, or one of an unknown kind.
+        BrokenModelError: the tokenizer's fields do not fit together.
     """
     kind, words = metadata.get("tokenizer.ggml.model"), _Words(metadata)
     build = _KINDS.get(kind) if isinstance(kind, str) else None
@@ -92,7 +92,7 @@ def read_gguf_words(metadata: Mapping[str, object]) -> dict[str, bytes]:
         text = tokenizer.to_str()
     except (InvalidConfigError, BrokenModelError):
         raise
-    except Exception as error:  # tokenizers raises nothing more specific
+    except Exception as error:  # `tokenizers` raises nothing more specific
         raise BrokenModelError(
             f"The GGUF file's tokenizer cannot be read: {error}. Download the file again."
         ) from error
@@ -104,7 +104,7 @@ def read_gguf_words(metadata: Mapping[str, object]) -> dict[str, bytes]:
 
 
 class _Words:
-    """The fields of a tokenizer."""
+    """The tokenizer's fields of a GGUF file."""
 
     def __init__(self, metadata: Mapping[str, object]) -> None:
         self._metadata = metadata
@@ -121,7 +121,7 @@ class _Words:
             self._respell()
 
     def _respell(self) -> None:
-        """Runs of spaces that were added stand in texts as such."""
+        """Write user-defined runs of `▁` as spaces, since texts contain them as spaces."""
         for index, kind in enumerate(self.kinds):
             token = self.tokens[index]
             if kind == _USER_DEFINED and not token.strip(_SPACE):
@@ -137,7 +137,7 @@ class _Words:
         for merge in self._list("merges"):
             left, space, right = str(merge)[1:].partition(
                 " "
-            )  # the first one may be a space itself
+            )  # the left part may be a space itself
             if space:
                 found.append((str(merge)[0] + left, right))
         return found
@@ -150,7 +150,7 @@ class _Words:
         return scores
 
     def cut(self) -> str:
-        """By its name, `tokenizer.ggml.pre`."""
+        """The name of the way to cut text into words, `tokenizer.ggml.pre`."""
         name = self._metadata.get("tokenizer.ggml.pre", "default")
         return name if isinstance(name, str) else ""
 
@@ -159,7 +159,7 @@ class _Words:
         return value if isinstance(value, bool) else default
 
     def special(self, name: str) -> tuple[str, int] | None:
-        """The text and id of the token that is used as this."""
+        """The text and id of the token for this purpose (`bos`, `eos`, …); None: there is none."""
         index = self._metadata.get(f"tokenizer.ggml.{name}_token_id")
         if not isinstance(index, int) or not 0 <= index < len(self.tokens):
             return None
@@ -167,7 +167,7 @@ class _Words:
 
     @property
     def strips_behind_added(self) -> bool:
-        """Whether added tokens swallow the spaces behind them: Phi-3's do, as llama.cpp knows."""
+        """Whether added tokens remove the spaces behind them: only Phi-3's do, as in llama.cpp."""
         family = self._metadata.get("general.architecture")
         return family == "phi3" and self._metadata.get("tokenizer.ggml.model") == "llama"
 
@@ -182,7 +182,7 @@ class _Words:
 
 def _byte_level(words: _Words) -> Tokenizer:
     name = words.cut()
-    if name == "default":  # written by the first converters: GPT-2's own
+    if name == "default":  # the first converters wrote this; it means GPT-2's expression
         expression = _GPT_2
     elif (found := _CUTS.get(name)) is not None:
         expression = found
@@ -245,10 +245,11 @@ _KINDS: Mapping[str, Callable[[_Words], Tokenizer]] = {
 
 
 def _merges_of_scores(words: _Words) -> list[tuple[str, str]]:
-    """Every way to make a token of two, the tokens of the highest score first.
+    """Every way to join two tokens to a third, highest score of the third first.
 
-    That is what SentencePiece joins first. Equals in the order in which `transformers` has them. A token
-    that is longer than any of a model has none: cutting it everywhere takes the square of its length.
+    SentencePiece joins in this order. Merges of equal scores are in the order of `transformers`. A
+    token longer than `_LONGEST` gets no merges: trying each cut takes time in the square of its
+    length.
     """
     normal = {
         token: score
@@ -267,7 +268,7 @@ def _merges_of_scores(words: _Words) -> list[tuple[str, str]]:
 
 
 def _add_tokens(tokenizer: Tokenizer, words: _Words) -> None:
-    """Those that are found in a text as they are."""
+    """Add the tokens that are found in a text before it is cut into words."""
     strips = words.strips_behind_added
     added = [
         AddedToken(
@@ -283,13 +284,13 @@ def _add_tokens(tokenizer: Tokenizer, words: _Words) -> None:
 
 
 def _add_ends(tokenizer: Tokenizer, words: _Words, *, bos: bool) -> None:
-    """What a text begins and ends with; `bos` where the file does not say whether it begins so."""
+    """Put special tokens around texts; `bos`: whether in front too, if the file does not say it."""
     first = words.special("bos") if words.flag("add_bos_token", bos) else None
     last = words.special("eos") if words.flag("add_eos_token", False) else None
     ends = [end for end in (first, last) if end is not None]
     if not ends:
         return
-    # Numbered, since a token's text may mean something in a template.
+    # These names stand for the tokens, since a token's own text may have a meaning in a template.
     pieces = (["first"] if first else []) + ["$A"] + (["last"] if last else [])
     names = {"first": first, "last": last}
     tokenizer.post_processor = TemplateProcessing(
@@ -303,7 +304,7 @@ def _add_ends(tokenizer: Tokenizer, words: _Words, *, bos: bool) -> None:
 
 
 def _settings(words: _Words) -> dict[str, object]:
-    """`tokenizer_config.json`."""
+    """The content of `tokenizer_config.json`."""
     settings: dict[str, object] = {}
     for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
         if (token := words.special(key)) is not None:
@@ -314,7 +315,7 @@ def _settings(words: _Words) -> dict[str, object]:
 
 
 def _sampling(metadata: Mapping[str, object]) -> dict[str, object]:
-    """`generation_config.json`, whose reader checks the values."""
+    """The content of `generation_config.json`. Whoever reads that file checks the values."""
     found = {name: metadata.get(f"general.sampling.{key}") for key, name in _SAMPLING.items()}
     return {name: value for name, value in found.items() if value is not None}
 

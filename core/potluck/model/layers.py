@@ -1,4 +1,4 @@
-"""What each layer of a model is made of: one `LayerSpec`, which all who compute or plan read."""
+"""What each layer of a model is made of: one `LayerSpec`, which the engine and the planner read."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ _MAX_PATTERN = 64  # letters: EXAONE 4 has four
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """A matrix as it is computed with: the rows of one or more matrices of the files.
+    """A matrix in the form used for computing: the rows of one or more matrices of the files.
 
     Names are those of the files, without the layer's prefix and without `.weight`.
     """
@@ -117,7 +117,7 @@ class AttentionSpec:
 
 
 Mixer = AttentionSpec
-"""What mixes tokens with those before them. What is not attention joins here, as a union."""
+"""The part of a layer that mixes a token with those before it; a union, if there are more kinds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ FeedForward = DenseSpec | MoeSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
-    """All that is known of a decoder layer before its weights are.
+    """All that is known of a decoder layer before its weights are loaded.
 
     hidden += multiplier · after_mixer(mixer(before_mixer(hidden)))
     hidden += multiplier · after_mlp(feed_forward(before_mlp(hidden)))
@@ -192,10 +192,10 @@ class LayerSpec:
     feed_forward: FeedForward
     norms: LayerNorms[str]  # where they stand, and what files call them
     norm_eps: float
-    residual_multiplier: float = 1.0  # of what mixer and feed-forward add to the hidden states
+    residual_multiplier: float = 1.0  # multiplies what mixer and feed-forward add to hidden states
 
     def tensors(self) -> dict[str, Shape]:
-        """Names, without the layer's prefix, and shapes of what files hold of it."""
+        """Names, without the layer's prefix, and shapes of the layer's tensors in files."""
         projections = (*self.mixer.projections, *self.feed_forward.projections)
         tensors: dict[str, Shape] = dict(
             tensor for projection in projections for tensor in projection.tensors()
@@ -206,7 +206,7 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerKind:
-    """What makes a layer cost more or less than another of its model. Equal kinds cost the same."""
+    """The facts on which the cost of a layer depends. Layers of equal kinds cost the same."""
 
     spec: LayerSpec  # without its rope, which costs next to nothing
     finer: frozenset[Role] = frozenset()  # matrices that may be held in more bits than others
@@ -340,7 +340,7 @@ def _pattern(fields: Fields, family: Family, layers: int) -> list[bool]:
 
 
 def _repeated(fields: Fields, layers: int) -> list[bool]:
-    """A number n: each n-th layer sees all tokens. Letters: `L` is a window, `G` and the last layer see all."""
+    """Which layers have a window: all but each n-th, or those of letter `L` but the last layer."""
     name = "sliding_window_pattern"
     if not isinstance(fields.value(name), str):
         every = fields.integer(name, 1, MAX_LAYERS)
@@ -375,7 +375,7 @@ def read_expert_layers(fields: Fields, experts: Experts | None, layers: int) -> 
     if experts is None:
         return (False,) * layers
     found = _expert_layers(fields, experts, layers)
-    # Each matrix takes memory for its name and shape: a small file must not make that a gigabyte.
+    # Each matrix takes memory for its name and shape: a small file must not cause gigabytes.
     most = MAX_EXPERT_MATRICES // (experts.count * _EXPERT_MATRICES)
     if sum(found) > most:
         raise invalid(

@@ -1,11 +1,12 @@
-"""What a model is: its config and its tensors, each with the digest of its bytes.
+"""The manifest of a model: its config and its tensors, each with the digest of its bytes.
 
-A manifest has exactly the tensors that the config names, as they are stored (`quantized.py`). Others (the
-`inv_freq` of rope, an `lm_head` beside tied embeddings) are computed or unused: they are not part of
-the model, and never sent.
+A manifest has exactly the tensors that the config names, as they are stored (`quantized.py`). Other
+tensors in the files (the `inv_freq` of rope, an `lm_head` beside tied embeddings) are computed or
+unused: they are not part of the model, and are never sent.
 
 This module also parses the header of a safetensors file
-(https://github.com/huggingface/safetensors#format), with limits, because a downloaded file may be anybody's.
+(https://github.com/huggingface/safetensors#format), with limits, because downloaded files are
+untrusted.
 """
 
 import hashlib
@@ -22,21 +23,21 @@ from potluck.errors import BrokenModelError, format_bytes
 from potluck.ids import Digest, ModelId
 from potluck.model.quantized import weight_name
 
-LENGTH_SIZE = 8  # bytes of the header's length, little-endian, at the start of a file
+LENGTH_SIZE = 8  # bytes; a file begins with its header's length, little-endian
 MAX_HEADER = 100_000_000  # bytes; the limit of the reference implementation
-MAX_NAME = 256  # characters; what a message on the wire allows
+MAX_NAME = 256  # characters; a message on the wire allows no more
 MAX_RANK = 8  # dimensions; decoders have tensors of one to three
 
-# Bits of one element: bits and not bytes, because some dtypes of safetensors are smaller than a byte.
+# Bits of one element, since some dtypes of safetensors are smaller than a byte.
 DTYPE_BITS: Mapping[str, int] = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
     "F8_E5M2FNUZ": 8, "F8_E4M3FNUZ": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4, "C64": 64,
     "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
 }  # fmt: skip
 
-# Fields of config.json that say where a model came from, who saved it, or how it was trained and stored, and
-# not what is computed. Two folders that differ in these alone are one model, and the path in `_name_or_path`
-# is private. The dtype is not needed: each tensor has its own.
+# These fields of config.json say where a model came from, who saved it, or how it was trained and
+# stored. They do not change what is computed: two folders that differ only in these hold the same
+# model. The path in `_name_or_path` is private. The dtype is not needed: each tensor has its own.
 NOT_COMPUTED = frozenset(
     {
         "_name_or_path", "_commit_hash", "transformers_version", "torch_dtype", "dtype",
@@ -56,19 +57,19 @@ class _RawTensor(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpan:
-    """A tensor as a file's header announces it."""
+    """A tensor as a file's header describes it."""
 
     name: str
     dtype: str
     shape: Shape
-    file: str  # its name, for messages
-    offset: int  # of its first byte in the file
+    file: str  # the file's name, for messages
+    offset: int  # of the tensor's first byte in the file
     nbytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorEntry:
-    """A tensor of the manifest; the digest is of its bytes as the file has them."""
+    """A tensor of the manifest; the digest is that of its bytes in the file."""
 
     name: str
     dtype: str
@@ -79,20 +80,20 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A whole model by its content, made by `make_manifest`."""
+    """A whole model, identified by its content. `make_manifest` makes it."""
 
     model_id: ModelId
     config: Mapping[str, object]  # canonical: without the fields of NOT_COMPUTED
-    tensors: tuple[TensorEntry, ...]  # by name
+    tensors: tuple[TensorEntry, ...]  # sorted by name
 
     @property
     def nbytes(self) -> int:
         return sum(entry.nbytes for entry in self.tensors)
 
     def stage(self, names: Iterable[str]) -> tuple[TensorEntry, ...]:
-        """The entries that these tensors of the model are stored in, in the order of the names.
+        """The entries in which these tensors of the model are stored, in the order of the names.
 
-        All names must be the model's.
+        The model must have all of these names.
         """
         stored: dict[str, list[TensorEntry]] = {}
         for entry in self.tensors:
@@ -101,19 +102,19 @@ class Manifest:
 
 
 def make_manifest(config: Mapping[str, object], tensors: Iterable[TensorEntry]) -> Manifest:
-    """Put a model together and compute its id. The order of the tensors does not matter."""
+    """Make a model's manifest and compute its id. The order of the tensors does not matter."""
     canonical = {key: config[key] for key in sorted(config) if key not in NOT_COMPUTED}
     ordered = tuple(sorted(tensors, key=lambda entry: entry.name))
     sha = hashlib.sha256(_canonical_json(canonical))
     for entry in ordered:
-        # one JSON array a line: no two lists of tensors read the same
+        # One JSON array in each line, so that different lists of tensors never give the same bytes.
         line = [entry.name, entry.dtype, list(entry.shape), entry.digest]
         sha.update(b"\n" + _canonical_json(line))
     return Manifest(model_id=ModelId(sha.hexdigest()), config=canonical, tensors=ordered)
 
 
 def header_length(prefix: bytes, file_size: int, file: str) -> int:
-    """The bytes of a safetensors header, from the first `LENGTH_SIZE` bytes of the file."""
+    """The size in bytes of a safetensors header, from the first `LENGTH_SIZE` bytes of the file."""
     length = int.from_bytes(prefix, "little")
     if len(prefix) < LENGTH_SIZE or length > file_size - LENGTH_SIZE:
         raise _truncated(file, LENGTH_SIZE + length, file_size)
@@ -129,16 +130,16 @@ def header_length(prefix: bytes, file_size: int, file: str) -> int:
 def parse_header(header: bytes, file_size: int, file: str) -> dict[str, TensorSpan]:
     """The tensors of a safetensors file, from the header that follows its length.
 
-    The tensors must cover the data without a hole or an overlap, as the format demands. So a tensor that is
-    listed twice, moved or cut off is refused.
+    The tensors must cover the data without a hole or an overlap, as the format demands. So a header
+    that lists a tensor twice, moves it or cuts it off is refused.
 
     Raises:
-        BrokenModelError: with the file, the tensor, what was expected and what was found.
+        BrokenModelError: the message names the file, the tensor, and the expected and found values.
     """
     start = LENGTH_SIZE + len(header)
     try:
         members = msgspec.json.decode(header, type=_Members)
-        members.pop("__metadata__", None)  # free text of whoever saved the file
+        members.pop("__metadata__", None)  # free text by the program that saved the file
         raw = {name: msgspec.json.decode(value, type=_RawTensor) for name, value in members.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BrokenModelError(f"{file} has an unreadable header: {error}.", file=file) from error
@@ -202,7 +203,7 @@ def _truncated(file: str, expected: int, found: int) -> BrokenModelError:
 
 
 def _canonical_json(value: object) -> bytes:
-    """One form for one value: sorted keys, no whitespace, UTF-8."""
+    """The only encoding of a value: sorted keys, no whitespace, UTF-8."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    # a lone surrogate, which JSON can spell as \ud800, has no UTF-8
+    # JSON can write a lone surrogate, as \ud800, but UTF-8 cannot.
     return text.encode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""The schemes that are nearest to how a model is stored, and why they may take more bits."""
+"""The schemes that are nearest to a model's stored precision, and why they may take more bits."""
 
 from collections.abc import Mapping
 
@@ -17,10 +17,10 @@ _NAMES: Mapping[Method, str] = {
 def nearest_schemes(config: ModelConfig) -> tuple[Scheme, ...]:
     """The schemes in which to hold a model that is stored quantised, best first.
 
-    Never 16 bits for a 4-bit checkpoint: it takes four times the memory and shows nothing but the rounding.
-    Integers of 4 bits are held exactly, symmetric or with offsets, and what was rounded to fewer bits loses
-    little more in 4. A checkpoint of more bits needs 8, and so does one of 4 bits whose values are not evenly
-    spaced, or whose groups are not of 32 neighbouring inputs.
+    Never 16 bits for a 4-bit checkpoint: they take four times the memory and only keep its rounding
+    errors. Integers of 4 bits are held exactly, symmetric or with offsets, and weights of fewer
+    bits lose little more in 4. A checkpoint of more bits needs 8, and so does one of 4 bits whose
+    values are not evenly spaced, or whose groups are not of 32 neighbouring inputs.
 
     Returns:
         Empty if the model is stored in plain numbers: any scheme may be best.

@@ -1,4 +1,4 @@
-"""Models whose weights are stored quantised: what their config says, and which tensors hold a matrix.
+"""Models whose weights are stored quantised: their config, and the tensors that hold a matrix.
 
 The files hold a matrix `X.weight` of such a model as several tensors, or as one whose dtype is packed:
 
@@ -32,7 +32,7 @@ Method = Literal["gptq", "awq", "fp8", "integers", "packed", "gguf"]
 """How a matrix is stored; `integers` (a byte each) and `packed` (in 32-bit words) are compressed-tensors'."""
 
 Role = Literal["qkv", "output", "gate_up", "down"]
-"""Matrices of a layer, or of its experts, that are held in one format, because some are multiplied as one."""
+"""Matrices of a layer, or of its experts, that share a format: some are multiplied as one."""
 
 WEIGHT = ".weight"
 GGUF = "GGUF_"  # before the name of a type of llama.cpp: the dtype of a tensor of such blocks
@@ -68,11 +68,11 @@ GGUF_BLOCKS: Mapping[str, tuple[int, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
-    """How a model's matrices are stored, those that are quantised."""
+    """How a model's quantised matrices are stored."""
 
     method: Method
     bits: int = 8  # of most of the weights
-    is_symmetric: bool = True  # no zero points but the middle
+    is_symmetric: bool = True  # all zero points are the middle
     is_reordered: bool = False  # inputs of a group do not stand side by side ("act-order")
     group_size: int | None = None  # inputs that share a scale; None: all of a row
     zero_offset: int = 0  # to be added to stored zero points: 1 in GPTQ's first format
@@ -181,7 +181,7 @@ def weight_name(stored: str) -> str:
 
 
 def gguf_bytes(dtype: str, shape: Shape) -> int | None:
-    """The bytes of a tensor of GGUF blocks; None: it is no type of GGUF, or a row is not whole blocks."""
+    """The bytes of a tensor of GGUF blocks; None: an unknown type, or rows of no whole blocks."""
     block = GGUF_BLOCKS.get(dtype.removeprefix(GGUF))
     if block is None or not dtype.startswith(GGUF) or not shape or shape[-1] % block[0]:
         return None
@@ -198,7 +198,7 @@ def _part(
 
 
 def _byte_scale(block: tuple[int, int] | None, shape: Shape) -> StoredPart:
-    """Of weights of a byte: one for each block, or for each row, or one in all."""
+    """The scales of 8-bit weights: one for each block, one for each row, or one for the matrix."""
     rows, inputs = shape
     shapes = ((), (1,), (1, 1), (rows, 1), (rows,))
     if block is not None:

@@ -1,4 +1,4 @@
-"""Rotary position embedding (rope): what a config says of it, and which layer has which.
+"""Rotary position embedding (rope): what a config says of it, and which layer has which rope.
 
 Two forms of the fields are read: `rope_theta` with `rope_scaling`, and since transformers 5
 `rope_parameters`, which may hold one set of fields for each kind of layer. Checked against
@@ -54,7 +54,7 @@ class YarnScaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongScaling:
-    """A factor for each pair, from `short` up to the original length, else from `long`.
+    """A factor for each pair: from `short` up to the original length, beyond it from `long`.
 
     See https://arxiv.org/abs/2402.13753.
     """

@@ -1,9 +1,9 @@
 """Schemes: in which format each tensor of a model is held, and how many bytes that takes.
 
-`int8` and `int4` hold every matrix in a packed format (`formats.py`). What is no matrix (norms, biases) and
-the router of a mixture of experts stay f32: they are small, and the router's choice is a comparison of
-close numbers. An embedding that is not the head too is only looked up, which costs memory and no time;
-it has 8 bits in every packed scheme.
+`int8` and `int4` hold every matrix in a packed format (`formats.py`). Vectors (norms, biases) and
+the router of a MoE stay f32: they are small, and the router compares numbers that are close to each
+other. An embedding that is not also the head is only looked up, which costs memory and no time; it
+has 8 bits in every packed scheme.
 
 `int4-offset` holds the integers of GGUF's Q4_1 and Q4_K, of AWQ, and of GPTQ and compressed-tensors with
 zero points as they are; only scales and offsets are rounded, to f16. What the files of such a model store
@@ -43,7 +43,7 @@ SMALL_MODEL_BYTES = 100_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Formats:
-    """What a scheme holds each kind of tensor in."""
+    """The format in which a scheme holds each kind of tensor."""
 
     layers: WeightFormat  # matrices of the layers
     head: WeightFormat
@@ -73,11 +73,11 @@ _FORMATS: Mapping[Scheme, _Formats] = {
     "int4": _packed(INT4, INT4),
 }
 PACKED_SCHEMES: tuple[Scheme, ...] = ("int8", "int4-offset", "int4-head8", "int4")
-"""Those that hold matrices in packed formats."""
+"""The schemes that hold matrices in packed formats."""
 _OF_PLAIN_NUMBERS: tuple[Scheme, ...] = ("int8", "int4-head8", "int4")  # offsets save them little
 PACKING_VERSION = 1
-"""Of what packing makes of the same numbers: a change of the bytes takes the next number, and what was
-packed before is not remembered."""
+"""The version of the packed bytes. Raise it if packing makes other bytes of the same numbers: bytes
+that were packed before are then not used again."""
 
 _HIGHER_PRECISION = INT8
 

@@ -1,7 +1,7 @@
 """Check that stored tensors make up a model, each by its name, dtype, shape and size.
 
-The same check runs where a folder is opened, where layers are assigned, and where they are loaded: the
-files and messages may be anybody's.
+The same check runs when a folder is opened, when layers are assigned, and when they are loaded,
+because files and messages are untrusted.
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,7 +47,7 @@ def find_stored(
     scheme: Scheme | None = None,
     where: str,
 ) -> dict[str, tuple[_Tensor, ...]]:
-    """For each tensor of the model, the checked stored tensors that it is made of; mostly it is one.
+    """For each tensor of the model, the checked stored tensors that it is made of; mostly one.
 
     Args:
         config: of the model.

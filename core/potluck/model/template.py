@@ -1,10 +1,11 @@
-"""Render a model's chat template: a jinja2 program that came with the model, so nobody vouches for it.
+"""Render a model's chat template, an untrusted jinja2 program that came with the model.
 
-It gets what `transformers` gives it (checked against 5.23): the sandbox of jinja2, `raise_exception`,
-`strftime_now`, a `tojson` that does not escape, `break` and `continue`, the `generation` tag, and
-blocks that swallow their line end. It reads nothing but the messages it is given, and what it may do
-is bounded: steps of loops and calls, the length of what it writes, the size of what it repeats or
-joins. What a single filter does in between is not: that would take a process of its own.
+A template gets what `transformers` gives it (checked against 5.23): the sandbox of jinja2,
+`raise_exception`, `strftime_now`, a `tojson` that does not escape, `break` and `continue`, the
+`generation` tag, and blocks that swallow their line end. A template reads only the values that it
+is given. Its work is bounded: the steps of loops and calls, the length of what it writes, and the
+size of what it repeats or joins. The work inside a single filter is not bounded: that would need a
+process of its own.
 """
 
 import json
@@ -24,11 +25,11 @@ from jinja2.visitor import NodeTransformer
 from potluck.errors import BrokenModelError, PromptError
 
 MAX_TEMPLATE = 1 << 20  # characters; the longest published one has some 20,000
-MAX_TEXT = 1 << 24  # characters of a rendered chat: a context of a million tokens has a third
+MAX_TEXT = 1 << 24  # characters of a rendered chat; a million tokens have about a third of that
 MAX_STEPS = (
-    200_000  # iterations and calls, half a second; a chat of 1,000 messages takes some 10,000
+    200_000  # iterations and calls, in half a second; a chat of 1,000 messages takes some 10,000
 )
-_MAX_NUMBER_BITS = 128  # so that powers of powers end
+_MAX_NUMBER_BITS = 128  # so that powers of powers stay small
 
 
 class ChatTemplate:
@@ -38,7 +39,7 @@ class ChatTemplate:
         """`now` is the clock of `strftime_now`.
 
         Raises:
-            BrokenModelError: it is no template, or far too long for one.
+            BrokenModelError: the source is not a template, or is far too long for one.
         """
         if len(source) > MAX_TEMPLATE:
             raise BrokenModelError("The model's chat template is too long to be one.")
@@ -77,7 +78,7 @@ class ChatTemplate:
                 pieces.append(piece)
         except PromptError:
             raise
-        except Exception as error:  # a foreign program: anything may go wrong in it
+        except Exception as error:  # an untrusted program may raise anything
             reason = str(error) or type(error).__name__
             raise PromptError(
                 f"The model's chat template does not accept this conversation: {reason}"
@@ -103,7 +104,7 @@ class _Meter:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox with a meter on every call and iteration, and a limit on what grows."""
+    """The sandbox; it counts every call and iteration, and limits the size of values."""
 
     intercepted_binops = frozenset({"*", "**", "+"})
 
@@ -113,7 +114,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         cast("dict[str, object]", self.filters)["tojson"] = _tojson
 
     def call(self, context: Context, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        # A template's own variables go elsewhere: it can read the meter but not replace it.
+        # A template's own variables are kept elsewhere: it can read the meter but not replace it.
         meter = cast("_Meter", context.parent[_METER])
         meter.step()
         for argument in (*args, *kwargs.values()):
@@ -122,7 +123,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         result = super().call(context, obj, *args, **kwargs)
         if isinstance(result, str):
             _check_length(len(result))
-        elif isinstance(result, range):  # a filter may walk it without a loop
+        elif isinstance(result, range):  # a filter may iterate over it without a loop
             meter.step(len(result))
         return result
 
@@ -139,11 +140,11 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def iteration(self) -> bool:
-        """Called by every iteration of every loop: `call` counts it."""
+        """Do nothing. Every iteration of a loop calls it, and `call` counts that."""
         return True
 
     def join(self, *values: object) -> str:
-        """`a ~ b`, which jinja2 would not show to the sandbox."""
+        """`a ~ b`, which jinja2 itself would compute outside of the sandbox."""
         return "".join(str(value) for value in values)
 
 
@@ -170,7 +171,7 @@ def _call(name: str, arguments: list[nodes.Expr], lineno: int) -> nodes.Call:
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}…{% endgeneration %}` marks the assistant's words for training; here it is air."""
+    """`{% generation %}…{% endgeneration %}` marks answers for training and does nothing here."""
 
     tags = {"generation"}  # noqa: RUF012  # as jinja2 declares it
 
@@ -180,7 +181,7 @@ class _GenerationTag(Extension):
 
 
 class _PublicNamespace(Namespace):
-    """jinja2's namespace, which must not store what Python or jinja2 would call: `__call__`."""
+    """jinja2's namespace without names that Python or jinja2 would call, such as `__call__`."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         values = dict(*args[1:], **kwargs)

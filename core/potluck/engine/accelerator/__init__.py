@@ -1,14 +1,14 @@
 """Computing on a GPU: packed weights with torch's products, and one token as a CUDA graph.
 
-    make = choose_linear(device, dtype)       # tries torch's products there
-    linear = make(packed, bias)               # packed bytes on the CPU, to be filled; then
-    linear.place()                            # matrix by matrix
-    ops = choose_ops(device, dtype)           # the attention and the norms that are right there
+    make = choose_linear(device, dtype)       # tries torch's products on the device
+    linear = make(packed, bias)               # then the caller fills the packed bytes in RAM
+    linear.place()                            # moves the filled matrix to the device
+    ops = choose_ops(device, dtype)           # attention and norms that give right numbers there
     graphs = find_graphs(device)              # or None
     runs = graph_runs(blocks, graphs)         # one token through the layers
-    capabilities(device)                      # all of it in words
+    capabilities(device)                      # all of these choices, in words
 
-Rules. An operator that is missing or wrong on a device is found by trying it, written to the log, and not
+Rules. Every operator is tried on the device first. One that is missing or wrong is logged and not
 used. All that runs on a GPU is ordinary torch code that runs on the CPU too, where it is tested.
 """
 

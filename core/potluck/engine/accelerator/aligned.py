@@ -1,12 +1,12 @@
 """Flash attention for a causal chunk that follows cached tokens; masked attention for windows.
 
-`causal_lower_right` aligns the last query with the last key, as a chunk after cached tokens needs it, and
-lets torch use flash attention. `is_causal` would align the first query with the first key. With a mask,
-torch uses a kernel that holds all scores of heads that share keys; so where a window needs a mask, keys
-are expanded. Only GPUs of CUDA and ROCm have flash attention. On a CPU torch makes a mask of
-`causal_lower_right`, which is how this class is tested; on a GPU it has not run.
+`causal_lower_right` aligns the last query with the last key, as a chunk after cached tokens needs
+it, and lets torch use flash attention. `is_causal` would align the first query with the first key.
+With a mask and heads that share keys, torch uses a kernel that holds all scores in memory; so keys
+are expanded where a window needs a mask. Only GPUs of CUDA and ROCm have flash attention. On a CPU,
+torch turns `causal_lower_right` into a mask. This class is tested so; it has not run on a GPU.
 
-Imported only for a GPU: `torch.nn.attention.bias` brings torch's compiler along, which takes a second.
+Import this module only for a GPU: it imports torch's compiler, which takes a second.
 """
 
 import torch
@@ -19,13 +19,13 @@ from potluck.engine.kvcache import LayerCache
 
 
 class AlignedAttention(ExpandedAttention):
-    """Expanded keys only where there is a mask; flash attention elsewhere."""
+    """Expand keys only if there is a mask, else use flash attention."""
 
     __slots__ = ()
 
     def _mask(self, step: Step, span: Span) -> Tensor | None:
         if span.is_causal and step.position > 0:
-            return causal_lower_right(step.tokens, span.length)  # holds no numbers, takes 7 µs
+            return causal_lower_right(step.tokens, span.length)  # takes 7 µs and allocates nothing
         return super()._mask(step, span)
 
     def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
@@ -35,7 +35,7 @@ class AlignedAttention(ExpandedAttention):
 
 
 def has_flash(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether torch has flash attention here for heads that share keys and fewer queries than keys."""
+    """Whether torch has flash attention here for shared keys and a chunk after cached tokens."""
     queries, keys = (
         torch.empty(shape, dtype=dtype, device=device) for shape in ((1, 4, 8, 64), (1, 2, 24, 64))
     )

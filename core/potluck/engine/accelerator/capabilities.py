@@ -1,4 +1,4 @@
-"""What a device can compute with, found by trying, for the log and for people."""
+"""Find by trying what a device can compute with, for the log and for people."""
 
 import logging
 from dataclasses import dataclass
@@ -37,7 +37,10 @@ class Capabilities:
 
 
 def capabilities(device: torch.device) -> Capabilities:
-    """Try what this device can do. Takes a second or less; never fails. Has not run on a real GPU."""
+    """Try what this device can do, and log it. It takes a second or less, and never fails.
+
+    It has not run on a real GPU.
+    """
     dtype = compute_dtype("int4", device)
     products: Products = "kernels"
     decoding: Decoding = "generated"

@@ -1,9 +1,10 @@
-"""A run of layers, or a head, as a CUDA graph: one call for a token instead of ten a layer.
+"""A run of layers, or a head, as a CUDA graph: one call for a token instead of ten for each layer.
 
-A graph belongs to one session's caches and to how many of their rows it reads. When the caches move or
-grow, or that number grows, it is captured again, which takes as long as some tokens do. So a few graphs are
-kept, a graph that was just in use is not dropped for another, and a token without a graph goes through
-the layers one by one. A capture that fails is not tried again; one that had no memory is, after a while.
+A graph belongs to one session's caches and to the number of their rows that it reads. When the
+caches move or grow, or that number grows, a new graph is captured, which takes as long as a few
+tokens. So a few graphs are kept, a graph that was just in use is not dropped for another, and a
+token without a graph goes through the layers one by one. A failed capture is not tried again,
+except after a while if it ran out of memory.
 """
 
 import logging
@@ -30,36 +31,36 @@ from potluck.engine.mlp import MoE
 
 logger = logging.getLogger(__name__)
 
-_KEPT = 8  # graphs of a run: sessions in turns
-_IN_USE = 64  # tokens, within which a graph that was replayed is not dropped
-_PAUSE = 64  # tokens until another try after memory ran out: a try takes as long as some tokens
+_KEPT = 8  # graphs of a run, for sessions that take turns
+_IN_USE = 64  # a graph that was replayed within so many tokens is not dropped
+_PAUSE = 64  # tokens until the next try after memory ran out; a try takes as long as a few tokens
 
 
 @dataclass(slots=True)
 class _Captured:
     work: Replay
-    # Of the first layer of each window, since the caches of one kind grow from the first layer on.
+    # The caches of the first layer of each window: the caches of one kind grow from there on.
     memory: tuple[weakref.ref[Tensor], ...]
-    lengths: Mapping[int | None, int]  # rows that are looked at, for each window
-    firsts: tuple[int, ...]  # the first positions that these caches held at the last replay
-    used: int  # the number of the token that it was last replayed for
-    next: int  # the position after that token's
+    lengths: Mapping[int | None, int]  # rows that attention reads, for each window
+    firsts: tuple[int, ...]  # the first positions of these caches at the last replay
+    used: int  # the number of the last token that it was replayed for
+    next: int  # the position after that token
 
     @property
     def is_gone(self) -> bool:
-        """Whether a cache was let go, or has grown."""
+        """Whether the memory of a cache was freed, because the cache was evicted or has grown."""
         return any(memory() is None for memory in self.memory)
 
 
 class _Capturing:
-    """Captures, and knows after a failure when to try again."""
+    """Captures graphs. After a failure it knows when to try again."""
 
     def __init__(self, graphs: Graphs, what: str) -> None:
         self._graphs, self._what = graphs, what
-        self._pause = 0.0  # tokens
+        self._pause = 0.0  # tokens until the next try
 
     def is_due(self) -> bool:
-        """Whether to try; to be asked once for each token that has no graph."""
+        """Whether to try now. Call it once for each token that has no graph."""
         self._pause = max(0.0, self._pause - 1)
         return not self._pause
 
@@ -74,9 +75,9 @@ class _Capturing:
 
 
 class GraphRun(Run):
-    """Consecutive layers; none of them may wait for the device, as a MoE does.
+    """Consecutive layers. None of them may wait for the device, as a MoE does.
 
-    Has not run on real hardware.
+    It has not run on real hardware.
     """
 
     def __init__(self, first: int, blocks: Sequence[DecoderLayer], graphs: Graphs) -> None:
@@ -84,7 +85,7 @@ class GraphRun(Run):
         self._plain = LayerRun(first, blocks)
         windows = [block.attention.window for block in blocks]
         backwards = windows[::-1]
-        # For each window its first layer here, and its last.
+        # For each window, the index of its first layer here, and of its last, counted from the end.
         self._ends = {
             window: (windows.index(window), -1 - backwards.index(window)) for window in windows
         }
@@ -100,7 +101,7 @@ class GraphRun(Run):
         captured = self._find(own, x, step)
         if captured is None:
             return self._plain(x, caches, step)
-        # 0 or 1: the next token, or the same one again, as a bench does. Else other steps wrote there since.
+        # 0: the next token; 1: the same again, as in a bench. Else other steps wrote meanwhile.
         follows = 0 <= captured.next - step.position <= 1
         firsts = tuple(cache.first for cache in self._first_caches(own))
         if not (follows and captured.firsts == firsts):
@@ -113,7 +114,7 @@ class GraphRun(Run):
     def _find(self, caches: Sequence[LayerCache], x: Tensor, step: Step) -> _Captured | None:
         """The graph of these caches at this position, captured if there is none yet."""
         memory = [cache.both for cache in self._first_caches(caches)]
-        # After a growth that ran out of memory, the caches of the last layers are the shorter ones.
+        # If growing ran out of memory, the last layers have shorter caches than the first ones.
         lengths = {
             window: prefix_length(row, caches[self._ends[window][1]].rows)
             for window, row in self._rows(caches, step).items()
@@ -151,7 +152,7 @@ class GraphRun(Run):
         }
 
     def _make_room(self) -> bool:
-        """Drop graphs whose caches are gone, then the one that was not used for longest."""
+        """Drop graphs whose caches are gone, then the least recently used one, if it is idle."""
         self._captured = [one for one in self._captured if not one.is_gone]
         if len(self._captured) < _KEPT:
             return True
@@ -172,7 +173,7 @@ class GraphRun(Run):
 
 
 class GraphedHead:
-    """Logits of one token as one call. Has not run on real hardware."""
+    """The logits of one token in one call. It has not run on real hardware."""
 
     def __init__(self, graphs: Graphs) -> None:
         self._capture = _Capturing(graphs, "the head")
@@ -180,7 +181,7 @@ class GraphedHead:
         self._hidden = self._output = torch.empty(0)
 
     def __call__(self, hidden: Tensor, logits: Callable[[Tensor], Tensor]) -> Tensor:
-        """(1, D) → (1, V), f32, as `logits` computes them: the same function in every call."""
+        """(1, D) → (1, V), f32, as `logits` computes them; every call needs the same function."""
         if self._work is None and self._capture.is_due():
             self._work = self._capture(self._body(hidden, logits))
         if self._work is None:

@@ -24,10 +24,10 @@ class Graphs(Protocol):
     """A device's way to capture."""
 
     def capture(self, body: Callable[[], None]) -> Replay:
-        """Run the body more than once, and record what it does on the device.
+        """Run the body more than once, and record its work on the device.
 
         Raises:
-            RuntimeError: it does something that cannot be captured, or there is no memory.
+            RuntimeError: the body does something that cannot be captured, or memory ran out.
         """
         ...
 
@@ -35,12 +35,12 @@ class Graphs(Protocol):
 class CudaGraphs:
     """CUDA graphs that share one memory pool: one thread replays them, one after the other.
 
-    A graph keeps nothing in the pool between replays, so the graphs may use the same memory in turns.
-    Two faults of torch 2.8 to 2.13 matter here. A pool whose last graph was freed is never used again
-    (pytorch issue 198794), so the first graph is kept as long as this object. And the workspace of
-    cuBLAS belongs to a stream; when a graph is freed, the workspace of its stream is freed too, while
-    other graphs go on writing there (issue 193402). So each graph has a workspace of its own, in the pool.
-    Has not run on real hardware.
+    A graph keeps nothing in the pool between replays, so the graphs may use the same memory in
+    turns. Two faults of torch 2.8 to 2.13 matter here. A pool whose last graph was freed is never
+    used again (pytorch issue 198794), so the first graph is kept as long as this object. And the
+    workspace of cuBLAS belongs to a stream; when a graph is freed, the workspace of its stream is
+    freed too, while other graphs still write there (issue 193402). So each graph has a workspace of
+    its own, in the pool. This class has not run on real hardware.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -49,13 +49,14 @@ class CudaGraphs:
         self._first: torch.cuda.CUDAGraph | None = None
 
     def capture(self, body: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        # The stream is set anew at the end: torch leaves its own in place when a capture fails.
+        # The caller's stream is set again at the end: after a failed capture, torch's own stays
+        # set.
         current = torch.cuda.current_stream(self._device)
         with torch.cuda.device(self._device), torch.cuda.stream(current):
             self._warm_up(body)
             torch._C._cuda_clearCublasWorkspaces()
             graph = torch.cuda.CUDAGraph()
-            # Only this thread's calls are captured: another one may load weights meanwhile.
+            # Only this thread's calls are captured: another thread may load weights meanwhile.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 body()
         if self._first is None:
@@ -63,7 +64,7 @@ class CudaGraphs:
         return graph
 
     def _warm_up(self, body: Callable[[], None]) -> None:
-        """On a stream of its own (https://docs.pytorch.org/docs/stable/notes/cuda.html, CUDA Graphs)."""
+        # On a side stream: https://docs.pytorch.org/docs/stable/notes/cuda.html, CUDA Graphs.
         side = torch.cuda.Stream(self._device)
         side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(side):
@@ -73,7 +74,7 @@ class CudaGraphs:
 
 
 def find_graphs(device: torch.device) -> Graphs | None:
-    """The graphs of this device, if they work; None: it has none that do."""
+    """The graphs of this device; None: it has none, or they do not work."""
     if device.type != "cuda":
         return None
     try:
@@ -85,7 +86,7 @@ def find_graphs(device: torch.device) -> Graphs | None:
 
 
 def can_capture(graphs: Graphs, device: torch.device) -> bool:
-    """Whether work that is replayed is done anew."""
+    """Whether a replay computes with the inputs as they are now."""
     try:
         x, y = torch.ones(4, device=device), torch.empty(4, device=device)
 

@@ -1,7 +1,7 @@
 """torch's int4 product, and the packed formats in its form.
 
 Each device has its own conversion and product (aten/src/ATen/native: cuda/int4mm.cu,
-mps/operations/Quantized.mm, cpu/int4mm_kernel.cpp); what they compute is the same:
+mps/operations/Quantized.mm, cpu/int4mm_kernel.cpp); all compute the same:
 
     value = (q - 8) x scale + zero         q of 0 … 15, scale and zero one per row and 32 inputs
 
@@ -10,18 +10,19 @@ of two such matrices:
 
     s (q8 - 128) = 16s (high - 8) + [s (low - 8) + 8s]       q8 = 16 high + low
 
-The two stand side by side, twice as wide, and are multiplied with the input twice. That keeps the scale of
-each 32 inputs, which `_weight_int8pack_mm` with its one scale per row does not. Measured, 2048 to 8192
-inputs, errors of products as multiples of that of 8 bits: one scale per row 1.8 to 2.0 on Gaussian
-weights, 2.7 to 3.6 with the tails of Student's t of 5 degrees, 4.2 to 6.3 of 3; two matrices of 4 bits
-with the scales and sums of bf16 1.03 to 1.09.
+The two matrices stand side by side, twice as wide, and are multiplied with the input repeated. This
+keeps one scale for each 32 inputs; `_weight_int8pack_mm` has only one for each row. Measured with
+2048 to 8192 inputs, the errors of products, as multiples of the error of 8 bits, are: with one
+scale per row 1.8 to 2.0 on Gaussian weights, 2.7 to 3.6 on weights with the tails of Student's t of
+5 degrees of freedom, 4.2 to 6.3 of 3 degrees; with two matrices of 4 bits, scales and sums in bf16,
+1.03 to 1.09.
 
-The product demands widths that are multiples of 32 (inner_k_tiles x 16; a block is always whole here), rows
-that are multiples of 8 (a block has 16), and on CUDA bf16 and compute capability 8.0; elsewhere any float will do.
-A weight takes 0.625 bytes with 4 bits and 1.25 with 8, where the packed bytes take 0.5625 (`int4`), 0.625
-(`int4-offset`) and 1.0625 (`int8`).
+The product needs widths that are multiples of 32 (inner_k_tiles x 16; a block is always whole here)
+and rows that are multiples of 8 (a block has 16). On CUDA it needs bf16 and compute capability 8.0;
+other devices take any float. A weight takes 0.625 bytes with 4 bits and 1.25 with 8; the packed
+bytes take 0.5625 (`int4`), 0.625 (`int4-offset`) and 1.0625 (`int8`).
 
-On CUDA and MPS nothing here has run on real hardware; the form of `cpu` runs in the tests.
+Nothing here has run on real CUDA or MPS hardware; the tests run the form of `cpu`.
 """
 
 from abc import ABC, abstractmethod
@@ -34,11 +35,11 @@ from potluck.engine.kernels.tensors import UnpackedRows
 
 _LANES = 32  # of a warp
 _CUDA_TILE = 8  # rows
-_MIDDLE = 8  # which the product subtracts from each integer
+_MIDDLE = 8  # the product subtracts it from each integer
 
 
 class Int4Form(ABC):
-    """How a device wants the integers, and how it multiplies with them."""
+    """The order in which a device needs the integers, and its product with them."""
 
     def empty(self, rows: int, width: int, device: torch.device) -> Tensor:
         """Memory for a matrix; `rows_of` are views of it."""
@@ -52,7 +53,7 @@ class Int4Form(ABC):
 
     def convert(self, integers: Tensor) -> Tensor:
         """(n, width) uint8 of 0 … 15 → what `rows_of` such rows holds."""
-        # The even input in the high half: so both devices take it.
+        # The even input goes into the high half of a byte, as both devices need it.
         halves = integers.view(len(integers), -1, 2)
         joined = halves[..., 0] << 4 | halves[..., 1]
         return torch.ops.aten._convert_weight_to_int4pack(
@@ -85,7 +86,7 @@ class CudaForm(Int4Form):
 
 
 class MpsForm(Int4Form):
-    """Row after row, the even input in the low half of a byte."""
+    """Row after row, with the even input in the low half of a byte."""
 
     def unpack(self, packed: Tensor) -> Tensor:
         tiles, outer, _, inner = packed.shape
@@ -95,7 +96,7 @@ class MpsForm(Int4Form):
 
 
 class CpuForm(Int4Form):
-    """Blocks of rows as wide as the processor's vectors. For tests: a CPU has better kernels of ours."""
+    """Blocks of rows as wide as the processor's vectors. For tests: our CPU kernels are better."""
 
     def empty(self, rows: int, width: int, device: torch.device) -> Tensor:
         return torch.empty((rows, width // 2), dtype=torch.uint8, device=device)
@@ -121,7 +122,7 @@ def int4_form(device: torch.device) -> Int4Form | None:
 
 
 def inner_k_tiles(width: int) -> int:
-    """As many tiles of 16 inputs side by side as divide the width: longer reads of memory."""
+    """The most tiles of 16 inputs that divide the width: side by side, reads are longer."""
     return next(tiles for tiles in (8, 4, 2) if width % (16 * tiles) == 0)
 
 

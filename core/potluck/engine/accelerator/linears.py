@@ -22,13 +22,13 @@ from potluck.engine.kernels.tensors import UnpackedRows, pack_nibbles, unpack_ni
 from potluck.engine.linear import Linear
 
 _BLOCK = 1 << 22  # weights unpacked at a time: 8 MB in 16 bits, which fit into the cache of a GPU
-_MANY = 32  # rows of input, from which unpacking the weights once for all rows pays
+_MANY = 32  # from so many rows of input on, unpacking the weights once for all rows pays
 _ROWS_AT_ONCE = (
-    1024  # unpacked at a time where weights are placed: 8 MB of integers at a width of 8192
+    1024  # unpacked at a time when weights are placed: 8 MB of integers at a width of 8192
 )
 
 MakeLinear = Callable[[PackedWeight, Tensor | None], "PlacedLinear"]
-"""Makes a matrix from packed bytes in RAM, which may be filled later, and a bias on the device."""
+"""Make a matrix from packed bytes in RAM, which may be filled later, and a bias on the device."""
 
 
 class PlacedLinear(Linear):
@@ -50,7 +50,7 @@ class PlacedLinear(Linear):
 
     @torch.inference_mode()
     def place(self) -> None:
-        """Take the filled matrix to the device, and let go of the packed bytes."""
+        """Copy the filled matrix to the device, and free the packed bytes."""
         weight = self._source
         assert weight is not None, "placed once"
         for first in range(0, weight.rows, _ROWS_AT_ONCE):
@@ -86,7 +86,7 @@ class PlacedLinear(Linear):
 
     @abstractmethod
     def _place(self, first: int, rows: UnpackedRows) -> None:
-        """Keep whole blocks of rows, from this one on; they are on the device."""
+        """Keep these rows, whole blocks on the device, as the rows from `first` on."""
 
     @abstractmethod
     def _multiply(self, x: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class PlacedLinear(Linear):
 
 
 class BlockLinear(PlacedLinear):
-    """Weights stay packed, and each product unpacks them block by block.
+    """A matrix whose weights stay packed; each product unpacks them block by block.
 
     A product moves about nine bytes of memory for each weight; with 16-bit weights it moves two.
     """
@@ -110,7 +110,7 @@ class BlockLinear(PlacedLinear):
         super().__init__(weight, bias, dtype=dtype, device=device)
         held, groups = weight.format, groups_of(weight.width)
         rows = blocks_of(weight.rows) * ROWS
-        # Nibbles: inputs 0 … 15 of a group in the low ones, 16 … 31 in the high ones.
+        # Inputs 0 … 15 of a group are in the low nibbles, 16 … 31 in the high ones.
         shape = (rows, groups, GROUP * held.integer_bits // 8)
         self._integers = torch.empty(shape, dtype=torch.uint8, device=device)
         self._scales = torch.empty((rows, groups), dtype=dtype, device=device)
@@ -120,7 +120,7 @@ class BlockLinear(PlacedLinear):
         integers = self._integers[first:last]
         if self.format.is_nibbles:
             integers = unpack_nibbles(integers)
-        # Signed before they are wide: a byte is the least that can be read and written in between.
+        # Made signed as bytes, before they are widened: this moves the least memory.
         signed = integers.sub(self.format.zero_point).view(torch.int8)  # wraps around, as it should
         values = signed * self._scales[first:last, :, None]
         if self._offsets is not None:
@@ -145,7 +145,7 @@ class BlockLinear(PlacedLinear):
 
 
 class Int4Linear(PlacedLinear):
-    """Weights in the order of torch's int4 product; 8 bits are two matrices of 4 bits."""
+    """A matrix in the order of torch's int4 product; with 8 bits it is two matrices of 4 bits."""
 
     def __init__(
         self,

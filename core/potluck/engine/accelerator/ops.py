@@ -1,6 +1,6 @@
-"""Which operators a layer computes with on a device: torch's own where they give right numbers there.
+"""Choose a layer's operators on a device: torch's own, if they give right numbers there.
 
-What replaces the others is slower, and made of operators so simple that every device has them.
+The others are replaced by slower ones, made of operators so simple that every device has them.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class LayerOps:
 
 
 class PlainRmsNorm(RmsNorm):
-    """The norm as squares, their mean and a quotient, in place of torch's own operator."""
+    """`RmsNorm` from squares, their mean and a quotient, without torch's own operator."""
 
     __slots__ = ()
 
@@ -33,7 +33,7 @@ class PlainRmsNorm(RmsNorm):
 
 
 class PlainHeadNorm(HeadNorm):
-    """The same for this norm."""
+    """`HeadNorm` without torch's own operator."""
 
     __slots__ = ()
 
@@ -42,7 +42,7 @@ class PlainHeadNorm(HeadNorm):
 
 
 class PlainProjectionNorm(ProjectionNorm):
-    """The same for this norm."""
+    """`ProjectionNorm` without torch's own operator."""
 
     __slots__ = ()
 
@@ -53,7 +53,10 @@ class PlainProjectionNorm(ProjectionNorm):
 
 
 def choose_ops(device: torch.device, dtype: torch.dtype) -> LayerOps:
-    """Try torch's operators on this device, and take those that are right. Has not run on a real GPU."""
+    """Try torch's operators on this device, and take those that are right.
+
+    It has not run on a real GPU.
+    """
     if device.type == "cpu":
         return LayerOps()
     attention = _choose_attention(device, dtype)
@@ -68,7 +71,7 @@ def choose_ops(device: torch.device, dtype: torch.dtype) -> LayerOps:
 
 
 def _choose_attention(device: torch.device, dtype: torch.dtype) -> type[Attention]:
-    """The first kind of attention that is right; `EagerAttention` is so everywhere."""
+    """The first kind of attention that is right. `EagerAttention` is right on every device."""
     for kind in _kinds(device, dtype):
         if attends(kind, device, dtype):
             return kind
@@ -76,10 +79,10 @@ def _choose_attention(device: torch.device, dtype: torch.dtype) -> type[Attentio
 
 
 def _kinds(device: torch.device, dtype: torch.dtype) -> tuple[type[Attention], ...]:
-    """The kinds to try, the fastest first."""
+    """The kinds of attention to try, the fastest first."""
     if device.type != "cuda":
         return Attention, ExpandedAttention
-    # Not before it is needed: it imports torch's compiler, which takes a second.
+    # Imported late: it imports torch's compiler, which takes a second.
     from potluck.engine.accelerator.aligned import AlignedAttention, has_flash
 
     # Without flash attention, heads that share keys hold all scores in memory at once: at 8192 cached

@@ -1,10 +1,11 @@
 """Try operators on the device at hand, and take those whose numbers are right.
 
-Which operators a device has depends on its maker, its age and the version of torch, and one that exists
-may be wrong. So each is given a small problem first, whose result is known. What fails is written to the
-log and not used. An operator that could crash such a device for good is not even tried.
+Which operators a device has depends on its maker, its age and the version of torch, and an operator
+that exists may give wrong numbers. So each is tried on a small problem with a known result. An
+operator that fails is logged and not used. One that could leave the device unusable for this
+process is not even tried.
 
-On CUDA and MPS this has not run on real hardware.
+This module has not run on real CUDA or MPS hardware.
 """
 
 import logging
@@ -36,18 +37,18 @@ _FAULTS = (
     TypeError,
     AttributeError,
     NotImplementedError,
-)  # an operator that is not there
-_TOLERANCE = 0.02  # relative error; bf16 has 0.003 here, another order of the integers about 1
+)  # what a missing operator raises
+_TOLERANCE = 0.02  # relative error; bf16 has 0.003 here, a wrong order of the integers about 1
 _INT4_CAPABILITY = (8, 0)  # tensor cores that take bf16
 _ROWS = 48
-_WIDTHS = (160, 256)  # of what is compared; with 8 bits twice that: 2, 4 and 8 tiles side by side
+_WIDTHS = (160, 256)  # compared; 8 bits take twice the width: 2, 4 and 8 tiles side by side
 _TOKENS = (1, 40)
-_TRIAL = 2048  # rows and width of what is timed
+_TRIAL = 2048  # rows and width of the matrix that is timed
 _TRIAL_TOKENS = 256
 _ROUNDS = 3
-_HEADS = (64, 80, 128)  # two sizes that devices have kernels for, and 80, for which they have none
+_HEADS = (64, 80, 128)  # sizes; devices have kernels for 64 and 128, and none for 80
 _WINDOW = 20
-_CHUNKS = (9, 24, 1, 1)  # tokens
+_CHUNKS = (9, 24, 1, 1)  # tokens of each step
 _CAPACITY = 64
 
 
@@ -56,11 +57,11 @@ class Int4Product:
     """An int4 product that gives right numbers."""
 
     form: Int4Form
-    many_by_operator: bool  # whether it also takes many rows of inputs; else weights are unpacked
+    many_by_operator: bool  # whether it is used for many input rows too; else weights are unpacked
 
 
 def choose_linear(device: torch.device, dtype: torch.dtype) -> MakeLinear:
-    """The way to make packed matrices on this device, chosen by trying."""
+    """Choose the way to make packed matrices on this device, by trying."""
     found = find_int4_product(device, dtype)
     if found is None:
         logger.warning(
@@ -83,7 +84,7 @@ def choose_linear(device: torch.device, dtype: torch.dtype) -> MakeLinear:
 def find_int4_product(
     device: torch.device, dtype: torch.dtype, form: Int4Form | None = None
 ) -> Int4Product | None:
-    """Torch's int4 product in the form of this device (or that form), if its numbers are right."""
+    """Torch's int4 product in this device's form, or in `form`, if its numbers are right."""
     form = form or int4_form(device)
     obstacle = (
         "torch has none" if form is None else int4_obstacle(compute_capability(device), dtype)
@@ -101,7 +102,7 @@ def find_int4_product(
         return Int4Product(form, many_by_operator=True)
     try:
         is_faster = _is_faster((by_blocks, by_operator), device, dtype)
-    except _FAULTS as fault:  # out of memory, of which the operator needs less
+    except _FAULTS as fault:  # out of memory; the operator needs less of it than unpacking
         logger.info("int4 products are not timed device=%s reason=%s", device, _said(fault))
         is_faster = False
     return Int4Product(form, many_by_operator=not is_faster)
@@ -113,9 +114,10 @@ def int4_obstacle(
     *,
     is_hip: bool = bool(torch.version.hip),
 ) -> str | None:
-    """Why the int4 product of a CUDA device is not even tried: an error there may stay.
+    """Why the int4 product of a CUDA device is not even tried; None: it is tried.
 
-    AMD's devices say themselves which they are, when they are asked to convert.
+    An error there may leave the device unusable for this process. AMD's devices need no check of
+    the compute capability: their conversion refuses devices without the product.
     """
     if capability is None:
         return None
@@ -130,8 +132,8 @@ def int4_obstacle(
 def attends(kind: type[Attention], device: torch.device, dtype: torch.dtype) -> bool:
     """Whether this attention matches the reference on a KV cache with the strides that layers have.
 
-    MPS has had kernels for some sizes of heads that took any memory for contiguous (pytorch issues
-    163597, 181133).
+    For some sizes of heads, MPS has had kernels that treated any memory as contiguous (pytorch
+    issues 163597, 181133).
     """
     for size, window in product(_HEADS, (None, _WINDOW)):
         spec = AttentionSpec(
@@ -153,7 +155,7 @@ def attends(kind: type[Attention], device: torch.device, dtype: torch.dtype) -> 
 def _attended(
     kind: type[Attention], spec: AttentionSpec, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
-    """The attention of some chunks and single tokens, with the tokens before them in the cache."""
+    """The results of attention for chunks and single tokens, with earlier tokens in the cache."""
     generator = torch.Generator().manual_seed(0)
     nothing = FloatLinear(torch.empty(0), None, Products())
     attention = kind(spec, nothing, None, nothing)
@@ -175,7 +177,8 @@ def _attended(
 def norms_work(device: torch.device) -> bool:
     """Whether torch's norm is right for a slice of a tensor.
 
-    MPS has normalised the first rows of a tensor where it was given other rows (pytorch issue 131750).
+    MPS has normalised the first rows of a tensor when it was given other rows (pytorch issue
+    131750).
     """
     numbers = torch.randn((3, 6, 32), generator=torch.Generator().manual_seed(0))
     weight = torch.linspace(0.5, 1.5, 32)

@@ -1,9 +1,10 @@
-"""One token through layers with the same operators on the same memory, whatever its position.
+"""Run one token through layers with the same operators on the same memory, whatever its position.
 
-That is what a graph captures. The layers are the ordinary ones (`blocks.py`); the step and the caches are
-of other classes: the position is a number on the device, and caches are written there. Attention reads the
-first rows of a cache, whose number is one of a few, with a mask that all layers of one window share. It runs
-on the CPU too, where it is tested against the layers at known positions; on a GPU it has not run.
+A graph captures such a run. The layers are the ordinary ones (`blocks.py`), but the step and the
+caches have classes of their own: the position is a number on the device, and the cache row with
+that number is written. Attention reads the first rows of a cache. The number of these rows has only
+a few values, and all layers of one window share a mask. The code runs on the CPU too, where it is
+tested against the layers at known positions. It has not run on a GPU.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +18,10 @@ from potluck.engine.kvcache import GRANULE, LayerCache
 
 
 class StaticInputs:
-    """What differs from token to token, in memory that stays in place: hidden states, cache rows, angles."""
+    """Hidden states, cache rows and angles of the current token, in memory that stays in place."""
 
     def __init__(self, x: Tensor, step: Step, rows: Mapping[int | None, int]) -> None:
-        """Make memory for inputs like these, which `load` describes."""
+        """Make memory for inputs of these shapes. `load` describes the arguments."""
         self.hidden = torch.empty_like(x)  # (1, D)
         self.rows = {window: torch.zeros(1, dtype=torch.int64, device=x.device) for window in rows}
         self.angles = [(cos.clone(), sin.clone()) for cos, sin in step.angles]  # (1, 1, dim) each
@@ -42,9 +43,9 @@ class StaticInputs:
 
 
 class StaticStep(Step):
-    """A step of one token in the rows of the inputs, which looks at the first rows of each cache.
+    """A step of one token, in the rows that the inputs name; it attends to a cache's first rows.
 
-    `lengths` says at how many, for each window that layers have.
+    `lengths` has the number of these rows, for each window that layers have.
     """
 
     __slots__ = ("_dtype", "_lengths", "_rows")
@@ -56,7 +57,7 @@ class StaticStep(Step):
         self._dtype = inputs.hidden.dtype
 
     def _make_span(self, window: int | None) -> Span:
-        """Made once for all layers with this window; the mask is 0 where they look, -inf elsewhere."""
+        """Made once for all layers with this window. The mask is 0 for rows they see, else -inf."""
         length = self._lengths[window]
         back = self._rows[window] - torch.arange(length, device=self._device)
         hidden = back < 0
@@ -77,7 +78,7 @@ class StaticCache(LayerCache):
         self.first, self._row = 0, row
 
     def write(self, position: int, kv: Tensor) -> None:
-        """Store (1, 2·Hkv, K) in the row of the inputs; `position` is ignored."""
+        """Store (1, 2·Hkv, K) in the row that the inputs name; `position` is ignored."""
         both = self.both
         both.index_copy_(2, self._row, kv.to(both.dtype).view(2, -1, 1, kv.shape[-1]))
 
@@ -90,7 +91,7 @@ def static_forward(
 ) -> Tensor:
     """Run the token of the inputs through the layers, (1, D).
 
-    Behind the token's row, the first rows of the caches must hold finite numbers (`clear_rest`).
+    The rows that attention reads behind the token's own must hold finite numbers (`clear_rest`).
     """
     step = StaticStep(inputs, lengths)
     x = inputs.hidden
@@ -100,7 +101,7 @@ def static_forward(
 
 
 def prefix_length(row: int, rows: int) -> int:
-    """How many rows of a cache attention reads: of 256 · 2ⁿ the least that holds this row, at most all."""
+    """How many rows attention reads: the least 256 · 2ⁿ that holds `row`, but at most `rows`."""
     length = GRANULE
     while length <= row:
         length *= 2
@@ -113,6 +114,6 @@ def clear_rest(
     position: int,
     lengths: Mapping[int | None, int],
 ) -> None:
-    """Zero the rows that hold no token yet. A mask hides numbers, but not what is not a number."""
+    """Zero the rows that hold no token yet. A mask hides finite numbers, but not NaN."""
     for block, cache in zip(blocks, caches, strict=True):
         cache.both[:, :, position - cache.first : lengths[block.attention.window]].zero_()
