@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 import msgspec
 
@@ -359,6 +359,8 @@ class StageHandle:
                     self._answer(message.request, message)
             case LayerProfiled() | StageLoaded() | StageTimed() | StageUnloaded() | Quantised():
                 self._answer(message.request, message)
+            case _:
+                assert_never(message)
 
     def _answer(self, request: int, message: FromStage) -> None:
         future = self._waiting.get(request)

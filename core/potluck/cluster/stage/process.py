@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, assert_never
 
 import msgspec
 import torch
@@ -160,6 +160,8 @@ class StageServer:
                 self._tasks.spawn(self._answer(message.request, self._packer.answer(message)))
             case Start():
                 logger.warning("a second start is ignored")
+            case _:
+                assert_never(message)
 
     def _trust_changed(self) -> None:
         try:
