@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -26,7 +27,8 @@ class Node:
         self.answer = b""
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def _serve(self) -> None:
         while True:
@@ -36,13 +38,16 @@ class Node:
                 return
             with connection:
                 data = b""
-                while b"\r\n\r\n" not in data:
-                    data += connection.recv(65536)
+                while b"\r\n\r\n" not in data and (more := connection.recv(65536)):
+                    data += more
                 self.requests.append(data)
                 connection.sendall(self.answer)
 
     def close(self) -> None:
+        with suppress(OSError):  # macOS: it is connected to nobody
+            self._socket.shutdown(socket.SHUT_RDWR)  # ends `accept` on Linux
         self._socket.close()
+        self._thread.join(timeout=5)
 
 
 @pytest.fixture
