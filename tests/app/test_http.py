@@ -27,8 +27,7 @@ class Node:
         self.answer = b""
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
         while True:
@@ -47,7 +46,6 @@ class Node:
         with suppress(OSError):  # macOS: it is connected to nobody
             self._socket.shutdown(socket.SHUT_RDWR)  # ends `accept` on Linux
         self._socket.close()
-        self._thread.join(timeout=5)
 
 
 @pytest.fixture
