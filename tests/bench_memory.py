@@ -50,8 +50,8 @@ from stage_nodes import Driver, StageNode
 
 from potluck.cluster.driver.generation import Generator, Usage
 from potluck.cluster.processes.messages import LoadStage
+from potluck.engine.cache_pool import CachePool
 from potluck.engine.device import cache_dtype
-from potluck.engine.kvcache import CachePool
 from potluck.ids import SessionId
 from potluck.model.caches import layer_cache
 from potluck.model.config import ModelConfig

@@ -19,7 +19,8 @@ from torch import Tensor
 from potluck.engine.accelerator import GraphedHead
 from potluck.engine.attention import Step
 from potluck.engine.builder import StageWeights
-from potluck.engine.kvcache import CachePool, SessionCache
+from potluck.engine.cache_pool import CachePool
+from potluck.engine.kvcache import SessionCache
 from potluck.engine.memory import out_of_memory
 from potluck.engine.payload import Activations
 from potluck.engine.rotary import Rotary
