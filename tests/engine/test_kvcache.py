@@ -1,14 +1,18 @@
 """What a layer caches is read back as it was written, wherever its rows move."""
 
 import sys
+from dataclasses import replace
 
 import psutil
 import pytest
 import torch
-from cache_pools import CPU, FULL, ROW, WINDOW, A, make_pool
+from cache_pools import CPU, FULL, ROW, WINDOW, A, B, make_pool
 
-from potluck.engine.kvcache import GRANULE, LayerCache
-from potluck.model.caches import FullCache
+from potluck.engine.kvcache import GRANULE, LatentCache, LayerCache, StateCache, new_cache
+from potluck.model.caches import CacheSpec, FullCache, Latent, RecurrentCache, State, WindowCache
+
+LATENT = Latent(rank=6, rope=4, number_bytes=4)
+STATE = RecurrentCache(row=State(shapes=((2, 3), (5,))), checkpoints=3, every=10)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 5])
@@ -98,8 +102,8 @@ def test_rows_that_moved_hold_the_same_positions(dtype: torch.dtype) -> None:
     before = cache.read(7, 13, torch.float32)
     before = [part.clone() for part in before]
 
-    cache.advance(3, 20)  # by less than stays: row by row would overlap
-    cache.advance(7, 20)
+    cache.advance((3,), 20)  # by less than stays: row by row would overlap
+    cache.advance((7,), 20)
 
     assert all(
         torch.equal(*pair) for pair in zip(cache.read(7, 13, torch.float32), before, strict=True)
@@ -112,13 +116,12 @@ def test_who_knows_where_a_cache_is_can_tell_when_its_rows_have_moved() -> None:
     pool = make_pool(FULL, WINDOW)
     cache = pool.open(A)
     pool.reserve(A, 1000)
-    cache.make_room(0, 50)
+    cache.begin_step(0, 50)
     place = cache.place
 
-    cache.length = 120
-    cache.make_room(120, 30)
+    cache.begin_step(120, 30)
     assert cache.place is place  # it fits
-    cache.make_room(120, 31)
+    cache.begin_step(120, 31)
     assert cache.place is not place
     assert [layer.first for layer in cache.layers] == [0, 1]
 
@@ -128,8 +131,7 @@ def test_a_session_is_trimmed_to_where_all_of_its_layers_can_go_on() -> None:
     cache = pool.open(A)
     pool.reserve(A, 1000)
     for position in range(0, 500, 50):
-        cache.make_room(position, 50)
-        cache.length = position + 50
+        cache.begin_step(position, 50)
     first = cache.layers[1].first
 
     cache.trim(first + 99)
@@ -138,27 +140,106 @@ def test_a_session_is_trimmed_to_where_all_of_its_layers_can_go_on() -> None:
     assert (cache.length, cache.layers[1].first) == (0, 0)
 
 
-class Checkpointed(FullCache):
-    """A kind that goes on at every tenth token only, as a recurrent state with checkpoints would."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_latent_rows_are_keys_and_their_first_numbers_are_values(
+    dtype: torch.dtype, tokens: int
+) -> None:
+    cache = LatentCache(LATENT, dtype, CPU)
+    cache.resize(4, 0)
+    latents = torch.randn(2 + tokens, 10).to(dtype)
+    cache.write(0, latents[:2])
+    cache.resize(10, 2)
+    cache.write(2, latents[2:])
 
-    def trim(self, first: int, position: int) -> int:
-        return position - position % 10
+    keys, values = cache.read(1, 1 + tokens, dtype)
+
+    assert torch.equal(keys, latents[None, None, 1:])
+    assert torch.equal(values, keys[..., :6])
+    assert values.untyped_storage().data_ptr() == cache.both.untyped_storage().data_ptr()
+    assert cache.read(0, 1, torch.float64)[0].dtype == torch.float64
 
 
-def test_a_kind_with_checkpoints_is_trimmed_to_the_nearest_and_the_others_with_it() -> None:
-    pool = make_pool(WINDOW, Checkpointed(row=ROW), FULL)
-    cache = pool.open(A)
-    pool.reserve(A, 1000)
+def test_in_int8_each_part_of_a_latent_row_has_a_scale_of_its_own() -> None:
+    cache = LatentCache(LATENT, torch.int8, CPU)
+    cache.resize(10, 0)
+    latents = torch.randn(5, 10) * torch.tensor([0.01] * 6 + [100.0] * 4)
+
+    cache.write(3, latents)
+
+    keys, values = cache.read(3, 5, torch.float32)
+    for part, read in ((latents[:, :6], values), (latents[:, 6:], keys[..., 6:])):
+        step = part.abs().amax(-1, keepdim=True) / 127
+        assert ((read[0, 0] - part).abs() <= 0.51 * step).all()
+
+
+def test_latent_rows_of_a_window_move_as_others_do() -> None:
+    cache = LatentCache(LATENT, torch.float32, CPU)
+    cache.resize(8, 0)
+    latents = torch.randn(8, 10)
+    cache.write(0, latents)
+
+    cache.advance((3,), 8)
+
+    assert torch.equal(cache.read(3, 5, torch.float32)[0][0, 0], latents[3:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8])
+def test_memory_is_as_large_as_the_specification_says(dtype: torch.dtype) -> None:
+    size = dtype.itemsize
+    specs: list[CacheSpec] = [
+        FullCache(row=replace(ROW, number_bytes=size)),
+        FullCache(row=replace(LATENT, number_bytes=size)),
+        WindowCache(row=replace(LATENT, number_bytes=size), window=9, chunk=20, slack=10),
+        STATE,
+    ]
+
+    for spec in specs:
+        cache = new_cache(spec, dtype, CPU)
+        assert cache.both.nbytes == spec.nbytes(0) == 0
+        cache.resize(spec.rows(500), 0)
+        assert cache.both.nbytes == spec.nbytes(500) > 0
+
+
+def test_a_state_has_parts_that_stay_where_they_are_and_begin_with_zeros() -> None:
+    cache = StateCache(STATE, CPU)
+    cache.resize(STATE.rows(1), 0)
+    cache.both.fill_(7)
+
+    matrix, vector = cache.state(0)
+    assert (matrix.shape, vector.shape) == ((2, 3), (5,))
+    assert not matrix.any()
+    assert not vector.any()
+    vector.fill_(3)
+    assert torch.equal(cache.state(1)[1], torch.full((5,), 3.0))
+
+
+def test_a_session_with_a_state_is_trimmed_to_a_checkpoint_and_the_other_layers_with_it() -> None:
+    cache = make_pool(WINDOW, STATE, FULL).open(A)
+    cache.resize(1000)
     for position in range(0, 500, 50):
-        cache.make_room(position, 50)
-        cache.length = position + 50
-    lowest = cache.layers[0].first + 99  # that the window can be trimmed to
+        cache.begin_step(position, 50)
+    window, state, _ = cache.layers
+    lowest = window.first + 99  # that the window can be trimmed to
+    assert sorted(state.held)[-2:] == [400, 450]
+    assert 400 < lowest < 450
 
-    cache.trim(487)
-    assert cache.length == 480
-    assert lowest % 10
+    cache.trim(480)
+    assert cache.length == 450
     cache.trim(lowest)  # the window could, but not at the checkpoint before it
-    assert cache.length == 0
+    assert (cache.length, window.first, state.held) == (0, 0, (0, 0, 0))
+
+
+def test_two_kinds_of_states_go_back_to_a_position_of_both() -> None:
+    cache = make_pool(STATE, replace(STATE, every=15)).open(B)
+    cache.resize(1000)
+    for position in range(46):
+        cache.begin_step(position, 1)
+    assert [layer.held for layer in cache.layers] == [(40, 20, 30), (15, 30, 45)]
+
+    cache.trim(44)
+
+    assert cache.length == 30
 
 
 def test_memory_that_was_reserved_is_not_free_any_more() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from potluck.engine.kvcache import GRANULE, LayerCache, SessionCache
+from potluck.engine.kvcache import GRANULE, SessionCache
 from potluck.engine.memory import release
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.ids import SessionId
@@ -66,11 +66,7 @@ class CachePool:
     def open(self, session: SessionId) -> SessionCache:
         """Make an empty cache. One of the same name is forgotten."""
         self.close(session)
-        layers = [
-            LayerCache(spec.row.heads, spec.row.size, self._dtype, self._device)
-            for spec in self._specs
-        ]
-        cache = self._caches[session] = SessionCache(self._specs, layers)
+        cache = self._caches[session] = SessionCache(self._specs, self._dtype, self._device)
         return cache
 
     def close(self, session: SessionId) -> None:

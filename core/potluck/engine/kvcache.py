@@ -1,4 +1,8 @@
-"""The cache of one session: the memory of each layer, as its `CacheSpec` says."""
+"""The cache of one session: the memory of each layer, as its `CacheSpec` says.
+
+All memory is rows. In most layers a row is what is cached of one token, and the rows are those of
+consecutive positions. A recurrent layer has one row for its state and one for each checkpoint.
+"""
 
 from collections.abc import Sequence
 from math import prod
@@ -9,7 +13,7 @@ from torch import Tensor
 
 from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantise_heads
 from potluck.engine.pages import map_pages
-from potluck.model.caches import CacheSpec
+from potluck.model.caches import CacheSpec, Held, KeysAndValues, Latent, RecurrentCache
 
 GRANULE = 256  # tokens; a short chat fits into the first, and few sizes leave little fragmentation
 
@@ -22,11 +26,11 @@ class LayerCache:
     it: (2, Hkv, rows, K + 4).
     """
 
-    __slots__ = ("_both", "_keys", "_values", "first")
+    __slots__ = ("_both", "_keys", "_values", "held")
 
     def __init__(self, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device):
         width = cached_width(head_dim, dtype)
-        self.first = 0
+        self.held: Held = (0,)
         self._set(torch.empty((2, kv_heads, 0, width), dtype=dtype, device=device))
 
     def write(self, position: int, kv: Tensor) -> None:
@@ -54,8 +58,13 @@ class LayerCache:
         return self._both
 
     @property
+    def first(self) -> int:
+        """The position of the first row."""
+        return self.held[0]
+
+    @property
     def rows(self) -> int:
-        """Positions that there is memory for."""
+        """How many rows there is memory for."""
         return self._both.shape[2]
 
     def resize(self, rows: int, length: int) -> None:
@@ -70,22 +79,115 @@ class LayerCache:
         grown[:, :, :length].copy_(self._both[:, :, :length])
         self._set(grown)
 
-    def advance(self, first: int, end: int) -> None:
-        """Move the rows of the positions from `first` to `end` to the front. Allocates nothing."""
+    def advance(self, held: Held, end: int) -> None:
+        """Hold what `CacheSpec.advance` wants before a step from `end` on. Allocates nothing.
+
+        The rows from the first of these positions to `end` move to the front.
+        """
+        first = held[0]
         step = first - self.first
         for row in range(0, end - first, step):  # source and target never overlap
             count = min(step, end - first - row)
             self._both.narrow(2, row, count).copy_(self._both.narrow(2, row + step, count))
-        self.first = first
+        self.held = held
+
+    def trim(self, position: int) -> None:
+        """Forget what is held from `position` on, one that `CacheSpec.trim` has answered."""
+        self.held = tuple(at if at <= position else 0 for at in self.held)
 
     def clear(self) -> None:
         """Give the memory back."""
         self._set(self._both[:, :, :0].clone())
-        self.first = 0
+        self.trim(0)
 
     def _set(self, both: Tensor) -> None:
         self._both = both
         self._keys, self._values = both[:1], both[1:]  # (1, Hkv, rows, K)
+
+
+class LatentCache(LayerCache):
+    """Latent rows of one layer: (1, 1, rows, rank + rope). All heads have them as their keys.
+
+    In int8 each of the two parts has a scale behind it: (1, 1, rows, rank + 4 + rope + 4).
+    """
+
+    __slots__ = ("_sizes",)
+
+    def __init__(self, row: Latent, dtype: torch.dtype, device: torch.device):
+        self.held = (0,)
+        self._sizes = (row.rank, row.rope)
+        width = sum(cached_width(size, dtype) for size in self._sizes)
+        self._set(torch.empty((1, 1, 0, width), dtype=dtype, device=device))
+
+    def write(self, position: int, kv: Tensor) -> None:
+        """Store (T, rank + rope) from `position` on."""
+        if self._both.dtype == torch.int8:
+            kv = torch.cat([quantise_heads(part) for part in kv.split(self._sizes, -1)], -1)
+        self._both[0, 0].narrow(0, position - self.first, len(kv)).copy_(kv)
+
+    def read(self, start: int, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Keys from position `start` on, (1, 1, length, rank + rope), and their first `rank` numbers.
+
+        These are the values.
+        """
+        keys = self._both.narrow(2, start - self.first, length)
+        if keys.dtype == torch.int8:
+            widths = [cached_width(size, keys.dtype) for size in self._sizes]
+            keys = torch.cat([dequantise_heads(part) for part in keys.split(widths, -1)], -1)
+        keys = keys.to(dtype)
+        return keys, keys[..., : self._sizes[0]]
+
+
+class StateCache(LayerCache):
+    """The state of a recurrent layer, and its checkpoints: (1, 1, 1 + checkpoints, numbers), f32.
+
+    It has no rows of tokens: a mixer uses `state` instead of `write` and `read`. The number of
+    tokens that each checkpoint has seen is in `held`.
+    """
+
+    __slots__ = ("_shapes",)
+
+    def __init__(self, spec: RecurrentCache, device: torch.device):
+        self.held = (0,) * spec.checkpoints
+        self._shapes = spec.row.shapes
+        self._set(torch.empty((1, 1, 0, spec.row.numbers), device=device))
+
+    def state(self, position: int) -> list[Tensor]:
+        """The parts of the state before the token at `position`, which a step updates in place.
+
+        Before the first token all numbers are 0.
+        """
+        current = self._both[0, 0, 0]
+        if position == 0:
+            current.zero_()
+        parts = current.split([prod(shape) for shape in self._shapes])
+        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def advance(self, held: Held, end: int) -> None:
+        """Copy the state, which has seen the tokens before `end`, to the checkpoint that is new."""
+        states = self._both[0, 0]
+        for row, (old, new) in enumerate(zip(self.held, held, strict=True), 1):
+            if old != new:
+                states[row].copy_(states[0])
+        self.held = held
+
+    def trim(self, position: int) -> None:
+        """Go back to the checkpoint at `position`, or to the beginning."""
+        super().trim(position)
+        if position:
+            states = self._both[0, 0]
+            states[0].copy_(states[1 + self.held.index(position)])
+
+
+def new_cache(spec: CacheSpec, dtype: torch.dtype, device: torch.device) -> LayerCache:
+    """An empty cache of a layer. What is cached of tokens has this dtype."""
+    row = spec.row
+    if isinstance(spec, RecurrentCache):
+        return StateCache(spec, device)
+    if isinstance(row, Latent):
+        return LatentCache(row, dtype, device)
+    assert isinstance(row, KeysAndValues)
+    return LayerCache(row.heads, row.size, dtype, device)
 
 
 class SessionCache:
@@ -96,14 +198,16 @@ class SessionCache:
 
     __slots__ = ("_kinds", "capacity", "layers", "length", "place")
 
-    def __init__(self, specs: Sequence[CacheSpec], layers: Sequence[LayerCache]) -> None:
-        """Make an empty cache with one layer for each specification."""
-        self.layers = list(layers)
+    def __init__(
+        self, specs: Sequence[CacheSpec], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Make an empty cache with one layer for each specification; see `new_cache`."""
+        self.layers = [new_cache(spec, dtype, device) for spec in specs]
         self.length = self.capacity = 0  # tokens
         self.place = object()
         # Layers of one kind hold the same positions.
         self._kinds = [
-            (kind, [layer for spec, layer in zip(specs, layers, strict=True) if spec == kind])
+            (kind, [layer for spec, layer in zip(specs, self.layers, strict=True) if spec == kind])
             for kind in dict.fromkeys(specs)
         ]
 
@@ -122,36 +226,39 @@ class SessionCache:
                     layer.resize(rows, self.length)
         self.capacity = capacity
 
-    def make_room(self, position: int, tokens: int) -> None:
-        """Move the rows of windows, where a step of so many tokens from `position` on does not fit.
+    def begin_step(self, position: int, tokens: int) -> None:
+        """Prepare the layers for a step of so many tokens: move rows, or make a checkpoint.
 
-        The tokens must be within the capacity. What is cached of the positions that stay is unchanged, so
-        a step that fails later may be sent again.
+        The tokens must be within the capacity, and `position` must be where the cache ends. From now
+        on they count as cached. If the step fails, `trim` to `position` makes that undone.
         """
         for spec, layers in self._kinds:
-            first = spec.advance(layers[0].first, position, tokens)
-            if first != layers[0].first:
+            held = spec.advance(layers[0].held, position, tokens)
+            if held != layers[0].held:
                 self.place = object()
                 for layer in layers:
-                    layer.advance(first, position)
+                    layer.advance(held, position)
+        self.length = position + tokens
 
     def trim(self, position: int) -> None:
         """Forget the tokens from `position` on, and more where a layer cannot go on from there.
 
         `length` is then the nearest position before it from which all layers can.
         """
+        if position == self.length:
+            return
         while (kept := self._restart(position)) < position:
             position = kept
+        for layer in self.layers:
+            layer.trim(position)
         self.length = position
         if not position:
             self.place = object()
-            for layer in self.layers:
-                layer.first = 0
 
     def _restart(self, position: int) -> int:
         """The earliest of the positions, at or before `position`, where the layers can go on."""
-        firsts = ((spec, layers[0].first) for spec, layers in self._kinds)
-        return min((spec.trim(first, position) for spec, first in firsts), default=position)
+        held = ((spec, layers[0].held) for spec, layers in self._kinds)
+        return min((spec.trim(one, position) for spec, one in held), default=position)
 
     def evict(self) -> None:
         """Give all memory back."""
