@@ -185,7 +185,7 @@ class RecurrentCache(CacheSpec):
     """
 
     row: State
-    checkpoints: int = CHECKPOINTS  # the most that are held
+    checkpoints: int = CHECKPOINTS  # the most that are held, at least one
     every: int = CHECKPOINT_TOKENS  # single tokens after which there is one
 
     def rows(self, tokens: int) -> int:
