@@ -9,7 +9,8 @@ from net_links import DIGEST, forward, linked
 from potluck.errors import (
     PeerLostError,
 )
-from potluck.net import link as link_module
+from potluck.net.limits import LINK_LIMITS, LinkLimits
+from potluck.net.link_kind import links
 from potluck.wire.frame import encode
 from potluck.wire.measuring_messages import Blob
 from potluck.wire.messages import (
@@ -85,7 +86,7 @@ def test_a_sender_waits_while_the_receiver_does_not_receive(house, run) -> None:
             sending = asyncio.create_task(send())
             while theirs._is_reading:  # noqa: ASYNC110 - until the receiver's inbox is full
                 await asyncio.sleep(0)
-            assert theirs._inbox_bytes <= link_module.INBOX_LIMIT + len(chunk) + 1024
+            assert theirs._inbox_bytes <= LINK_LIMITS.inbox + len(chunk) + 1024
             assert sent < count
             for _ in range(count):
                 await theirs.receive()
@@ -96,11 +97,11 @@ def test_a_sender_waits_while_the_receiver_does_not_receive(house, run) -> None:
 
 
 @pytest.mark.slow
-def test_a_peer_that_asks_and_never_reads_is_cut_off(house, run, monkeypatch) -> None:
-    monkeypatch.setattr(link_module, "MAX_UNREAD_ANSWERS", 50)
+def test_a_peer_that_asks_and_never_reads_is_cut_off(house, run) -> None:
+    kind = links(LinkLimits(unread_answers=50))
 
     async def main() -> None:
-        async with linked(house, "activations") as (ours, theirs):
+        async with linked(house, "activations", kind=kind) as (ours, theirs):
             ours._stream.pause_reading()
             payload = bytes(1 << 20)
             while theirs._stream.is_writable:  # until the way back is full

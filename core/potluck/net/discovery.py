@@ -74,6 +74,7 @@ class Discovery:
         remembered: a JSON file of typed addresses and peers seen before; None: nothing is kept.
         probe: asks which node answers at an address; None: use multicast alone.
         interfaces: returns this computer's interfaces as they are now.
+        resolve_timeout_s: how long a node has to answer for its records.
     """
 
     def __init__(
@@ -83,10 +84,12 @@ class Discovery:
         remembered: Path | None = None,
         probe: Probe | None = None,
         interfaces: Interfaces = own_interfaces,
+        resolve_timeout_s: float = RESOLVE_TIMEOUT_S,
     ) -> None:
         self.problem: str | None = None  # why multicast does not work, for people
         self._on_change = on_change
         self._interfaces = interfaces
+        self._resolve_timeout_s = resolve_timeout_s
         self._own: frozenset[Interface] = frozenset()
         self._book = AddressBook(remembered, probe)
         self._advert: Advert | None = None
@@ -301,7 +304,9 @@ class Discovery:
         assert self._zeroconf is not None
         info = AsyncServiceInfo(SERVICE, instance_name(node_id))
         answered = await info.async_request(
-            self._zeroconf.zeroconf, RESOLVE_TIMEOUT_S * 1000, question_type=DNSQuestionType.QM
+            self._zeroconf.zeroconf,
+            self._resolve_timeout_s * 1000,
+            question_type=DNSQuestionType.QM,
         )
         before = self._found.get(node_id)
         entry = self._entry(node_id, info) if answered else None

@@ -23,6 +23,7 @@ from potluck.errors import (
 )
 from potluck.ids import HomeId, Role, short
 from potluck.net.identity import Identity, PeerIdentity
+from potluck.net.limits import LINK_LIMITS, LinkLimits
 from potluck.net.stream import Stream
 from potluck.wire.connection import Answered, Closed, Connection, Event, Lost, Opened, Received
 from potluck.wire.frame import Buffer
@@ -40,9 +41,7 @@ logger = logging.getLogger(__name__)
 
 Receiver: TypeAlias = Callable[[Message, memoryview], None]
 
-INBOX_LIMIT = 16 << 20  # bytes waiting in the inbox before reading stops: a few chunks
 _MESSAGE_COST = 1024  # bytes that a message without payload counts in the inbox
-MAX_UNREAD_ANSWERS = 1000  # a pong has 30 bytes; heartbeats alone take 15 min to get here
 
 
 class Link:
@@ -54,7 +53,13 @@ class Link:
     """
 
     def __init__(
-        self, stream: Stream, connection: Connection, identity: Identity, peer: PeerIdentity
+        self,
+        stream: Stream,
+        connection: Connection,
+        identity: Identity,
+        peer: PeerIdentity,
+        *,
+        limits: LinkLimits = LINK_LIMITS,
     ) -> None:
         """Use `dial` or `Listener`."""
         self.home: HomeId = peer.home
@@ -64,6 +69,7 @@ class Link:
         self._peer = peer
         self._stream = stream
         self._connection = connection
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._inbox: deque[tuple[Message, memoryview]] = deque()
@@ -117,7 +123,7 @@ class Link:
             PeerTimeoutError: the peer has stopped reading.
         """
         self.send_nowait(message, payload)
-        await self._stream.drain()
+        await self._stream.drain(self._limits.stall_s)
 
     async def request(
         self, message: Message, *, timeout_s: float, payload: Buffer = b""
@@ -136,7 +142,7 @@ class Link:
         self._flush()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._stream.drain()
+                await self._stream.drain(self._limits.stall_s)
                 return _unless_error(await answer)
         except TimeoutError as error:
             raise PeerTimeoutError(
@@ -168,7 +174,7 @@ class Link:
                 self._arrival = None
         message, payload = self._inbox.popleft()
         self._inbox_bytes -= _MESSAGE_COST + payload.nbytes
-        if not self._is_reading and self._inbox_bytes <= INBOX_LIMIT // 2:
+        if not self._is_reading and self._inbox_bytes <= self._limits.inbox // 2:
             self._is_reading = True
             self._stream.resume_reading()
         return message, payload
@@ -276,7 +282,7 @@ class Link:
             return
         self._inbox.append((message, payload))
         self._inbox_bytes += _MESSAGE_COST + payload.nbytes
-        if self._is_reading and self._inbox_bytes > INBOX_LIMIT:
+        if self._is_reading and self._inbox_bytes > self._limits.inbox:
             self._is_reading = False
             self._stream.pause_reading()
         self._wake_receiver()
@@ -310,7 +316,7 @@ class Link:
             self._unread_answers = 0
         else:
             self._unread_answers += len(data)
-            if self._unread_answers > MAX_UNREAD_ANSWERS:
+            if self._unread_answers > self._limits.unread_answers:
                 raise RemoteProtocolError("The other computer asks and does not read the answers.")
         if data:
             self._stream.write(data)

@@ -60,6 +60,7 @@ class Listener(Generic[MemberLink]):
         host: an IP address to listen on; empty for all of them.
         port: 0 means `preferred_port` if that is free, otherwise any free port.
         pairings_per_minute: the limit for one address.
+        strangers_per_address: connections from one address that are not authenticated yet.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Listener(Generic[MemberLink]):
         preferred_port: int | None = None,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         pairings_per_minute: int = MAX_PAIRINGS_PER_MINUTE,
+        strangers_per_address: int = MAX_UNAUTHENTICATED_PER_ADDRESS,
     ) -> None:
         self.port = 0
         self._identity = identity
@@ -84,6 +86,7 @@ class Listener(Generic[MemberLink]):
         self._on_pairing = on_pairing
         self._wanted = (host, port, preferred_port)
         self._handshake_timeout_s = handshake_timeout_s
+        self._strangers_per_address = strangers_per_address
         self._sockets: list[socket.socket] = []
         self._waiting: set[socket.socket] = set()  # accepted, but not yet taken over by a task
         self._tasks: set[asyncio.Task[None]] = set()
@@ -135,7 +138,7 @@ class Listener(Generic[MemberLink]):
             key = client_key(address_of(name).host)
             if (
                 self._unauthenticated.total() >= MAX_UNAUTHENTICATED
-                or self._unauthenticated[key] >= MAX_UNAUTHENTICATED_PER_ADDRESS
+                or self._unauthenticated[key] >= self._strangers_per_address
             ):
                 logger.debug("too many connections that do not say who they are address=%s", key)
                 accepted.close()

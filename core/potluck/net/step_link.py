@@ -20,10 +20,10 @@ from potluck.errors import (
 )
 from potluck.ids import HomeId, Role, short
 from potluck.net.identity import Identity, PeerIdentity
-from potluck.net.link import MAX_UNREAD_ANSWERS, fresh
+from potluck.net.limits import LINK_LIMITS, LinkLimits
+from potluck.net.link import fresh
 from potluck.net.reactor import Delivery, Reactor, Receiver
 from potluck.net.secure_socket import SecureSocket
-from potluck.net.stream import STALL_TIMEOUT_S
 from potluck.wire.connection import Connection
 from potluck.wire.events import Closed, Lost, Opened, Received
 from potluck.wire.frame import Buffer
@@ -31,7 +31,6 @@ from potluck.wire.messages import MAX_TEXT, Address, Message, NodeInfo, Purpose
 
 logger = logging.getLogger(__name__)
 
-MAX_BACKLOG = 1 << 30  # bytes that wait for a peer: the chunks of four prompts of a large model
 _VANISHED = "The other computer closed the connection unexpectedly."
 
 
@@ -49,6 +48,8 @@ class StepLink:
         connection: Connection,
         identity: Identity,
         peer: PeerIdentity,
+        *,
+        limits: LinkLimits = LINK_LIMITS,
     ) -> None:
         """Use `dial_steps` or `Listener`."""
         self.home: HomeId = peer.home
@@ -60,6 +61,7 @@ class StepLink:
         self._peer = peer
         self._stream = stream
         self._connection = connection
+        self._limits = limits
         self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
@@ -140,7 +142,7 @@ class StepLink:
 
     def _check_backlog(self) -> None:
         stalled_s = time.monotonic() - self._stream.taken_at if self.has_backlog else 0.0
-        if self._stream.backlog_bytes > MAX_BACKLOG or stalled_s > STALL_TIMEOUT_S:
+        if self._stream.backlog_bytes > self._limits.backlog or stalled_s > self._limits.stall_s:
             self._end(PeerLostError(f"{self.peer.name} takes nothing of what is sent to it."))
 
     # --- receiving
@@ -207,7 +209,7 @@ class StepLink:
         if not self.has_backlog:
             self._unread_answers = 0
         self._unread_answers += len(data)
-        if self._unread_answers > MAX_UNREAD_ANSWERS:
+        if self._unread_answers > self._limits.unread_answers:
             raise RemoteProtocolError("The other computer asks and does not read the answers.")
         self._stream.write(data)  # and with it what TLS answers by itself
         self._check_backlog()
