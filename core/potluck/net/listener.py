@@ -23,6 +23,7 @@ from potluck.net.link_kind import LINKS, LinkKind, MemberLink
 from potluck.net.pairing_link import PairingLink
 from potluck.net.secure_socket import SecureSocket
 from potluck.net.stream import Stream, address_of
+from potluck.tasks import TaskSet
 from potluck.wire.connection import Connection, Side
 from potluck.wire.frame import encode
 from potluck.wire.messages import NodeInfo, Purpose
@@ -89,7 +90,7 @@ class Listener(Generic[MemberLink]):
         self._strangers_per_address = strangers_per_address
         self._sockets: list[socket.socket] = []
         self._waiting: set[socket.socket] = set()  # accepted, but not yet taken over by a task
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._unauthenticated: Counter[str] = Counter()
         self._links: Counter[tuple[HomeId, str, Purpose]] = Counter()
         self._pairings = PairingLimit(pairings_per_minute)
@@ -105,15 +106,12 @@ class Listener(Generic[MemberLink]):
         self._sockets = open_sockets(*self._wanted)
         self.port = self._sockets[0].getsockname()[1]
         for listening in self._sockets:
-            self._own(self._accept(listening))
+            self._tasks.spawn(self._accept(listening))
         logger.info("listening port=%d", self.port)
 
     async def stop(self) -> None:
         """Close the sockets, cancel every connection's handler and wait for it."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.stop()
         for sock in (*self._sockets, *self._waiting):
             sock.close()
         self._sockets.clear()
@@ -145,7 +143,7 @@ class Listener(Generic[MemberLink]):
                 continue
             self._unauthenticated[key] += 1
             self._waiting.add(accepted)
-            self._own(self._serve(accepted, key))
+            self._tasks.spawn(self._serve(accepted, key))
 
     async def _serve(self, accepted: socket.socket, key: str) -> None:
         """Serve one connection, from its first byte to its end."""
@@ -236,11 +234,6 @@ class Listener(Generic[MemberLink]):
         self._unauthenticated[key] -= 1
         if not self._unauthenticated[key]:
             del self._unauthenticated[key]
-
-    def _own(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 class PairingLimit:

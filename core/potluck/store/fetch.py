@@ -15,11 +15,12 @@ from collections.abc import Iterable, Mapping
 
 from potluck.ids import Digest
 from potluck.store.chunks import ChunkStore
-from potluck.store.link import Together, WeightsLink
+from potluck.store.link import WeightsLink
 from potluck.store.progress import Clock, OnProgress
 from potluck.store.receiver import CHUNK_TIMEOUT_S, SEND_TIMEOUT_S, Receiver
 from potluck.store.registry import TensorSource
 from potluck.store.sender import SEND_LIMITS, Sender, SendLimits
+from potluck.tasks import together
 from potluck.wire.messages import NeedTensor
 
 
@@ -47,9 +48,7 @@ async def send_tensors(
         RemoteProtocolError: the peer sent a request or an answer that is not allowed.
     """
     sender = Sender(link, needed, sources, progress=progress, clock=clock, limits=limits)
-    async with Together() as tasks:
-        tasks.create_task(sender.receive())
-        tasks.create_task(sender.send())
+    await together((sender.receive(), sender.send()))
     return sender.meter.sent
 
 
@@ -86,9 +85,6 @@ async def receive_tensors(
         send_timeout_s=send_timeout_s,
         chunk_timeout_s=chunk_timeout_s,
     )
-    async with Together() as tasks:
-        tasks.create_task(receiver.receive())
-        tasks.create_task(receiver.write())
-        tasks.create_task(receiver.commit())
+    await together((receiver.receive(), receiver.write(), receiver.commit()))
     receiver.check()
     return receiver.meter.sent

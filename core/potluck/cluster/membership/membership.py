@@ -23,7 +23,6 @@ from potluck.cluster.events import (
 )
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.remote import RemoteComputer
-from potluck.cluster.tasks import TaskSet
 from potluck.errors import PeerLostError, PotluckError, UnreachableError, UntrustedPeerError
 from potluck.files import write_atomically
 from potluck.ids import HomeId, NodeId, short
@@ -33,6 +32,7 @@ from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.net.transport import dial
+from potluck.tasks import TaskSet
 from potluck.wire.messages import (
     Message,
     NodeInfo,

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from potluck.api.schema import Pairing as PairingView
 from potluck.api.schema import PairingState as ViewState
 from potluck.cluster.events import ComputerPaired, Events, HomeJoined
-from potluck.cluster.tasks import TaskSet
 from potluck.errors import (
     IdentityError,
     NotFoundError,
@@ -28,6 +27,7 @@ from potluck.ids import NodeId, short
 from potluck.net.identity import Identity
 from potluck.net.pairing_link import PairingLink
 from potluck.net.transport import dial_pairing
+from potluck.tasks import TaskSet
 from potluck.wire import proofs
 from potluck.wire.messages import Address, Message
 from potluck.wire.pairing import (

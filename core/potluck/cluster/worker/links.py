@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from potluck.cluster.tasks import TaskSet
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import NotAllowedError, PeerLostError, PotluckError, UnreachableError
 from potluck.ids import HomeId, NodeId, short
@@ -16,6 +15,7 @@ from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.net.measure import measure
 from potluck.net.transport import dial
+from potluck.tasks import TaskSet
 from potluck.wire.measuring_messages import LinkMeasured, MeasureLink
 from potluck.wire.messages import (
     DeviceInfo,
