@@ -40,14 +40,6 @@ def test_a_peer_that_calls_itself_otherwise_than_its_certificate_is_refused() ->
     assert isinstance(pair.errors[pair.a], RemoteProtocolError)
 
 
-def test_a_purpose_that_is_not_served_is_refused_with_a_reason() -> None:
-    pair = Pair("weights", listener={"accepts": ("activations",)})
-    pair.a.start()
-    pair.carry()
-
-    assert "`weights` connections are not served here" in str(pair.errors[pair.a])
-
-
 def test_a_refusal_instead_of_a_welcome_is_an_error_with_the_peers_kind() -> None:
     dialler = Connection(Side.DIALLER, node("a"), now=0, purpose="control")
     dialler.start()

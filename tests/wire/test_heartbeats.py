@@ -95,12 +95,6 @@ def test_only_control_connections_beat() -> None:
     assert pair.a.tick(pair.now) is None
 
 
-def test_a_shell_may_want_heartbeats_elsewhere() -> None:
-    pair = Pair("activations", dialler={"heartbeats": True}).open()
-
-    assert pair.a.tick(pair.now) is not None
-
-
 def test_a_ping_of_the_peer_is_answered_at_once(pair: Pair) -> None:
     pair.b.receive_data(bytes_of(Ping(id=77)), 100)
     pair.drain(pair.b)

@@ -9,7 +9,7 @@ from wire_pairs import NOW, Computer, exchange, kind, replaced
 
 from potluck.wire import proofs
 from potluck.wire.messages import Address, Message
-from potluck.wire.pairing import Admitted, Member, Membership, PairingState
+from potluck.wire.pairing import Admitted, Member, PairingState
 from potluck.wire.pairing_by_token import MasterByToken, WorkerByToken
 from potluck.wire.pairing_messages import (
     Joined,
@@ -205,7 +205,7 @@ def test_a_home_that_signed_itself_only_in_name_is_not_believed(
 ) -> None:
     """The right authority, and a certificate that somebody else issued."""
     thief = Computer("Main")
-    home = Membership(
+    home = Joined(
         home_name="h",
         authority=main.authority,
         certificate=thief.own_membership().certificate,

@@ -26,16 +26,10 @@ from potluck.net.identity import Identity, PeerIdentity
 from potluck.net.limits import LINK_LIMITS, LinkLimits
 from potluck.net.stream import Stream
 from potluck.wire.connection import Answered, Closed, Connection, Event, Lost, Opened, Received
+from potluck.wire.fields import MAX_TEXT
 from potluck.wire.frame import Buffer
 from potluck.wire.measuring_messages import Blob, BlobReceived
-from potluck.wire.messages import (
-    MAX_TEXT,
-    Address,
-    Error,
-    Message,
-    NodeInfo,
-    Purpose,
-)
+from potluck.wire.messages import Address, Error, Message, NodeInfo, Purpose
 
 logger = logging.getLogger(__name__)
 

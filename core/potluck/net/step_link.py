@@ -26,8 +26,9 @@ from potluck.net.reactor import Delivery, Reactor, Receiver
 from potluck.net.secure_socket import SecureSocket
 from potluck.wire.connection import Connection
 from potluck.wire.events import Closed, Lost, Opened, Received
+from potluck.wire.fields import MAX_TEXT
 from potluck.wire.frame import Buffer
-from potluck.wire.messages import MAX_TEXT, Address, Message, NodeInfo, Purpose
+from potluck.wire.messages import Address, Message, NodeInfo, Purpose
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,9 @@ import msgpack  # pyright: ignore[reportMissingTypeStubs]
 import msgspec
 
 from potluck.errors import RemoteProtocolError
+from potluck.wire.fields import Count
 from potluck.wire.measuring_messages import Profile
-from potluck.wire.messages import Assign, Count, Message
+from potluck.wire.messages import Assign, Message
 from potluck.wire.operations import ALL, BULK, BULK_TYPES, Table, op_of
 from potluck.wire.pairing_messages import PAIRING
 
