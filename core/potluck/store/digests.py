@@ -20,13 +20,13 @@ from potluck.errors import BrokenModelError
 from potluck.files import write_atomically
 from potluck.ids import Digest, is_digest, short
 from potluck.model.manifest import TensorSpan
+from potluck.store.part import pieces
 
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) in the caller's thread. If it raises, hashing stops."""
 
-BUFFER_SIZE = 1 << 20  # fits a core's L2 cache, so that the copy is cheap next to SHA-256
 SETTLED_NS = 2 * 10**9  # FAT rounds times to 2 s: a younger file may change unnoticed
 
 
@@ -112,18 +112,12 @@ def _hashing(
 
 
 def _digest(path: Path, span: TensorSpan) -> Digest:
-    # The file is read, not mapped: if another program truncates a mapped file, our process dies.
-    sha = hashlib.sha256()
-    left = span.nbytes
-    buffer = memoryview(bytearray(min(BUFFER_SIZE, left)))
-    with path.open("rb", buffering=0) as file:
-        file.seek(span.offset)
-        while left:
-            count = file.readinto(buffer[: min(len(buffer), left)])
-            if not count:
-                raise _changed(span.file)
-            sha.update(buffer[:count])
-            left -= count
+    sha, left = hashlib.sha256(), span.nbytes
+    for piece in pieces(path, span.offset, span.nbytes):
+        sha.update(piece)
+        left -= len(piece)
+    if left:
+        raise _changed(span.file)
     return Digest(sha.hexdigest())
 
 
