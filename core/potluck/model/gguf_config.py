@@ -117,10 +117,7 @@ class _Keys:
         return f"{self.architecture}.{name}" in self.file.metadata
 
     def integer(self, name: str, default: int | None = None) -> int:
-        value = self._value(name, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.invalid(name, "must be a whole number")
-        return value
+        return self._whole(name, self._value(name, default))
 
     def number(self, name: str, default: float | None = None) -> float:
         """A number, rounded to the digits that an f32 has: 0.00001 and not 9.99999974e-06."""
@@ -137,9 +134,7 @@ class _Keys:
             if len(values) != 1:
                 raise self.invalid(name, "must be the same for all layers")
             value = values.pop()
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.invalid(name, "must be a whole number")
-        return value
+        return self._whole(name, value)
 
     def text(self, name: str, default: str) -> str:
         value = self._value(name, default)
@@ -165,6 +160,11 @@ class _Keys:
             " Potluck can run.",
             field=field,
         )
+
+    def _whole(self, name: str, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.invalid(name, "must be a whole number")
+        return value
 
     def _value(self, name: str, default: object) -> object:
         value = self.file.metadata.get(f"{self.architecture}.{name}", default)
