@@ -1,7 +1,6 @@
 """Links over real sockets and real TLS: messages, payloads, back-pressure."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from net_links import DIGEST, forward, linked
@@ -15,7 +14,6 @@ from potluck.wire.frame import encode
 from potluck.wire.measuring_messages import Blob
 from potluck.wire.messages import (
     Chunk,
-    CloseSession,
     Ping,
     Status,
     Stored,
@@ -48,22 +46,6 @@ def test_a_payload_may_be_changed_after_it_was_sent(house, run) -> None:
 
             _, received = await theirs.receive()
             assert received == b"x" * len(data)
-
-    run(main())
-
-
-def test_a_receiver_gets_what_waits_and_what_comes(house, run) -> None:
-    async def main() -> None:
-        async with linked(house, "activations") as (ours, theirs):
-            got: asyncio.Queue[Any] = asyncio.Queue()
-            ours.send_nowait(CloseSession(epoch=1, session="first"))
-            ours.send_nowait(CloseSession(epoch=1, session="second"))
-            message, _ = await theirs.receive()
-            theirs.deliver_to(lambda message, _: got.put_nowait(message))
-            ours.send_nowait(CloseSession(epoch=1, session="third"))
-
-            names = [message.session, (await got.get()).session, (await got.get()).session]
-            assert names == ["first", "second", "third"]
 
     run(main())
 

@@ -7,6 +7,7 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from frames import feed
 
 from potluck.errors import PairingError
 from potluck.ids import HomeId, Role
@@ -65,7 +66,7 @@ def over_the_wire(message: Message) -> Message:
     """Encode a message and decode it as the other side does."""
     header, payload = encode(message)
     decoder = FrameDecoder(0, max_header=MAX_PAIRING_HEADER, known=PAIRING)
-    decoder.feed(header + bytes(payload))
+    feed(decoder, header + bytes(payload))
     frame = decoder.next_event()
     assert isinstance(frame, Frame)
     return frame.message

@@ -8,9 +8,7 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeAlias
 
 from potluck.errors import (
     LocalProtocolError,
@@ -32,8 +30,6 @@ from potluck.wire.measuring_messages import Blob, BlobReceived
 from potluck.wire.messages import Address, Error, Message, NodeInfo, Purpose
 
 logger = logging.getLogger(__name__)
-
-Receiver: TypeAlias = Callable[[Message, memoryview], None]
 
 _MESSAGE_COST = 1024  # bytes that a message without payload counts in the inbox
 
@@ -70,7 +66,6 @@ class Link:
         self._inbox_bytes = 0
         self._is_reading = True
         self._arrival: asyncio.Future[None] | None = None
-        self._receiver: Receiver | None = None
         self._answers: dict[int, asyncio.Future[Message]] = {}
         self._unread_answers = 0
         self._error: PotluckError | None = None
@@ -173,18 +168,6 @@ class Link:
             self._stream.resume_reading()
         return message, payload
 
-    def deliver_to(self, receiver: Receiver) -> None:
-        """From now on, pass every message to `receiver` in the event loop, instead of to `receive`.
-
-        This saves one turn of the event loop per message, but there is no back-pressure: the
-        receiver must take every message.
-        """
-        self._receiver = receiver
-        while self._inbox:
-            message, payload = self._inbox.popleft()
-            self._inbox_bytes -= _MESSAGE_COST + payload.nbytes
-            receiver(message, payload)
-
     # --- the end
 
     def close(self, reason: str = "") -> None:
@@ -257,7 +240,7 @@ class Link:
                 self._connection.send(BlobReceived(re=request, nbytes=payload.nbytes))
             case Received(message, payload):
                 self._receive(message, payload)
-            case Answered(request, message, _):
+            case Answered(request, message):
                 answer = self._answers.pop(request, None)
                 if answer is not None and not answer.done():
                     answer.set_result(message)
@@ -271,9 +254,6 @@ class Link:
                 self._end(PeerLostError(reason))
 
     def _receive(self, message: Message, payload: memoryview) -> None:
-        if self._receiver is not None:
-            self._receiver(message, payload)
-            return
         self._inbox.append((message, payload))
         self._inbox_bytes += _MESSAGE_COST + payload.nbytes
         if self._is_reading and self._inbox_bytes > self._limits.inbox:

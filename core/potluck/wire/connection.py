@@ -69,7 +69,7 @@ class Connection:
 
     Obligations of the shell:
     - After every call but `get_buffer` and `forget`: write what `data_to_send` returns, in order.
-    - After `receive_data`, `buffer_updated`, `receive_eof` and `tick`: call `next_event` until it
+    - After `buffer_updated`, `receive_eof` and `tick`: call `next_event` until it
       returns None.
     - Stop reading while the socket accepts no more bytes: the answers to a flood of requests must
       not fill the memory.
@@ -179,12 +179,6 @@ class Connection:
         if not self.is_ended:
             self._decoder.buffer_updated(nbytes)
 
-    def receive_data(self, data: Buffer, now: float) -> None:
-        """Process bytes that were received into other memory."""
-        self._now = self._heard = now
-        if not self.is_ended:
-            self._decoder.feed(data)
-
     def receive_eof(self) -> None:
         """Process the end of the stream: the peer will send no more bytes."""
         if self.is_ended:
@@ -280,15 +274,14 @@ class Connection:
             case _:
                 self._step(Step.RECEIVE)
         if message.re is not None:
-            return self._answer(message.re, frame)
+            return self._answer(message.re, message)
         if isinstance(message, Ping):
             if message.id is not None and self.state is State.OPEN:
                 self._write(Pong(re=message.id))
             return None
         return Received(message, frame.payload)
 
-    def _answer(self, number: int, frame: Frame) -> Event | None:
-        message = frame.message
+    def _answer(self, number: int, message: Message) -> Event | None:
         if isinstance(message, Pong) and (sent := self._beats.pop(number, None)) is not None:
             self._measure(self._now - sent)
             return None
@@ -300,7 +293,7 @@ class Connection:
         if not isinstance(message, (ANSWERS[asked], Error)):
             was = op_of(asked)
             raise RemoteProtocolError(f"The peer answered `{was}` with `{op_of(message)}`.")
-        return Answered(number, message, frame.payload)
+        return Answered(number, message)
 
     def _measure(self, rtt: float) -> None:
         # Smoothed as TCP's round-trip time, RFC 6298 section 2.3.

@@ -27,7 +27,7 @@ from potluck.errors import PeerLostError, PotluckError, UnreachableError, Untrus
 from potluck.files import write_atomically
 from potluck.ids import HomeId, NodeId, short
 from potluck.net.advert import Found
-from potluck.net.control_link import ControlLink
+from potluck.net.control_link import serve_control
 from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
 from potluck.net.link import Link
@@ -253,7 +253,7 @@ class Members:
             self._remember_name(computer)
             self._discovery.remember(computer.node_id, computer.name, computer.addresses)
             await self._tell_revoked(link)
-            await ControlLink(link).run(lambda message, payload: self._handle(computer, message))
+            await serve_control(link, lambda message: self._handle(computer, message))
         except PeerLostError as error:
             logger.info("disconnected node=%s: %s", short(computer.node_id), error)
         finally:
