@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -291,6 +291,7 @@ def test_lies_of_strangers_are_no_nodes(run) -> None:
         ]
         async with watching(A) as a, watching(B):
             liar = AsyncZeroconf(interfaces=["127.0.0.1"])
+            announcing: list[Awaitable[None]] = []
             for name, txt in lies:
                 lie = AsyncServiceInfo(
                     SERVICE,
@@ -300,7 +301,10 @@ def test_lies_of_strangers_are_no_nodes(run) -> None:
                     server=f"{secrets.token_hex(8)}.local.",
                     parsed_addresses=["127.0.0.1"],
                 )
-                await (await liar.async_register_service(lie, cooperating_responders=True))
+                announcing.append(
+                    await liar.async_register_service(lie, cooperating_responders=True)
+                )
+            await asyncio.gather(*announcing)
             await a.until_seen("b")
             for node_id in (C, D):
                 await a.answered(node_id)

@@ -31,9 +31,9 @@ anything = st.recursive(
     | st.text(max_size=80)
     | st.binary(max_size=80),
     lambda inner: (
-        st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=8), inner, max_size=6)
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
     ),
-    max_leaves=20,
+    max_leaves=5,
 )
 EVERYTHING = {**ALL, **PAIRING}
 names = st.sampled_from(sorted(EVERYTHING))
