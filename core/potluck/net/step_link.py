@@ -1,8 +1,10 @@
 """One activation connection, for the threads that compute or drive.
 
 `Link` serves all other connections, in an event loop. A token has no time for one: here a message is
-decoded by the thread that received it, and sent by the thread that made it. `wire/connection.py` decides
-what the protocol allows, in both. Thread-safe; a `Reactor` reads it.
+decoded by the thread that received it, and sent by the thread that made it. A token's way to a stage and
+back takes 95 µs so, and 183 µs over a `Link`; 456 µs and 650 µs when weights have just gone through the
+processor's caches (`tests/bench_transport.py`, loopback, two cores of a Xeon, medians).
+`wire/connection.py` decides what the protocol allows, in both. Thread-safe; a `Reactor` reads it.
 """
 
 import asyncio
