@@ -1,12 +1,10 @@
 """The digests of a model's tensors: computed once, in parallel, and cached on disk.
 
 The cache has one small file per model file, named by the hash of its path. It is valid while the
-size and the times of the model file do not change. The cache only saves time: an entry that is
-missing, damaged or out of date is computed again.
+size and the times of the model file do not change.
 """
 
 import hashlib
-import logging
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
@@ -17,12 +15,10 @@ from pathlib import Path
 import msgspec
 
 from potluck.errors import BrokenModelError
-from potluck.files import write_atomically
-from potluck.ids import Digest, is_digest, short
+from potluck.ids import Digest, is_digest
 from potluck.model.manifest import TensorSpan
+from potluck.store import cache
 from potluck.store.part import pieces
-
-logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) in the caller's thread. If it raises, hashing stops."""
@@ -126,12 +122,8 @@ def _memory_path(path: Path, cache_dir: Path) -> Path:
 
 
 def _recall(file: ModelFile, cache_dir: Path) -> Mapping[str, Digest]:
-    try:
-        data = _memory_path(file.path, cache_dir).read_bytes()
-        memory = msgspec.json.decode(data, type=_Memory)
-    except (OSError, ValueError):  # msgspec's errors and bad UTF-8 are ValueErrors
-        return {}
-    if memory.path != str(file.path) or memory.stamp != file.stamp:
+    memory = cache.recall(_memory_path(file.path, cache_dir), _Memory)
+    if memory is None or memory.path != str(file.path) or memory.stamp != file.stamp:
         return {}
     return {name: Digest(text) for name, text in memory.digests.items() if is_digest(text)}
 
@@ -141,11 +133,7 @@ def _remember(file: ModelFile, digests: Mapping[str, Digest], cache_dir: Path) -
         return
     names = {span.name: str(digests[span.name]) for span in file.spans}
     memory = _Memory(str(file.path), file.stamp, names)
-    path = _memory_path(file.path, cache_dir)
-    try:
-        write_atomically(path, msgspec.json.encode(memory))
-    except OSError as error:  # a full disk only makes the next start slower
-        logger.warning("digests not remembered file=%s error=%s", short(path.stem), error)
+    cache.remember(_memory_path(file.path, cache_dir), memory)
 
 
 def _changed(file: str) -> BrokenModelError:
