@@ -22,7 +22,6 @@ from potluck.model.layers import (
     LayerSpec,
     MoeSpec,
     Projection,
-    Shape,
     layer_kind,
     read_expert_layers,
     read_experts,
@@ -39,7 +38,7 @@ from potluck.model.limits import (
     MAX_POSITION,
     MAX_VOCAB,
 )
-from potluck.model.quantized import Quantization, read_quantization
+from potluck.model.quantized import Quantization, Shape, read_quantization
 from potluck.model.rope import Ropes, read_ropes
 
 EMBEDDING = "model.embed_tokens.weight"

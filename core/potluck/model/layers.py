@@ -12,10 +12,8 @@ from potluck.model.limits import (
     MAX_LAYERS,
     MAX_POSITION,
 )
-from potluck.model.quantized import Role
+from potluck.model.quantized import MatrixRole, Shape
 from potluck.model.rope import listed_ropes
-
-Shape = tuple[int, ...]
 
 _EXPERT_MATRICES = 3  # of one expert: gate, up, down
 _MAX_PATTERN = 64  # letters: EXAONE 4 has four
@@ -205,7 +203,7 @@ class LayerKind:
     """The facts on which the cost of a layer depends. Layers of equal kinds cost the same."""
 
     spec: LayerSpec  # without its rope, which costs next to nothing
-    finer: frozenset[Role] = frozenset()  # matrices that may be held in more bits than others
+    finer: frozenset[MatrixRole] = frozenset()  # matrices that may be held in more bits than others
 
     @property
     def window(self) -> int | None:
@@ -216,7 +214,7 @@ class LayerKind:
         return isinstance(self.spec.feed_forward, MoeSpec)
 
 
-def layer_kind(spec: LayerSpec, finer: frozenset[Role]) -> LayerKind:
+def layer_kind(spec: LayerSpec, finer: frozenset[MatrixRole]) -> LayerKind:
     """The kind of a layer with some matrices that may be held in more bits."""
     mixer = replace(spec.mixer, rope=None, rotary_dim=0)
     return LayerKind(spec=replace(spec, mixer=mixer), finer=finer)

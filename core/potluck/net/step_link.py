@@ -24,7 +24,7 @@ from potluck.ids import HomeId, Role, short
 from potluck.net.identity import Identity, PeerIdentity
 from potluck.net.limits import LINK_LIMITS, LinkLimits
 from potluck.net.link import fresh
-from potluck.net.reactor import Delivery, Reactor, Receiver
+from potluck.net.reactor import Delivery, OnMessage, Reactor
 from potluck.net.secure_socket import SecureSocket
 from potluck.wire.connection import Connection
 from potluck.wire.events import Closed, Lost, Opened, Received
@@ -150,7 +150,7 @@ class StepLink:
 
     # --- receiving
 
-    def deliver_to(self, receiver: Receiver) -> None:
+    def deliver_to(self, receiver: OnMessage) -> None:
         """Have the reactor call this with every message, until the connection ends."""
         with self._lock:
             if self._error is None:

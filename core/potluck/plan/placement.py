@@ -16,7 +16,7 @@ from potluck.plan import byhand
 from potluck.plan.cost import (
     TOKEN_MESSAGE_BYTES,
     DeviceCost,
-    Hop,
+    HopCost,
     Links,
     ModelShape,
     check_measurements,
@@ -53,7 +53,7 @@ class Plan:
     """The stages in the order in which a token visits them, and their predicted speed."""
 
     stages: tuple[StagePlan, ...]
-    hops: tuple[Hop, ...]  # master to first, between the stages, last to master
+    hops: tuple[HopCost, ...]  # master to first, between the stages, last to master
     token_ms: float  # time of one user's next token
     slowest_ms: float  # of the slowest stage, which limits many users together
     predicted_tokens_per_s: float  # for one user
