@@ -10,8 +10,8 @@ class LinkLimits:
 
     Attributes:
         inbox: bytes that wait to be received before reading stops: a few chunks.
-        unread_answers: bytes that were answered while the peer reads nothing. A pong has 30 bytes;
-            heartbeats alone take 15 min to get here.
+        unread_answers: messages that were answered while the peer reads nothing. A pong has 30
+            bytes; heartbeats alone take 15 min to get here.
         backlog: bytes that a step link keeps for a peer: the chunks of four prompts of a large model.
         stall_s: seconds in which the peer takes nothing. The largest frame, 64 MiB, takes 60 s at
             9 Mbit/s.

@@ -16,31 +16,26 @@ from potluck.errors import (
     PeerTimeoutError,
     PotluckError,
     RemoteError,
-    RemoteProtocolError,
     UntrustedPeerError,
 )
-from potluck.ids import HomeId, Role, short
+from potluck.ids import short
 from potluck.net.identity import Identity, PeerIdentity
 from potluck.net.limits import LINK_LIMITS, LinkLimits
+from potluck.net.peer_link import PeerLink, fresh
 from potluck.net.stream import Stream
 from potluck.wire.connection import Answered, Closed, Connection, Event, Lost, Opened, Received
 from potluck.wire.fields import MAX_TEXT
 from potluck.wire.frame import Buffer
 from potluck.wire.measuring_messages import Blob, BlobReceived
-from potluck.wire.messages import Address, Error, Message, NodeInfo, Purpose
+from potluck.wire.messages import Error, Message
 
 logger = logging.getLogger(__name__)
 
 _MESSAGE_COST = 1024  # bytes that a message without payload counts in the inbox
 
 
-class Link:
-    """An open connection. `dial` and `Listener` make it; its receiver must close it.
-
-    Attributes:
-        peer: the peer's own description; its `node_id` is the one of its certificate.
-        peer_role: its role in the home, from its certificate.
-    """
+class Link(PeerLink):
+    """An open connection. `dial` and `Listener` make it; its receiver must close it."""
 
     def __init__(
         self,
@@ -52,14 +47,8 @@ class Link:
         limits: LinkLimits = LINK_LIMITS,
     ) -> None:
         """Use `dial` or `Listener`."""
-        self.home: HomeId = peer.home
-        self.peer_role: Role = peer.role
-        self.remote: Address = stream.remote
-        self._identity = identity
-        self._peer = peer
+        super().__init__(stream.remote, connection, identity, peer, limits)
         self._stream = stream
-        self._connection = connection
-        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._inbox: deque[tuple[Message, memoryview]] = deque()
@@ -67,30 +56,12 @@ class Link:
         self._is_reading = True
         self._arrival: asyncio.Future[None] | None = None
         self._answers: dict[int, asyncio.Future[Message]] = {}
-        self._unread_answers = 0
-        self._error: PotluckError | None = None
         self._timer: asyncio.TimerHandle | None = None
-
-    # --- attributes
-
-    @property
-    def peer(self) -> NodeInfo:
-        assert self._connection.peer is not None  # callers get a link only once it is open
-        return self._connection.peer
-
-    @property
-    def purpose(self) -> Purpose:
-        assert self._connection.purpose is not None
-        return self._connection.purpose
 
     @property
     def rtt_s(self) -> float | None:
         """Round-trip time in seconds, smoothed over the heartbeats of a control connection."""
         return self._connection.rtt_s
-
-    @property
-    def is_closed(self) -> bool:
-        return self._error is not None
 
     # --- sending
 
@@ -280,20 +251,15 @@ class Link:
             self._stream.write(data)
 
     def _flush_answers(self) -> None:
-        """Write the connection's own answers; refuse a peer that asks but never reads.
-
-        It would be wrong to stop reading until the peer reads again: two nodes that send each other
-        much data would then wait for each other for ever.
-        """
+        """Write the connection's own answers; refuse a peer that asks but never reads."""
         data = self._connection.data_to_send()
-        if self._stream.is_writable:
-            self._unread_answers = 0
-        else:
-            self._unread_answers += len(data)
-            if self._unread_answers > self._limits.unread_answers:
-                raise RemoteProtocolError("The other computer asks and does not read the answers.")
+        self._count_answers(len(data), is_read=self._stream.is_writable)
         if data:
             self._stream.write(data)
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise fresh(self._error)
 
     def _end(self, error: PotluckError) -> None:
         if self._error is not None:
@@ -311,10 +277,6 @@ class Link:
         self._wake_receiver()
         self._stream.close()
 
-    def _check_open(self) -> None:
-        if self._error is not None:
-            raise fresh(self._error)
-
 
 def error_message(error: PotluckError) -> Error:
     """Make the message that tells the peer of this error."""
@@ -327,11 +289,3 @@ def _unless_error(answer: Message) -> Message:
         error.data = {**answer.data, "kind": answer.kind}  # the peer chose the keys of `data`
         raise error
     return answer
-
-
-def fresh(error: PotluckError) -> PeerLostError:
-    """A new copy of the error that ended the connection, so that each caller raises its own."""
-    lost = PeerLostError(error.message)
-    lost.data = error.data
-    lost.__cause__ = error
-    return lost
