@@ -1,7 +1,12 @@
-"""How fast a link is on this computer: `python tests/bench_transport.py`. Not a test.
+"""How fast links are on this computer: `python tests/bench_transport.py`. Not a test.
 
-Two processes talk TLS over loopback. Measured are the round trip of a decode step (8 KiB of hidden
-states one way, a result back) and the rate of 4 MiB chunks in one direction.
+Two processes talk TLS over loopback. Measured are
+
+- a token's way to a stage and back: 8 KiB of hidden states there, a token id back. Once over a step
+  link, and once over an ordinary link, where an event loop hands each step to the thread that
+  computes and takes its result back. Both also with 64 MiB read for each step, as weights are, which
+  leaves none of the code in the processor's caches. The time of reading itself is subtracted.
+- the rate of 4 MiB chunks in one direction.
 """
 
 import asyncio
@@ -9,13 +14,23 @@ import multiprocessing
 import statistics
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
+import numpy as np
+
 from potluck.ids import HomeId
 from potluck.net.identity import Identity
-from potluck.net.transport import Link, Listener, dial
+from potluck.net.link import Link
+from potluck.net.link_kind import step_links
+from potluck.net.listener import Listener
+from potluck.net.reactor import ReactorThread
+from potluck.net.step_link import StepLink
+from potluck.net.transport import dial, dial_steps
 from potluck.wire.messages import (
     Address,
     Chunk,
@@ -28,9 +43,11 @@ from potluck.wire.messages import (
     TensorHeader,
 )
 
-STEPS = 4000
-WARM_UP = 500
+STEPS = {"warm": 3000, "cold": 300}
+WARM_UP = 50
 HIDDEN = bytes(8192)  # the hidden states of one token: 4096 values in BF16
+TENSOR = TensorHeader(dtype="BF16", shape=(1, 4096))
+WEIGHTS = np.ones(8 << 20, np.uint64)  # 64 MiB
 CHUNK = bytes(4 << 20)
 TOTAL = 1 << 30
 DIGEST = "ab" * 32
@@ -40,59 +57,141 @@ def info(identity: Identity) -> NodeInfo:
     return NodeInfo(node_id=identity.node_id, name="bench", version="0", os="", arch="")
 
 
-def result(message: Forward) -> Result:
-    return Result(epoch=1, session="s", step=message.step, position=message.step + 1, token_id=5)
+# --- the stage
+
+
+def compute(message: Message) -> Result:
+    assert isinstance(message, Forward)
+    began = time.perf_counter()
+    if message.session == "cold":
+        WEIGHTS.sum()
+    ms = (time.perf_counter() - began) * 1e3
+    position = message.position + 1
+    return Result(
+        epoch=1, session="s", step=message.step, position=position, token_id=5, compute_ms=(ms,)
+    )
+
+
+async def serve_link(link: Link) -> None:
+    if link.purpose == "weights":
+        await store(link)
+    with ThreadPoolExecutor(1) as thread:
+        while True:
+            message, _ = await link.receive()
+            result = await asyncio.get_running_loop().run_in_executor(thread, compute, message)
+            link.send_nowait(result)
+
+
+async def serve_step_link(link: StepLink) -> None:
+    link.deliver_to(lambda message, _: link.send_nowait(compute(message)))
+    await link.wait_closed()
+
+
+async def store(link: Link) -> None:
+    while True:
+        message, payload = await link.receive()
+        assert isinstance(message, Chunk)
+        if message.offset + payload.nbytes == message.total:
+            await link.send(Stored(digest=message.digest))
 
 
 def serve(folder: Path, pipe: Pipe) -> None:
-    async def on_link(link: Link) -> None:
-        def answer(message: Message, payload: memoryview) -> None:
-            assert isinstance(message, Forward)
-            link.send_nowait(result(message))
-
-        if link.purpose == "activations":
-            link.deliver_to(answer)
-            await link.wait_closed()
-        while True:
-            message, payload = await link.receive()
-            assert isinstance(message, Chunk)
-            if message.offset + payload.nbytes == message.total:
-                await link.send(Stored(digest=message.digest))
-
     async def main() -> None:
         identity = Identity.load(folder)
-        me = info(identity)
-        async with Listener(identity, me=lambda: me, on_link=on_link, host="127.0.0.1") as listener:
-            pipe.send(listener.port)
+        thread = ReactorThread("stage")
+        thread.start()
+        kind = step_links(thread.reactor)
+
+        def me() -> NodeInfo:
+            return info(identity)
+
+        async with AsyncExitStack() as stack:
+            links = Listener(identity, me=me, on_link=serve_link, host="127.0.0.1")
+            steps = Listener(identity, me=me, on_link=serve_step_link, kind=kind, host="127.0.0.1")
+            for listener in (links, steps):
+                await stack.enter_async_context(listener)
+            pipe.send((links.port, steps.port))
             await asyncio.to_thread(pipe.recv)
+        thread.stop()
 
     asyncio.run(main())
 
 
-async def measure(master: Identity, worker: Identity, home: HomeId, port: int) -> None:
-    async def connect(purpose: Purpose) -> Link:
-        return await dial(
-            [Address(host="127.0.0.1", port=port)],
-            master,
-            home=home,
-            peer=worker.node_id,
-            purpose=purpose,
-            me=info(master),
+# --- the driver
+
+
+class Clock:
+    """Makes the steps of one series, and notes how long each was on its way."""
+
+    def __init__(self, session: str) -> None:
+        self.session, self.steps = session, STEPS[session]
+        self.took_us: list[float] = []
+        self._began = 0.0
+
+    def step(self) -> Forward:
+        number = len(self.took_us)
+        self._began = time.perf_counter()
+        return Forward(epoch=1, session=self.session, step=number, position=number, tensor=TENSOR)
+
+    def arrived(self, message: Message) -> bool:
+        """Note the time of a result; whether it was the last one."""
+        seconds = time.perf_counter() - self._began
+        assert isinstance(message, Result)
+        self.took_us.append(seconds * 1e6 - message.compute_ms[0] * 1e3)
+        return len(self.took_us) >= self.steps
+
+    def report(self, what: str) -> None:
+        took = sorted(self.took_us[WARM_UP:])
+        median, p95 = statistics.median(took), took[int(len(took) * 0.95)]
+        sys.stdout.write(
+            f"a token over {what}, caches {self.session}: {median:.0f} µs median, {p95:.0f} µs p95\n"
         )
 
-    link = await connect("activations")
-    took: list[float] = []
-    for step in range(STEPS):
-        tensor = TensorHeader(dtype="BF16", shape=(1, 4096))
-        began = time.perf_counter()
-        message = Forward(epoch=1, session="s", step=step, position=step, tensor=tensor)
-        link.send_nowait(message, HIDDEN)
-        await link.receive()
-        took.append(time.perf_counter() - began)
-    link.close()
-    took = sorted(took[WARM_UP:])
-    median, p95 = statistics.median(took) * 1e6, took[int(len(took) * 0.95)] * 1e6
-    sys.stdout.write(f"round trip of a step: {median:.0f} µs median, {p95:.0f} µs p95\n")
+
+async def over_link(link: Link, clock: Clock) -> None:
+    is_over = False
+    while not is_over:
+        link.send_nowait(clock.step(), HIDDEN)
+        is_over = clock.arrived((await link.receive())[0])
+
+
+def over_step_link(link: StepLink, clock: Clock) -> None:
+    is_over = threading.Event()
+
+    def arrived(message: Message, _: memoryview) -> None:
+        if clock.arrived(message):
+            is_over.set()
+        else:
+            link.send_nowait(clock.step(), HIDDEN)
+
+    link.deliver_to(arrived)
+    link.send_nowait(clock.step(), HIDDEN)
+    is_over.wait()
+
+
+async def measure(master: Identity, worker: Identity, home: HomeId, ports: tuple[int, int]) -> None:
+    links, steps = ([Address(host="127.0.0.1", port=port)] for port in ports)
+    peer, me = worker.node_id, info(master)
+
+    async def connect(purpose: Purpose) -> Link:
+        return await dial(links, master, home=home, peer=peer, purpose=purpose, me=me)
+
+    thread = ReactorThread("driver")
+    thread.start()
+    for session in STEPS:
+        clock = Clock(session)
+        step_link = await dial_steps(
+            steps, master, home=home, peer=peer, me=me, reactor=thread.reactor
+        )
+        await asyncio.to_thread(over_step_link, step_link, clock)
+        step_link.close()
+        clock.report("a step link")
+        clock = Clock(session)
+        link = await connect("activations")
+        await over_link(link, clock)
+        link.close()
+        clock.report("an ordinary link")
+    thread.stop()
 
     link = await connect("weights")
     began = time.perf_counter()

@@ -25,6 +25,7 @@ PREFILL_S = 600.0  # the first token of a very long prompt on slow computers
 
 Holder = Literal["window", "worker", "serve", "request"]
 _T = TypeVar("_T")
+_P = TypeVar("_P", schema.LoadProgress, schema.BenchProgress)
 
 
 class NodeGoneError(PotluckError):
@@ -125,16 +126,7 @@ class Client:
         Raises:
             PotluckError: the load failed.
         """
-        events = self._events("POST", "/cluster/model", request, timeout_s=SILENCE_S)
-        with closing(events):
-            for data in events:
-                progress = msgspec.json.decode(data, type=schema.LoadProgress)
-                if progress.error is not None:
-                    raise as_error(progress.error)
-                yield progress
-                if progress.state == "ready":
-                    return
-        raise NodeGoneError("The node ended while it loaded the model.")
+        return self._follow("/cluster/model", request, schema.LoadProgress, "loaded the model")
 
     def bench(self, request: schema.BenchRequest) -> Generator[schema.BenchProgress, None, None]:
         """Measure a model. The last progress has the result; closing the generator earlier ends it.
@@ -142,16 +134,7 @@ class Client:
         Raises:
             PotluckError: the measurement failed.
         """
-        events = self._events("POST", "/cluster/bench", request, timeout_s=SILENCE_S)
-        with closing(events):
-            for data in events:
-                progress = msgspec.json.decode(data, type=schema.BenchProgress)
-                if progress.error is not None:
-                    raise as_error(progress.error)
-                yield progress
-                if progress.state == "ready":
-                    return
-        raise NodeGoneError("The node ended while it measured.")
+        return self._follow("/cluster/bench", request, schema.BenchProgress, "measured")
 
     def unload(self) -> None:
         self._request("DELETE", "/cluster/model")
@@ -212,6 +195,20 @@ class Client:
                         yield line[len(b"data: ") :].strip()
             except (OSError, http.client.HTTPException) as error:
                 raise _gone(error) from None
+
+    def _follow(
+        self, path: str, body: object, kind: type[_P], what: str
+    ) -> Generator[_P, None, None]:
+        """Yield the progress of work that the node does, up to the one that is `ready`."""
+        with closing(self._events("POST", path, body, timeout_s=SILENCE_S)) as events:
+            for data in events:
+                progress = msgspec.json.decode(data, type=kind)
+                if progress.error is not None:
+                    raise as_error(progress.error)
+                yield progress
+                if progress.state == "ready":
+                    return
+        raise NodeGoneError(f"The node ended while it {what}.")
 
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)

@@ -36,12 +36,18 @@ class DemoError(PotluckError):
 
 
 class Demo:
-    """The three nodes, which run and stay paired while the context is open."""
+    """The three nodes, which run and stay paired while the context is open.
+
+    Args:
+        say: prints a line.
+        wait_s: how long the workers may take to start and pair.
+    """
 
     client: Client  # of the main node
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], *, wait_s: float = TOGETHER_S) -> None:
         self._say = say
+        self._wait_s = wait_s
         self._stack = ExitStack()
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -118,7 +124,7 @@ class Demo:
         Raises:
             DemoError: a worker ended, or they took too long.
         """
-        deadline = time.monotonic() + TOGETHER_S
+        deadline = time.monotonic() + self._wait_s
         while True:
             computers = self.client.state().computers
             ready = {c.name for c in computers if c.paired and c.online and not c.is_self}

@@ -136,7 +136,7 @@ def test_pairing_again_lifts_a_revocation(tmp_path: Path) -> None:
 
     join(master, worker)
 
-    assert master.revoked(home) == frozenset()
+    assert master.homes[home].revoked == frozenset()
     dial(worker, master, home)
 
 

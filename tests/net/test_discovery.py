@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -165,11 +165,9 @@ def test_a_node_that_crashed_and_starts_again_is_one_entry(run) -> None:
 
 
 @pytest.mark.slow
-def test_a_forgotten_node_that_lives_comes_back_and_a_dead_one_does_not(run, monkeypatch) -> None:
-    monkeypatch.setattr(discovery_module, "RESOLVE_TIMEOUT_S", 0.3)
-
+def test_a_forgotten_node_that_lives_comes_back_and_a_dead_one_does_not(run) -> None:
     async def main() -> None:
-        async with watching(A) as a, watching(C):
+        async with watching(A, resolve_timeout_s=0.3) as a, watching(C):
             async with watching(B) as b:
                 await a.until_seen("b", "c")
                 await crash(b)
@@ -184,11 +182,9 @@ def test_a_forgotten_node_that_lives_comes_back_and_a_dead_one_does_not(run, mon
 
 
 @pytest.mark.slow
-def test_a_node_whose_records_ran_out_is_asked_once_more_and_then_gone(run, monkeypatch) -> None:
-    monkeypatch.setattr(discovery_module, "RESOLVE_TIMEOUT_S", 0.3)
-
+def test_a_node_whose_records_ran_out_is_asked_once_more_and_then_gone(run) -> None:
     async def main() -> None:
-        async with watching(A) as a, watching(C):
+        async with watching(A, resolve_timeout_s=0.3) as a, watching(C):
             async with watching(B) as b:
                 await a.until_seen("b", "c")
                 await crash(b)
@@ -295,6 +291,7 @@ def test_lies_of_strangers_are_no_nodes(run) -> None:
         ]
         async with watching(A) as a, watching(B):
             liar = AsyncZeroconf(interfaces=["127.0.0.1"])
+            announcing: list[Awaitable[None]] = []
             for name, txt in lies:
                 lie = AsyncServiceInfo(
                     SERVICE,
@@ -304,7 +301,10 @@ def test_lies_of_strangers_are_no_nodes(run) -> None:
                     server=f"{secrets.token_hex(8)}.local.",
                     parsed_addresses=["127.0.0.1"],
                 )
-                await (await liar.async_register_service(lie, cooperating_responders=True))
+                announcing.append(
+                    await liar.async_register_service(lie, cooperating_responders=True)
+                )
+            await asyncio.gather(*announcing)
             await a.until_seen("b")
             for node_id in (C, D):
                 await a.answered(node_id)

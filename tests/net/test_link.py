@@ -1,7 +1,6 @@
 """Links over real sockets and real TLS: messages, payloads, back-pressure."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from net_links import DIGEST, forward, linked
@@ -9,12 +8,12 @@ from net_links import DIGEST, forward, linked
 from potluck.errors import (
     PeerLostError,
 )
-from potluck.net import link as link_module
+from potluck.net.limits import LINK_LIMITS, LinkLimits
+from potluck.net.link_kind import links
 from potluck.wire.frame import encode
 from potluck.wire.measuring_messages import Blob
 from potluck.wire.messages import (
     Chunk,
-    CloseSession,
     Ping,
     Status,
     Stored,
@@ -51,22 +50,6 @@ def test_a_payload_may_be_changed_after_it_was_sent(house, run) -> None:
     run(main())
 
 
-def test_a_receiver_gets_what_waits_and_what_comes(house, run) -> None:
-    async def main() -> None:
-        async with linked(house, "activations") as (ours, theirs):
-            got: asyncio.Queue[Any] = asyncio.Queue()
-            ours.send_nowait(CloseSession(epoch=1, session="first"))
-            ours.send_nowait(CloseSession(epoch=1, session="second"))
-            message, _ = await theirs.receive()
-            theirs.deliver_to(lambda message, _: got.put_nowait(message))
-            ours.send_nowait(CloseSession(epoch=1, session="third"))
-
-            names = [message.session, (await got.get()).session, (await got.get()).session]
-            assert names == ["first", "second", "third"]
-
-    run(main())
-
-
 def test_a_sender_waits_while_the_receiver_does_not_receive(house, run) -> None:
     """Neither side's memory grows with what is sent: the sender stops, and goes on when received."""
     chunk = bytes(4 << 20)
@@ -85,7 +68,7 @@ def test_a_sender_waits_while_the_receiver_does_not_receive(house, run) -> None:
             sending = asyncio.create_task(send())
             while theirs._is_reading:  # noqa: ASYNC110 - until the receiver's inbox is full
                 await asyncio.sleep(0)
-            assert theirs._inbox_bytes <= link_module.INBOX_LIMIT + len(chunk) + 1024
+            assert theirs._inbox_bytes <= LINK_LIMITS.inbox + len(chunk) + 1024
             assert sent < count
             for _ in range(count):
                 await theirs.receive()
@@ -96,11 +79,11 @@ def test_a_sender_waits_while_the_receiver_does_not_receive(house, run) -> None:
 
 
 @pytest.mark.slow
-def test_a_peer_that_asks_and_never_reads_is_cut_off(house, run, monkeypatch) -> None:
-    monkeypatch.setattr(link_module, "MAX_UNREAD_ANSWERS", 50)
+def test_a_peer_that_asks_and_never_reads_is_cut_off(house, run) -> None:
+    kind = links(LinkLimits(unread_answers=50))
 
     async def main() -> None:
-        async with linked(house, "activations") as (ours, theirs):
+        async with linked(house, "activations", kind=kind) as (ours, theirs):
             ours._stream.pause_reading()
             payload = bytes(1 << 20)
             while theirs._stream.is_writable:  # until the way back is full

@@ -12,7 +12,7 @@ from potluck.errors import (
     PeerTimeoutError,
     RemoteError,
 )
-from potluck.net.control_link import ControlLink
+from potluck.net.control_link import serve_control
 from potluck.wire.measuring_messages import Profile
 from potluck.wire.messages import (
     Error,
@@ -32,11 +32,11 @@ FAILED = StepFailed(epoch=1, session="s", step=1, kind="engine", message="text")
 
 async def serve(link, handler) -> None:
     with pytest.raises(PeerLostError):
-        await ControlLink(link).run(handler)
+        await serve_control(link, handler)
 
 
 def test_a_request_gets_its_own_answer(house, run) -> None:
-    async def handler(message, payload):
+    async def handler(message):
         await released[message.epoch].wait()
         return Unloaded(epoch=message.epoch)
 
@@ -62,7 +62,7 @@ def test_a_request_gets_its_own_answer(house, run) -> None:
     [(NotEnoughMemoryError(2, 1), "not_enough_memory"), (KeyError("secret"), "internal")],
 )
 def test_a_handlers_error_is_the_answer_and_the_link_lives(house, run, raised, kind) -> None:
-    async def handler(message, payload):
+    async def handler(message):
         if message.epoch == 1:
             raise raised
         return Unloaded(epoch=message.epoch)
@@ -96,7 +96,7 @@ def test_a_hostile_errors_data_is_only_data(house, run) -> None:
 
 
 def test_a_request_that_nobody_handles_is_answered_so(house, run) -> None:
-    async def handler(message, payload):
+    async def handler(message):
         return None
 
     async def main() -> None:
@@ -113,7 +113,7 @@ def test_a_request_that_nobody_handles_is_answered_so(house, run) -> None:
 def test_notices_are_handled_in_order_and_before_later_requests(house, run) -> None:
     handled: list[int] = []
 
-    async def handler(message, payload):
+    async def handler(message):
         await asyncio.sleep(0)
         match message:
             case Revoked(node_ids=node_ids):

@@ -7,7 +7,6 @@ import ssl
 import pytest
 
 from potluck.errors import PairingError, PeerLostError, UnreachableError, UsageError
-from potluck.net import listener as listener_module
 from potluck.net.listener import Listener, PairingLimit, client_key
 from potluck.net.transport import Link, PairingLink, dial_pairing, identify
 from potluck.wire.certificates import PAIRING_NAME, tls_name
@@ -113,12 +112,10 @@ def test_what_is_no_tls_is_dropped(house, run) -> None:
     run(main())
 
 
-def test_strangers_take_a_bounded_number_of_places(house, run, monkeypatch) -> None:
-    monkeypatch.setattr(listener_module, "MAX_UNAUTHENTICATED_PER_ADDRESS", 3)
-
+def test_strangers_take_a_bounded_number_of_places(house, run) -> None:
     async def main() -> None:
         master, worker, home = house.pair()
-        async with worker.listening():
+        async with worker.listening(strangers_per_address=3):
             silent = [await connect(worker.address) for _ in range(3)]
             with await connect(worker.address) as one_more:
                 assert await ends(one_more) == b""
@@ -137,12 +134,10 @@ def test_strangers_take_a_bounded_number_of_places(house, run, monkeypatch) -> N
     run(main())
 
 
-def test_members_do_not_count_as_strangers(house, run, monkeypatch) -> None:
-    monkeypatch.setattr(listener_module, "MAX_UNAUTHENTICATED_PER_ADDRESS", 1)
-
+def test_members_do_not_count_as_strangers(house, run) -> None:
     async def main() -> None:
         master, worker, home = house.pair()
-        async with worker.listening():
+        async with worker.listening(strangers_per_address=1):
             links = [await master.dial(worker, home, "weights") for _ in range(5)]
             assert worker.links.qsize() == 5
             await close(*links)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from potluck.errors import PeerLostError, UnreachableError, UntrustedPeerError
-from potluck.net import step_link as step_link_module
+from potluck.net.limits import LINK_LIMITS, LinkLimits
 from potluck.net.link_kind import step_links
 from potluck.net.reactor import ReactorThread
 from potluck.net.secure_socket import SecureSocket
@@ -31,7 +31,8 @@ pytestmark = pytest.mark.net
 class Ends:
     """A stage's listener whose links a thread reads, and who dials it."""
 
-    def __init__(self, house) -> None:
+    def __init__(self, house, limits: LinkLimits = LINK_LIMITS) -> None:
+        self._limits = limits  # of the links that are accepted
         self.master, self.worker, self.home = house.pair()
         self.threads = [ReactorThread("worker"), ReactorThread("master")]
         self.accepted: asyncio.Queue = asyncio.Queue()
@@ -44,7 +45,7 @@ class Ends:
             self.accepted.put_nowait(link)
             await link.wait_closed()
 
-        kind = step_links(self.threads[0].reactor)
+        kind = step_links(self.threads[0].reactor, self._limits)
         self._listening = self.worker.listening(on_link=on_link, on_pairing=None, kind=kind)
         await self._listening.__aenter__()
         return self
@@ -68,8 +69,8 @@ class Ends:
 
 
 @asynccontextmanager
-async def linked(house):
-    async with Ends(house) as ends:
+async def linked(house, **limits):
+    async with Ends(house, LinkLimits(**limits)) as ends:
         ours, theirs = await ends.dial()
         try:
             yield ours, theirs
@@ -145,39 +146,35 @@ def test_a_payload_may_be_changed_after_it_was_sent(house, run) -> None:
     run(main())
 
 
-def test_who_takes_nothing_is_given_up_at_some_point(house, run, monkeypatch) -> None:
-    monkeypatch.setattr(step_link_module, "MAX_BACKLOG", 96 << 20)
+def test_who_takes_nothing_is_given_up_at_some_point(house, run) -> None:
     data = bytes(32 << 20)
 
     async def main() -> None:
-        async with linked(house) as (ours, _):
+        async with linked(house, backlog=96 << 20) as (_, theirs):
             for _ in range(3):  # the kernel takes some of it
-                ours.send_nowait(forward(data), data)
+                theirs.send_nowait(forward(data), data)
             with pytest.raises(PeerLostError, match="takes nothing"):
-                ours.send_nowait(forward(data), data)
+                theirs.send_nowait(forward(data), data)
 
     run(main())
 
 
-def test_who_has_taken_nothing_for_a_minute_is_given_up(house, run, monkeypatch) -> None:
-    data = bytes(32 << 20)
+def test_who_has_taken_nothing_for_a_while_is_given_up(house, run) -> None:
+    data = bytes(32 << 20)  # more than the kernel takes
 
     async def main() -> None:
-        async with linked(house) as (ours, _):
-            ours.send_nowait(forward(data), data)  # more than the kernel takes
-            monkeypatch.setattr(step_link_module, "STALL_TIMEOUT_S", 0.0)
+        async with linked(house, stall_s=0.0) as (_, theirs):
             with pytest.raises(PeerLostError, match="takes nothing"):
-                ours.send_nowait(Attach(epoch=1))
+                theirs.send_nowait(forward(data), data)
 
     run(main())
 
 
-def test_who_asks_and_never_reads_is_cut_off(house, run, monkeypatch) -> None:
-    monkeypatch.setattr(step_link_module, "MAX_UNREAD_ANSWERS", 50)
+def test_who_asks_and_never_reads_is_cut_off(house, run) -> None:
     data = bytes(32 << 20)
 
     async def main() -> None:
-        async with linked(house) as (ours, theirs):
+        async with linked(house, unread_answers=50) as (ours, theirs):
             theirs.send_nowait(forward(data), data)  # so that the way back is full
             assert theirs.has_backlog
             inbox(theirs)

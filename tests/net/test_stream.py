@@ -5,10 +5,12 @@ import asyncio
 import socket
 
 import pytest
+from net_links import linked
 
 from potluck.errors import PeerLostError, PeerTimeoutError
-from potluck.net import stream as stream_module
+from potluck.net.limits import LinkLimits
 from potluck.net.link import Link
+from potluck.net.link_kind import links
 from potluck.net.stream import address_of, keep_alive
 from potluck.wire.messages import Chunk
 
@@ -20,20 +22,16 @@ async def send_for_ever(link: Link, chunk: bytes) -> None:
         await link.send(Chunk(digest="ab" * 32, offset=0, total=len(chunk)), chunk)
 
 
-def test_a_peer_that_takes_nothing_any_more_is_given_up(house, run, monkeypatch) -> None:
-    monkeypatch.setattr(stream_module, "STALL_TIMEOUT_S", 0.05)
+def test_a_peer_that_takes_nothing_any_more_is_given_up(house, run) -> None:
     chunk = bytes(8 << 20)
+    kind = links(LinkLimits(stall_s=0.05))
 
     async def main() -> None:
-        master, worker, home = house.pair()
-        async with worker.listening():
-            ours = await master.dial(worker, home, "weights")
-            theirs = await worker.links.get()
-            theirs._stream.pause_reading()
+        async with linked(house, "weights", kind=kind) as (ours, theirs):
+            ours._stream.pause_reading()
             with pytest.raises(PeerTimeoutError, match="has taken nothing"):
-                await send_for_ever(ours, chunk)
-            await ours.wait_closed()
-            theirs.close()
+                await send_for_ever(theirs, chunk)
+            await theirs.wait_closed()
 
     run(main())
 

@@ -8,7 +8,6 @@ from chunk_stores import make_store
 from model_folders import make_folder
 
 from potluck.model.manifest import make_manifest
-from potluck.store import sender
 from potluck.store.registry import LocalModel, open_model
 
 if TYPE_CHECKING:
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
 def model(tmp_path_factory) -> LocalModel:
     folder = tmp_path_factory.mktemp("fetch")
     return open_model(make_folder(folder / "model"), cache_dir=folder / "cache")
-
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch):
-    monkeypatch.setattr(sender, "CHUNK_SIZE", 1000)
 
 
 @pytest.fixture

@@ -7,18 +7,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_links import link_pair
 from model_folders import make_folder
-from transfers import Altering, expected_of, is_complete, lacking, needs, run, transfer
+from transfers import (
+    SMALL_CHUNKS,
+    Altering,
+    expected_of,
+    is_complete,
+    lacking,
+    needs,
+    run,
+    transfer,
+)
 
 from potluck.errors import (
     IntegrityError,
     PeerLostError,
     RemoteError,
 )
-from potluck.store import sender
 from potluck.store.chunks import ChunkStore
 from potluck.store.fetch import receive_tensors, send_tensors
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import open_model
+from potluck.store.sender import SendLimits
 from potluck.wire.messages import Error, Message, Rejected
 
 
@@ -62,6 +71,7 @@ def test_both_ends_tell_how_far_they_are(model, store):
                 model.sources,
                 progress=told["send"].append,
                 clock=lambda: next(seconds),
+                limits=SMALL_CHUNKS,
             ),
             receive_tensors(there, store, expected_of(model), progress=told["receive"].append),
         )
@@ -96,22 +106,21 @@ def test_interruption_at_any_chunk_resumes_without_sending_anything_twice(
 
         tasks: list[asyncio.Task[None]] = []
         (here if is_here else there).tamper = cutting
-        return await transfer(store, few, here, there)
+        return await transfer(store, few, here, there, limits)
 
     root = tmp_path_factory.mktemp("interrupted")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sender, "CHUNK_SIZE", size)
-        for after in cuts:
-            with ChunkStore(root) as store:
-                before = lacking(store, few)
-                for result in run(interrupted(store, after)):
-                    assert isinstance(result, PeerLostError | int)
-                assert lacking(store, few) <= before
-
+    limits = SendLimits(chunk_bytes=size)
+    for after in cuts:
         with ChunkStore(root) as store:
-            left = lacking(store, few)
-            assert run(transfer(store, few, *link_pair())) == [left, left]
-            assert is_complete(store, few)
+            before = lacking(store, few)
+            for result in run(interrupted(store, after)):
+                assert isinstance(result, PeerLostError | int)
+            assert lacking(store, few) <= before
+
+    with ChunkStore(root) as store:
+        left = lacking(store, few)
+        assert run(transfer(store, few, *link_pair(), limits)) == [left, left]
+        assert is_complete(store, few)
 
 
 def test_what_arrived_before_the_connection_ended_is_on_disk(model, store):
@@ -125,7 +134,9 @@ def test_what_arrived_before_the_connection_ended_is_on_disk(model, store):
             return payload
 
         here.tamper = counting
-        sending = asyncio.create_task(send_tensors(here, needs(store, model), model.sources))
+        sending = asyncio.create_task(
+            send_tensors(here, needs(store, model), model.sources, limits=SMALL_CHUNKS)
+        )
         await reached.wait()
         await here.cut()
         with pytest.raises(PeerLostError):
@@ -194,7 +205,7 @@ def test_error_of_the_other_end_is_passed_on(model, store):
         other, one = link_pair()
         await other.send(error)
         return await asyncio.gather(
-            send_tensors(here, needs(store, model), model.sources),
+            send_tensors(here, needs(store, model), model.sources, limits=SMALL_CHUNKS),
             receive_tensors(one, store, expected_of(model)),
             return_exceptions=True,
         )

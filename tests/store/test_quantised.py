@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from potluck.ids import ModelId
-from potluck.store import quantised
+from potluck.model.schemes import PACKING_VERSION
 from potluck.store.quantised import Packed, recall, remember
 
 MODEL = ModelId("ab" * 32)
@@ -49,12 +49,11 @@ def test_what_is_no_digest_is_never_a_path(tmp_path: Path) -> None:
     assert recall(tmp_path, MODEL) == {}
 
 
-def test_another_packing_remembers_on_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_packing_remembers_on_its_own(tmp_path: Path) -> None:
     remember(tmp_path, MODEL, {"4 up": UP})
+    (file,) = tmp_path.iterdir()
 
-    monkeypatch.setattr(quantised, "PACKING_VERSION", quantised.PACKING_VERSION + 1)
+    file.rename(tmp_path / f"{MODEL}-{PACKING_VERSION - 1}.json")
 
     assert recall(tmp_path, MODEL) == {}
 

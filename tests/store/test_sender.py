@@ -1,30 +1,31 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
 from memory_links import link_pair
 from model_folders import make_folder
-from transfers import expected_of, needs, run
+from transfers import SMALL_CHUNKS, expected_of, needs, run
 
 from potluck.errors import (
     BrokenModelError,
     PeerTimeoutError,
     RemoteProtocolError,
 )
-from potluck.store import sender
 from potluck.store.fetch import send_tensors
 from potluck.store.registry import open_model
+from potluck.store.sender import SendLimits
 from potluck.wire.messages import Chunk, Message, NeedTensor, Rejected, Stored
 
 OTHER = "ab" * 32
 
 
-def test_no_answer_is_waited_for_before_the_next_tensor_is_sent(model, store, monkeypatch):
-    monkeypatch.setattr(sender, "WINDOW_TENSORS", 4)
+def test_no_answer_is_waited_for_before_the_next_tensor_is_sent(model, store):
+    limits = replace(SMALL_CHUNKS, window_tensors=4, answer_s=0.01)
 
     async def unanswered() -> list[Message]:
         here, there = link_pair(capacity=1000)
         with pytest.raises(PeerTimeoutError, match="does not say that it stored"):
-            await send_tensors(here, needs(store, model), model.sources, answer_timeout_s=0.01)
+            await send_tensors(here, needs(store, model), model.sources, limits=limits)
         del there
         return here.sent
 
@@ -33,13 +34,13 @@ def test_no_answer_is_waited_for_before_the_next_tensor_is_sent(model, store, mo
     assert len(sent) == 4
 
 
-def test_bytes_without_an_answer_are_bounded_too(model, store, monkeypatch):
-    monkeypatch.setattr(sender, "WINDOW_BYTES", 10_000)
+def test_bytes_without_an_answer_are_bounded_too(model, store):
+    limits = replace(SMALL_CHUNKS, window_bytes=10_000, answer_s=0.01)
 
     async def unanswered() -> list[Message]:
         here, there = link_pair(capacity=1000)
         with pytest.raises(PeerTimeoutError):
-            await send_tensors(here, needs(store, model), model.sources, answer_timeout_s=0.01)
+            await send_tensors(here, needs(store, model), model.sources, limits=limits)
         del there
         return here.sent
 
@@ -104,14 +105,14 @@ def test_sender_refuses_answers_to_what_it_did_not_send(model, store, answer):
         run(misled())
 
 
-def test_rest_of_a_tensor_that_the_peer_has_from_elsewhere_is_not_sent(model, monkeypatch):
-    monkeypatch.setattr(sender, "CHUNK_SIZE", 100)
+def test_rest_of_a_tensor_that_the_peer_has_from_elsewhere_is_not_sent(model):
+    limits = SendLimits(chunk_bytes=100)
     digest = next(one for one, size in expected_of(model).items() if size == 8192)
 
     async def answered_early() -> int:
         here, there = link_pair(capacity=1)
         need = NeedTensor(digest=digest, offset=0)
-        sending = asyncio.create_task(send_tensors(here, [need], model.sources))
+        sending = asyncio.create_task(send_tensors(here, [need], model.sources, limits=limits))
         await there.receive()
         await there.send(Stored(digest=digest))
         while not sending.done():
@@ -127,7 +128,7 @@ def test_rest_of_a_tensor_that_the_peer_has_from_elsewhere_is_not_sent(model, mo
 def test_sender_does_not_wait_for_ever_for_a_peer_that_takes_nothing(model, store):
     async def stuck() -> None:
         here, _there = link_pair(capacity=1)
-        await send_tensors(here, needs(store, model), model.sources, send_timeout_s=0.01)
+        await send_tensors(here, needs(store, model), model.sources, limits=SendLimits(send_s=0.01))
 
     with pytest.raises(PeerTimeoutError, match="takes no more weights"):
         run(stuck())

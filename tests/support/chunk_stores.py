@@ -31,6 +31,11 @@ def make_store(root: Path, **options) -> ChunkStore:
     return ChunkStore(root, **options)
 
 
+def is_intact(store: ChunkStore, digest: Digest) -> bool:
+    """Whether the tensor is here with the bytes of its digest."""
+    return digest_of(store.path(digest).read_bytes()) == digest
+
+
 def files(root: Path) -> list[str]:
     return sorted(path.name for path in root.rglob("*") if path.is_file() and path.name != ".lock")
 

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from frames import feed, fill
+
 from potluck.errors import PotluckError
 from potluck.wire.connection import Connection
 from potluck.wire.events import Event
-from potluck.wire.frame import Frame, FrameDecoder, encode
+from potluck.wire.frame import Buffer, Frame, FrameDecoder, encode
 from potluck.wire.lifecycle import Side, State
 from potluck.wire.messages import Message, NodeInfo, Purpose
 
@@ -14,6 +16,11 @@ def node(letter: str, version: str = "0.1.0") -> NodeInfo:
     return NodeInfo(
         node_id=letter * 64, name=f"Computer {letter}", version=version, os="Linux", arch="x86_64"
     )
+
+
+def receive(connection: Connection, data: Buffer, now: float) -> None:
+    """Give a connection all of these bytes."""
+    fill(connection.get_buffer, lambda count: connection.buffer_updated(count, now), data)
 
 
 class Pair:
@@ -51,7 +58,7 @@ class Pair:
         data = b"".join(bytes(buffer) for buffer in sender.data_to_send())
         step = piece or max(1, len(data))
         for start in range(0, len(data), step):
-            to.receive_data(data[start : start + step], self.now)
+            receive(to, data[start : start + step], self.now)
             self.drain(to)
         return bool(data)
 
@@ -70,7 +77,7 @@ def bytes_of(*messages: Message) -> bytes:
 def sent_by(connection: Connection) -> list[Message]:
     decoder = FrameDecoder(1 << 26)
     for buffer in connection.data_to_send():
-        decoder.feed(bytes(buffer))
+        feed(decoder, bytes(buffer))
     messages: list[Message] = []
     while (event := decoder.next_event()) is not None:
         assert isinstance(event, Frame)

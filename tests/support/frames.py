@@ -1,13 +1,13 @@
 """Frames as honest peers write them, and frames that no honest peer would write."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
 from potluck.wire.codec import UnknownOp
-from potluck.wire.frame import Frame, FrameDecoder, MiB, encode
+from potluck.wire.frame import Buffer, Frame, FrameDecoder, MiB, encode
 from potluck.wire.measuring_messages import Blob
 from potluck.wire.messages import (
     Assign,
@@ -25,6 +25,26 @@ from potluck.wire.messages import (
 )
 
 HEX = "0123456789abcdef" * 4
+
+
+def feed(decoder: FrameDecoder, data: Buffer) -> None:
+    """Give a decoder all of these bytes, as a socket would."""
+    fill(decoder.get_buffer, decoder.buffer_updated, data)
+
+
+def fill(
+    get_buffer: Callable[[], memoryview], updated: Callable[[int], None], data: Buffer
+) -> None:
+    """Put all of these bytes into one buffer after the other."""
+    view = memoryview(data)
+    while view:
+        target = get_buffer()
+        count = min(len(target), len(view))
+        target[:count] = view[:count]
+        updated(count)
+        view = view[count:]
+
+
 FORWARD = Forward(
     epoch=3,
     session="abc",
@@ -79,7 +99,7 @@ def drained(decoder: FrameDecoder) -> Iterator[Frame | UnknownOp]:
 
 def decoded(data: bytes, **limits: Any) -> list[Frame | UnknownOp]:
     decoder = FrameDecoder(limits.pop("max_payload", 64 * MiB), **limits)
-    decoder.feed(data)
+    feed(decoder, data)
     return list(drained(decoder))
 
 

@@ -8,10 +8,10 @@ DIGEST = "ab" * 32
 
 
 @asynccontextmanager
-async def linked(house, purpose="control"):
+async def linked(house, purpose="control", **listening):
     """Yield both ends of one connection: the master's link and the worker's."""
     master, worker, home = house.pair()
-    async with worker.listening():
+    async with worker.listening(**listening):
         ours = await master.dial(worker, home, purpose)
         theirs = await worker.links.get()
         try:

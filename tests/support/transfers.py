@@ -10,9 +10,11 @@ from potluck.ids import Digest
 from potluck.store.chunks import ChunkStore
 from potluck.store.fetch import receive_tensors, send_tensors
 from potluck.store.registry import LocalModel
+from potluck.store.sender import SendLimits
 from potluck.wire.messages import Chunk, Message, NeedTensor
 
 T = TypeVar("T")
+SMALL_CHUNKS = SendLimits(chunk_bytes=1000)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -51,11 +53,15 @@ def bytes_of(model: LocalModel, digest: Digest) -> bytes:
 
 
 async def transfer(
-    store: ChunkStore, model: LocalModel, here: MemoryLink, there: MemoryLink
+    store: ChunkStore,
+    model: LocalModel,
+    here: MemoryLink,
+    there: MemoryLink,
+    limits: SendLimits = SMALL_CHUNKS,
 ) -> list[Any]:
     """Run both ends. Return the bytes sent and received, or the error of each end."""
     results = await asyncio.gather(
-        send_tensors(here, needs(store, model), model.sources),
+        send_tensors(here, needs(store, model), model.sources, limits=limits),
         receive_tensors(there, store, expected_of(model)),
         return_exceptions=True,
     )

@@ -7,15 +7,16 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from frames import feed
 
 from potluck.errors import PairingError
 from potluck.ids import HomeId, Role
 from potluck.wire import certificates, proofs
 from potluck.wire.frame import Frame, FrameDecoder, encode
 from potluck.wire.messages import Message
-from potluck.wire.pairing import Me, Membership, Pairing, PairingState
+from potluck.wire.pairing import Me, Pairing, PairingState
 from potluck.wire.pairing_by_sight import MasterBySight
-from potluck.wire.pairing_messages import MAX_PAIRING_HEADER, PAIRING
+from potluck.wire.pairing_messages import MAX_PAIRING_HEADER, PAIRING, Joined
 
 NOW = 1000.0
 
@@ -45,16 +46,16 @@ class Computer:
     def home_id(self) -> HomeId:
         return proofs.home_id(self.authority)
 
-    def issue(self, certificate: bytes) -> Membership:
+    def issue(self, certificate: bytes) -> Joined:
         self.issued.append(certificate)
         return self._membership(certificates.peer_certificate(certificate), "worker")
 
-    def own_membership(self) -> Membership:
+    def own_membership(self) -> Joined:
         return self._membership(self._own, "master")
 
-    def _membership(self, member: x509.Certificate, role: Role) -> Membership:
+    def _membership(self, member: x509.Certificate, role: Role) -> Joined:
         issued = certificates.issue_member(self._home, self.home_key, member, role)
-        return Membership(
+        return Joined(
             home_name=f"{self.name}'s home",
             authority=self.authority,
             certificate=certificates.to_der(issued),
@@ -65,7 +66,7 @@ def over_the_wire(message: Message) -> Message:
     """Encode a message and decode it as the other side does."""
     header, payload = encode(message)
     decoder = FrameDecoder(0, max_header=MAX_PAIRING_HEADER, known=PAIRING)
-    decoder.feed(header + bytes(payload))
+    feed(decoder, header + bytes(payload))
     frame = decoder.next_event()
     assert isinstance(frame, Frame)
     return frame.message

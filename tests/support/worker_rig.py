@@ -14,7 +14,7 @@ from potluck.cluster.worker.links import LinkTimes, WorkerLinks
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import PeerLostError
 from potluck.ids import HomeId
-from potluck.net.control_link import ControlLink
+from potluck.net.control_link import serve_control
 from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.net.transport import Listener, dial
@@ -96,9 +96,9 @@ class Control:
 
     async def _serve(self) -> None:
         with suppress(PeerLostError):
-            await ControlLink(self.link).run(self._handle)
+            await serve_control(self.link, self._handle)
 
-    async def _handle(self, message: Message, _: memoryview) -> None:
+    async def _handle(self, message: Message) -> None:
         self.said.append(message)
         if isinstance(message, WarmingUp):
             self.computer.warming_up(message)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
-from connection_pair import Pair, bytes_of, sent_by
+from connection_pair import Pair, bytes_of, receive, sent_by
 from frames import raw_frame
 
 from potluck.errors import LocalProtocolError
@@ -113,7 +113,7 @@ def test_only_what_is_answered_can_be_asked(pair: Pair) -> None:
 
 
 def test_an_unknown_operation_is_answered_and_the_connection_lives(pair: Pair) -> None:
-    pair.b.receive_data(raw_frame({"op": "dance", "id": 7}), 100)
+    receive(pair.b, raw_frame({"op": "dance", "id": 7}), 100)
     pair.drain(pair.b)
     (answer,) = sent_by(pair.b)
 
@@ -129,7 +129,7 @@ def test_an_unknown_operation_is_answered_and_the_connection_lives(pair: Pair) -
 
 def test_a_message_of_another_purpose_is_unknown() -> None:
     pair = Pair("weights").open()
-    pair.b.receive_data(bytes_of(Unload(id=3, epoch=1)), 100)
+    receive(pair.b, bytes_of(Unload(id=3, epoch=1)), 100)
     pair.drain(pair.b)
 
     (answer,) = sent_by(pair.b)
@@ -211,9 +211,9 @@ def test_after_the_end_bytes_are_dropped(pair: Pair) -> None:
 
 
 def test_what_breaks_the_protocol_is_told_to_the_peer_as_the_last_thing(pair: Pair) -> None:
-    pair.a.receive_data(raw_frame({"op": "stored", "digest": 5}), 100)
+    receive(pair.a, raw_frame({"op": "stored", "digest": 5}), 100)
     pair.drain(pair.a)  # `stored` is unknown on control
-    pair.a.receive_data(raw_frame({"op": "unloaded", "epoch": "x"}), 100)
+    receive(pair.a, raw_frame({"op": "unloaded", "epoch": "x"}), 100)
     pair.drain(pair.a)
 
     assert "$.epoch" in str(pair.errors[pair.a])

@@ -11,6 +11,7 @@ from frames import (
     HEX,
     decoded,
     drained,
+    feed,
     frame_bytes,
     receive_through_buffers,
     values,
@@ -61,7 +62,7 @@ def test_any_split_gives_the_same_events(step: int) -> None:
     decoder = FrameDecoder(64 * MiB)
     events: list[Frame | UnknownOp] = []
     for start in range(0, len(data), step):
-        decoder.feed(data[start : start + step])
+        feed(decoder, data[start : start + step])
         events.extend(drained(decoder))
 
     assert values(events) == EXAMPLES
@@ -72,9 +73,9 @@ def test_every_single_split_gives_the_same_event(message: Message, payload: byte
     data = frame_bytes(message, payload)
     for cut in range(len(data) + 1):
         decoder = FrameDecoder(64 * MiB)
-        decoder.feed(data[:cut])
+        feed(decoder, data[:cut])
         events = list(drained(decoder))
-        decoder.feed(data[cut:])
+        feed(decoder, data[cut:])
         events.extend(drained(decoder))
         assert values(events) == [(message, payload)]
 
@@ -92,7 +93,7 @@ def test_payloads_arrive_whole_through_the_buffers_of_the_decoder(most: int) -> 
 def test_a_large_payload_is_received_into_the_memory_that_the_reader_gets() -> None:
     decoder = FrameDecoder(64 * MiB)
     data = frame_bytes(Blob(), b"\1" * MiB)
-    decoder.feed(data[:100])
+    feed(decoder, data[:100])
     assert decoder.next_event() is None
     buffer = decoder.get_buffer()
     buffer[:] = b"\2" * len(buffer)
@@ -107,11 +108,11 @@ def test_a_large_payload_is_received_into_the_memory_that_the_reader_gets() -> N
 def test_payloads_are_the_readers_own() -> None:
     data = frame_bytes(FORWARD, bytes(12))
     decoder = FrameDecoder(64 * MiB)
-    decoder.feed(data)
+    feed(decoder, data)
     first = decoder.next_event()
     assert isinstance(first, Frame)
     first.payload[0] = 9
-    decoder.feed(data)
+    feed(decoder, data)
     second = decoder.next_event()
 
     assert isinstance(second, Frame)

@@ -1,7 +1,7 @@
 """How a connection opens, and whom it does not open for."""
 
 import pytest
-from connection_pair import Pair, bytes_of, node, sent_by
+from connection_pair import Pair, bytes_of, node, receive, sent_by
 from frames import raw_frame
 
 from potluck.errors import LocalProtocolError, RemoteError, RemoteProtocolError
@@ -40,20 +40,12 @@ def test_a_peer_that_calls_itself_otherwise_than_its_certificate_is_refused() ->
     assert isinstance(pair.errors[pair.a], RemoteProtocolError)
 
 
-def test_a_purpose_that_is_not_served_is_refused_with_a_reason() -> None:
-    pair = Pair("weights", listener={"accepts": ("activations",)})
-    pair.a.start()
-    pair.carry()
-
-    assert "`weights` connections are not served here" in str(pair.errors[pair.a])
-
-
 def test_a_refusal_instead_of_a_welcome_is_an_error_with_the_peers_kind() -> None:
     dialler = Connection(Side.DIALLER, node("a"), now=0, purpose="control")
     dialler.start()
     dialler.data_to_send()
     refusal = Error(kind="untrusted_peer", message="You were removed.", data={"message": "x"})
-    dialler.receive_data(bytes_of(refusal), 0)
+    receive(dialler, bytes_of(refusal), 0)
 
     with pytest.raises(RemoteError, match="You were removed") as caught:
         dialler.next_event()
@@ -79,7 +71,7 @@ HELLO = Hello(versions=(1,), purpose="control", node=node("a"))
 )
 def test_nothing_but_a_small_hello_is_understood_first(first: bytes) -> None:
     listener = Connection(Side.LISTENER, node("b"), now=0)
-    listener.receive_data(first, 0)
+    receive(listener, first, 0)
 
     with pytest.raises(RemoteProtocolError):
         listener.next_event()
@@ -91,7 +83,7 @@ def test_nothing_but_a_small_hello_is_understood_first(first: bytes) -> None:
 
 
 def test_a_second_hello_is_out_of_turn(pair: Pair) -> None:
-    pair.b.receive_data(bytes_of(HELLO), 100)
+    receive(pair.b, bytes_of(HELLO), 100)
     pair.drain(pair.b)
 
     assert sent_by(pair.b)[0] == Error(
@@ -104,10 +96,10 @@ def test_what_follows_the_welcome_at_once_is_read_with_the_limits_of_the_purpose
     a = Connection(Side.DIALLER, node("a"), now=0, purpose="activations")
     b = Connection(Side.LISTENER, node("b"), now=0)
     a.start()
-    b.receive_data(b"".join(map(bytes, a.data_to_send())), 0)
+    receive(b, b"".join(map(bytes, a.data_to_send())), 0)
     assert isinstance(b.next_event(), Opened)
     b.send(Blob(), bytes(100_000))
-    a.receive_data(b"".join(map(bytes, b.data_to_send())), 0)
+    receive(a, b"".join(map(bytes, b.data_to_send())), 0)
 
     assert isinstance(a.next_event(), Opened)
     event = a.next_event()

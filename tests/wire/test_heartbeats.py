@@ -1,7 +1,7 @@
 """Who is silent for how long is lost, and who only slept is not."""
 
 import pytest
-from connection_pair import Pair, bytes_of, sent_by, silent_for
+from connection_pair import Pair, bytes_of, receive, sent_by, silent_for
 
 from potluck.wire.connection import HEARTBEAT_INTERVAL_S, LOST_AFTER_S
 from potluck.wire.events import Closed, Lost
@@ -51,7 +51,7 @@ def test_three_missed_heartbeats_are_a_lost_peer_within_three_seconds(pair: Pair
 def test_the_last_moment_is_counted_from_the_last_byte(pair: Pair) -> None:
     """Any byte counts, so that a peer in the middle of a large frame is alive."""
     pair.a.tick(pair.now)
-    pair.a.receive_data(b"P", pair.now + 2)
+    receive(pair.a, b"P", pair.now + 2)
 
     assert silent_for(pair.a, pair.now + 2.1, LOST_AFTER_S - 0.2) == []
 
@@ -82,7 +82,7 @@ def test_a_peer_that_reads_and_sends_but_answers_no_heartbeat_costs_no_memory(pa
     now = pair.now
     for _ in range(1000):
         now += HEARTBEAT_INTERVAL_S
-        pair.a.receive_data(bytes_of(Pong(re=0)), now)
+        receive(pair.a, bytes_of(Pong(re=0)), now)
         pair.a.tick(now)
         pair.a.data_to_send()
 
@@ -95,14 +95,8 @@ def test_only_control_connections_beat() -> None:
     assert pair.a.tick(pair.now) is None
 
 
-def test_a_shell_may_want_heartbeats_elsewhere() -> None:
-    pair = Pair("activations", dialler={"heartbeats": True}).open()
-
-    assert pair.a.tick(pair.now) is not None
-
-
 def test_a_ping_of_the_peer_is_answered_at_once(pair: Pair) -> None:
-    pair.b.receive_data(bytes_of(Ping(id=77)), 100)
+    receive(pair.b, bytes_of(Ping(id=77)), 100)
     pair.drain(pair.b)
 
     assert sent_by(pair.b) == [Pong(re=77)]

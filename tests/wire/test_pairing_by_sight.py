@@ -7,9 +7,9 @@ from wire_pairs import NOW, Computer, exchange, kind, master_by_sight, meet
 
 from potluck.errors import PairingError
 from potluck.wire import proofs
-from potluck.wire.pairing import Admitted, Member, Membership, PairingState
+from potluck.wire.pairing import Admitted, Member, PairingState
 from potluck.wire.pairing_by_sight import MasterBySight, WorkerBySight
-from potluck.wire.pairing_messages import PairAccept, PairNonce, PairRefuse
+from potluck.wire.pairing_messages import Joined, PairAccept, PairNonce, PairRefuse
 
 
 def test_both_show_the_same_six_digits(master: MasterBySight, worker: WorkerBySight) -> None:
@@ -245,7 +245,7 @@ def test_a_certificate_that_is_none_ends_the_attempt(main: Computer) -> None:
 def test_a_home_that_cannot_issue_ends_the_attempt_on_both_sides(
     main: Computer, laptop: Computer, worker: WorkerBySight
 ) -> None:
-    def fail(_: bytes) -> Membership:
+    def fail(_: bytes) -> Joined:
         raise PairingError("No room.", kind="full")
 
     master = MasterBySight(main.me(), peer_certificate=laptop.certificate, issue=fail, now=NOW)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from potluck.model.caches import MAX_CHUNK_TOKENS
-from potluck.wire import frame, messages, pairing, token
+from potluck.wire import fields, frame, messages, pairing, token
 from potluck.wire.connection import (
     HEARTBEAT_INTERVAL_S,
     LOST_AFTER_S,
@@ -61,7 +61,7 @@ def test_every_request_names_its_answer() -> None:
         f"| {messages.MAX_HISTORY:,} |",
         f"| {messages.MAX_REVOKED} |",
         f"at most {MAX_CHUNK_TOKENS} tokens",
-        f"| {messages.MAX_TEXT} characters |",
+        f"| {fields.MAX_TEXT} characters |",
         f"version **{max(PROTOCOL_VERSIONS)}**",
         f"frames of version **{frame.FRAME_VERSION}**",
         f"| {HEARTBEAT_INTERVAL_S:g}; {LOST_AFTER_S:g} |",

@@ -1,7 +1,7 @@
 """Which version of the protocol two computers speak, and what they say when there is none."""
 
 import pytest
-from connection_pair import Pair, bytes_of, node
+from connection_pair import Pair, bytes_of, node, receive
 
 from potluck.errors import VersionMismatchError
 from potluck.wire.connection import Connection
@@ -32,7 +32,7 @@ def test_versions_without_a_common_one_are_a_sentence_on_both_sides() -> None:
 def test_a_version_that_was_not_offered_is_a_mismatch() -> None:
     dialler = Connection(Side.DIALLER, node("a"), now=0, purpose="control")
     dialler.start()
-    dialler.receive_data(bytes_of(Welcome(version=9, node=node("b"))), 0)
+    receive(dialler, bytes_of(Welcome(version=9, node=node("b"))), 0)
 
     with pytest.raises(VersionMismatchError, match=r"protocol 9.*Update Potluck on Computer a"):
         dialler.next_event()
@@ -42,7 +42,7 @@ def test_a_mismatch_may_carry_any_data() -> None:
     dialler = Connection(Side.DIALLER, node("a"), now=0, purpose="control")
     dialler.start()
     mismatch = Error(kind="version_mismatch", message="No.", data={"message": "x", "self": 1})
-    dialler.receive_data(bytes_of(mismatch), 0)
+    receive(dialler, bytes_of(mismatch), 0)
 
     with pytest.raises(VersionMismatchError, match="No"):
         dialler.next_event()

@@ -49,7 +49,6 @@ from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.processes.devices import StageProcesses
-from potluck.cluster.tasks import TaskSet, in_thread
 from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.links import WorkerLinks
 from potluck.cluster.worker.worker import Worker
@@ -72,6 +71,7 @@ from potluck.settings import (
 from potluck.store.chunks import ChunkStore
 from potluck.store.hub import RecentFolders, find_model
 from potluck.store.registry import LocalModel, open_model
+from potluck.tasks import TaskSet, in_thread
 from potluck.wire.messages import Address, NodeInfo
 from potluck.wire.versions import PROTOCOL_VERSIONS
 

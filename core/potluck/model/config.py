@@ -15,12 +15,14 @@ from potluck.errors import UnknownArchitectureError
 from potluck.model.families import FAMILIES, Activation, Family, LayerNorms, QkNorm
 from potluck.model.fields import Fields, invalid
 from potluck.model.layers import (
+    AttentionSpec,
+    DenseSpec,
     Experts,
     LayerKind,
     LayerSpec,
-    Shape,
+    MoeSpec,
+    Projection,
     layer_kind,
-    layer_specs,
     read_expert_layers,
     read_experts,
     read_windows,
@@ -36,7 +38,7 @@ from potluck.model.limits import (
     MAX_POSITION,
     MAX_VOCAB,
 )
-from potluck.model.quantized import Quantization, read_quantization
+from potluck.model.quantized import Quantization, Shape, read_quantization
 from potluck.model.rope import Ropes, read_ropes
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -86,7 +88,7 @@ class ModelConfig:
     layers: tuple[LayerSpec, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", layer_specs(self))
+        object.__setattr__(self, "layers", _layer_specs(self))
 
     @classmethod
     def from_dict(cls, config: Mapping[str, object]) -> "ModelConfig":
@@ -172,6 +174,65 @@ class ModelConfig:
     def kv_bytes_per_token(self, itemsize: int) -> int:
         """Bytes of one token's keys and values in one layer, if each number has `itemsize` bytes."""
         return 2 * self.kv_size * itemsize
+
+
+def _layer_specs(config: ModelConfig) -> tuple[LayerSpec, ...]:
+    """What each layer of the model is made of."""
+    dense, moe = _dense(config), None
+    if config.experts is not None:
+        moe = MoeSpec(
+            hidden_size=config.hidden_size, experts=config.experts, activation=config.activation
+        )
+    return tuple(
+        LayerSpec(
+            hidden_size=config.hidden_size,
+            mixer=_attention(config, layer),
+            feed_forward=moe if moe is not None and config.expert_layers[layer] else dense,
+            norms=config.norms,
+            norm_eps=config.rms_norm_eps,
+            residual_multiplier=config.residual_multiplier,
+        )
+        for layer in range(config.num_layers)
+    )
+
+
+def _attention(config: ModelConfig, layer: int) -> AttentionSpec:
+    rope = config.ropes.layers[layer]
+    return AttentionSpec(
+        hidden_size=config.hidden_size,
+        heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        rotary_dim=config.head_dim if rope is None else config.ropes.distinct[rope].dim,
+        rope=rope,
+        window=config.sliding_windows[layer],
+        scale=config.attention_scale,
+        softcap=config.attention_softcap,
+        qk_norm=config.qk_norm,
+        qk_norm_eps=0.0 if config.qk_norm is None else config.rms_norm_eps,
+        qkv_bias=config.qkv_bias,
+        output_bias=config.output_bias,
+        is_fused=config.fused,
+    )
+
+
+def _dense(config: ModelConfig) -> DenseSpec:
+    size, parts = config.intermediate_size, ("mlp.gate_proj", "mlp.up_proj")
+    rows = (size, size)
+    if config.fused:
+        parts, rows = ("mlp.gate_up_proj",), (2 * size,)
+    return DenseSpec(
+        gate_up=Projection(
+            parts=parts, rows=rows, width=config.hidden_size, has_bias=config.mlp_bias
+        ),
+        down=Projection(
+            parts=("mlp.down_proj",),
+            rows=(config.hidden_size,),
+            width=size,
+            has_bias=config.mlp_bias,
+        ),
+        activation=config.activation,
+    )
 
 
 def _architecture(fields: Fields) -> str:

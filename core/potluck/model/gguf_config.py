@@ -20,7 +20,7 @@ from typing import cast
 from potluck.errors import InvalidConfigError, UnknownArchitectureError
 from potluck.model.gguf_words import END_TOKENS
 from potluck.model.limits import MAX_EOS, MAX_LAYERS
-from potluck.model.quantized import ROLES, Role
+from potluck.model.quantized import ROLES, MatrixRole
 
 Config = dict[str, object]
 
@@ -36,7 +36,7 @@ FACTORS = (FREQUENCIES, LONG_FACTORS, SHORT_FACTORS)
 _OFFSET_KINDS = ("Q4_1", "Q4_K")  # 4 bits; each group of 32 has a scale and an offset
 _COARSE_KINDS = (*_OFFSET_KINDS, "Q4_0")  # Q4_0 fits too: its offset is always the middle
 _MATRIX = re.compile(r"blk\.(\d{1,4})\.(\w+?)(?:_exps|\.\d+)?\.weight")
-_ROLES: Mapping[str, Role] = {
+_ROLES: Mapping[str, MatrixRole] = {
     "attn_q": "qkv", "attn_k": "qkv", "attn_v": "qkv", "attn_qkv": "qkv", "attn_output": "output",
     "ffn_gate": "gate_up", "ffn_up": "gate_up", "ffn_down": "down",
 }  # fmt: skip
@@ -117,10 +117,7 @@ class _Keys:
         return f"{self.architecture}.{name}" in self.file.metadata
 
     def integer(self, name: str, default: int | None = None) -> int:
-        value = self._value(name, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.invalid(name, "must be a whole number")
-        return value
+        return self._whole(name, self._value(name, default))
 
     def number(self, name: str, default: float | None = None) -> float:
         """A number, rounded to the digits that an f32 has: 0.00001 and not 9.99999974e-06."""
@@ -137,9 +134,7 @@ class _Keys:
             if len(values) != 1:
                 raise self.invalid(name, "must be the same for all layers")
             value = values.pop()
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.invalid(name, "must be a whole number")
-        return value
+        return self._whole(name, value)
 
     def text(self, name: str, default: str) -> str:
         value = self._value(name, default)
@@ -165,6 +160,11 @@ class _Keys:
             " Potluck can run.",
             field=field,
         )
+
+    def _whole(self, name: str, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.invalid(name, "must be a whole number")
+        return value
 
     def _value(self, name: str, default: object) -> object:
         value = self.file.metadata.get(f"{self.architecture}.{name}", default)
@@ -213,7 +213,7 @@ def _quantization(file: GgufFile, family: _Family, layers: int) -> Config:
 
 def _finer(file: GgufFile, layers: int) -> dict[str, list[int]]:
     """For each role, the layers where its matrices do not fit exactly into 4 bits and an offset."""
-    finer: dict[int, set[Role]] = {}
+    finer: dict[int, set[MatrixRole]] = {}
     for name, kind in file.kinds.items():
         found = _MATRIX.fullmatch(name)
         if found is None or found[2] not in _ROLES or int(found[1]) >= layers:
@@ -222,7 +222,7 @@ def _finer(file: GgufFile, layers: int) -> dict[str, list[int]]:
         if kind not in _COARSE_KINDS:
             roles.add(_ROLES[found[2]])
     if len({frozenset(roles) for roles in finer.values()}) > _MOST_MIXTURES:
-        anywhere = set[Role]().union(*finer.values())
+        anywhere = set[MatrixRole]().union(*finer.values())
         finer = dict.fromkeys(finer, anywhere)
     return {
         role: sorted(layer for layer, roles in finer.items() if role in roles) for role in ROLES

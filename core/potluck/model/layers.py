@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from potluck.model.caches import CacheSizes, CacheSpec, FullCache, KeysAndValues, WindowCache
 from potluck.model.families import Activation, ExpertFacts, Family, LayerNorms, QkNorm
@@ -14,13 +13,8 @@ from potluck.model.limits import (
     MAX_LAYERS,
     MAX_POSITION,
 )
-from potluck.model.quantized import Role
+from potluck.model.quantized import MatrixRole, Shape
 from potluck.model.rope import listed_ropes
-
-if TYPE_CHECKING:
-    from potluck.model.config import ModelConfig
-
-Shape = tuple[int, ...]
 
 _EXPERT_MATRICES = 3  # of one expert: gate, up, down
 _MAX_PATTERN = 64  # letters: EXAONE 4 has four
@@ -218,90 +212,17 @@ class LayerKind:
     """The facts on which the cost of a layer depends. Layers of equal kinds cost the same."""
 
     spec: LayerSpec  # without its rope, which costs next to nothing
-    finer: frozenset[Role] = frozenset()  # matrices that may be held in more bits than others
+    finer: frozenset[MatrixRole] = frozenset()  # matrices that may be held in more bits than others
 
     @property
     def has_experts(self) -> bool:
         return isinstance(self.spec.feed_forward, MoeSpec)
 
 
-def layer_specs(config: "ModelConfig") -> tuple[LayerSpec, ...]:
-    """What each layer of the model is made of."""
-    dense = _dense(config)
-    whole = LayerSpec(
-        hidden_size=config.hidden_size,
-        mixer=_attention(config),
-        feed_forward=dense,
-        norms=config.norms,
-        norm_eps=config.rms_norm_eps,
-        residual_multiplier=config.residual_multiplier,
-    )
-    moe = None
-    if config.experts is not None:
-        moe = MoeSpec(
-            hidden_size=config.hidden_size, experts=config.experts, activation=config.activation
-        )
-    return tuple(
-        replace(
-            whole,
-            mixer=_of_layer(config, whole.mixer, layer),
-            feed_forward=moe if moe is not None and config.expert_layers[layer] else dense,
-        )
-        for layer in range(config.num_layers)
-    )
-
-
-def layer_kind(spec: LayerSpec, finer: frozenset[Role]) -> LayerKind:
+def layer_kind(spec: LayerSpec, finer: frozenset[MatrixRole]) -> LayerKind:
     """The kind of a layer with some matrices that may be held in more bits."""
     mixer = replace(spec.mixer, rope=None, rotary_dim=0)
     return LayerKind(spec=replace(spec, mixer=mixer), finer=finer)
-
-
-def _attention(config: "ModelConfig") -> AttentionSpec:
-    """What the attention of all layers has in common."""
-    return AttentionSpec(
-        hidden_size=config.hidden_size,
-        heads=config.num_heads,
-        kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        rotary_dim=config.head_dim,
-        scale=config.attention_scale,
-        softcap=config.attention_softcap,
-        qk_norm=config.qk_norm,
-        qk_norm_eps=0.0 if config.qk_norm is None else config.rms_norm_eps,
-        qkv_bias=config.qkv_bias,
-        output_bias=config.output_bias,
-        is_fused=config.fused,
-    )
-
-
-def _of_layer(config: "ModelConfig", attention: AttentionSpec, layer: int) -> AttentionSpec:
-    rope = config.ropes.layers[layer]
-    return replace(
-        attention,
-        window=config.sliding_windows[layer],
-        rope=rope,
-        rotary_dim=config.head_dim if rope is None else config.ropes.distinct[rope].dim,
-    )
-
-
-def _dense(config: "ModelConfig") -> DenseSpec:
-    size, parts = config.intermediate_size, ("mlp.gate_proj", "mlp.up_proj")
-    rows = (size, size)
-    if config.fused:
-        parts, rows = ("mlp.gate_up_proj",), (2 * size,)
-    return DenseSpec(
-        gate_up=Projection(
-            parts=parts, rows=rows, width=config.hidden_size, has_bias=config.mlp_bias
-        ),
-        down=Projection(
-            parts=("mlp.down_proj",),
-            rows=(config.hidden_size,),
-            width=size,
-            has_bias=config.mlp_bias,
-        ),
-        activation=config.activation,
-    )
 
 
 def read_windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, ...]:

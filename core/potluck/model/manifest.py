@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from potluck.errors import BrokenModelError, format_bytes
 from potluck.ids import Digest, ModelId
-from potluck.model.quantized import weight_name
+from potluck.model.quantized import Shape, weight_name
 
 LENGTH_SIZE = 8  # bytes; a file begins with its header's length, little-endian
 MAX_HEADER = 100_000_000  # bytes; the limit of the reference implementation
@@ -45,7 +45,6 @@ NOT_COMPUTED = frozenset(
     }
 )  # fmt: skip
 
-Shape = tuple[int, ...]
 _Members = dict[Annotated[str, Meta(max_length=MAX_NAME)], msgspec.Raw]
 
 

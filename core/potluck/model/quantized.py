@@ -31,7 +31,7 @@ Shape = tuple[int, ...]
 Method = Literal["gptq", "awq", "fp8", "integers", "packed", "gguf"]
 """How a matrix is stored; `integers` (a byte each) and `packed` (in 32-bit words) are compressed-tensors'."""
 
-Role = Literal["qkv", "output", "gate_up", "down"]
+MatrixRole = Literal["qkv", "output", "gate_up", "down"]
 """Matrices of a layer, or of its experts, that share a format: some are multiplied as one."""
 
 WEIGHT = ".weight"
@@ -39,12 +39,12 @@ GGUF = "GGUF_"  # before the name of a type of llama.cpp: the dtype of a tensor 
 MAX_GROUP = 1 << 20  # inputs; models have 128 or 32
 _MAX_BLOCK = 1 << 16  # rows or inputs; models have 128
 _MATRIX = re.compile(r"model\.layers\.(\d+)\..*\.(\w+)\.weight$")
-_ROLES: Mapping[str, Role] = {
+_ROLES: Mapping[str, MatrixRole] = {
     "q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "qkv_proj": "qkv", "o_proj": "output",
     "gate_proj": "gate_up", "up_proj": "gate_up", "gate_up_proj": "gate_up", "down_proj": "down",
     "w1": "gate_up", "w3": "gate_up", "w2": "down",
 }  # fmt: skip
-ROLES: tuple[Role, ...] = ("qkv", "output", "gate_up", "down")
+ROLES: tuple[MatrixRole, ...] = ("qkv", "output", "gate_up", "down")
 _FLOATS = ("F16", "BF16", "F32")
 _SUFFIXES = frozenset(
     {
@@ -81,7 +81,7 @@ class Quantization:
     interleaved_heads: bool = False
     norms_are_whole: bool = False  # norms hold the whole factor, also where a family adds one
     is_affine: bool = True  # value = scale x integer - offset
-    higher_precision: frozenset[tuple[int, Role]] = frozenset()
+    higher_precision: frozenset[tuple[int, MatrixRole]] = frozenset()
     """Layers and roles of the matrices that are stored in more than 4 bits, where most have 4 with offsets."""
     has_coarse_head: bool = False  # the head is stored in 4 bits with offsets too
 
@@ -91,7 +91,7 @@ class Quantization:
         in_groups = (self.group_size or 0) % BLOCK_INPUTS == 0 and not self.is_reordered
         return self.bits == 4 and not self.is_symmetric and self.is_affine and in_groups
 
-    def higher_precision_roles(self, layer: int) -> frozenset[Role]:
+    def higher_precision_roles(self, layer: int) -> frozenset[MatrixRole]:
         """The roles in this layer whose matrices are stored in higher precision than most."""
         return frozenset(role for role in ROLES if (layer, role) in self.higher_precision)
 
@@ -338,7 +338,7 @@ def _read_gguf(given: Fields) -> Quantization:
     )
 
 
-def _higher_precision(given: Fields) -> frozenset[tuple[int, Role]]:
+def _higher_precision(given: Fields) -> frozenset[tuple[int, MatrixRole]]:
     return frozenset(
         (layer, role)
         for role in ROLES

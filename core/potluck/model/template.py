@@ -26,24 +26,27 @@ from potluck.errors import BrokenModelError, PromptError
 
 MAX_TEMPLATE = 1 << 20  # characters; the longest published one has some 20,000
 MAX_TEXT = 1 << 24  # characters of a rendered chat; a million tokens have about a third of that
-MAX_STEPS = (
-    200_000  # iterations and calls, in half a second; a chat of 1,000 messages takes some 10,000
-)
+MAX_STEPS = 200_000  # half a second; a chat of 1,000 messages takes some 10,000
 _MAX_NUMBER_BITS = 128  # so that powers of powers stay small
 
 
 class ChatTemplate:
     """A compiled template."""
 
-    def __init__(self, source: str, now: Callable[[], datetime]) -> None:
-        """`now` is the clock of `strftime_now`.
+    def __init__(self, source: str, now: Callable[[], datetime], *, steps: int = MAX_STEPS) -> None:
+        """Compile a template.
+
+        Args:
+            source: of the template.
+            now: the clock of `strftime_now`.
+            steps: iterations and calls that one rendering may take.
 
         Raises:
             BrokenModelError: the source is not a template, or is far too long for one.
         """
         if len(source) > MAX_TEMPLATE:
             raise BrokenModelError("The model's chat template is too long to be one.")
-        self.source = source
+        self._steps = steps
         environment = _Environment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
         )
@@ -72,7 +75,7 @@ class ChatTemplate:
         pieces: list[str] = []
         length = 0
         try:
-            for piece in self._template.generate({**variables, _METER: _Meter()}):
+            for piece in self._template.generate({**variables, _METER: _Meter(self._steps)}):
                 length += len(piece)
                 _check_length(length)
                 pieces.append(piece)
@@ -92,8 +95,8 @@ _METER = "_meter"
 class _Meter:
     """Counts the steps of one rendering."""
 
-    def __init__(self) -> None:
-        self._left = MAX_STEPS
+    def __init__(self, steps: int) -> None:
+        self._left = steps
 
     def step(self, count: int = 1) -> None:
         self._left -= count

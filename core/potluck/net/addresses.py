@@ -15,7 +15,8 @@ from potluck.files import write_atomically
 from potluck.ids import NodeId, short
 from potluck.net.advert import Found, parse_address
 from potluck.net.listener import DEFAULT_PORT
-from potluck.wire.messages import Address, Addresses, Hex, Name
+from potluck.wire.fields import Hex, Name
+from potluck.wire.messages import Address, Addresses
 
 logger = logging.getLogger(__name__)
 

@@ -11,61 +11,55 @@ import msgspec
 from potluck.errors import PeerLostError, PeerTimeoutError, PotluckError
 from potluck.net.link import Link, error_message
 from potluck.wire.messages import Error, Message
+from potluck.wire.operations import op_of
 
 logger = logging.getLogger(__name__)
 
 MAX_HANDLERS = 64  # requests of one peer that are handled at the same time
 
-Handler: TypeAlias = Callable[[Message, memoryview], Awaitable[Message | None]]
+Handler: TypeAlias = Callable[[Message], Awaitable[Message | None]]
 
 
-class ControlLink:
-    """Serves the control connection with a peer: its messages go to a handler."""
+async def serve_control(link: Link, handler: Handler) -> None:
+    """Serve a control connection until it ends. The end is always raised as PeerLostError.
 
-    def __init__(self, link: Link) -> None:
-        self.link = link
+    Messages that need no answer are handled one after the other, in order. Requests run in
+    parallel, since measuring takes seconds; a peer that sends too many requests at once waits.
 
-    async def run(self, handler: Handler) -> None:
-        """Serve until the connection ends. The end is always raised as PeerLostError.
+    Raises:
+        PeerLostError: the connection has ended.
+    """
+    room = asyncio.Semaphore(MAX_HANDLERS)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                message, _ = await link.receive()
+                if message.id is None:
+                    await _call(handler, message)
+                    continue
+                await room.acquire()
+                task = tasks.create_task(_answer(link, handler, message))
+                task.add_done_callback(lambda _: room.release())
+    except* PeerLostError as errors:
+        error = errors.exceptions[0]
+    assert isinstance(error, PeerLostError)
+    raise error
 
-        Messages that need no answer are handled one after the other, in order. Requests run in
-        parallel, since measuring takes seconds; a peer that sends too many requests at once waits.
 
-        Raises:
-            PeerLostError: the connection has ended.
-        """
-        room = asyncio.Semaphore(MAX_HANDLERS)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                while True:
-                    message, payload = await self.link.receive()
-                    if message.id is None:
-                        await self._call(handler, message, payload)
-                        continue
-                    await room.acquire()
-                    task = tasks.create_task(self._answer(handler, message, payload))
-                    task.add_done_callback(lambda _: room.release())
-        except* PeerLostError as errors:
-            error = errors.exceptions[0]
-        assert isinstance(error, PeerLostError)
-        raise error
+async def _answer(link: Link, handler: Handler, message: Message) -> None:
+    answer = await _call(handler, message)
+    if answer is None:
+        answer = Error(kind="unknown_op", message=f"`{op_of(message)}` is not answered here.")
+    with suppress(PeerLostError, PeerTimeoutError):  # no peer is left to answer
+        await link.send(msgspec.structs.replace(answer, re=message.id))
 
-    async def _answer(self, handler: Handler, message: Message, payload: memoryview) -> None:
-        answer = await self._call(handler, message, payload)
-        if answer is None:
-            op = message.__struct_config__.tag
-            answer = Error(kind="unknown_op", message=f"`{op}` is not answered here.")
-        with suppress(PeerLostError, PeerTimeoutError):  # no peer is left to answer
-            await self.link.send(msgspec.structs.replace(answer, re=message.id))
 
-    async def _call(
-        self, handler: Handler, message: Message, payload: memoryview
-    ) -> Message | None:
-        """Return the handler's answer, or its error as a message: the connection goes on."""
-        try:
-            return await handler(message, payload)
-        except PotluckError as error:
-            return error_message(error)
-        except Exception:
-            logger.exception("handler failed op=%s", message.__struct_config__.tag)
-            return Error(kind="internal", message="The other computer failed; its log says where.")
+async def _call(handler: Handler, message: Message) -> Message | None:
+    """Return the handler's answer, or its error as a message: the connection goes on."""
+    try:
+        return await handler(message)
+    except PotluckError as error:
+        return error_message(error)
+    except Exception:
+        logger.exception("handler failed op=%s", op_of(message))
+        return Error(kind="internal", message="The other computer failed; its log says where.")

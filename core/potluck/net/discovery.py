@@ -47,6 +47,7 @@ from potluck.net.interfaces import (
     networks,
     own_interfaces,
 )
+from potluck.tasks import TaskSet
 from potluck.wire.certificates import node_label
 from potluck.wire.messages import Address
 
@@ -74,6 +75,7 @@ class Discovery:
         remembered: a JSON file of typed addresses and peers seen before; None: nothing is kept.
         probe: asks which node answers at an address; None: use multicast alone.
         interfaces: returns this computer's interfaces as they are now.
+        resolve_timeout_s: how long a node has to answer for its records.
     """
 
     def __init__(
@@ -83,10 +85,12 @@ class Discovery:
         remembered: Path | None = None,
         probe: Probe | None = None,
         interfaces: Interfaces = own_interfaces,
+        resolve_timeout_s: float = RESOLVE_TIMEOUT_S,
     ) -> None:
         self.problem: str | None = None  # why multicast does not work, for people
         self._on_change = on_change
         self._interfaces = interfaces
+        self._resolve_timeout_s = resolve_timeout_s
         self._own: frozenset[Interface] = frozenset()
         self._book = AddressBook(remembered, probe)
         self._advert: Advert | None = None
@@ -99,7 +103,7 @@ class Discovery:
         self._found: dict[NodeId, tuple[Found, tuple[str, ...], int]] = {}
         self._resolving: dict[NodeId, asyncio.Task[None]] = {}
         self._again: set[NodeId] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     # --- the nodes that are found
 
@@ -169,14 +173,14 @@ class Discovery:
         self._book.own = advert.node_id
         self._own = self._interfaces()
         await self._open()
-        self._spawn(self._every(REFRESH_INTERVAL_S, self.refresh))
-        self._spawn(self._every(PROBE_INTERVAL_S, self.probe))
+        self._tasks.spawn(self._every(REFRESH_INTERVAL_S, self.refresh))
+        self._tasks.spawn(self._every(PROBE_INTERVAL_S, self.probe))
 
     async def announce(self, advert: Advert) -> None:
         """Announce a changed advert soon; an unchanged one is not sent."""
         self._advert = advert
         if self._announcing is None or self._announcing.done():
-            self._announcing = self._spawn(self._announce_changes())
+            self._announcing = self._tasks.spawn(self._announce_changes())
 
     async def _announce_changes(self) -> None:
         """Send the newest advert as soon as the previous one is old enough to be replaced."""
@@ -187,10 +191,7 @@ class Discovery:
 
     async def stop(self) -> None:
         """Say goodbye and close."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.stop()
         if self._browser is not None:
             await self._browser.async_cancel()
         if self._zeroconf is not None:
@@ -230,7 +231,7 @@ class Discovery:
             # With this flag zeroconf does not check first whether the name is free. The name
             # contains the node id, and a node that crashed and starts again uses the same name.
             register = cast("_Announce", self._zeroconf.async_register_service)
-            self._own_task(await register(self._service_info(), cooperating_responders=True))
+            self._tasks.add(await register(self._service_info(), cooperating_responders=True))
         except (OSError, ZeroconfError, RuntimeError) as error:
             self.problem = (
                 f"Other computers cannot be found by themselves: {error}. Connect them by address."
@@ -253,7 +254,7 @@ class Discovery:
         self._published, self._published_at = self._advert, asyncio.get_running_loop().time()
         if self._zeroconf is not None:
             update = cast("_Announce", self._zeroconf.async_update_service)
-            self._own_task(await update(self._service_info()))
+            self._tasks.add(await update(self._service_info()))
 
     def _service_info(self) -> AsyncServiceInfo:
         assert self._advert is not None
@@ -285,7 +286,7 @@ class Discovery:
         if node_id in self._resolving:
             self._again.add(node_id)
         elif len(self._resolving) < _MAX_RESOLVING:
-            self._resolving[node_id] = self._spawn(self._ask(node_id))
+            self._resolving[node_id] = self._tasks.spawn(self._ask(node_id))
 
     async def _ask(self, node_id: NodeId) -> None:
         try:
@@ -301,7 +302,9 @@ class Discovery:
         assert self._zeroconf is not None
         info = AsyncServiceInfo(SERVICE, instance_name(node_id))
         answered = await info.async_request(
-            self._zeroconf.zeroconf, RESOLVE_TIMEOUT_S * 1000, question_type=DNSQuestionType.QM
+            self._zeroconf.zeroconf,
+            self._resolve_timeout_s * 1000,
+            question_type=DNSQuestionType.QM,
         )
         before = self._found.get(node_id)
         entry = self._entry(node_id, info) if answered else None
@@ -332,22 +335,6 @@ class Discovery:
             addresses = self._addresses(hosts, port) or found.addresses
             self._found[node_id] = (replace(found, addresses=addresses), hosts, port)
         self._on_change()
-
-    # --- tasks
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._own_task(task)
-        return task
-
-    def _own_task(self, task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("discovery failed", exc_info=error)
 
     async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:

@@ -245,10 +245,6 @@ class Identity:
             raise IdentityError("A computer cannot be removed from its own home.")
         self.set_revoked(home.home_id, home.revoked | {node_id})
 
-    def revoked(self, home_id: HomeId) -> frozenset[NodeId]:
-        home = self._homes.get(home_id)
-        return home.revoked if home else frozenset()
-
     def set_revoked(self, home_id: HomeId, node_ids: Iterable[NodeId]) -> None:
         """Replace the list of revoked nodes by the one that the home's master sent."""
         home = self._homes[home_id]

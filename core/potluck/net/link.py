@@ -8,9 +8,7 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeAlias
 
 from potluck.errors import (
     LocalProtocolError,
@@ -18,84 +16,52 @@ from potluck.errors import (
     PeerTimeoutError,
     PotluckError,
     RemoteError,
-    RemoteProtocolError,
     UntrustedPeerError,
 )
-from potluck.ids import HomeId, Role, short
+from potluck.ids import short
 from potluck.net.identity import Identity, PeerIdentity
+from potluck.net.limits import LINK_LIMITS, LinkLimits
+from potluck.net.peer_link import PeerLink, fresh
 from potluck.net.stream import Stream
 from potluck.wire.connection import Answered, Closed, Connection, Event, Lost, Opened, Received
+from potluck.wire.fields import MAX_TEXT
 from potluck.wire.frame import Buffer
 from potluck.wire.measuring_messages import Blob, BlobReceived
-from potluck.wire.messages import (
-    MAX_TEXT,
-    Address,
-    Error,
-    Message,
-    NodeInfo,
-    Purpose,
-)
+from potluck.wire.messages import Error, Message
 
 logger = logging.getLogger(__name__)
 
-Receiver: TypeAlias = Callable[[Message, memoryview], None]
-
-INBOX_LIMIT = 16 << 20  # bytes waiting in the inbox before reading stops: a few chunks
 _MESSAGE_COST = 1024  # bytes that a message without payload counts in the inbox
-MAX_UNREAD_ANSWERS = 1000  # a pong has 30 bytes; heartbeats alone take 15 min to get here
 
 
-class Link:
-    """An open connection. `dial` and `Listener` make it; its receiver must close it.
-
-    Attributes:
-        peer: the peer's own description; its `node_id` is the one of its certificate.
-        peer_role: its role in the home, from its certificate.
-    """
+class Link(PeerLink):
+    """An open connection. `dial` and `Listener` make it; its receiver must close it."""
 
     def __init__(
-        self, stream: Stream, connection: Connection, identity: Identity, peer: PeerIdentity
+        self,
+        stream: Stream,
+        connection: Connection,
+        identity: Identity,
+        peer: PeerIdentity,
+        *,
+        limits: LinkLimits = LINK_LIMITS,
     ) -> None:
         """Use `dial` or `Listener`."""
-        self.home: HomeId = peer.home
-        self.peer_role: Role = peer.role
-        self.remote: Address = stream.remote
-        self._identity = identity
-        self._peer = peer
+        super().__init__(stream.remote, connection, identity, peer, limits)
         self._stream = stream
-        self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._inbox: deque[tuple[Message, memoryview]] = deque()
         self._inbox_bytes = 0
         self._is_reading = True
         self._arrival: asyncio.Future[None] | None = None
-        self._receiver: Receiver | None = None
         self._answers: dict[int, asyncio.Future[Message]] = {}
-        self._unread_answers = 0
-        self._error: PotluckError | None = None
         self._timer: asyncio.TimerHandle | None = None
-
-    # --- attributes
-
-    @property
-    def peer(self) -> NodeInfo:
-        assert self._connection.peer is not None  # callers get a link only once it is open
-        return self._connection.peer
-
-    @property
-    def purpose(self) -> Purpose:
-        assert self._connection.purpose is not None
-        return self._connection.purpose
 
     @property
     def rtt_s(self) -> float | None:
         """Round-trip time in seconds, smoothed over the heartbeats of a control connection."""
         return self._connection.rtt_s
-
-    @property
-    def is_closed(self) -> bool:
-        return self._error is not None
 
     # --- sending
 
@@ -117,7 +83,7 @@ class Link:
             PeerTimeoutError: the peer has stopped reading.
         """
         self.send_nowait(message, payload)
-        await self._stream.drain()
+        await self._stream.drain(self._limits.stall_s)
 
     async def request(
         self, message: Message, *, timeout_s: float, payload: Buffer = b""
@@ -136,7 +102,7 @@ class Link:
         self._flush()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._stream.drain()
+                await self._stream.drain(self._limits.stall_s)
                 return _unless_error(await answer)
         except TimeoutError as error:
             raise PeerTimeoutError(
@@ -168,22 +134,10 @@ class Link:
                 self._arrival = None
         message, payload = self._inbox.popleft()
         self._inbox_bytes -= _MESSAGE_COST + payload.nbytes
-        if not self._is_reading and self._inbox_bytes <= INBOX_LIMIT // 2:
+        if not self._is_reading and self._inbox_bytes <= self._limits.inbox // 2:
             self._is_reading = True
             self._stream.resume_reading()
         return message, payload
-
-    def deliver_to(self, receiver: Receiver) -> None:
-        """From now on, pass every message to `receiver` in the event loop, instead of to `receive`.
-
-        This saves one turn of the event loop per message, but there is no back-pressure: the
-        receiver must take every message.
-        """
-        self._receiver = receiver
-        while self._inbox:
-            message, payload = self._inbox.popleft()
-            self._inbox_bytes -= _MESSAGE_COST + payload.nbytes
-            receiver(message, payload)
 
     # --- the end
 
@@ -257,7 +211,7 @@ class Link:
                 self._connection.send(BlobReceived(re=request, nbytes=payload.nbytes))
             case Received(message, payload):
                 self._receive(message, payload)
-            case Answered(request, message, _):
+            case Answered(request, message):
                 answer = self._answers.pop(request, None)
                 if answer is not None and not answer.done():
                     answer.set_result(message)
@@ -271,12 +225,9 @@ class Link:
                 self._end(PeerLostError(reason))
 
     def _receive(self, message: Message, payload: memoryview) -> None:
-        if self._receiver is not None:
-            self._receiver(message, payload)
-            return
         self._inbox.append((message, payload))
         self._inbox_bytes += _MESSAGE_COST + payload.nbytes
-        if self._is_reading and self._inbox_bytes > INBOX_LIMIT:
+        if self._is_reading and self._inbox_bytes > self._limits.inbox:
             self._is_reading = False
             self._stream.pause_reading()
         self._wake_receiver()
@@ -300,20 +251,15 @@ class Link:
             self._stream.write(data)
 
     def _flush_answers(self) -> None:
-        """Write the connection's own answers; refuse a peer that asks but never reads.
-
-        It would be wrong to stop reading until the peer reads again: two nodes that send each other
-        much data would then wait for each other for ever.
-        """
+        """Write the connection's own answers; refuse a peer that asks but never reads."""
         data = self._connection.data_to_send()
-        if self._stream.is_writable:
-            self._unread_answers = 0
-        else:
-            self._unread_answers += len(data)
-            if self._unread_answers > MAX_UNREAD_ANSWERS:
-                raise RemoteProtocolError("The other computer asks and does not read the answers.")
+        self._count_answers(len(data), is_read=self._stream.is_writable)
         if data:
             self._stream.write(data)
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise fresh(self._error)
 
     def _end(self, error: PotluckError) -> None:
         if self._error is not None:
@@ -331,10 +277,6 @@ class Link:
         self._wake_receiver()
         self._stream.close()
 
-    def _check_open(self) -> None:
-        if self._error is not None:
-            raise fresh(self._error)
-
 
 def error_message(error: PotluckError) -> Error:
     """Make the message that tells the peer of this error."""
@@ -347,11 +289,3 @@ def _unless_error(answer: Message) -> Message:
         error.data = {**answer.data, "kind": answer.kind}  # the peer chose the keys of `data`
         raise error
     return answer
-
-
-def fresh(error: PotluckError) -> PeerLostError:
-    """A new copy of the error that ended the connection, so that each caller raises its own."""
-    lost = PeerLostError(error.message)
-    lost.data = error.data
-    lost.__cause__ = error
-    return lost

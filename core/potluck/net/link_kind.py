@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final, Generic, TypeVar
 
 from potluck.net.identity import Identity, PeerIdentity
+from potluck.net.limits import LINK_LIMITS, LinkLimits
 from potluck.net.link import Link
 from potluck.net.reactor import Reactor
 from potluck.net.secure_socket import SecureSocket
@@ -29,9 +30,17 @@ class LinkKind(Generic[TlsStream, MemberLink]):
     link: Callable[[TlsStream, Connection, Identity, PeerIdentity], MemberLink]
 
 
-LINKS: Final = LinkKind(Stream.connect, Stream.accept, Link)
+def links(limits: LinkLimits) -> LinkKind[Stream, Link]:
+    """The kind of links that an event loop reads."""
+    return LinkKind(Stream.connect, Stream.accept, partial(Link, limits=limits))
 
 
-def step_links(reactor: Reactor) -> LinkKind[SecureSocket, StepLink]:
+LINKS: Final = links(LINK_LIMITS)
+
+
+def step_links(
+    reactor: Reactor, limits: LinkLimits = LINK_LIMITS
+) -> LinkKind[SecureSocket, StepLink]:
     """The kind of links that this reactor reads."""
-    return LinkKind(SecureSocket.connect, SecureSocket.accept, partial(StepLink, reactor))
+    link = partial(StepLink, reactor, limits=limits)
+    return LinkKind(SecureSocket.connect, SecureSocket.accept, link)

@@ -23,6 +23,7 @@ from potluck.net.link_kind import LINKS, LinkKind, MemberLink
 from potluck.net.pairing_link import PairingLink
 from potluck.net.secure_socket import SecureSocket
 from potluck.net.stream import Stream, address_of
+from potluck.tasks import TaskSet
 from potluck.wire.connection import Connection, Side
 from potluck.wire.frame import encode
 from potluck.wire.messages import NodeInfo, Purpose
@@ -60,6 +61,7 @@ class Listener(Generic[MemberLink]):
         host: an IP address to listen on; empty for all of them.
         port: 0 means `preferred_port` if that is free, otherwise any free port.
         pairings_per_minute: the limit for one address.
+        strangers_per_address: connections from one address that are not authenticated yet.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Listener(Generic[MemberLink]):
         preferred_port: int | None = None,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         pairings_per_minute: int = MAX_PAIRINGS_PER_MINUTE,
+        strangers_per_address: int = MAX_UNAUTHENTICATED_PER_ADDRESS,
     ) -> None:
         self.port = 0
         self._identity = identity
@@ -84,9 +87,10 @@ class Listener(Generic[MemberLink]):
         self._on_pairing = on_pairing
         self._wanted = (host, port, preferred_port)
         self._handshake_timeout_s = handshake_timeout_s
+        self._strangers_per_address = strangers_per_address
         self._sockets: list[socket.socket] = []
         self._waiting: set[socket.socket] = set()  # accepted, but not yet taken over by a task
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._unauthenticated: Counter[str] = Counter()
         self._links: Counter[tuple[HomeId, str, Purpose]] = Counter()
         self._pairings = PairingLimit(pairings_per_minute)
@@ -102,15 +106,12 @@ class Listener(Generic[MemberLink]):
         self._sockets = open_sockets(*self._wanted)
         self.port = self._sockets[0].getsockname()[1]
         for listening in self._sockets:
-            self._own(self._accept(listening))
+            self._tasks.spawn(self._accept(listening))
         logger.info("listening port=%d", self.port)
 
     async def stop(self) -> None:
         """Close the sockets, cancel every connection's handler and wait for it."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.stop()
         for sock in (*self._sockets, *self._waiting):
             sock.close()
         self._sockets.clear()
@@ -135,14 +136,14 @@ class Listener(Generic[MemberLink]):
             key = client_key(address_of(name).host)
             if (
                 self._unauthenticated.total() >= MAX_UNAUTHENTICATED
-                or self._unauthenticated[key] >= MAX_UNAUTHENTICATED_PER_ADDRESS
+                or self._unauthenticated[key] >= self._strangers_per_address
             ):
                 logger.debug("too many connections that do not say who they are address=%s", key)
                 accepted.close()
                 continue
             self._unauthenticated[key] += 1
             self._waiting.add(accepted)
-            self._own(self._serve(accepted, key))
+            self._tasks.spawn(self._serve(accepted, key))
 
     async def _serve(self, accepted: socket.socket, key: str) -> None:
         """Serve one connection, from its first byte to its end."""
@@ -233,11 +234,6 @@ class Listener(Generic[MemberLink]):
         self._unauthenticated[key] -= 1
         if not self._unauthenticated[key]:
             del self._unauthenticated[key]
-
-    def _own(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 class PairingLimit:

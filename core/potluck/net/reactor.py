@@ -22,7 +22,7 @@ from potluck.wire.messages import Message
 logger = logging.getLogger(__name__)
 
 Delivery: TypeAlias = tuple[Message, memoryview]  # a message and its payload
-Receiver: TypeAlias = Callable[[Message, memoryview], None]
+OnMessage: TypeAlias = Callable[[Message, memoryview], None]
 _YIELD: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
@@ -47,7 +47,7 @@ class Readable(Protocol):
 
 @dataclass(slots=True)
 class _Served:
-    receiver: Receiver
+    receiver: OnMessage
     events: int = 0  # that are waited for
 
 
@@ -71,9 +71,9 @@ class Reactor:
             end.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._links: dict[Readable, _Served] = {}
-        self._new: deque[tuple[Readable, Receiver]] = deque()
+        self._new: deque[tuple[Readable, OnMessage]] = deque()
 
-    def add(self, link: Readable, receiver: Receiver) -> None:
+    def add(self, link: Readable, receiver: OnMessage) -> None:
         """Serve a link until it ends: `turn` gives its messages to the receiver, in order."""
         self._new.append((link, receiver))
         self.wake()

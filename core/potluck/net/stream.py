@@ -14,7 +14,6 @@ from potluck.errors import PeerLostError, PeerTimeoutError
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Address
 
-STALL_TIMEOUT_S = 60.0  # the largest frame, 64 MiB, takes 60 s at 9 Mbit/s
 CLOSE_TIMEOUT_S = 2.0  # for unsent bytes and the peer's close_notify
 _KEEP_ALIVE = {  # after 15 s of silence, lost within another 15 s; systems have some of these
     "TCP_KEEPIDLE": 15,  # s
@@ -115,7 +114,7 @@ class Stream(asyncio.BufferedProtocol):
         if not self.is_closing:
             self._open_transport.writelines([octets(b) for b in buffers if len(b)])
 
-    async def drain(self) -> None:
+    async def drain(self, timeout_s: float) -> None:
         """Wait until the peer has read enough that more can be written.
 
         Raises:
@@ -124,12 +123,12 @@ class Stream(asyncio.BufferedProtocol):
         """
         if not self._writable.is_set():
             try:
-                async with asyncio.timeout(STALL_TIMEOUT_S):
+                async with asyncio.timeout(timeout_s):
                     await self._writable.wait()
             except TimeoutError as error:
                 self.abort()
                 raise PeerTimeoutError(
-                    f"The other computer has taken nothing for {STALL_TIMEOUT_S:.0f} seconds."
+                    f"The other computer has taken nothing for {timeout_s:g} seconds."
                 ) from error
         if self._over:
             raise PeerLostError("The connection to the other computer has ended.")

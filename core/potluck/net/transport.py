@@ -22,7 +22,6 @@ from potluck.errors import (
 )
 from potluck.ids import HomeId, NodeId
 from potluck.net.addresses import Identified
-from potluck.net.control_link import ControlLink, Handler
 from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.net.link_kind import LINKS, LinkKind, MemberLink, TlsStream, step_links
@@ -38,8 +37,6 @@ from potluck.wire.messages import Address, NodeInfo, Purpose
 
 __all__ = [
     "DEFAULT_PORT",
-    "ControlLink",
-    "Handler",
     "Identified",
     "Link",
     "Listener",

@@ -110,7 +110,7 @@ UNKNOWN_LINK = LinkCost(rtt_ms=10.0, bytes_per_s=2.5e6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hop:
+class HopCost:
     """The time of a message between two processes: a latency, and a time for each byte."""
 
     latency_ms: float
@@ -120,12 +120,12 @@ class Hop:
         return self.latency_ms + nbytes * self.ms_per_byte
 
 
-def hop_between(links: Links, source: NodeId, target: NodeId) -> Hop:
+def hop_between(links: Links, source: NodeId, target: NodeId) -> HopCost:
     """The hop between two computers. An unmeasured direction takes the cost of the opposite one."""
     if source == target:
-        return Hop(latency_ms=LOCAL_HOP_MS, ms_per_byte=0.0)
+        return HopCost(latency_ms=LOCAL_HOP_MS, ms_per_byte=0.0)
     link = links.get((source, target)) or links.get((target, source)) or UNKNOWN_LINK
-    return Hop(
+    return HopCost(
         latency_ms=link.rtt_ms / 2 + HOP_SOFTWARE_MS,
         ms_per_byte=1000 / link.bytes_per_s,
     )

@@ -16,7 +16,7 @@ from potluck.plan import byhand
 from potluck.plan.cost import (
     TOKEN_MESSAGE_BYTES,
     DeviceCost,
-    Hop,
+    HopCost,
     Links,
     ModelShape,
     check_measurements,
@@ -33,7 +33,7 @@ Objective: TypeAlias = Literal["latency", "throughput"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class StagePlan:
     """A contiguous range of layers on one device."""
 
     node: NodeId
@@ -52,8 +52,8 @@ class Stage:
 class Plan:
     """The stages in the order in which a token visits them, and their predicted speed."""
 
-    stages: tuple[Stage, ...]
-    hops: tuple[Hop, ...]  # master to first, between the stages, last to master
+    stages: tuple[StagePlan, ...]
+    hops: tuple[HopCost, ...]  # master to first, between the stages, last to master
     token_ms: float  # time of one user's next token
     slowest_ms: float  # of the slowest stage, which limits many users together
     predicted_tokens_per_s: float  # for one user
@@ -194,14 +194,16 @@ def make_problem(
     )
 
 
-def _stages(shape: ModelShape, devices: tuple[DeviceCost, ...], route: Route) -> tuple[Stage, ...]:
-    stages: list[Stage] = []
+def _stages(
+    shape: ModelShape, devices: tuple[DeviceCost, ...], route: Route
+) -> tuple[StagePlan, ...]:
+    stages: list[StagePlan] = []
     for k, (i, own) in enumerate(zip(route.devices, ranges(route.counts), strict=True)):
         device, first, last = devices[i], k == 0, k == len(route.devices) - 1
         head_ms = device.head_ms if last else 0.0
         kinds = shape.layers[own.start : own.stop]
         stages.append(
-            Stage(
+            StagePlan(
                 node=device.node,
                 name=device.name,
                 device=device.device,

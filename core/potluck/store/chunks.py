@@ -4,8 +4,8 @@ A tensor is the file `<root>/<first 2 hex>/<digest>`. While it arrives it is `<d
 the size of that file says how many bytes are here. A part becomes a tensor only after its SHA-256
 was checked, its bytes were flushed and the file was renamed. A crash at any moment therefore leaves
 whole tensors, and parts that can be continued. Another process that makes a tensor for the store
-writes it into `workshop`, and the store adopts the file. Disks can still fail: the loader verifies
-a tensor again (`verify`).
+writes it into `workshop`, and the store adopts the file. Disks can still fail: the loader computes
+the digest of a tensor again.
 
 All methods block, and several threads may call them. A locked file ensures that only one process
 uses the folder. The time of last use is the file's mtime, so that it is kept when the process ends.
@@ -26,7 +26,7 @@ from potluck.errors import DiskFullError, IntegrityError, StoreError, format_byt
 from potluck.files import sync_folder
 from potluck.ids import Digest, is_digest, short
 from potluck.store.lock import FolderLock
-from potluck.store.part import PART, Part, digest_file, flush
+from potluck.store.part import PART, Part, flush
 
 logger = logging.getLogger(__name__)
 
@@ -221,17 +221,6 @@ class ChunkStore:
         finally:
             file.unlink(missing_ok=True)
         sync_folder(path.parent)
-
-    def verify(self, digest: Digest) -> bool:
-        """Read the whole tensor, and discard it if it is missing or altered."""
-        try:
-            intact = digest_file(self.path(digest)) == digest
-        except FileNotFoundError:
-            intact = False
-        if not intact:
-            logger.warning("tensor damaged on disk digest=%s", short(digest))
-            self.discard(digest)
-        return intact
 
     def discard(self, digest: Digest) -> None:
         """Remove the tensor and any part of it."""

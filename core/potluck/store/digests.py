@@ -1,12 +1,10 @@
 """The digests of a model's tensors: computed once, in parallel, and cached on disk.
 
 The cache has one small file per model file, named by the hash of its path. It is valid while the
-size and the times of the model file do not change. The cache only saves time: an entry that is
-missing, damaged or out of date is computed again.
+size and the times of the model file do not change.
 """
 
 import hashlib
-import logging
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
@@ -17,16 +15,14 @@ from pathlib import Path
 import msgspec
 
 from potluck.errors import BrokenModelError
-from potluck.files import write_atomically
-from potluck.ids import Digest, is_digest, short
+from potluck.ids import Digest, is_digest
 from potluck.model.manifest import TensorSpan
-
-logger = logging.getLogger(__name__)
+from potluck.store import cache
+from potluck.store.part import pieces
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) in the caller's thread. If it raises, hashing stops."""
 
-BUFFER_SIZE = 1 << 20  # fits a core's L2 cache, so that the copy is cheap next to SHA-256
 SETTLED_NS = 2 * 10**9  # FAT rounds times to 2 s: a younger file may change unnoticed
 
 
@@ -112,18 +108,12 @@ def _hashing(
 
 
 def _digest(path: Path, span: TensorSpan) -> Digest:
-    # The file is read, not mapped: if another program truncates a mapped file, our process dies.
-    sha = hashlib.sha256()
-    left = span.nbytes
-    buffer = memoryview(bytearray(min(BUFFER_SIZE, left)))
-    with path.open("rb", buffering=0) as file:
-        file.seek(span.offset)
-        while left:
-            count = file.readinto(buffer[: min(len(buffer), left)])
-            if not count:
-                raise _changed(span.file)
-            sha.update(buffer[:count])
-            left -= count
+    sha, left = hashlib.sha256(), span.nbytes
+    for piece in pieces(path, span.offset, span.nbytes):
+        sha.update(piece)
+        left -= len(piece)
+    if left:
+        raise _changed(span.file)
     return Digest(sha.hexdigest())
 
 
@@ -132,12 +122,8 @@ def _memory_path(path: Path, cache_dir: Path) -> Path:
 
 
 def _recall(file: ModelFile, cache_dir: Path) -> Mapping[str, Digest]:
-    try:
-        data = _memory_path(file.path, cache_dir).read_bytes()
-        memory = msgspec.json.decode(data, type=_Memory)
-    except (OSError, ValueError):  # msgspec's errors and bad UTF-8 are ValueErrors
-        return {}
-    if memory.path != str(file.path) or memory.stamp != file.stamp:
+    memory = cache.recall(_memory_path(file.path, cache_dir), _Memory)
+    if memory is None or memory.path != str(file.path) or memory.stamp != file.stamp:
         return {}
     return {name: Digest(text) for name, text in memory.digests.items() if is_digest(text)}
 
@@ -147,11 +133,7 @@ def _remember(file: ModelFile, digests: Mapping[str, Digest], cache_dir: Path) -
         return
     names = {span.name: str(digests[span.name]) for span in file.spans}
     memory = _Memory(str(file.path), file.stamp, names)
-    path = _memory_path(file.path, cache_dir)
-    try:
-        write_atomically(path, msgspec.json.encode(memory))
-    except OSError as error:  # a full disk only makes the next start slower
-        logger.warning("digests not remembered file=%s error=%s", short(path.stem), error)
+    cache.remember(_memory_path(file.path, cache_dir), memory)
 
 
 def _changed(file: str) -> BrokenModelError:

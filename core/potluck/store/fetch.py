@@ -15,11 +15,12 @@ from collections.abc import Iterable, Mapping
 
 from potluck.ids import Digest
 from potluck.store.chunks import ChunkStore
-from potluck.store.link import Together, WeightsLink
+from potluck.store.link import WeightsLink
 from potluck.store.progress import Clock, OnProgress
-from potluck.store.receiver import CHUNK_TIMEOUT_S, Receiver
+from potluck.store.receiver import CHUNK_TIMEOUT_S, SEND_TIMEOUT_S, Receiver
 from potluck.store.registry import TensorSource
-from potluck.store.sender import ANSWER_TIMEOUT_S, SEND_TIMEOUT_S, Sender
+from potluck.store.sender import SEND_LIMITS, Sender, SendLimits
+from potluck.tasks import together
 from potluck.wire.messages import NeedTensor
 
 
@@ -30,13 +31,11 @@ async def send_tensors(
     *,
     progress: OnProgress | None = None,
     clock: Clock = time.monotonic,
-    send_timeout_s: float = SEND_TIMEOUT_S,
-    answer_timeout_s: float = ANSWER_TIMEOUT_S,
+    limits: SendLimits = SEND_LIMITS,
 ) -> int:
     """Send the tensors that a peer needs until it has stored all of them.
 
-    The request is checked against `sources`, the only tensors that the peer may have. One deadline
-    is for sending one chunk, the other for an answer when there is nothing left to send.
+    The request is checked against `sources`, the only tensors that the peer may have.
 
     Returns:
         The number of bytes sent.
@@ -48,18 +47,8 @@ async def send_tensors(
         BrokenModelError: a file of the model can no longer be read.
         RemoteProtocolError: the peer sent a request or an answer that is not allowed.
     """
-    sender = Sender(
-        link,
-        needed,
-        sources,
-        progress=progress,
-        clock=clock,
-        send_timeout_s=send_timeout_s,
-        answer_timeout_s=answer_timeout_s,
-    )
-    async with Together() as tasks:
-        tasks.create_task(sender.receive())
-        tasks.create_task(sender.send())
+    sender = Sender(link, needed, sources, progress=progress, clock=clock, limits=limits)
+    await together((sender.receive(), sender.send()))
     return sender.meter.sent
 
 
@@ -96,9 +85,6 @@ async def receive_tensors(
         send_timeout_s=send_timeout_s,
         chunk_timeout_s=chunk_timeout_s,
     )
-    async with Together() as tasks:
-        tasks.create_task(receiver.receive())
-        tasks.create_task(receiver.write())
-        tasks.create_task(receiver.commit())
+    await together((receiver.receive(), receiver.write(), receiver.commit()))
     receiver.check()
     return receiver.meter.sent

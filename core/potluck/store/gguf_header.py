@@ -64,15 +64,22 @@ class GgufHeader:
     tensors: Mapping[str, GgufTensor]
 
 
-def read_gguf_header(path: Path) -> GgufHeader:
+def read_gguf_header(
+    path: Path, *, max_header: int = MAX_HEADER, max_entries: int = MAX_ENTRIES
+) -> GgufHeader:
     """Read a file's header, and check it.
+
+    Args:
+        path: the file.
+        max_header: bytes of the header.
+        max_entries: entries of all lists together.
 
     Raises:
         BrokenModelError: this is not a GGUF header, it is truncated, or its values are impossible.
         OSError: the file cannot be read.
     """
     with path.open("rb", buffering=_BUFFER) as file:
-        cursor = _Cursor(file, path.stat().st_size, path.name)
+        cursor = _Cursor(file, path, max_header, max_entries)
         if cursor.take(4) != MAGIC:
             raise cursor.broken("it does not begin as a GGUF file does")
         version = cursor.number("I")
@@ -94,10 +101,10 @@ def read_gguf_header(path: Path) -> GgufHeader:
 class _Cursor:
     """Reads a file from start to end, and refuses impossible values."""
 
-    def __init__(self, file: BinaryIO, size: int, name: str) -> None:
-        self._file, self.size, self.file_name = file, size, name
+    def __init__(self, file: BinaryIO, path: Path, max_header: int, max_entries: int) -> None:
+        self._file, self.size, self.file_name = file, path.stat().st_size, path.name
         self.position = 0
-        self._entries_left = MAX_ENTRIES
+        self._max_header, self._entries_left = max_header, max_entries
 
     def take(self, nbytes: int) -> bytes:
         if nbytes > self.size - self.position:
@@ -107,8 +114,8 @@ class _Cursor:
                 file=self.file_name,
             )
         self.position += nbytes
-        if self.position > MAX_HEADER:
-            raise self.broken(f"its header has more than {format_bytes(MAX_HEADER)}")
+        if self.position > self._max_header:
+            raise self.broken(f"its header has more than {format_bytes(self._max_header)}")
         data = self._file.read(nbytes)
         if len(data) != nbytes:
             raise self.broken("it became shorter while it was read")

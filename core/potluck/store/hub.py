@@ -5,20 +5,15 @@ second, and a node that only lends its devices does not need it. All functions b
 thread.
 """
 
-import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from potluck.errors import BrokenModelError, ModelError, PotluckError, UsageError
-from potluck.files import write_atomically
+from potluck.store import cache
 from potluck.store.gguf_files import gguf_files, gguf_parts, is_gguf
 from potluck.store.registry import model_name
-
-logger = logging.getLogger(__name__)
 
 MAX_RECENT = 20  # folders; more would make the list hard to read
 FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "LICENSE*")
@@ -43,20 +38,13 @@ class RecentFolders:
         self._file = file
 
     def folders(self) -> list[Path]:
-        try:
-            names = msgspec.json.decode(self._file.read_bytes(), type=list[str])
-        except (OSError, ValueError):  # no file yet, or a damaged one: it is not worth an error
-            return []
+        names = cache.recall(self._file, list[str]) or []
         return [path for path in map(Path, names) if path.is_dir() or _is_gguf_file(path)]
 
     def add(self, folder: Path) -> None:
         folder = folder.absolute()
         others = [path for path in self.folders() if path != folder]
-        names = [str(path) for path in (folder, *others)][:MAX_RECENT]
-        try:
-            write_atomically(self._file, msgspec.json.encode(names))
-        except OSError as error:
-            logger.warning("recent folder not remembered error=%s", error)
+        cache.remember(self._file, [str(path) for path in (folder, *others)][:MAX_RECENT])
 
 
 def list_models(
@@ -191,12 +179,12 @@ def _cached(hub_cache: Path | None) -> list[Path]:
     from huggingface_hub.errors import CacheNotFound
 
     try:
-        cache = scan_cache_dir(hub_cache)
+        found = scan_cache_dir(hub_cache)
     except (CacheNotFound, ValueError, OSError):
         return []
     newest = {
         repo.repo_id: max(repo.revisions, key=lambda revision: revision.last_modified)
-        for repo in cache.repos
+        for repo in found.repos
         if repo.repo_type == "model" and repo.revisions
     }
     return [newest[name].snapshot_path for name in sorted(newest, key=str.lower)]

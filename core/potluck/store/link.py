@@ -1,7 +1,5 @@
-"""The connection of a weights transfer, and a group of tasks that fail together."""
+"""The connection of a weights transfer."""
 
-import asyncio
-from types import TracebackType
 from typing import Protocol
 
 from potluck.wire.messages import Message
@@ -21,18 +19,3 @@ class WeightsLink(Protocol):
     async def receive(self) -> tuple[Message, memoryview]:
         """Return the next message."""
         ...
-
-
-class Together(asyncio.TaskGroup):
-    """A task group whose first error cancels the others and is raised itself, not in a group."""
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            await super().__aexit__(kind, error, trace)
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from group

@@ -8,7 +8,8 @@ import errno
 import hashlib
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
@@ -16,7 +17,7 @@ from potluck.errors import DiskFullError, IntegrityError, StoreError, format_byt
 from potluck.ids import Digest, short
 
 PART = ".part"
-BUFFER_SIZE = 1 << 20  # fits a core's L2 cache, as for model files
+BUFFER_SIZE = 1 << 20  # fits a core's L2 cache, so that the copy is cheap next to SHA-256
 
 # fdatasync does not flush the times; macOS and Windows have only fsync.
 flush_data = getattr(os, "fdatasync", os.fsync)
@@ -69,19 +70,18 @@ class Part:
         self.is_whole = False
 
     def _rehash(self) -> None:
-        self._sha = hashlib.sha256()
-        self.size = _feed(self._sha.update, self.path)
+        self._sha, self.size = hashlib.sha256(), 0
+        for piece in pieces(self.path, 0, self.path.stat().st_size):
+            self._sha.update(piece)
+            self.size += len(piece)
 
 
-class _disk_errors:  # noqa: N801 - used like a statement
+@contextmanager
+def _disk_errors() -> Generator[None]:
     """Turn the disk's errors into errors that a person understands."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, OSError):
-            return
+    try:
+        yield
+    except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskFullError(
                 "The disk became full while weights arrived. Free some space and try again; what"
@@ -101,18 +101,14 @@ def open_to_append(path: Path) -> io.FileIO:
     return io.FileIO(path, "ab")
 
 
-def digest_file(path: Path) -> Digest:
-    """Compute the digest of a whole file."""
-    sha = hashlib.sha256()
-    _feed(sha.update, path)
-    return Digest(sha.hexdigest())
+def pieces(path: Path, offset: int, nbytes: int) -> Iterator[memoryview]:
+    """So many bytes of a file, piece by piece in one buffer; fewer if the file ends before.
 
-
-def _feed(update: Callable[[memoryview], None], path: Path) -> int:
-    size = 0
-    buffer = memoryview(bytearray(BUFFER_SIZE))
+    The file is read, not mapped: if another program truncates a mapped file, our process dies.
+    """
+    buffer = memoryview(bytearray(min(BUFFER_SIZE, nbytes)))
     with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            update(buffer[:count])
-            size += count
-    return size
+        file.seek(offset)
+        while nbytes and (count := file.readinto(buffer[:nbytes])):
+            yield buffer[:count]
+            nbytes -= count

@@ -7,6 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from potluck.errors import (
     BrokenModelError,
@@ -21,13 +22,29 @@ from potluck.store.progress import Clock, OnProgress, TransferMeter
 from potluck.store.registry import TensorSource
 from potluck.wire.messages import Chunk, Error, NeedTensor, Rejected, Stored
 
-# The largest chunk in bytes. Each chunk also costs 0.12 ms of CPU at both ends: 4 % at 700 MB/s. On
-# a link of 20 Mbit/s, this size still gives one step of progress per second.
-CHUNK_SIZE = 2 << 20
-SEND_TIMEOUT_S = 60.0  # for one chunk: links below 35 kB/s are not supported
-ANSWER_TIMEOUT_S = 120.0  # with nothing left to send: a memory card flushes slowly
-WINDOW_TENSORS = 256  # sent but not answered: a slow receiver is not overloaded,
-WINDOW_BYTES = 256 << 20  # and 2 s at 1 Gbit/s cover any usual flush
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendLimits:
+    """How much is under way at once, and how long the peer may take.
+
+    Attributes:
+        chunk_bytes: the largest chunk. Each chunk also costs 0.12 ms of CPU at both ends: 4 % at
+            700 MB/s. On a link of 20 Mbit/s, the default still gives one step of progress per
+            second.
+        window_tensors: tensors sent but not answered: a slow receiver is not overloaded.
+        window_bytes: bytes of these tensors; 2 s at 1 Gbit/s cover any usual flush.
+        send_s: for one chunk: links below 35 kB/s are not supported.
+        answer_s: with nothing left to send: a memory card flushes slowly.
+    """
+
+    chunk_bytes: int = 2 << 20
+    window_tensors: int = 256
+    window_bytes: int = 256 << 20
+    send_s: float = 60.0
+    answer_s: float = 120.0
+
+
+SEND_LIMITS: Final = SendLimits()
 
 
 @dataclass(slots=True)
@@ -54,11 +71,10 @@ class Sender:
         *,
         progress: OnProgress | None,
         clock: Clock,
-        send_timeout_s: float,
-        answer_timeout_s: float,
+        limits: SendLimits,
     ) -> None:
         self._link = link
-        self._send_timeout_s, self._answer_timeout_s = send_timeout_s, answer_timeout_s
+        self._limits = limits
         self._tensors = {
             Digest(need.digest): _sending(need, sources) for need in needed
         }  # not stored yet
@@ -107,19 +123,19 @@ class Sender:
             self._answered.set()
 
     def _next_batch(self) -> list[tuple[TensorSource, Chunk, int]]:
-        """Up to about CHUNK_SIZE bytes to read, within the window: (source, chunk, length) each.
+        """Up to about one chunk of bytes to read, within the window: (source, chunk, length) each.
 
         Many small tensors form one batch, since a call of a thread costs more than reading a norm.
         """
         batch: list[tuple[TensorSource, Chunk, int]] = []
         taken = 0
-        while self._todo and taken < CHUNK_SIZE:
+        while self._todo and taken < self._limits.chunk_bytes:
             tensor = self._todo[0]
             if tensor.digest not in self._unanswered:
                 if self._is_window_full():
                     break
                 self._unanswered[tensor.digest] = tensor.source.nbytes
-            length = min(CHUNK_SIZE - taken, tensor.source.nbytes - tensor.offset)
+            length = min(self._limits.chunk_bytes - taken, tensor.source.nbytes - tensor.offset)
             chunk = Chunk(digest=tensor.digest, offset=tensor.offset, total=tensor.source.nbytes)
             batch.append((tensor.source, chunk, length))
             taken += length
@@ -129,8 +145,10 @@ class Sender:
         return batch
 
     def _is_window_full(self) -> bool:
-        waiting = len(self._unanswered)
-        return waiting >= WINDOW_TENSORS or sum(self._unanswered.values()) >= WINDOW_BYTES
+        return (
+            len(self._unanswered) >= self._limits.window_tensors
+            or sum(self._unanswered.values()) >= self._limits.window_bytes
+        )
 
     async def _send_chunks(self, chunks: list[tuple[Chunk, bytes]]) -> None:
         for chunk, data in chunks:
@@ -138,18 +156,18 @@ class Sender:
                 self.meter.total -= len(data)
                 continue
             try:
-                async with asyncio.timeout(self._send_timeout_s):
+                async with asyncio.timeout(self._limits.send_s):
                     await self._link.send(chunk, data)
             except TimeoutError:
-                raise _silent("takes no more weights", self._send_timeout_s) from None
+                raise _silent("takes no more weights", self._limits.send_s) from None
             self.meter.add(len(data))
 
     async def _wait(self) -> None:
         try:
-            async with asyncio.timeout(self._answer_timeout_s):
+            async with asyncio.timeout(self._limits.answer_s):
                 await self._answered.wait()
         except TimeoutError:
-            raise _silent("does not say that it stored weights", self._answer_timeout_s) from None
+            raise _silent("does not say that it stored weights", self._limits.answer_s) from None
 
     def _forget(self, digest: Digest) -> None:
         self._check_unanswered(digest)

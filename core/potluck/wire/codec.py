@@ -17,9 +17,10 @@ import msgpack  # pyright: ignore[reportMissingTypeStubs]
 import msgspec
 
 from potluck.errors import RemoteProtocolError
+from potluck.wire.fields import Count
 from potluck.wire.measuring_messages import Profile
-from potluck.wire.messages import Assign, Count, Message
-from potluck.wire.operations import ALL, BULK, BULK_TYPES, Table, op_of
+from potluck.wire.messages import Assign, Message, Need
+from potluck.wire.operations import ALL, BULK, Table, op_of
 from potluck.wire.pairing_messages import PAIRING
 
 _UNTYPED: Final = (Assign, Profile)  # messages with a `config`
@@ -52,7 +53,7 @@ _decoders: Final[dict[type[Message], Callable[[memoryview], Message]]] = {
     kind: msgspec.msgpack.Decoder(kind).decode for kind in {*ALL.values(), *PAIRING.values()}
 }
 _list_decoders: Final[dict[type[Message], Callable[[bytearray], Any]]] = {
-    kind: msgspec.msgpack.Decoder(items).decode for kind, items in BULK_TYPES.items()
+    kind: msgspec.msgpack.Decoder(items).decode for kind, items in BULK.items()
 }
 # The package has no annotations, so its function is annotated here.
 _unpack: Final = cast("Callable[..., object]", msgpack.unpackb)
@@ -68,10 +69,9 @@ class UnknownOp:
 
 def encode_header(message: Message) -> tuple[bytes, bytes | None]:
     """Encode a message's header, and its long list as a payload if it has one."""
-    if (field := BULK.get(type(message))) is None:
+    if not isinstance(message, (Assign, Need)):
         return _encode(message), None
-    items = getattr(message, field)
-    return _encode(msgspec.structs.replace(message, **{field: ()})), _encode(items)
+    return _encode(msgspec.structs.replace(message, tensors=())), _encode(message.tensors)
 
 
 def decode_header(header: memoryview, known: Table) -> Message | UnknownOp:
@@ -106,7 +106,7 @@ def decode_list(message: Message, payload: bytearray) -> Message:
     except _MALFORMED as error:
         op = op_of(message)
         raise RemoteProtocolError(f"The peer sent a wrong `{op}`: {error}.") from error
-    return msgspec.structs.replace(message, **{BULK[kind]: items})
+    return msgspec.structs.replace(message, tensors=items)
 
 
 def _request_id(header: memoryview) -> int | None:

@@ -16,7 +16,7 @@ The caller, called the shell here (`net/link.py`), owns the socket and the clock
 """
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -31,6 +31,7 @@ from potluck.errors import (
 from potluck.ids import Role, short
 from potluck.wire.codec import UnknownOp
 from potluck.wire.events import Answered, Closed, Event, Lost, Opened, Received
+from potluck.wire.fields import MAX_TEXT
 from potluck.wire.frame import (
     MAX_HANDSHAKE,
     MAX_HEADER,
@@ -42,7 +43,6 @@ from potluck.wire.frame import (
 )
 from potluck.wire.lifecycle import ENDED, TRANSITIONS, Side, State, Step
 from potluck.wire.messages import (
-    MAX_TEXT,
     Error,
     Goodbye,
     Hello,
@@ -53,7 +53,7 @@ from potluck.wire.messages import (
     Purpose,
     Welcome,
 )
-from potluck.wire.operations import ANSWERS, BY_PURPOSE, HANDSHAKE, known_from, op_of
+from potluck.wire.operations import ANSWERS, HANDSHAKE, known_from, op_of
 from potluck.wire.versions import PROTOCOL_VERSIONS, common_version
 
 HEARTBEAT_INTERVAL_S: Final = 0.9  # three, and time to react, fit the 3 s that are promised
@@ -69,7 +69,7 @@ class Connection:
 
     Obligations of the shell:
     - After every call but `get_buffer` and `forget`: write what `data_to_send` returns, in order.
-    - After `receive_data`, `buffer_updated`, `receive_eof` and `tick`: call `next_event` until it
+    - After `buffer_updated`, `receive_eof` and `tick`: call `next_event` until it
       returns None.
     - Stop reading while the socket accepts no more bytes: the answers to a flood of requests must
       not fill the memory.
@@ -79,12 +79,10 @@ class Connection:
     Args:
         purpose: the dialler's purpose for the connection; None on the listener, which learns it
             from `hello`.
-        accepts: the purposes that a listener serves.
         peer_id: the node id from the peer's TLS certificate; the peer's `hello` or `welcome` must
             have the same.
         peer_role: the peer's role in the home, from the same certificate; None: accept the messages
             of both roles.
-        heartbeats: whether to send them; None: only on control connections.
     """
 
     def __init__(
@@ -94,11 +92,9 @@ class Connection:
         *,
         now: float,
         purpose: Purpose | None = None,
-        accepts: Collection[Purpose] = tuple(BY_PURPOSE),
         peer_id: str | None = None,
         peer_role: Role | None = None,
         versions: Sequence[int] = PROTOCOL_VERSIONS,
-        heartbeats: bool | None = None,
     ) -> None:
         assert (purpose is None) == (side is Side.LISTENER)
         self.side = side
@@ -108,11 +104,9 @@ class Connection:
         self.version: int | None = None
         self.rtt_s: float | None = None  # seconds, smoothed over heartbeats
         self.state = State.QUIET if side is Side.DIALLER else State.AWAITING_HELLO
-        self._accepts = accepts
         self._peer_id = peer_id
         self._peer_role: Role | None = peer_role
         self._versions = tuple(versions)
-        self._heartbeats = heartbeats
         self._decoder = FrameDecoder(
             MAX_PAYLOAD["handshake"], max_header=MAX_HANDSHAKE, known=HANDSHAKE
         )
@@ -185,12 +179,6 @@ class Connection:
         if not self.is_ended:
             self._decoder.buffer_updated(nbytes)
 
-    def receive_data(self, data: Buffer, now: float) -> None:
-        """Process bytes that were received into other memory."""
-        self._now = self._heard = now
-        if not self.is_ended:
-            self._decoder.feed(data)
-
     def receive_eof(self) -> None:
         """Process the end of the stream: the peer will send no more bytes."""
         if self.is_ended:
@@ -239,7 +227,7 @@ class Connection:
         if self.state is not State.OPEN:
             if now >= self._due:
                 self._give_up("did not finish the handshake in time")
-        elif self._heartbeats:
+        elif self.purpose == "control":
             if now >= self._heard + LOST_AFTER_S:  # the same sum as below: equal rounding
                 self._give_up(f"has not been heard for {now - self._heard:.1f} seconds")
             elif now >= self._due:
@@ -286,15 +274,14 @@ class Connection:
             case _:
                 self._step(Step.RECEIVE)
         if message.re is not None:
-            return self._answer(message.re, frame)
+            return self._answer(message.re, message)
         if isinstance(message, Ping):
             if message.id is not None and self.state is State.OPEN:
                 self._write(Pong(re=message.id))
             return None
         return Received(message, frame.payload)
 
-    def _answer(self, number: int, frame: Frame) -> Event | None:
-        message = frame.message
+    def _answer(self, number: int, message: Message) -> Event | None:
         if isinstance(message, Pong) and (sent := self._beats.pop(number, None)) is not None:
             self._measure(self._now - sent)
             return None
@@ -306,7 +293,7 @@ class Connection:
         if not isinstance(message, (ANSWERS[asked], Error)):
             was = op_of(asked)
             raise RemoteProtocolError(f"The peer answered `{was}` with `{op_of(message)}`.")
-        return Answered(number, message, frame.payload)
+        return Answered(number, message)
 
     def _measure(self, rtt: float) -> None:
         # Smoothed as TCP's round-trip time, RFC 6298 section 2.3.
@@ -334,8 +321,6 @@ class Connection:
         self._step(Step.RECEIVE_HELLO)
         self._check_identity(hello.node)
         version = common_version(self.me, self._versions, hello.node, hello.versions)
-        if hello.purpose not in self._accepts:
-            raise RemoteProtocolError(f"`{hello.purpose}` connections are not served here.")
         self.purpose = hello.purpose
         self._write(Welcome(version=version, node=self.me))
         return self._open(hello.node, version)
@@ -354,8 +339,6 @@ class Connection:
         self._decoder.max_header = MAX_HEADER
         self._decoder.max_payload = MAX_PAYLOAD[purpose]
         self._decoder.known = known_from(self._peer_role, purpose)
-        if self._heartbeats is None:
-            self._heartbeats = self.purpose == "control"
         self._due = self._wake = self._now + HEARTBEAT_INTERVAL_S
         return Opened(peer, purpose, version)
 

@@ -29,7 +29,6 @@ class Answered:
 
     request: int
     message: Message
-    payload: memoryview
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def encode(message: Message, payload: Buffer = b"") -> tuple[bytes, Buffer]:
 class FrameDecoder:
     """Decodes bytes, in pieces of any size, into frames.
 
-    After `feed` or `buffer_updated`, call `next_event` until it returns None. The limits are
+    After `buffer_updated`, call `next_event` until it returns None. The limits are
     attributes, so that a connection can raise them when it knows its peer. New limits apply to
     frames whose preamble has not been read yet.
     """
@@ -101,16 +101,6 @@ class FrameDecoder:
         self._payload = _EMPTY
         self._received = 0  # bytes of the payload so far
         self._direct = False  # whether the last get_buffer returned the payload's own memory
-
-    def feed(self, data: Buffer) -> None:
-        """Process all of these bytes."""
-        view = memoryview(data)
-        while view:
-            target = self.get_buffer()
-            count = min(len(target), len(view))
-            target[:count] = view[:count]
-            self.buffer_updated(count)
-            view = view[count:]
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """The buffer for the next bytes. The next call must be `buffer_updated`.

@@ -44,32 +44,23 @@ class Step(Enum):
 
 ENDED: Final = (State.CLOSED, State.LOST, State.FAILED)
 
+_ENDS: Final = {
+    Step.SEND_GOODBYE: State.CLOSED,
+    Step.RECEIVE_GOODBYE: State.CLOSED,
+    Step.END_OF_STREAM: State.LOST,
+    Step.SILENCE: State.LOST,
+    Step.BREAK: State.FAILED,
+}
+
 TRANSITIONS: Final[dict[State, dict[Step, State]]] = {
     State.QUIET: {Step.SEND_HELLO: State.SAID_HELLO},
-    State.SAID_HELLO: {
-        Step.RECEIVE_WELCOME: State.OPEN,
-        Step.SEND_GOODBYE: State.CLOSED,
-        Step.RECEIVE_GOODBYE: State.CLOSED,
-        Step.END_OF_STREAM: State.LOST,
-        Step.SILENCE: State.LOST,
-        Step.BREAK: State.FAILED,
-    },
-    State.AWAITING_HELLO: {
-        Step.RECEIVE_HELLO: State.OPEN,
-        Step.SEND_GOODBYE: State.CLOSED,
-        Step.RECEIVE_GOODBYE: State.CLOSED,
-        Step.END_OF_STREAM: State.LOST,
-        Step.SILENCE: State.LOST,
-        Step.BREAK: State.FAILED,
-    },
+    State.SAID_HELLO: {Step.RECEIVE_WELCOME: State.OPEN, **_ENDS},
+    State.AWAITING_HELLO: {Step.RECEIVE_HELLO: State.OPEN, **_ENDS},
     State.OPEN: {
         Step.SEND: State.OPEN,
         Step.RECEIVE: State.OPEN,
-        Step.SEND_GOODBYE: State.LEAVING,
-        Step.RECEIVE_GOODBYE: State.CLOSED,
-        Step.END_OF_STREAM: State.LOST,
-        Step.SILENCE: State.LOST,
-        Step.BREAK: State.FAILED,
+        **_ENDS,
+        Step.SEND_GOODBYE: State.LEAVING,  # what is under way may still arrive
     },
     State.LEAVING: {
         Step.RECEIVE: State.LEAVING,

@@ -6,19 +6,18 @@ import msgspec
 from msgspec import Meta
 
 from potluck.model.schemes import Cache, Scheme
+from potluck.wire.fields import Count, Hex, Seconds, Size
 from potluck.wire.messages import (
     MAX_TOKENS,
     Address,
     Addresses,
-    Count,
     DeviceId,
     DeviceInfo,
-    Hex,
     Message,
-    Seconds,
-    Size,
-    TimesByKind,
 )
+
+MAX_KINDS = 16  # of layers in one model; windows and experts make four
+TimesByKind = Annotated[tuple[Seconds, ...], Meta(min_length=1, max_length=MAX_KINDS)]
 
 
 class Profile(Message, frozen=True, tag="profile"):

@@ -5,7 +5,6 @@ the same number under `re`. Decoding checks every field, and the error names the
 `core/PROTOCOL.md` describes the order of messages and its meaning.
 """
 
-import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -13,29 +12,23 @@ from msgspec import Meta
 from msgspec.structs import force_setattr
 
 from potluck.model.schemes import Cache, Scheme
+from potluck.wire.fields import (
+    LINE,
+    Count,
+    Hex,
+    Name,
+    Port,
+    Seconds,
+    SessionName,
+    Shape,
+    Size,
+    StoredDtype,
+    Text,
+    printable,
+)
 
-# Limits, each with its reason. They bound the memory that a hostile header can take.
-# A name is shown on one line of a list: no control characters, no marks that reverse the text.
-_UNPRINTABLE = "\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
-_LINE = rf"\A[^{_UNPRINTABLE}]*\Z"
-Name = Annotated[str, Meta(max_length=128, pattern=_LINE)]
-Hex = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # SHA-256; `$` would accept a newline
-SessionName = Annotated[str, Meta(min_length=1, max_length=64)]
-MAX_TEXT = 4096
-# For a person; unprintable characters are replaced.
-Text = Annotated[str, Meta(max_length=MAX_TEXT)]
-_NOT_TEXT = re.compile(rf"(?!\n)[{_UNPRINTABLE}]")
-Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
-Size = Annotated[int, Meta(ge=0, lt=1 << 50)]  # bytes; no home has a petabyte
-Port = Annotated[int, Meta(ge=1, le=65535)]
-Seconds = Annotated[float, Meta(ge=0, le=1e9)]
-MAX_KINDS = 16  # of layers in one model; windows and experts make four
-TimesByKind = Annotated[tuple[Seconds, ...], Meta(min_length=1, max_length=MAX_KINDS)]
 Dtype = Literal["F32", "F16", "BF16", "I32", "I64", "U8", "I8"]  # as safetensors names them
-StoredDtype = Annotated[str, Meta(max_length=16, pattern=r"\A[A-Z0-9_]+\Z")]
-"""A safetensors dtype, `GGUF_` with a type of llama.cpp, `PACKED4` or `PACKED8`."""
 Purpose = Literal["control", "activations", "weights"]
-Shape = Annotated[tuple[Count, ...], Meta(max_length=8)]
 
 MAX_ADDRESSES = 16  # no computer of a home has more interfaces
 MAX_TENSORS = 1 << 17  # a mixture of experts with 128 layers of 256 experts has 98,304
@@ -48,13 +41,11 @@ MAX_HISTORY = 1 << 17  # tokens of a repetition penalty's history; 5 bytes each 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
     """An address to dial: an IP address (with its zone, if any) or a host name, and a port."""
 
-    host: Annotated[str, Meta(min_length=1, max_length=255, pattern=_LINE)]
+    host: Annotated[str, Meta(min_length=1, max_length=255, pattern=LINE)]
     port: Port
 
 
 Addresses = Annotated[tuple[Address, ...], Meta(max_length=MAX_ADDRESSES)]
-
-
 DeviceKind = Literal["cuda", "mps", "cpu"]
 
 
@@ -84,10 +75,10 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     node_id: Hex
     name: Name
-    version: Annotated[str, Meta(max_length=32, pattern=_LINE)]  # of the program
-    os: Annotated[str, Meta(max_length=64, pattern=_LINE)]
-    arch: Annotated[str, Meta(max_length=32, pattern=_LINE)]
-    machine: Annotated[str, Meta(max_length=64, pattern=_LINE)] = ""  # equal on one computer
+    version: Annotated[str, Meta(max_length=32, pattern=LINE)]  # of the program
+    os: Annotated[str, Meta(max_length=64, pattern=LINE)]
+    arch: Annotated[str, Meta(max_length=32, pattern=LINE)]
+    machine: Annotated[str, Meta(max_length=64, pattern=LINE)] = ""  # equal on one computer
     devices: Annotated[tuple[DeviceInfo, ...], Meta(max_length=16)] = ()  # the best one first
 
 
@@ -115,21 +106,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", omit_de
     re: Count | None = None
 
 
-def _as_text(text: str) -> str:
-    """Make a peer's sentence safe for a terminal: it cannot move the cursor or set the title.
-
-    Characters are replaced, since refusing an error message would end the connection.
-    """
-    return _NOT_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
 class _Told(Message, frozen=True):
     """A message with a sentence that says what went wrong."""
 
     message: Text
 
     def __post_init__(self) -> None:
-        force_setattr(self, "message", _as_text(self.message))
+        force_setattr(self, "message", printable(self.message))
 
 
 # --- every connection
@@ -164,7 +147,7 @@ class Goodbye(Message, frozen=True, tag="goodbye"):
     reason: Text = ""
 
     def __post_init__(self) -> None:
-        force_setattr(self, "reason", _as_text(self.reason))
+        force_setattr(self, "reason", printable(self.reason))
 
 
 class Error(_Told, frozen=True, tag="error"):

@@ -112,13 +112,11 @@ ANSWERS: Final[Mapping[type[Message], type[Message]]] = {
 }
 """The answer type of each request; `error` may answer any request."""
 
-BULK: Final[Mapping[type[Message], str]] = {Assign: "tensors", Need: "tensors"}
-"""The field that travels as payload, because it grows with the model."""
-
-BULK_TYPES: Final[Mapping[type[Message], object]] = {
+BULK: Final[Mapping[type[Message], object]] = {
     Assign: Annotated[tuple[TensorInfo, ...], Meta(max_length=MAX_TENSORS)],
     Need: Annotated[tuple[NeedTensor, ...], Meta(max_length=MAX_TENSORS)],
 }
+"""The type of the field `tensors`, which travels as payload, because it grows with the model."""
 
 _ITEM_BYTES: Final[Mapping[Dtype, int]] = {
     "F32": 4, "F16": 2, "BF16": 2, "I32": 4, "I64": 8, "U8": 1, "I8": 1,

@@ -66,16 +66,7 @@ class Me:
     versions: tuple[int, ...] = PROTOCOL_VERSIONS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Membership:
-    """What a new member receives of the master's home; certificates are in DER or PEM."""
-
-    home_name: str
-    authority: bytes
-    certificate: bytes  # the member's
-
-
-Issue: TypeAlias = Callable[[bytes], Membership]
+Issue: TypeAlias = Callable[[bytes], Joined]
 """Issues a membership for a self-signed certificate. May raise PairingError."""
 
 
@@ -92,7 +83,7 @@ class Admitted:
 class Member:
     """The worker's outcome. Store it before sending the message that came with it."""
 
-    membership: Membership
+    membership: Joined
     master: NodeId
     master_name: str
 
@@ -268,25 +259,3 @@ class Pairing(ABC):
 
     def _side(self) -> Seen:
         return Seen(name=self.me.name, certificate=self.me.certificate, nonce=self._nonce)
-
-
-def joined(membership: Membership) -> Joined:
-    """Make the message that carries a membership."""
-    return Joined(
-        home_name=membership.home_name,
-        authority=membership.authority,
-        certificate=membership.certificate,
-    )
-
-
-def member(message: Joined, master_certificate: bytes, master_name: str) -> Member:
-    """Make the worker's outcome from the master's message."""
-    return Member(
-        membership=Membership(
-            home_name=message.home_name,
-            authority=message.authority,
-            certificate=message.certificate,
-        ),
-        master=proofs.node_id(master_certificate),
-        master_name=master_name,
-    )

@@ -21,11 +21,10 @@ from potluck.wire.pairing import (
     Admitted,
     Issue,
     Me,
+    Member,
     Pairing,
     PairingState,
     Refused,
-    joined,
-    member,
 )
 from potluck.wire.pairing_messages import (
     Joined,
@@ -103,7 +102,7 @@ class MasterBySight(Pairing):
     def _agreed(self) -> list[Message]:
         membership = self._issue(self._peer)
         self.issued = Admitted(node_id=proofs.node_id(self._peer), name=self.peer_name)
-        return [joined(membership)]
+        return [membership]
 
 
 class WorkerBySight(Pairing):
@@ -134,7 +133,8 @@ class WorkerBySight(Pairing):
                 return self._take_reveal(message)
             case Joined():
                 assert self._begin is not None
-                self.outcome = member(message, self._begin.certificate, self.peer_name)
+                master = proofs.node_id(self._begin.certificate)
+                self.outcome = Member(membership=message, master=master, master_name=self.peer_name)
                 return [PairDone()]
             case _:
                 return []

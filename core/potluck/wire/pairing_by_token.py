@@ -20,12 +20,10 @@ from potluck.wire.pairing import (
     Admitted,
     Issue,
     Me,
-    Membership,
+    Member,
     Pairing,
     PairingState,
     Refused,
-    joined,
-    member,
 )
 from potluck.wire.pairing_messages import Joined, PairClaim, PairDone, PairJoin, PairOffer
 from potluck.wire.proofs import Seen
@@ -68,7 +66,8 @@ class WorkerByToken(Pairing):
                 return self._take_offer(message)
             case Joined():
                 self._check_home(message.authority)
-                self.outcome = member(message, self._peer, self.peer_name)
+                master = proofs.node_id(self._peer)
+                self.outcome = Member(membership=message, master=master, master_name=self.peer_name)
                 return [PairDone()]
             case _:
                 return []
@@ -111,9 +110,7 @@ class MasterByToken(Pairing):
         PairingState.ISSUED: {PairDone: PairingState.PAIRED},
     }
 
-    def __init__(
-        self, me: Me, *, home: Membership, invites: Invites, issue: Issue, now: float
-    ) -> None:
+    def __init__(self, me: Me, *, home: Joined, invites: Invites, issue: Issue, now: float) -> None:
         super().__init__(me, now=now)
         self._home = home
         self._invites = invites
@@ -165,7 +162,7 @@ class MasterByToken(Pairing):
         self.issued = Admitted(
             node_id=proofs.node_id(self._worker), name=self.peer_name, port=self._port
         )
-        return [joined(membership)]
+        return [membership]
 
 
 def _transcript(

@@ -7,7 +7,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from potluck.wire.messages import Count, Message, Name, Port
+from potluck.wire.fields import Count, Name, Port
+from potluck.wire.messages import Message
 from potluck.wire.operations import Table, table
 
 MAX_PAIRING_HEADER: Final = 16 << 10  # bytes: two certificates and a name
@@ -94,11 +95,11 @@ class PairClaim(Message, frozen=True, tag="pair_claim"):
 
 
 class Joined(Message, frozen=True, tag="joined"):
-    """Master: you belong to the home now; this is your certificate."""
+    """Master: you belong to the home now; this is your certificate. Also a membership as a value."""
 
     home_name: Name
-    authority: Certificate
-    certificate: Certificate
+    authority: Certificate  # the home's
+    certificate: Certificate  # the member's
 
 
 class PairDone(Message, frozen=True, tag="pair_done"):

@@ -8,14 +8,14 @@ from potluck.cluster.master.stage_deployment import Retries, StageDeployment, St
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.errors import EngineError, IntegrityError, PeerLostError, RemoteProtocolError
 from potluck.ids import Digest
-from potluck.plan.placement import Stage
+from potluck.plan.placement import StagePlan
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Assign, Need, NeedTensor
 
 
 def task_for(member: FakeComputer, model: LocalModel, workplace: Workplace) -> StageDeployment:
     """Layer 1, in 4 bits."""
-    stage = Stage(
+    stage = StagePlan(
         node=member.node_id, name=member.name, device="cpu:0", layers=range(1, 2), embedding=False,
         head=False, predicted_ms=1.0, head_ms=0.0, prefill_ms=1.0, memory=1,
     )  # fmt: skip

@@ -33,7 +33,7 @@ from potluck.cluster.master.vocabulary import (
 )
 from potluck.errors import EngineError, PeerLostError, UsageError
 from potluck.ids import NodeId
-from potluck.plan.placement import Stage
+from potluck.plan.placement import StagePlan
 from potluck.wire.messages import DeviceId
 
 DESK, LAPTOP, ATTIC = (NodeId(letter * 64) for letter in "abc")
@@ -46,9 +46,9 @@ NOBODY: frozenset[NodeId] = frozenset()
 FAULT = EngineError("The engine is not running.")
 
 
-def stages(*nodes: NodeId, device: str = "cpu") -> tuple[Stage, ...]:
+def stages(*nodes: NodeId, device: str = "cpu") -> tuple[StagePlan, ...]:
     return tuple(
-        Stage(
+        StagePlan(
             node=node,
             name=NAMES[node],
             device=device,

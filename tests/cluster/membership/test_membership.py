@@ -17,9 +17,10 @@ from potluck.cluster.membership.pairing import Pairings
 from potluck.errors import PeerLostError
 from potluck.ids import NodeId
 from potluck.net.advert import Advert
+from potluck.net.control_link import serve_control
 from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
-from potluck.net.transport import ControlLink, Link, Listener, identify
+from potluck.net.transport import Link, Listener, identify
 from potluck.wire.messages import Address, DeviceId, HeldStage, Message, NodeInfo, Revoked, Status
 from potluck.wire.token import PairingToken
 
@@ -95,7 +96,7 @@ class Node:
         if self.hangs_up:
             return
         with suppress(PeerLostError):
-            await ControlLink(link).run(lambda message, _: self._handle(link, message))
+            await serve_control(link, lambda message: self._handle(link, message))
 
     async def _handle(self, link: Link, message: Message) -> None:
         self.received.append(message)

@@ -152,7 +152,9 @@ def test_what_cannot_be_stored_is_not_said_to_have_succeeded(
                 await laptop.desk.join(token_of(desk), [])
             home = desk.identity.own_home
             assert home is not None
-            await until(lambda: laptop.identity.node_id in desk.identity.revoked(home.home_id))
+            await until(
+                lambda: laptop.identity.node_id in desk.identity.homes[home.home_id].revoked
+            )
             assert not laptop.joined
             assert not laptop.identity.homes
             assert not desk.admitted

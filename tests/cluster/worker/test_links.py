@@ -132,8 +132,8 @@ def test_whoever_else_was_removed_is_trusted_no_more(tmp_path: Path) -> None:
         async with Rig(tmp_path) as rig:
             control = await rig.control()
             await control.link.send(Revoked(node_ids=(other,)))
-            await until(lambda: rig.laptop.identity.revoked(rig.home))
-            assert other in rig.laptop.identity.revoked(rig.home)
+            await until(lambda: rig.laptop.identity.homes[rig.home].revoked)
+            assert other in rig.laptop.identity.homes[rig.home].revoked
             assert rig.removed == []
 
     run(main())

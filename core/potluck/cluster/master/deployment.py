@@ -18,15 +18,15 @@ from potluck.cluster.master.measurements import PROFILE_TOKENS
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.stage_deployment import Retries, StageDeployment, StageProgress
 from potluck.cluster.master.stage_tensors import StageTensors
-from potluck.cluster.tasks import together
 from potluck.errors import PotluckError, format_bytes
 from potluck.ids import NodeId
 from potluck.model.schemes import Cache, Scheme
 from potluck.net.reactor import ReactorThread
-from potluck.plan.placement import Plan, Stage
+from potluck.plan.placement import Plan, StagePlan
 from potluck.plan.prefill import best_chunk
 from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel
+from potluck.tasks import together
 from potluck.wire.messages import Address, Assign, DeviceId, Hop
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Deployment:
         self._starting: asyncio.Task[object] | None = None
         self._failure: PotluckError | None = None
 
-    def _task(self, stage: Stage, computer: Computer, name: str) -> StageDeployment:
+    def _task(self, stage: StagePlan, computer: Computer, name: str) -> StageDeployment:
         planned, model = self.planned, self.planned.model
         expected = model.config.stage_tensors(
             stage.layers, embedding=stage.embedding, head=stage.head

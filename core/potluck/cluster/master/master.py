@@ -65,11 +65,11 @@ from potluck.cluster.master.vocabulary import (
     Wish,
     Wished,
 )
-from potluck.cluster.tasks import TaskSet
 from potluck.errors import PotluckError, UsageError
 from potluck.ids import NodeId
 from potluck.model.shapes import SHAPES
 from potluck.store.registry import LocalModel, random_model
+from potluck.tasks import TaskSet
 
 logger = logging.getLogger(__name__)
 

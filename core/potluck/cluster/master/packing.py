@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Protocol
 
 from potluck.cluster.processes.messages import Quantise, Quantised, TensorFile
-from potluck.cluster.tasks import together
 from potluck.ids import Digest, ModelId
 from potluck.model.formats import PackedFormat
 from potluck.store.chunks import ChunkStore
 from potluck.store.quantised import Packed
+from potluck.tasks import together
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from potluck.errors import (
     RemoteProtocolError,
 )
 from potluck.ids import Digest, NodeId
-from potluck.plan.placement import Stage
+from potluck.plan.placement import StagePlan
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.wire.messages import (
@@ -59,7 +59,7 @@ class StageDeployment:
     `changed` is called when progress is made.
     """
 
-    stage: Stage
+    stage: StagePlan
     computer: Computer
     assign: Assign
     tensors: StageTensors

@@ -45,7 +45,7 @@ from potluck.cluster.master.vocabulary import (
 )
 from potluck.errors import PeerLostError, PotluckError, UsageError
 from potluck.ids import NodeId
-from potluck.plan.placement import Stage
+from potluck.plan.placement import StagePlan
 from potluck.wire.messages import DeviceId
 
 # --- the state
@@ -56,7 +56,7 @@ class Deployed:
     """The plan that is in force or being put into force."""
 
     epoch: int
-    stages: tuple[Stage, ...]
+    stages: tuple[StagePlan, ...]
     is_loaded: bool = False
     is_broken: bool = False
     has_failed: bool = False  # it could not be loaded; layers that are loaded already have to go
@@ -101,7 +101,7 @@ class State:
     held: Mapping[NodeId, int] = field(default_factory=dict)  # epoch of the layers that each holds
     kept: Mapping[NodeId, int] = field(default_factory=dict)  # epoch of layers for the next plan
     work: MakePlan | Deploy | Retire | None = None  # the action under way
-    plan: tuple[Stage, ...] | None = None  # made for the first wish, and not in force yet
+    plan: tuple[StagePlan, ...] | None = None  # made for the first wish, and not in force yet
     deployed: Deployed | None = None
     ending: Ending | None = None
     failure: PotluckError | None = None  # why nothing is loaded
@@ -220,7 +220,7 @@ def _is_lent_still(state: State, wish: ReturnWish) -> bool:
     return state.asked in (wish.lent, None) and (epoch is None or epoch != wish.epoch)
 
 
-def _computers(stages: tuple[Stage, ...]) -> frozenset[NodeId]:
+def _computers(stages: tuple[StagePlan, ...]) -> frozenset[NodeId]:
     return frozenset(stage.node for stage in stages)
 
 

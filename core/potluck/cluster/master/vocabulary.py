@@ -12,7 +12,7 @@ from potluck.api.schema import PlanRequest
 from potluck.cluster.events import ComputerLost, Holds, StageLost
 from potluck.errors import PotluckError
 from potluck.ids import NodeId
-from potluck.plan.placement import Stage
+from potluck.plan.placement import StagePlan
 
 # --- wishes: what callers wait for
 
@@ -155,7 +155,7 @@ class Began:
 class PlanMade:
     """The plan for the first wish is made, but not in force yet."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[StagePlan, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

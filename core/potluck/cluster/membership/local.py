@@ -8,7 +8,6 @@ from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.processes.messages import LoadProgress as StageProgress
 from potluck.cluster.processes.messages import LoadStage, TensorFile
-from potluck.cluster.tasks import together
 from potluck.errors import BusyError, PeerTimeoutError
 from potluck.ids import Digest, HomeId, NodeId
 from potluck.model.schemes import Cache, Scheme
@@ -21,6 +20,7 @@ from potluck.net.transport import dial, dial_steps
 from potluck.plan.cost import LinkCost
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
+from potluck.tasks import together
 from potluck.wire.measuring_messages import (
     Profiled,
     StageTimes,

@@ -23,16 +23,16 @@ from potluck.cluster.events import (
 )
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.remote import RemoteComputer
-from potluck.cluster.tasks import TaskSet
 from potluck.errors import PeerLostError, PotluckError, UnreachableError, UntrustedPeerError
 from potluck.files import write_atomically
 from potluck.ids import HomeId, NodeId, short
 from potluck.net.advert import Found
-from potluck.net.control_link import ControlLink
+from potluck.net.control_link import serve_control
 from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.net.transport import dial
+from potluck.tasks import TaskSet
 from potluck.wire.messages import (
     Message,
     NodeInfo,
@@ -253,7 +253,7 @@ class Members:
             self._remember_name(computer)
             self._discovery.remember(computer.node_id, computer.name, computer.addresses)
             await self._tell_revoked(link)
-            await ControlLink(link).run(lambda message, payload: self._handle(computer, message))
+            await serve_control(link, lambda message: self._handle(computer, message))
         except PeerLostError as error:
             logger.info("disconnected node=%s: %s", short(computer.node_id), error)
         finally:

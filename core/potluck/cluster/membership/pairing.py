@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from potluck.api.schema import Pairing as PairingView
 from potluck.api.schema import PairingState as ViewState
 from potluck.cluster.events import ComputerPaired, Events, HomeJoined
-from potluck.cluster.tasks import TaskSet
 from potluck.errors import (
     IdentityError,
     NotFoundError,
@@ -28,19 +27,19 @@ from potluck.ids import NodeId, short
 from potluck.net.identity import Identity
 from potluck.net.pairing_link import PairingLink
 from potluck.net.transport import dial_pairing
+from potluck.tasks import TaskSet
 from potluck.wire import proofs
 from potluck.wire.messages import Address, Message
 from potluck.wire.pairing import (
     Admitted,
     Me,
     Member,
-    Membership,
     Pairing,
     PairingState,
 )
 from potluck.wire.pairing_by_sight import MasterBySight, WorkerBySight
 from potluck.wire.pairing_by_token import MasterByToken, WorkerByToken
-from potluck.wire.pairing_messages import PairBegin, PairJoin, PairRefuse
+from potluck.wire.pairing_messages import Joined, PairBegin, PairJoin, PairRefuse
 from potluck.wire.token import INVITE_LIFETIME_S, Invites, PairingToken
 
 logger = logging.getLogger(__name__)
@@ -256,7 +255,7 @@ class Pairings:
                 attempt = self._enter(machine, node_id, first.name, link)
                 await self._run(attempt, answers)
             case PairJoin() if (home := self._identity.own_home) is not None:
-                own = Membership(
+                own = Joined(
                     home_name=home.name, authority=home.ca_pem, certificate=home.certificate_pem
                 )
                 token_machine = MasterByToken(
@@ -329,13 +328,13 @@ class Pairings:
             random=os.urandom,
         )
 
-    def _issue(self, certificate: bytes) -> Membership:
+    def _issue(self, certificate: bytes) -> Joined:
         try:
             home = self._identity.create_home(self._name())
             issued = self._identity.issue(certificate)
         except (IdentityError, OSError) as error:
             raise _not_stored(error) from error
-        return Membership(home_name=home.name, authority=home.ca_pem, certificate=issued)
+        return Joined(home_name=home.name, authority=home.ca_pem, certificate=issued)
 
 
 async def _send(link: PairingLink, messages: Sequence[Message]) -> None:

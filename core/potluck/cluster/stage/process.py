@@ -55,7 +55,6 @@ from potluck.cluster.stage.compute_thread import ComputeThread, end_process
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.packer import Packer
 from potluck.cluster.stage.scheduler import Scheduler
-from potluck.cluster.tasks import TaskSet
 from potluck.engine.accelerator import capabilities
 from potluck.engine.device import computing_with, is_lost, use
 from potluck.engine.lending import Lending
@@ -72,6 +71,7 @@ from potluck.model.config import ModelConfig
 from potluck.net.identity import Identity
 from potluck.net.link_kind import step_links
 from potluck.net.transport import Listener, StepLink, dial_steps
+from potluck.tasks import TaskSet
 from potluck.wire.messages import (
     DeviceInfo,
 )

@@ -14,10 +14,10 @@ from potluck.api.schema import RoleRequest
 from potluck.cluster.activity import Activity
 from potluck.cluster.events import Events, ThreadsChanged
 from potluck.cluster.processes.devices import StageProcesses
-from potluck.cluster.tasks import TaskSet
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import UsageError
 from potluck.settings import Settings, save_settings
+from potluck.tasks import TaskSet
 
 
 class LendingSettings:

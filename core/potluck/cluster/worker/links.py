@@ -7,15 +7,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from potluck.cluster.tasks import TaskSet
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import NotAllowedError, PeerLostError, PotluckError, UnreachableError
 from potluck.ids import HomeId, NodeId, short
-from potluck.net.control_link import ControlLink
+from potluck.net.control_link import serve_control
 from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.net.measure import measure
 from potluck.net.transport import dial
+from potluck.tasks import TaskSet
 from potluck.wire.measuring_messages import LinkMeasured, MeasureLink
 from potluck.wire.messages import (
     DeviceInfo,
@@ -96,7 +96,7 @@ class WorkerLinks:
         self._worker.master_came(link)
         self._changed()
         try:
-            await ControlLink(link).run(lambda message, _: self._handle(link, message))
+            await serve_control(link, lambda message: self._handle(link, message))
         finally:
             del self._masters[link]
             self._worker.master_left(link)

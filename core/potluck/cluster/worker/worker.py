@@ -16,7 +16,6 @@ from contextlib import suppress
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import LoadProgress, LoadStage, TensorFile
-from potluck.cluster.tasks import TaskSet, together
 from potluck.cluster.worker.assignments import check_assignment, held_stage
 from potluck.cluster.worker.lease import Lease, LeasedStage, MasterLink
 from potluck.errors import (
@@ -31,6 +30,7 @@ from potluck.ids import Digest, HomeId, NodeId
 from potluck.store.chunks import ChunkStore, Missing
 from potluck.store.fetch import WeightsLink, receive_tensors
 from potluck.store.progress import TransferProgress
+from potluck.tasks import TaskSet, together
 from potluck.wire.measuring_messages import (
     MeasureStage,
     Profile,

@@ -16,6 +16,7 @@ from potluck.errors import (
     PotluckError,
     UnknownSessionError,
 )
+from potluck.net.reactor import Reactor
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Attach, Forward, OpenSession, Result, Sampling, TensorHeader
 
@@ -200,13 +201,15 @@ def test_a_lost_next_computer_is_reported_at_the_next_step(
             assert isinstance(pipeline.broken, PeerLostError)
         await until_soon(lambda: "next stage is lost" in desk.log.read_text())
 
-        first = await desk.connect(desk)
+        reactor = Reactor()
+        first = await desk.connect_steps(desk, reactor)
         blind = Pipeline(epoch=1, first=first, last=first, stages=2)
         waiting = asyncio.create_task(step(blind, 2, [3], number=2))
         await reported(desk, blind)
         with pytest.raises(PeerLostError, match="Mac"):
             await waiting
         first.close()
+        reactor.close()
         await mac.handle.stop()
         await desk.handle.unload()
 

@@ -61,7 +61,10 @@ class TaskSet:
         self, work: Coroutine[Any, Any, None], *, name: str | None = None
     ) -> asyncio.Task[None]:
         """Start a task."""
-        task = asyncio.create_task(work, name=name)
+        return self.add(asyncio.create_task(work, name=name))
+
+    def add(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
+        """Own a task that a library has started."""
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task

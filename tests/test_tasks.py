@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from fake_cluster import until
 
-from potluck.cluster.tasks import TaskSet, in_thread, together
+from potluck.tasks import TaskSet, in_thread, together
 
 
 def test_an_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,72 @@
+"""What both kinds of links, `Link` and `StepLink`, know of their peer."""
+
+from potluck.errors import PeerLostError, PotluckError, RemoteProtocolError
+from potluck.ids import HomeId, Role
+from potluck.net.identity import Identity, PeerIdentity
+from potluck.net.limits import LinkLimits
+from potluck.wire.connection import Connection
+from potluck.wire.messages import Address, NodeInfo, Purpose
+
+
+class PeerLink:
+    """A connection with a member of a home.
+
+    Attributes:
+        home: the home that both belong to.
+        peer_role: the peer's role in the home, from its certificate.
+        remote: the address that the peer has here.
+    """
+
+    def __init__(
+        self,
+        remote: Address,
+        connection: Connection,
+        identity: Identity,
+        peer: PeerIdentity,
+        limits: LinkLimits,
+    ) -> None:
+        self.home: HomeId = peer.home
+        self.peer_role: Role = peer.role
+        self.remote = remote
+        self._connection = connection
+        self._identity = identity
+        self._peer = peer
+        self._limits = limits
+        self._error: PotluckError | None = None  # why the connection ended
+        self._unread_answers = 0
+
+    @property
+    def peer(self) -> NodeInfo:
+        """The peer's own description; its `node_id` is the one of its certificate."""
+        assert self._connection.peer is not None  # callers get a link only once it is open
+        return self._connection.peer
+
+    @property
+    def purpose(self) -> Purpose:
+        assert self._connection.purpose is not None
+        return self._connection.purpose
+
+    @property
+    def is_closed(self) -> bool:
+        return self._error is not None
+
+    def _count_answers(self, answers: int, *, is_read: bool) -> None:
+        """Count the answers of the connection itself that the peer does not read.
+
+        It would be wrong to stop reading until the peer reads again: two nodes that send each other
+        much data would then wait for each other for ever.
+
+        Raises:
+            RemoteProtocolError: the peer asks and never reads the answers.
+        """
+        self._unread_answers = 0 if is_read else self._unread_answers + answers
+        if self._unread_answers > self._limits.unread_answers:
+            raise RemoteProtocolError("The other computer asks and does not read the answers.")
+
+
+def fresh(error: PotluckError) -> PeerLostError:
+    """A new copy of the error that ended the connection, so that each caller raises its own."""
+    lost = PeerLostError(error.message)
+    lost.data = error.data
+    lost.__cause__ = error
+    return lost
