@@ -320,7 +320,9 @@ def commands_for(words: Sequence[str], *, display: bool) -> list[list[str]]:
     """Return the commands to run, in order, with the environment's Python."""
     module = [str(venv_python()), "-m"]
     if words and words[0] == "test":
-        return [[*module, "pytest", *words[1:]]]
+        # Files go to the processes as wholes, because the tests of a file share what they start.
+        spread = ["--numprocesses=logical", "--maxprocesses=4", "--dist=loadfile"]
+        return [[*module, "pytest", *spread, *words[1:]]]
     if words and words[0] == "lint":
         return [
             [*module, "ruff", "format", "--check"],

@@ -50,10 +50,10 @@ from stage_nodes import Driver, StageNode
 
 from potluck.cluster.driver.generation import Generator, Usage
 from potluck.cluster.processes.messages import LoadStage
+from potluck.engine.cache_pool import CachePool
 from potluck.engine.device import cache_dtype
-from potluck.engine.kvcache import CachePool
 from potluck.ids import SessionId
-from potluck.model.caches import layer_cache
+from potluck.model.caches import CacheSizes
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import Scheme
 from potluck.model.shapes import DEFAULT_SHAPE, SHAPES
@@ -130,8 +130,9 @@ class Bench:
 
     def _pool(self, layers: range) -> CachePool:
         dtype = cache_dtype(self._scheme, torch.device("cpu"))
+        sizes = CacheSizes(number_bytes=dtype.itemsize)
         return CachePool(
-            [layer_cache(self._config, layer, dtype.itemsize) for layer in layers],
+            [self._config.layers[layer].mixer.cache(sizes) for layer in layers],
             dtype=dtype,
             device=torch.device("meta"),
             context=CONTEXT,

@@ -1,6 +1,7 @@
 """What every test shares: one torch thread, no display, a fake node, and the fast tier."""
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # suites that fight over two cores are slow and flaky
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# A shell starts background commands with SIGINT ignored, and their children inherit that: no Ctrl-C
+# that a test sends would reach a command.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

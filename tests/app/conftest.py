@@ -1,5 +1,6 @@
 """What the tests of the window share: one application, a theme, a scripted backend, a chat."""
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,6 +28,15 @@ def qapp(qapp: QApplication) -> QApplication:
 def _delete_what_was_closed(qapp: QApplication) -> None:
     # No event loop runs between two tests, and only one would delete the last test's windows.
     QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_other_thread_collects() -> Iterator[None]:
+    # As `potluck_app.garbage` does for the program: Qt objects must go in this thread.
+    gc.disable()
+    yield
+    gc.collect()
+    gc.enable()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -36,12 +37,14 @@ class Node:
                 return
             with connection:
                 data = b""
-                while b"\r\n\r\n" not in data:
-                    data += connection.recv(65536)
+                while b"\r\n\r\n" not in data and (more := connection.recv(65536)):
+                    data += more
                 self.requests.append(data)
                 connection.sendall(self.answer)
 
     def close(self) -> None:
+        with suppress(OSError):  # macOS: it is connected to nobody
+            self._socket.shutdown(socket.SHUT_RDWR)  # ends `accept` on Linux
         self._socket.close()
 
 

@@ -54,7 +54,8 @@ def test_a_window_has_the_rows_that_it_would_have_at_the_position(
     meter = StageMeter(stage, 300)
 
     held = [(cache.first, cache.rows) for cache in meter._caches]
-    assert held == [(301 - 23, 23), (301 - 23, 23), (0, 301)] * 2
+    first = 300 + 16 // 4 - 23  # as if the rows had moved for this token
+    assert held == [(first, 23), (first, 23), (0, 301)] * 2
     assert meter.round().layers_ms > 0
 
 
@@ -163,6 +164,6 @@ def test_a_cache_that_has_no_room_is_an_error_of_its_own(
     def full(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("potluck.engine.measuring.LayerCache.resize", full)
+    monkeypatch.setattr("potluck.engine.kvcache.LayerCache.resize", full)
     with pytest.raises(OutOfMemoryError):
         StageMeter(make_stage(llama.config, "f32"), 8)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from potluck.errors import OutOfMemoryError, format_bytes
-from potluck.model.caches import MAX_CHUNK_TOKENS
+from potluck.model.caches import MAX_CHUNK_TOKENS, RecurrentCache, State
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import (
     Footprint,
@@ -13,6 +13,7 @@ from potluck.model.footprint import (
     usable_memory,
     working_bytes,
 )
+from potluck.model.layers import AttentionSpec
 from potluck.model.schemes import Cache, weight_bytes
 
 CACHES: tuple[Cache, Cache] = ("full", "int8")
@@ -67,6 +68,20 @@ def test_a_layer_with_a_window_counts_what_it_takes() -> None:
     assert cache_of(range(48), 32_768) == (8 * 32_768 + 40 * 2048) * row == 2_818_572_288
     assert cache_of(range(5), 1 << 20) == cache_of(range(5), 2048)
     assert cache_of(range(48), 1000) == 48 * 1000 * row  # a short context is not charged for more
+
+
+def test_a_layer_with_a_state_counts_it_and_its_checkpoints(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = RecurrentCache(row=State(shapes=((4, 16, 16), (96, 3))), checkpoints=2)
+    monkeypatch.setattr(AttentionSpec, "cache", lambda *_: state)
+
+    short, long = (
+        stage_footprint(CONFIG, [0, 1], embedding=False, head=False, scheme="int4", context=context)
+        for context in (1, 100_000)
+    )
+
+    assert short.cache == long.cache == 2 * 3 * 4 * (4 * 16 * 16 + 96 * 3)
 
 
 def test_each_end_of_the_model_counts_where_it_is() -> None:

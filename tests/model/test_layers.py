@@ -86,7 +86,7 @@ def test_layers_of_equal_cost_are_of_one_kind() -> None:
     assert len(set(read("LlamaForCausalLM").layer_kinds)) == 1
     assert len(set(read("SmolLM3ForCausalLM").layer_kinds)) == 1  # rotary costs next to nothing
     gemma = read("Gemma2ForCausalLM").layer_kinds
-    assert [kind.window for kind in gemma] == [4096, None, 4096, None]
+    assert [kind.spec.mixer.window for kind in gemma] == [4096, None, 4096, None]
     assert len(set(gemma)) == 2
     mixed = read("Qwen3MoeForCausalLM", mlp_only_layers=[0])
     assert [kind.has_experts for kind in mixed.layer_kinds] == [False, True, True, True]

@@ -4,8 +4,9 @@ from dataclasses import replace
 import pytest
 from model_folders import CONFIG
 
-from potluck.model.caches import WINDOW_SLACK
+from potluck.model.caches import WINDOW_SLACK, RecurrentCache, State
 from potluck.model.config import ModelConfig
+from potluck.model.layers import AttentionSpec
 from potluck.model.schemes import weight_bytes
 from potluck.model.shapes import SHAPES
 from potluck.plan.shape import kinds_of, shape_of
@@ -47,6 +48,15 @@ def test_a_layer_with_a_window_is_planned_with_what_its_cache_takes() -> None:
     rows = (100 + WINDOW_SLACK, 10_000)
     assert shape.cache_bytes == tuple(count * SHAPE.kv_bytes_per_token(2) for count in rows)
     assert shape.layer_bytes[0] == shape.layer_bytes[1]
+
+
+def test_a_layer_with_a_state_is_planned_with_its_checkpoints(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = RecurrentCache(row=State(shapes=((4, 16, 16),)), checkpoints=2)
+    monkeypatch.setattr(AttentionSpec, "cache", lambda *_: state)
+
+    assert shape_of(SHAPE, "bf16", context=10_000).cache_bytes == (3 * 4 * 4 * 16 * 16,)
 
 
 def test_layers_of_another_size_are_another_kind() -> None:

@@ -4,15 +4,16 @@ from collections.abc import Callable
 
 import torch
 
-from potluck.engine.kvcache import CachePool
+from potluck.engine.cache_pool import CachePool
 from potluck.ids import SessionId
-from potluck.model.caches import CacheSpec, FullCache, KeysAndValues
+from potluck.model.caches import CacheSpec, FullCache, KeysAndValues, WindowCache
 
 CPU = torch.device("cpu")
 PER_TOKEN = 2 * 2 * 3 * 4 * 4  # keys and values, layers, heads, values of a head, bytes of each
 
 ROW = KeysAndValues(heads=3, size=4, number_bytes=4)
 FULL = FullCache(row=ROW)
+WINDOW = WindowCache(row=ROW, window=100, chunk=50, slack=40)
 
 A, B, C = (SessionId(name) for name in "abc")
 

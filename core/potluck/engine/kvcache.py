@@ -1,17 +1,10 @@
-"""The KV caches of a stage's sessions, within a budget.
+"""The cache of one session: the memory of each layer, as its `CacheSpec` says.
 
-A layer's `CacheSpec` says what the layer holds. A session's cache grows geometrically up to the
-context, layer by layer: a token rarely costs a copy, and a growing session never holds all of its
-cache twice. When the budget is spent, or the device has less free memory than before, the least
-recently used session loses its cache. That session stays known, with nothing cached, so its next
-step is answered with `need_replay` from position 0. A step that does not fit even then is refused
-before anything is allocated: the operating system ends a process that uses more memory than there
-is.
+All memory is rows. In most layers a row is what is cached of one token, and the rows are those of
+consecutive positions. A recurrent layer has one row for its state and one for each checkpoint.
 """
 
-from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from mmap import PAGESIZE
 
@@ -19,11 +12,8 @@ import torch
 from torch import Tensor
 
 from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantise_heads
-from potluck.engine.memory import release
 from potluck.engine.pages import map_pages
-from potluck.errors import OutOfMemoryError, format_bytes
-from potluck.ids import SessionId
-from potluck.model.caches import CacheSpec, session_bytes
+from potluck.model.caches import CacheSpec, Held, KeysAndValues, Latent, RecurrentCache
 
 GRANULE = 256  # tokens; a short chat fits into the first, and few sizes leave little fragmentation
 
@@ -36,11 +26,11 @@ class LayerCache:
     it: (2, Hkv, rows, K + 4).
     """
 
-    __slots__ = ("_both", "_keys", "_values", "first")
+    __slots__ = ("_both", "_keys", "_values", "held")
 
     def __init__(self, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device):
         width = cached_width(head_dim, dtype)
-        self.first = 0
+        self.held: Held = (0,)
         self._set(torch.empty((2, kv_heads, 0, width), dtype=dtype, device=device))
 
     def write(self, position: int, kv: Tensor) -> None:
@@ -68,8 +58,13 @@ class LayerCache:
         return self._both
 
     @property
+    def first(self) -> int:
+        """The position of the first row."""
+        return self.held[0]
+
+    @property
     def rows(self) -> int:
-        """Positions that there is memory for."""
+        """How many rows there is memory for."""
         return self._both.shape[2]
 
     def resize(self, rows: int, length: int) -> None:
@@ -84,22 +79,115 @@ class LayerCache:
         grown[:, :, :length].copy_(self._both[:, :, :length])
         self._set(grown)
 
-    def advance(self, first: int, end: int) -> None:
-        """Move the rows of the positions from `first` to `end` to the front. Allocates nothing."""
+    def advance(self, held: Held, end: int) -> None:
+        """Hold what `CacheSpec.advance` wants before a step from `end` on. Allocates nothing.
+
+        The rows from the first of these positions to `end` move to the front.
+        """
+        first = held[0]
         step = first - self.first
         for row in range(0, end - first, step):  # source and target never overlap
             count = min(step, end - first - row)
             self._both.narrow(2, row, count).copy_(self._both.narrow(2, row + step, count))
-        self.first = first
+        self.held = held
+
+    def trim(self, position: int) -> None:
+        """Forget what is held from `position` on, one that `CacheSpec.trim` has answered."""
+        self.held = tuple(at if at <= position else 0 for at in self.held)
 
     def clear(self) -> None:
         """Give the memory back."""
         self._set(self._both[:, :, :0].clone())
-        self.first = 0
+        self.trim(0)
 
     def _set(self, both: Tensor) -> None:
         self._both = both
         self._keys, self._values = both[:1], both[1:]  # (1, Hkv, rows, K)
+
+
+class LatentCache(LayerCache):
+    """Latent rows of one layer: (1, 1, rows, rank + rope). All heads have them as their keys.
+
+    In int8 each of the two parts has a scale behind it: (1, 1, rows, rank + 4 + rope + 4).
+    """
+
+    __slots__ = ("_sizes",)
+
+    def __init__(self, row: Latent, dtype: torch.dtype, device: torch.device):
+        self.held = (0,)
+        self._sizes = (row.rank, row.rope)
+        width = sum(cached_width(size, dtype) for size in self._sizes)
+        self._set(torch.empty((1, 1, 0, width), dtype=dtype, device=device))
+
+    def write(self, position: int, kv: Tensor) -> None:
+        """Store (T, rank + rope) from `position` on."""
+        if self._both.dtype == torch.int8:
+            kv = torch.cat([quantise_heads(part) for part in kv.split(self._sizes, -1)], -1)
+        self._both[0, 0].narrow(0, position - self.first, len(kv)).copy_(kv)
+
+    def read(self, start: int, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Keys from position `start` on, (1, 1, length, rank + rope), and their first `rank` numbers.
+
+        These are the values.
+        """
+        keys = self._both.narrow(2, start - self.first, length)
+        if keys.dtype == torch.int8:
+            widths = [cached_width(size, keys.dtype) for size in self._sizes]
+            keys = torch.cat([dequantise_heads(part) for part in keys.split(widths, -1)], -1)
+        keys = keys.to(dtype)
+        return keys, keys[..., : self._sizes[0]]
+
+
+class StateCache(LayerCache):
+    """The state of a recurrent layer, and its checkpoints: (1, 1, 1 + checkpoints, numbers), f32.
+
+    It has no rows of tokens: a mixer uses `state` instead of `write` and `read`. The number of
+    tokens that each checkpoint has seen is in `held`.
+    """
+
+    __slots__ = ("_shapes",)
+
+    def __init__(self, spec: RecurrentCache, device: torch.device):
+        self.held = (0,) * spec.checkpoints
+        self._shapes = spec.row.shapes
+        self._set(torch.empty((1, 1, 0, spec.row.numbers), device=device))
+
+    def state(self, position: int) -> list[Tensor]:
+        """The parts of the state before the token at `position`, which a step updates in place.
+
+        Before the first token all numbers are 0.
+        """
+        current = self._both[0, 0, 0]
+        if position == 0:
+            current.zero_()
+        parts = current.split([prod(shape) for shape in self._shapes])
+        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def advance(self, held: Held, end: int) -> None:
+        """Copy the state, which has seen the tokens before `end`, to the checkpoint that is new."""
+        states = self._both[0, 0]
+        for row, (old, new) in enumerate(zip(self.held, held, strict=True), 1):
+            if old != new:
+                states[row].copy_(states[0])
+        self.held = held
+
+    def trim(self, position: int) -> None:
+        """Go back to the checkpoint at `position`, or to the beginning."""
+        super().trim(position)
+        if position:
+            states = self._both[0, 0]
+            states[0].copy_(states[1 + self.held.index(position)])
+
+
+def new_cache(spec: CacheSpec, dtype: torch.dtype, device: torch.device) -> LayerCache:
+    """An empty cache of a layer. What is cached of tokens has this dtype."""
+    row = spec.row
+    if isinstance(spec, RecurrentCache):
+        return StateCache(spec, device)
+    if isinstance(row, Latent):
+        return LatentCache(row, dtype, device)
+    assert isinstance(row, KeysAndValues)
+    return LayerCache(row.heads, row.size, dtype, device)
 
 
 class SessionCache:
@@ -110,14 +198,16 @@ class SessionCache:
 
     __slots__ = ("_kinds", "capacity", "layers", "length", "place")
 
-    def __init__(self, specs: Sequence[CacheSpec], layers: Sequence[LayerCache]) -> None:
-        """Make an empty cache with one layer for each specification."""
-        self.layers = list(layers)
+    def __init__(
+        self, specs: Sequence[CacheSpec], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Make an empty cache with one layer for each specification; see `new_cache`."""
+        self.layers = [new_cache(spec, dtype, device) for spec in specs]
         self.length = self.capacity = 0  # tokens
         self.place = object()
         # Layers of one kind hold the same positions.
         self._kinds = [
-            (kind, [layer for spec, layer in zip(specs, layers, strict=True) if spec == kind])
+            (kind, [layer for spec, layer in zip(specs, self.layers, strict=True) if spec == kind])
             for kind in dict.fromkeys(specs)
         ]
 
@@ -136,36 +226,39 @@ class SessionCache:
                     layer.resize(rows, self.length)
         self.capacity = capacity
 
-    def make_room(self, position: int, tokens: int) -> None:
-        """Move the rows of windows, where a step of so many tokens from `position` on does not fit.
+    def begin_step(self, position: int, tokens: int) -> None:
+        """Prepare the layers for a step of so many tokens: move rows, or make a checkpoint.
 
-        The tokens must be within the capacity. What is cached of the positions that stay is unchanged, so
-        a step that fails later may be sent again.
+        The tokens must be within the capacity, and `position` must be where the cache ends. From now
+        on they count as cached. If the step fails, `trim` to `position` makes that undone.
         """
         for spec, layers in self._kinds:
-            first = spec.advance(layers[0].first, position, tokens)
-            if first != layers[0].first:
+            held = spec.advance(layers[0].held, position, tokens)
+            if held != layers[0].held:
                 self.place = object()
                 for layer in layers:
-                    layer.advance(first, position)
+                    layer.advance(held, position)
+        self.length = position + tokens
 
     def trim(self, position: int) -> None:
         """Forget the tokens from `position` on, and more where a layer cannot go on from there.
 
         `length` is then the nearest position before it from which all layers can.
         """
+        if position == self.length:
+            return
         while (kept := self._restart(position)) < position:
             position = kept
+        for layer in self.layers:
+            layer.trim(position)
         self.length = position
         if not position:
             self.place = object()
-            for layer in self.layers:
-                layer.first = 0
 
     def _restart(self, position: int) -> int:
         """The earliest of the positions, at or before `position`, where the layers can go on."""
-        firsts = ((spec, layers[0].first) for spec, layers in self._kinds)
-        return min((spec.trim(first, position) for spec, first in firsts), default=position)
+        held = ((spec, layers[0].held) for spec, layers in self._kinds)
+        return min((spec.trim(one, position) for spec, one in held), default=position)
 
     def evict(self) -> None:
         """Give all memory back."""
@@ -175,163 +268,8 @@ class SessionCache:
         self.length = self.capacity = 0
 
 
-class CachePool:
-    """All sessions' caches of a stage, least recently used first.
-
-    One thread changes it; another may ask for `nbytes` at any time.
-    """
-
-    def __init__(
-        self,
-        specs: Sequence[CacheSpec],
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        context: int,
-        budget: int,
-        budget_now: Callable[[int], int] | None = None,
-    ) -> None:
-        """Make an empty pool.
-
-        Args:
-            specs: what each layer of a session caches.
-            dtype: of the cached keys and values.
-            device: the device of the caches.
-            context: the most tokens of one session.
-            budget: bytes of all caches together.
-            budget_now: takes the bytes that the caches have already, and returns the budget as of now.
-                It is asked whenever a session grows. None: the budget does not change.
-        """
-        self._specs, self._dtype, self._device = tuple(specs), dtype, device
-        self._context, self._budget, self._budget_now = context, budget, budget_now
-        self._caches: OrderedDict[SessionId, SessionCache] = OrderedDict()
-        self._nbytes = 0  # of all caches
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all caches."""
-        return self._nbytes
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that one session can hold when it has the budget for itself."""
-        return self._tokens_in(self._budget)
-
-    def open(self, session: SessionId) -> SessionCache:
-        """Make an empty cache. One of the same name is forgotten."""
-        self.close(session)
-        layers = [
-            LayerCache(spec.row.heads, spec.row.size, self._dtype, self._device)
-            for spec in self._specs
-        ]
-        cache = self._caches[session] = SessionCache(self._specs, layers)
-        return cache
-
-    def close(self, session: SessionId) -> None:
-        """Forget a session's cache. One that is not known is forgotten already."""
-        cache = self._caches.pop(session, None)
-        if cache is not None:
-            self._nbytes -= cache.nbytes
-
-    def reserve(self, session: SessionId, tokens: int) -> list[SessionId]:
-        """Make the session the most recently used one and let it hold so many tokens.
-
-        Returns:
-            The sessions that lost their caches for it.
-
-        Raises:
-            OutOfMemoryError: there is no room even for this session alone; nothing was changed.
-        """
-        self._caches.move_to_end(session)
-        cache = self._caches[session]
-        if tokens <= cache.capacity:
-            return []
-        capacity, room = self._choose_capacity(cache, tokens)
-        before = cache.nbytes
-        evicted = self._evict(self._bytes_of(capacity) - before - room)
-        try:
-            cache.resize(capacity)
-        finally:
-            self._nbytes += cache.nbytes - before
-        return evicted
-
-    def _bytes_of(self, tokens: int) -> int:
-        """Bytes of a session with room for so many tokens."""
-        return session_bytes(self._specs, tokens)
-
-    def _tokens_in(self, nbytes: int) -> int:
-        """Tokens of the longest session that so many bytes hold, at most the context."""
-        return bisect_right(range(self._context + 1), nbytes, key=self._bytes_of) - 1
-
-    def _choose_capacity(self, cache: SessionCache, tokens: int) -> tuple[int, int]:
-        """The tokens to grow the cache to, and the bytes that it can take without an eviction."""
-        most = self.tokens
-        if not self._specs:
-            return most, 0
-        if tokens > most:
-            raise _beyond_budget(tokens, self._bytes_of(tokens), self._budget)
-        wanted = min(_round_up(tokens), most)
-        others = self._nbytes - cache.nbytes  # free once all others are evicted
-        room = self._room(self._bytes_of(wanted) - cache.nbytes)
-        at_most = self._tokens_in(cache.nbytes + room + others)
-        if tokens > at_most:
-            needed = self._bytes_of(tokens) - cache.nbytes
-            raise _beyond_memory(tokens, needed, max(0, room + others))
-        # Twice as much as before if that evicts no session, else only what is needed.
-        twice = min(2 * cache.capacity, most, self._tokens_in(cache.nbytes + room))
-        return max(min(wanted, at_most), twice), room
-
-    def _room(self, wanted: int) -> int:
-        """Bytes that no cache uses. Negative if other programs took memory meant for caches."""
-        room = self._budget - self._nbytes
-        if self._budget_now is None:
-            return room
-        now = self._budget_now(self._nbytes) - self._nbytes
-        if now < min(wanted, room):
-            release(self._device)  # memory that this process freed but still keeps for later
-            now = self._budget_now(self._nbytes) - self._nbytes
-        return min(room, now)
-
-    def _evict(self, excess: int) -> list[SessionId]:
-        """Evict the least recently used until so many bytes are free; the one that grows is the last."""
-        evicted: list[SessionId] = []
-        for name, other in self._caches.items():
-            if excess <= 0:
-                break
-            if other.nbytes:  # also what is left of a growth that failed
-                excess -= other.nbytes
-                self._nbytes -= other.nbytes
-                other.evict()
-                evicted.append(name)
-        return evicted
-
-
 def _empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Memory of this shape for a cache. On a CPU it is mapped: glibc would keep it when freed."""
     if like.device.type != "cpu":
         return like.new_empty(shape)
     return map_pages(prod(shape) * like.itemsize).view(like.dtype).view(shape)
-
-
-def _round_up(tokens: int) -> int:
-    return -(-tokens // GRANULE) * GRANULE
-
-
-def _beyond_budget(tokens: int, needed: int, budget: int) -> OutOfMemoryError:
-    return OutOfMemoryError(
-        f"A conversation of {tokens} tokens needs {format_bytes(needed)} of cache here, and"
-        f" {format_bytes(budget)} are set aside for it. Shorten the conversation, choose a smaller"
-        " context, or let this computer lend more memory.",
-        needed=needed,
-        available=budget,
-    )
-
-
-def _beyond_memory(tokens: int, needed: int, available: int) -> OutOfMemoryError:
-    return OutOfMemoryError(
-        f"A conversation of {tokens} tokens needs {format_bytes(needed)} more of cache here, and"
-        f" {format_bytes(available)} are free for it now, less than when the model was loaded. Close"
-        " other programs on this computer, let it lend more, or shorten the conversation.",
-        needed=needed,
-        available=available,
-    )

@@ -19,7 +19,7 @@ from potluck.engine.attention import Step
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.device import synchronize
 from potluck.engine.kernels import ReferenceKernels, best_kernels
-from potluck.engine.kvcache import LayerCache
+from potluck.engine.kvcache import LayerCache, new_cache
 from potluck.engine.linear import Linear
 from potluck.engine.memory import out_of_memory
 from potluck.engine.mlp import MoE
@@ -72,11 +72,10 @@ class StageMeter:
 
     def _new_cache(self, spec: CacheSpec) -> LayerCache:
         """A layer's cache with as many rows as it has at the position."""
-        weights, rows = self._stage.weights, spec.rows(self.position + 1)
-        cache = LayerCache(spec.row.heads, spec.row.size, weights.cache_dtype, self._device)
-        cache.resize(rows, 0)
+        cache = new_cache(spec, self._stage.weights.cache_dtype, self._device)
+        cache.resize(spec.rows(self.position + 1), 0)
         cache.both.zero_()
-        cache.first = self.position + 1 - rows
+        cache.held = spec.advance(cache.held, self.position, 1)
         return cache
 
     @property

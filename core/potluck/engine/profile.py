@@ -18,13 +18,13 @@ from torch import Tensor
 from potluck.engine.attention import Step
 from potluck.engine.builder import StageWeights
 from potluck.engine.device import synchronize
-from potluck.engine.kvcache import LayerCache
+from potluck.engine.kvcache import new_cache
 from potluck.engine.memory import out_of_memory, release
 from potluck.engine.rotary import Rotary
 from potluck.engine.sampler import Sampler
 from potluck.engine.weights import random_weights
 from potluck.errors import OutOfMemoryError, format_bytes
-from potluck.model.caches import layer_cache, number_bytes
+from potluck.model.caches import CacheSizes, cache_sizes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
 from potluck.model.schemes import Cache, Scheme, weight_bytes
@@ -112,7 +112,8 @@ def profile_layers(
 
 def cached_tokens(config: ModelConfig) -> tuple[int, ...]:
     """How many tokens are in the cache while one is timed; each number is timed once."""
-    if len({kind.window for kind in config.layer_kinds}) == 1:
+    sizes = CacheSizes(number_bytes=2)
+    if len({layer.mixer.cache(sizes) for layer in config.layers}) == 1:
         return (CACHED,)
     return CACHED, max(CACHED, min(LONG_CACHED, config.max_position - 1))
 
@@ -141,10 +142,9 @@ def sample_layers(
             needed=one,
             available=memory,
         )
-    row = layer_cache(config, like[0], number_bytes(scheme, cache)).row
-    cached = (
-        cached_tokens(config)[-1] * row.nbytes
-    )  # all rows, also of a window: see `_time_layers`
+    tokens = cached_tokens(config)[-1]
+    sizes = replace(cache_sizes(scheme, cache), slack=tokens)  # see `_time_layers`
+    cached = config.layers[like[0]].mixer.cache(sizes).nbytes(tokens)
     whole = sum(nbytes(layer) + cached for layer in range(config.num_layers))
     wanted = SCATTERED_SET if kind.has_experts else WORKING_SET
     count = -(-min(wanted, memory // 2, whole) // (one + cached))
@@ -167,9 +167,11 @@ def _time_layers(
     room = max(depths[-1] + 1, chunk)
     rotaries = [Rotary(rope, room, weights.dtype, device) for rope in ropes]
     # Also a layer with a window has all rows here: a token takes the same time, and none has to move.
-    caches = [LayerCache(config.num_kv_heads, config.head_dim, dtype, device) for _ in layers]
-    for one in caches:
-        one.resize(room, 0)
+    sizes = CacheSizes(number_bytes=dtype.itemsize, slack=room)
+    specs = [config.layers[layer].mixer.cache(sizes) for layer in layers]
+    caches = [new_cache(spec, dtype, device) for spec in specs]
+    for spec, one in zip(specs, caches, strict=True):
+        one.resize(spec.rows(room), 0)
         one.both.zero_()  # untouched memory would be one shared page, which stays in a cache
 
     def run(position: int, tokens: int) -> Callable[[], None]:

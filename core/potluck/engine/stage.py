@@ -1,8 +1,8 @@
 """One stage: a contiguous range of decoder layers on one device, and its sessions.
 
-Rules of the file. A step is done whole or not at all: a session's position moves after the last layer,
-so a step that fails may be sent again. A step that does not start where the cache ends is refused with
-`need_replay`. A session's last step may be repeated: a token that was chosen is answered from memory, and
+Rules of the file. A step is done whole or not at all: when one fails, the session goes back to where it
+was, or to a checkpoint of its states, and the step may be sent again. A step that does not start where the
+cache ends is refused with `need_replay`. A session's last step may be repeated: a token that was chosen is answered from memory, and
 so are hidden states, as long as no other step was done since; then they are computed again. What comes in
 is untrusted: token ids, shapes and sizes are checked before anything is computed.
 Not thread-safe: one thread computes, behind a queue.
@@ -19,7 +19,8 @@ from torch import Tensor
 from potluck.engine.accelerator import GraphedHead
 from potluck.engine.attention import Step
 from potluck.engine.builder import StageWeights
-from potluck.engine.kvcache import CachePool, SessionCache
+from potluck.engine.cache_pool import CachePool
+from potluck.engine.kvcache import SessionCache
 from potluck.engine.memory import out_of_memory
 from potluck.engine.payload import Activations
 from potluck.engine.rotary import Rotary
@@ -27,7 +28,7 @@ from potluck.engine.sampler import Choice, Sampler
 from potluck.engine.step_bounds import StepBounds
 from potluck.errors import NeedReplayError, StaleEpochError, UnknownSessionError
 from potluck.ids import SessionId
-from potluck.model.caches import MAX_CHUNK_TOKENS, WINDOW_SLACK, layer_cache
+from potluck.model.caches import MAX_CHUNK_TOKENS, WINDOW_SLACK, CacheSizes
 from potluck.wire.messages import Sampling
 
 if TYPE_CHECKING:
@@ -95,11 +96,8 @@ class Stage:
         self._rotaries = [
             Rotary(rope, context, weights.dtype, weights.device) for rope in config.ropes.distinct
         ]
-        number_bytes = weights.cache_dtype.itemsize
-        self.caches = tuple(
-            layer_cache(config, layer, number_bytes, chunk=chunk, slack=slack)
-            for layer in weights.layers
-        )  # of each layer of a session
+        sizes = CacheSizes(number_bytes=weights.cache_dtype.itemsize, chunk=chunk, slack=slack)
+        self.caches = tuple(block.spec.mixer.cache(sizes) for block in weights.blocks)
         self._pool = CachePool(
             self.caches,
             dtype=weights.cache_dtype,
@@ -152,9 +150,9 @@ class Stage:
     def trim(self, session: SessionId, position: int, *, epoch: int) -> None:
         """Forget the cached tokens from `position` on.
 
-        If a layer no longer holds all tokens of its window there, the session goes back further, to
-        the position where all layers can go on. The next step is then answered with `need_replay`
-        from there.
+        If a layer no longer holds all tokens of its window there, or has no checkpoint of its state, the
+        session goes back further, to the position where all layers can go on. The next step is then
+        answered with `need_replay` from there.
 
         Raises:
             NeedReplayError: less than that is cached; nothing was changed.
@@ -210,12 +208,15 @@ class Stage:
         self._bounds.check_context(end)
         with out_of_memory(f"compute what follows position {position}", self._device):
             self._reserve(session, end)
-            known.cache.make_room(position, T)
-            if T == 1 and self._token_step is not None:
-                output = self._run_token(self._token_step, inputs, known, position, sampling)
-            else:
-                output = self._run(inputs.tensor, known, position, sampling)
-        known.cache.length = position + T
+            known.cache.begin_step(position, T)
+            try:
+                if T == 1 and self._token_step is not None:
+                    output = self._run_token(self._token_step, inputs, known, position, sampling)
+                else:
+                    output = self._run(inputs.tensor, known, position, sampling)
+            except BaseException:  # some layers may have changed their state
+                known.cache.trim(position)
+                raise
         self._remember(known, (step, position, T), output)
         return output
 
@@ -257,7 +258,7 @@ class Stage:
     def _run(
         self, inputs: Tensor, known: _Session, position: int, sampling: Sampling | None
     ) -> Output:
-        """Run the tokens through all that this stage has. Writes the cache, but does not move its length."""
+        """Run the tokens through all that this stage has, and write the cache."""
         x = self._run_layers(inputs, known.cache, position)
         end = position + x.shape[0]
         if self.weights.lm_head is None:

@@ -46,7 +46,7 @@ class TokenStep:
     def __call__(self, inputs: Activations, cache: SessionCache, position: int) -> None:
         """Run one token through embedding and layers: its id, or the hidden states of the stage before.
 
-        The session's cache must have room. The token's keys and values are written, but `length` stays.
+        The session's cache must have room. The token's keys and values are written.
         """
         if self._embedding is not None:
             self._embedding(inputs.number, self._hidden)

@@ -1,18 +1,20 @@
-"""What one layer of a session caches: the contents of a row, the positions with rows, the bytes.
+"""What one layer of a session caches: the contents of a row, how many rows, the bytes, what stays.
 
-Each kind of cache has one frozen specification, and all of them have the same methods. These say
-how many rows and bytes a cache has for a number of tokens, from which position on it holds rows,
-and to which position it can be trimmed. The cache pool, the footprint of a stage and the planner
-all use them.
+Each kind of cache has one frozen specification. It says how many rows and bytes a cache has for a
+number of tokens, which positions it holds, and to which position it can be trimmed. The cache pool,
+the footprint of a stage and the planner all use it. The mixer of a layer says which one the layer
+has (`AttentionSpec.cache` in `layers.py`).
 
-A new kind of cache is one more class here, added to `CacheSpec` and to `layer_cache`.
+A new kind of cache is one more class here, and a new kind of row also needs its memory, which
+`engine/kvcache.py` makes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 from typing import TypeAlias
 
-from potluck.model.config import ModelConfig
 from potluck.model.schemes import Cache, Scheme
 
 MAX_CHUNK_TOKENS = 512  # of a prompt, the most in one step that a driver sends and a stage takes
@@ -22,7 +24,29 @@ MAX_CHUNK_TOKENS = 512  # of a prompt, the most in one step that a driver sends 
 # For each layer of Gemma 3 12B in 16 bits they take 8 MB.
 WINDOW_SLACK = 1024
 
-_SCALE_BYTES = 4  # a scale follows each key and each value of 8 bits
+# Checkpoints of a recurrent state, and the tokens after which one is made. Each takes 2.2 MB in a
+# layer of Qwen3-Next 80B (32 matrices of 128 by 128, and a convolution's last 3 inputs of 8192), and
+# 79 MB in all of its 36 recurrent layers. With these, who goes back by n tokens of 8192 computes at
+# most 2.5 (n + 512) again, and of 32,768 at most 8 (n + 512).
+CHECKPOINTS = 4
+CHECKPOINT_TOKENS = 512
+
+_SCALE_BYTES = 4  # a scale follows each key, each value, and each part of a latent row, of 8 bits
+_STATE_BYTES = 4  # f32, whatever is computed with: rounding would add up from token to token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSizes:
+    """What the cache of a layer depends on beside the layer."""
+
+    number_bytes: int  # of a cached number: 4 or 2; 1: integers with scales
+    chunk: int = MAX_CHUNK_TOKENS  # tokens of the longest step
+    slack: int = WINDOW_SLACK  # rows beside a window
+
+
+Held: TypeAlias = tuple[int, ...]
+"""The positions that a cache holds. For rows of tokens, the first one that has a row. For a recurrent
+state, one for each checkpoint: how many tokens it has seen, 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,80 +59,114 @@ class KeysAndValues:
 
     @property
     def nbytes(self) -> int:
-        scale = _SCALE_BYTES if self.number_bytes == 1 else 0
-        return 2 * self.heads * (self.size * self.number_bytes + scale)
+        return 2 * self.heads * _vector_bytes(self.size, self.number_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FullCache:
-    """Rows of all positions."""
+class Latent:
+    """A row of latent attention's cache (MLA, DeepSeek-V2): what all heads share of one position.
 
-    row: KeysAndValues
+    All heads have the row as their key, and its first `rank` numbers as their value. (The matrices
+    that make a head's key and value of them are multiplied with its query and its result instead.)
+    """
 
+    rank: int  # numbers of the compressed keys and values: `kv_lora_rank`
+    rope: int  # numbers of the key with rope, already applied: `qk_rope_head_dim`
+    number_bytes: int  # 4 or 2; 1: integers, with a scale behind each of the two parts
+
+    @property
+    def nbytes(self) -> int:
+        sizes = (self.rank, self.rope)
+        return sum(_vector_bytes(size, self.number_bytes) for size in sizes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A row of a recurrent layer's cache: all that the layer knows of the tokens before, in f32."""
+
+    shapes: tuple[tuple[int, ...], ...]  # of its parts, such as the matrices and a convolution's
+
+    @property
+    def numbers(self) -> int:
+        return sum(map(prod, self.shapes))
+
+    @property
+    def nbytes(self) -> int:
+        return _STATE_BYTES * self.numbers
+
+
+Row: TypeAlias = KeysAndValues | Latent | State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSpec(ABC):
+    """What a layer caches. At position 0 nothing is held: all that `Held` has is 0."""
+
+    row: Row
+
+    @abstractmethod
     def rows(self, tokens: int) -> int:
         """Rows of a cache with room for so many tokens."""
-        return tokens
 
     def nbytes(self, tokens: int) -> int:
         """Bytes of these rows."""
         return self.rows(tokens) * self.row.nbytes
 
-    def advance(self, first: int, position: int, tokens: int) -> int:
-        """The first position to hold, so that a step has room.
+    @abstractmethod
+    def advance(self, held: Held, position: int, tokens: int) -> Held:
+        """What to hold, so that a step has room and can be undone.
 
         Args:
-            first: the first position that is held now.
+            held: what is held now.
             position: of the step's first token.
             tokens: of the step.
         """
-        return first
 
-    def trim(self, first: int, position: int) -> int:
-        """Where the session can go on, at `position` or before it, when `first` and later are held."""
+    @abstractmethod
+    def trim(self, held: Held, position: int) -> int:
+        """Where a session that is longer than `position` can go on: there, or before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullCache(CacheSpec):
+    """Rows of all positions. It can be trimmed anywhere."""
+
+    def rows(self, tokens: int) -> int:
+        return tokens
+
+    def advance(self, held: Held, position: int, tokens: int) -> Held:
+        return held
+
+    def trim(self, held: Held, position: int) -> int:
         return position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowCache:
+class WindowCache(CacheSpec):
     """Rows of the last positions, for attention that looks at the last `window` tokens only.
 
-    The rows are one contiguous piece of memory that begins with position `first`. When a step does
-    not fit behind them, the last rows move to the front. As many move as leave room for the step,
-    and for a quarter of the slack at least. So single tokens seldom move rows: with the default
-    slack and a window of 1024, each token moves 7 rows on average.
+    The rows are one contiguous piece of memory that begins with the first position held. When a
+    step does not fit behind them, the last rows move to the front. As many move as leave room for
+    the step, and for a quarter of the slack at least. So single tokens seldom move rows: with the
+    default slack and a window of 1024, each token moves 7 rows on average.
+
+    It is trimmed to 0 if a row is gone that the token at the position looks at.
     """
 
-    row: KeysAndValues
     window: int  # tokens that a query looks at, its own among them
     chunk: int = MAX_CHUNK_TOKENS  # tokens of the longest step
     slack: int = WINDOW_SLACK  # rows beside the window; at least as many as `chunk`, if it is more
 
     def rows(self, tokens: int) -> int:
-        """Rows of a cache with room for so many tokens."""
         return min(tokens, self._most)
 
-    def nbytes(self, tokens: int) -> int:
-        """Bytes of these rows."""
-        return self.rows(tokens) * self.row.nbytes
+    def advance(self, held: Held, position: int, tokens: int) -> Held:
+        if position + tokens - held[0] <= self._most:
+            return held
+        return (position + max(tokens, self.slack // 4) - self._most,)
 
-    def advance(self, first: int, position: int, tokens: int) -> int:
-        """The first position to hold, so that a step has room.
-
-        Args:
-            first: the first position that is held now.
-            position: of the step's first token.
-            tokens: of the step.
-        """
-        if position + tokens - first <= self._most:
-            return first
-        return position + max(tokens, self.slack // 4) - self._most
-
-    def trim(self, first: int, position: int) -> int:
-        """Where the session can go on, at `position` or before it, when `first` and later are held.
-
-        It is 0 if a row is gone that the token at `position` looks at.
-        """
-        is_held = first <= max(0, position + 1 - self.window)
+    def trim(self, held: Held, position: int) -> int:
+        is_held = held[0] <= max(0, position + 1 - self.window)
         return position if is_held else 0
 
     @property
@@ -116,41 +174,60 @@ class WindowCache:
         return self.window + max(self.chunk, self.slack)
 
 
-CacheSpec: TypeAlias = FullCache | WindowCache
-"""What a layer caches."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrentCache(CacheSpec):
+    """A state that each token changes, and checkpoints: copies of it from before some steps.
 
-
-def layer_cache(
-    config: ModelConfig,
-    layer: int,
-    number_bytes: int,
-    *,
-    chunk: int = MAX_CHUNK_TOKENS,
-    slack: int = WINDOW_SLACK,
-) -> CacheSpec:
-    """What a layer of the model caches.
-
-    Args:
-        config: the model's config.
-        layer: the layer's number.
-        number_bytes: bytes of a cached number, as in `KeysAndValues`.
-        chunk: tokens of the longest step.
-        slack: rows beside a window, as `WindowCache` has it.
+    The first row is the state itself. It cannot be trimmed, since no token can be taken out of it:
+    a session goes on from the last checkpoint that is not too late, or from 0. Before each step of
+    several tokens there is a checkpoint, which is where an answer ended and where a chunk begins;
+    single tokens make one now and then.
     """
-    row = KeysAndValues(heads=config.num_kv_heads, size=config.head_dim, number_bytes=number_bytes)
-    window = config.sliding_windows[layer]
-    if window is None:
-        return FullCache(row=row)
-    return WindowCache(row=row, window=window, chunk=chunk, slack=slack)
+
+    row: State
+    checkpoints: int = CHECKPOINTS  # the most that are held, at least one
+    every: int = CHECKPOINT_TOKENS  # single tokens after which there is one
+
+    def rows(self, tokens: int) -> int:
+        return 1 + self.checkpoints if tokens else 0
+
+    def advance(self, held: Held, position: int, tokens: int) -> Held:
+        is_due = tokens > 1 or position - max(held) >= self.every
+        if not is_due or position in held:
+            return held
+        index = held.index(0) if 0 in held else held.index(_least_missed(held, position))
+        return (*held[:index], position, *held[index + 1 :])
+
+    def trim(self, held: Held, position: int) -> int:
+        return max((at for at in held if at <= position), default=0)
 
 
-def number_bytes(scheme: Scheme, cache: Cache) -> int:
-    """Bytes of a cached number, the most that any device takes."""
+def _least_missed(held: Held, position: int) -> int:
+    """The checkpoint to give up for one at `position`.
+
+    Without it, who goes back to just before the next one computes from the one before. That many
+    tokens in relation to how far back one goes are fewest for it: the checkpoints lie close to each
+    other near the end, and further apart before.
+    """
+    order = (0, *sorted(held), position)
+    missed = {
+        at: (after - before) / (position + 1 - after)
+        for before, at, after in zip(order, order[1:], order[2:], strict=False)
+    }
+    return min(missed, key=missed.__getitem__)
+
+
+def cache_sizes(scheme: Scheme, cache: Cache) -> CacheSizes:
+    """The sizes with these weights, with the most bytes of a number that any device takes."""
     if cache == "int8":
-        return 1
-    return 4 if scheme == "f32" else 2
+        return CacheSizes(number_bytes=1)
+    return CacheSizes(number_bytes=4 if scheme == "f32" else 2)
 
 
 def session_bytes(caches: Iterable[CacheSpec], tokens: int) -> int:
     """Bytes of a session of so many tokens in these layers."""
     return sum(cache.nbytes(tokens) for cache in caches)
+
+
+def _vector_bytes(size: int, number_bytes: int) -> int:
+    return size * number_bytes + (_SCALE_BYTES if number_bytes == 1 else 0)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from potluck.errors import OutOfMemoryError, format_bytes
-from potluck.model.caches import MAX_CHUNK_TOKENS, layer_cache, number_bytes, session_bytes
+from potluck.model.caches import MAX_CHUNK_TOKENS, cache_sizes, session_bytes
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, weight_bytes
 
@@ -63,10 +63,10 @@ def stage_footprint(
     """Return the memory that a stage of these layers takes."""
     layers = list(layers)
     tensors = config.stage_tensors(layers, embedding=embedding, head=head)
-    size = number_bytes(scheme, cache)
+    sizes = cache_sizes(scheme, cache)
     return Footprint(
         weights=weight_bytes(config, tensors, scheme),
-        cache=session_bytes((layer_cache(config, layer, size) for layer in layers), context),
+        cache=session_bytes((config.layers[layer].mixer.cache(sizes) for layer in layers), context),
         working=working_bytes(config, context),
     )
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from potluck.model.caches import CacheSizes, CacheSpec, FullCache, KeysAndValues, WindowCache
 from potluck.model.families import Activation, ExpertFacts, Family, LayerNorms, QkNorm
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import (
@@ -97,6 +98,14 @@ class AttentionSpec:
     @property
     def projections(self) -> tuple[Projection, ...]:
         return self.qkv, self.output
+
+    def cache(self, sizes: CacheSizes) -> CacheSpec:
+        """What a session caches in this layer."""
+        heads, size = self.kv_heads, self.head_dim
+        row = KeysAndValues(heads=heads, size=size, number_bytes=sizes.number_bytes)
+        if self.window is None:
+            return FullCache(row=row)
+        return WindowCache(row=row, window=self.window, chunk=sizes.chunk, slack=sizes.slack)
 
     @property
     def norm_tensors(self) -> dict[str, Shape]:
@@ -206,10 +215,6 @@ class LayerKind:
 
     spec: LayerSpec  # without its rope, which costs next to nothing
     finer: frozenset[Role] = frozenset()  # matrices that may be held in more bits than others
-
-    @property
-    def window(self) -> int | None:
-        return self.spec.mixer.window
 
     @property
     def has_experts(self) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from potluck.model.caches import layer_cache, number_bytes
+from potluck.model.caches import cache_sizes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
 from potluck.model.schemes import Cache, Scheme, activation_item, weight_bytes
@@ -17,7 +17,7 @@ def shape_of(
     def nbytes(tensors: Mapping[str, tuple[int, ...]]) -> int:
         return weight_bytes(config, tensors, scheme)
 
-    kinds = kinds_of(config)
+    kinds, sizes = kinds_of(config), cache_sizes(scheme, cache)
     layers = tuple(kinds.index(kind) for kind in config.layer_kinds)
     examples = [layers.index(kind) for kind in range(len(kinds))]
     tensors = [config.layer_tensors(layer) for layer in examples]
@@ -33,8 +33,7 @@ def shape_of(
         layers=layers,
         layer_bytes=layer_bytes,
         cache_bytes=tuple(
-            layer_cache(config, layer, number_bytes(scheme, cache)).nbytes(context)
-            for layer in examples
+            config.layers[layer].mixer.cache(sizes).nbytes(context) for layer in examples
         ),
         embedding_bytes=nbytes(config.embedding_tensors()),
         head_bytes=nbytes(config.head_tensors()),

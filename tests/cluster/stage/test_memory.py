@@ -10,7 +10,7 @@ from stage_nodes import Driver, StageNode
 
 from potluck.cluster.driver.generation import Generator, Usage
 from potluck.cluster.processes.messages import LoadStage
-from potluck.model.caches import layer_cache
+from potluck.model.caches import CacheSizes
 from potluck.model.config import ModelConfig
 from potluck.wire.messages import Sampling
 
@@ -83,7 +83,8 @@ def test_little_is_taken_beside_weights_and_caches_after_a_profile_a_load_and_a_
         finally:
             await node.handle.stop()
         # One token more than the prompt made room for twice as many.
-        cache = config.num_layers * layer_cache(config, 0, 2).nbytes(2 * PROMPT)
+        spec = config.layers[0].mixer.cache(CacheSizes(number_bytes=2))
+        cache = config.num_layers * spec.nbytes(2 * PROMPT)
         assert profiled - started < MOST
         assert answered - loaded.memory_bytes - cache - started < MOST
 

@@ -75,7 +75,7 @@ class StaticCache(LayerCache):
 
     def __init__(self, cache: LayerCache, row: Tensor) -> None:
         self._set(cache.both)
-        self.first, self._row = 0, row
+        self.held, self._row = (0,), row
 
     def write(self, position: int, kv: Tensor) -> None:
         """Store (1, 2·Hkv, K) in the row that the inputs name; `position` is ignored."""

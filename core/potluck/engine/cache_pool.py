@@ -1,0 +1,172 @@
+"""The caches of all sessions of a stage, within a budget.
+
+A session's cache grows geometrically up to the context, layer by layer: a token rarely costs a copy,
+and a growing session never holds all of its cache twice. When the budget is spent, or the device
+has less free memory than before, the least recently used session loses its cache. That session
+stays known, with nothing cached, so its next step is answered with `need_replay` from position 0. A
+step that does not fit even then is refused before anything is allocated: the operating system ends
+a process that uses more memory than there is.
+"""
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import torch
+
+from potluck.engine.kvcache import GRANULE, SessionCache
+from potluck.engine.memory import release
+from potluck.errors import OutOfMemoryError, format_bytes
+from potluck.ids import SessionId
+from potluck.model.caches import CacheSpec, session_bytes
+
+
+class CachePool:
+    """All sessions' caches of a stage, least recently used first.
+
+    One thread changes it; another may ask for `nbytes` at any time.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[CacheSpec],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        context: int,
+        budget: int,
+        budget_now: Callable[[int], int] | None = None,
+    ) -> None:
+        """Make an empty pool.
+
+        Args:
+            specs: what each layer of a session caches.
+            dtype: of the cached keys and values.
+            device: the device of the caches.
+            context: the most tokens of one session.
+            budget: bytes of all caches together.
+            budget_now: takes the bytes that the caches have already, and returns the budget as of now.
+                It is asked whenever a session grows. None: the budget does not change.
+        """
+        self._specs, self._dtype, self._device = tuple(specs), dtype, device
+        self._context, self._budget, self._budget_now = context, budget, budget_now
+        self._caches: OrderedDict[SessionId, SessionCache] = OrderedDict()
+        self._nbytes = 0  # of all caches
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all caches."""
+        return self._nbytes
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that one session can hold when it has the budget for itself."""
+        return self._tokens_in(self._budget)
+
+    def open(self, session: SessionId) -> SessionCache:
+        """Make an empty cache. One of the same name is forgotten."""
+        self.close(session)
+        cache = self._caches[session] = SessionCache(self._specs, self._dtype, self._device)
+        return cache
+
+    def close(self, session: SessionId) -> None:
+        """Forget a session's cache. One that is not known is forgotten already."""
+        cache = self._caches.pop(session, None)
+        if cache is not None:
+            self._nbytes -= cache.nbytes
+
+    def reserve(self, session: SessionId, tokens: int) -> list[SessionId]:
+        """Make the session the most recently used one and let it hold so many tokens.
+
+        Returns:
+            The sessions that lost their caches for it.
+
+        Raises:
+            OutOfMemoryError: there is no room even for this session alone; nothing was changed.
+        """
+        self._caches.move_to_end(session)
+        cache = self._caches[session]
+        if tokens <= cache.capacity:
+            return []
+        capacity, room = self._choose_capacity(cache, tokens)
+        before = cache.nbytes
+        evicted = self._evict(self._bytes_of(capacity) - before - room)
+        try:
+            cache.resize(capacity)
+        finally:
+            self._nbytes += cache.nbytes - before
+        return evicted
+
+    def _bytes_of(self, tokens: int) -> int:
+        """Bytes of a session with room for so many tokens."""
+        return session_bytes(self._specs, tokens)
+
+    def _tokens_in(self, nbytes: int) -> int:
+        """Tokens of the longest session that so many bytes hold, at most the context."""
+        return bisect_right(range(self._context + 1), nbytes, key=self._bytes_of) - 1
+
+    def _choose_capacity(self, cache: SessionCache, tokens: int) -> tuple[int, int]:
+        """The tokens to grow the cache to, and the bytes that it can take without an eviction."""
+        most = self.tokens
+        if not self._specs:
+            return most, 0
+        if tokens > most:
+            raise _beyond_budget(tokens, self._bytes_of(tokens), self._budget)
+        wanted = min(_round_up(tokens), most)
+        others = self._nbytes - cache.nbytes  # free once all others are evicted
+        room = self._room(self._bytes_of(wanted) - cache.nbytes)
+        at_most = self._tokens_in(cache.nbytes + room + others)
+        if tokens > at_most:
+            needed = self._bytes_of(tokens) - cache.nbytes
+            raise _beyond_memory(tokens, needed, max(0, room + others))
+        # Twice as much as before if that evicts no session, else only what is needed.
+        twice = min(2 * cache.capacity, most, self._tokens_in(cache.nbytes + room))
+        return max(min(wanted, at_most), twice), room
+
+    def _room(self, wanted: int) -> int:
+        """Bytes that no cache uses. Negative if other programs took memory meant for caches."""
+        room = self._budget - self._nbytes
+        if self._budget_now is None:
+            return room
+        now = self._budget_now(self._nbytes) - self._nbytes
+        if now < min(wanted, room):
+            release(self._device)  # memory that this process freed but still keeps for later
+            now = self._budget_now(self._nbytes) - self._nbytes
+        return min(room, now)
+
+    def _evict(self, excess: int) -> list[SessionId]:
+        """Evict the least recently used until so many bytes are free; the one that grows is the last."""
+        evicted: list[SessionId] = []
+        for name, other in self._caches.items():
+            if excess <= 0:
+                break
+            if other.nbytes:  # also what is left of a growth that failed
+                excess -= other.nbytes
+                self._nbytes -= other.nbytes
+                other.evict()
+                evicted.append(name)
+        return evicted
+
+
+def _round_up(tokens: int) -> int:
+    return -(-tokens // GRANULE) * GRANULE
+
+
+def _beyond_budget(tokens: int, needed: int, budget: int) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        f"A conversation of {tokens} tokens needs {format_bytes(needed)} of cache here, and"
+        f" {format_bytes(budget)} are set aside for it. Shorten the conversation, choose a smaller"
+        " context, or let this computer lend more memory.",
+        needed=needed,
+        available=budget,
+    )
+
+
+def _beyond_memory(tokens: int, needed: int, available: int) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        f"A conversation of {tokens} tokens needs {format_bytes(needed)} more of cache here, and"
+        f" {format_bytes(available)} are free for it now, less than when the model was loaded. Close"
+        " other programs on this computer, let it lend more, or shorten the conversation.",
+        needed=needed,
+        available=available,
+    )
