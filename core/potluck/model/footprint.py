@@ -60,11 +60,17 @@ def stage_footprint(
     scheme: Scheme,
     context: int,
     cache: Cache = "full",
+    is_wide: bool = False,
 ) -> Footprint:
-    """Return the memory that a stage of these layers takes."""
+    """Return the memory that a stage of these layers takes.
+
+    `is_wide`: the device holds 32 bits in place of 16, because it has no bf16 and the model exceeds f16.
+    """
     layers = list(layers)
     tensors = config.stage_tensors(layers, embedding=embedding, head=head)
-    sizes = cache_sizes(scheme, cache)
+    if is_wide and scheme not in PACKED_SCHEMES:
+        scheme = "f32"
+    sizes = cache_sizes("f32" if is_wide else scheme, cache)
     return Footprint(
         weights=weight_bytes(config, tensors, scheme),
         cache=session_bytes((config.layers[layer].mixer.cache(sizes) for layer in layers), context),
