@@ -10,9 +10,12 @@ from model_folders import CONFIG
 from tiny_models import Reference
 
 from potluck.engine.builder import StageWeights, _Builder
+from potluck.engine.stage import Stage
 from potluck.engine.targets import Target, TensorTarget
 from potluck.engine.weights import random_weights
+from potluck.model.caches import session_bytes
 from potluck.model.config import ModelConfig
+from potluck.model.footprint import stage_footprint
 
 MakeReference = Callable[..., Reference]
 
@@ -86,6 +89,18 @@ def test_a_family_beyond_f16_is_computed_and_cached_in_f32_where_there_is_no_bf1
     for variant, dtype in (("llama", torch.float16), ("gemma 2", torch.float32)):
         weights = make_reference(variant).stage(0, 1, scheme="bf16").weights
         assert (weights.dtype, weights.cache_dtype) == (dtype, dtype)
+        footprint = stage_footprint(
+            weights.config,
+            range(1),
+            embedding=weights.embedding is not None,
+            head=weights.lm_head is not None,
+            scheme="bf16",
+            context=64,
+            is_wide=dtype == torch.float32,
+        )
+        assert weights.nbytes == footprint.weights
+        stage = Stage(weights, context=64, cache_budget=1 << 20)
+        assert session_bytes(stage.caches, 64) == footprint.cache
 
 
 def weights(

@@ -80,9 +80,9 @@ def test_projections_that_are_read_together_lie_together(
     prefix = "model.layers.1."
     assert isinstance(block.mlp, GatedMlp)
     for linear, parts in (
-        (block.attention.qkv, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+        (block.mixer.matrices[0], ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
         (block.mlp.gate_up, ("mlp.gate_proj", "mlp.up_proj")),
-        (block.attention.output, ("self_attn.o_proj",)),
+        (block.mixer.matrices[1], ("self_attn.o_proj",)),
         (block.mlp.down, ("mlp.down_proj",)),
     ):
         weights = [state[f"{prefix}{part}.weight"] for part in parts]
@@ -299,8 +299,8 @@ def test_random_weights_have_the_shape_of_the_model(llama: Reference) -> None:
 
     assert weights.nbytes == load(llama).nbytes
     for block in weights.blocks:
-        assert isinstance(block.attention.qkv, FloatLinear)
-        assert block.attention.qkv.weight.isfinite().all()
+        assert isinstance(block.mixer.matrices[0], FloatLinear)
+        assert block.mixer.matrices[0].weight.isfinite().all()
 
 
 def test_a_stored_tensor_of_the_hub_has_the_digest_of_its_bytes(llama: Reference) -> None:

@@ -137,8 +137,9 @@ def test_of_experts_all_that_a_token_is_sent_to_count() -> None:
         }
     )
 
-    for dense, counts in ((1000, 3000), (5000, 5000)):  # some layers may have none
-        config = replace(mixture, intermediate_size=dense)
+    wide = replace(mixture, intermediate_size=5000)
+    first_dense = replace(wide, expert_layers=(False, True, True, True))
+    for config, counts in ((mixture, 3000), (wide, 3000), (first_dense, 5000)):
         plain = replace(CONFIG, intermediate_size=counts)
         assert working_bytes(config, 512) == working_bytes(plain, 512)
 

@@ -154,7 +154,7 @@ def test_four_bits_stay_as_they_are(make: Make, tmp_path: Path) -> None:
         device=CPU,
     )
 
-    output = weights.blocks[0].attention.output
+    output = weights.blocks[0].mixer.matrices[1]
     assert isinstance(output, PackedLinear)
     name = "model.layers.0.self_attn.o_proj.weight"
     expected = as_stored(name, weights_of(folder)[name], "Q4_0")
@@ -201,11 +201,9 @@ def test_offsets_stay_as_they_are(
     assert format_of(weights.lm_head) == (INT8 if kinds else INT4_OFFSET)
     for layer, block in enumerate(weights.blocks):
         higher = INT8 if kinds and layer in (0, 3) else INT4_OFFSET
-        attention, mlp = block.attention, block.mlp
-        assert isinstance(mlp, PackedMlp)
-        held = [
-            format_of(each) for each in (attention.qkv, attention.output, mlp.gate_up, mlp.down)
-        ]
+        assert isinstance(block.mlp, PackedMlp)
+        matrices = (*block.mixer.matrices, block.mlp.gate_up, block.mlp.down)
+        held = [format_of(each) for each in matrices]
         assert held == [higher, INT4_OFFSET, INT4_OFFSET, higher]
     exact = Pipeline(model).run(ids)
     assert off(whole, exact) < 1.5 * off(Pipeline(model, [], "int8").run(ids), exact)

@@ -118,6 +118,10 @@ class Attention:
         return self._attend_many(q, cache, span, self._mask(step, span))
 
     @property
+    def matrices(self) -> tuple[Linear, Linear]:
+        return self.qkv, self.output
+
+    @property
     def nbytes(self) -> int:
         norm = self.qk_norm.nbytes if self.qk_norm else 0
         return self.qkv.nbytes + norm + self.output.nbytes

@@ -265,14 +265,16 @@ class _Builder:
 
     def layer(self, index: int) -> DecoderLayer:
         spec, prefix = self._config.layers[index], self._config.layer_prefix(index)
-        attention = self._attention(prefix, spec.mixer)
+        match spec.mixer:
+            case AttentionSpec() as attention:
+                mixer = self._attention(prefix, attention)
         match spec.feed_forward:
             case DenseSpec() as dense:
                 mlp = self._mlp(prefix, dense)
             case MoeSpec() as moe:
                 mlp = self._moe(prefix, moe)
         norms = spec.norms.map(lambda name: self.norm(f"{prefix}{name}.weight", spec.norm_eps))
-        return DecoderLayer(spec, attention, mlp, norms)
+        return DecoderLayer(spec, mixer, mlp, norms)
 
     def matrix(self, name: str) -> Tensor | PackedWeight:
         """The embedding's or the head's matrix, with a row for each token of the vocabulary."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from potluck.engine.attention import Step
+from potluck.engine.attention import Attention, Step
 from potluck.engine.blocks import DecoderLayer, Run
 from potluck.engine.generated_attention import kernel_heads
 from potluck.engine.kernels.decode import Decoder, Expert, LayerWeights, Moe, layer_shape
@@ -16,7 +16,7 @@ from potluck.engine.kernels.tensors import FloatWeight, Weight
 from potluck.engine.kvcache import LayerCache, SessionCache
 from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.mlp import Mlp, MoE
-from potluck.model.layers import DenseSpec, LayerSpec, MoeSpec
+from potluck.model.layers import AttentionSpec, DenseSpec, LayerSpec, MoeSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +89,17 @@ def is_generable(spec: LayerSpec) -> bool:
     if (has_before, has_after) != (norms.before_mlp is not None, norms.after_mlp is not None):
         return False
     adds_as_is = not has_after and spec.residual_multiplier == 1.0
-    match spec.feed_forward:
-        case DenseSpec():
+    match spec.mixer, spec.feed_forward:
+        case AttentionSpec(), DenseSpec():
             return not has_after or spec.residual_multiplier == 1.0
-        case MoeSpec():
+        case AttentionSpec(), MoeSpec():
             return has_before and adds_as_is
 
 
 def _layer_weights(block: DecoderLayer) -> LayerWeights | None:
     """The layer's weights; None: a matrix is in several pieces."""
-    attention, mlp, spec = block.attention, block.mlp, block.spec.mixer
+    attention, mlp, spec = block.mixer, block.mlp, block.spec.mixer
+    assert isinstance(attention, Attention)  # see `is_generable`
     qkv, output = _weight(attention.qkv), _weight(attention.output)
     dense = None if isinstance(mlp, MoE) else _expert(mlp)
     moe = _moe(mlp) if isinstance(mlp, MoE) else None

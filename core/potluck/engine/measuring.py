@@ -123,8 +123,7 @@ class StageMeter:
 
 def _matrices(block: DecoderLayer) -> Iterator[tuple[Linear, float]]:
     """The matrices of a layer, and which share of their bytes a token reads."""
-    yield block.attention.qkv, 1.0
-    yield block.attention.output, 1.0
+    yield from ((matrix, 1.0) for matrix in block.mixer.matrices)
     mlp = block.mlp
     experts = mlp.experts if isinstance(mlp, MoE) else (mlp,)
     share = mlp.per_token / len(experts) if isinstance(mlp, MoE) else 1.0

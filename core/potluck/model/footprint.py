@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import MAX_CHUNK_TOKENS, cache_sizes, session_bytes
 from potluck.model.config import ModelConfig
+from potluck.model.layers import AttentionSpec, DenseSpec, FeedForward, Mixer, MoeSpec
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, weight_bytes
 
 CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, if torch softcaps (Gemma 2)
@@ -59,11 +60,17 @@ def stage_footprint(
     scheme: Scheme,
     context: int,
     cache: Cache = "full",
+    is_wide: bool = False,
 ) -> Footprint:
-    """Return the memory that a stage of these layers takes."""
+    """Return the memory that a stage of these layers takes.
+
+    `is_wide`: the device holds 32 bits in place of 16, because it has no bf16 and the model exceeds f16.
+    """
     layers = list(layers)
     tensors = config.stage_tensors(layers, embedding=embedding, head=head)
-    sizes = cache_sizes(scheme, cache)
+    if is_wide and scheme not in PACKED_SCHEMES:
+        scheme = "f32"
+    sizes = cache_sizes("f32" if is_wide else scheme, cache)
     return Footprint(
         weights=weight_bytes(config, tensors, scheme),
         cache=session_bytes((config.layers[layer].mixer.cache(sizes) for layer in layers), context),
@@ -84,18 +91,33 @@ def working_bytes(config: ModelConfig, context: int) -> int:
 
     They are the memory for a chunk of a prompt in the larger half of a layer, a row of logits, and
     the last step's hidden states, which are kept in case the step is repeated. Both halves of a
-    layer have its input, their norm and their output. Attention also has queries, keys and values,
-    its result, the cached keys and values in the compute dtype, a mask, and scores if torch
-    computes them explicitly. The MLP also has gate, up and their product.
+    layer have its input, their norm and their output.
     """
-    chunk, hidden = min(MAX_CHUNK_TOKENS, context), 4 * config.hidden_size
-    mlp = config.intermediate_size
-    if (experts := config.experts) is not None:
-        mlp = max(mlp, experts.per_token * experts.intermediate_size)
-    attention = _ITEM * chunk * (hidden + 2 * config.q_size + 2 * config.kv_size)
-    attention += (config.kv_bytes_per_token(_ITEM) + _MASK * chunk) * context
-    if config.attention_softcap is not None:
-        attention += _SCORE * config.num_heads * min(CAPPED_QUERIES, chunk) * context
+    chunk = min(MAX_CHUNK_TOKENS, context)
+    halves = {_mixer_bytes(spec.mixer, chunk, context) for spec in config.layers}
+    halves |= {_feed_forward_bytes(spec.feed_forward, chunk) for spec in config.layers}
     kept = chunk * config.hidden_size
     logits = 4 * config.vocab_size  # sampling sorts a copy, with its order
-    return max(attention, _ITEM * chunk * (hidden + 3 * mlp)) + _ITEM * (kept + logits)
+    return max(halves) + _ITEM * (4 * chunk * config.hidden_size + kept + logits)
+
+
+def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
+    """Bytes for a chunk in the mixer, beside its input, norm and output."""
+    match mixer:
+        case AttentionSpec():
+            # Queries, keys and values, the result, the cached keys and values in the compute dtype,
+            # a mask, and scores if torch computes them explicitly.
+            nbytes = _ITEM * chunk * 2 * (mixer.q_size + mixer.kv_size)
+            nbytes += (_ITEM * 2 * mixer.kv_size + _MASK * chunk) * context
+            if mixer.softcap is not None:
+                nbytes += _SCORE * mixer.heads * min(CAPPED_QUERIES, chunk) * context
+            return nbytes
+
+
+def _feed_forward_bytes(feed_forward: FeedForward, chunk: int) -> int:
+    """Bytes for a chunk in the feed-forward: gate, up and their product."""
+    match feed_forward:
+        case DenseSpec():
+            return _ITEM * chunk * 3 * feed_forward.down.width
+        case MoeSpec(experts=experts):
+            return _ITEM * chunk * 3 * experts.per_token * experts.intermediate_size

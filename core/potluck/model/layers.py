@@ -106,6 +106,11 @@ class AttentionSpec:
         return WindowCache(row=row, window=self.window, chunk=sizes.chunk, slack=sizes.slack)
 
     @property
+    def kind(self) -> "AttentionSpec":
+        """This attention as far as its cost depends on it. Rope costs next to nothing."""
+        return replace(self, rope=None, rotary_dim=0)
+
+    @property
     def norm_tensors(self) -> dict[str, Shape]:
         """The weights of the norms of queries and of keys, in this order."""
         match self.qk_norm:
@@ -211,7 +216,7 @@ class LayerSpec:
 class LayerKind:
     """The facts on which the cost of a layer depends. Layers of equal kinds cost the same."""
 
-    spec: LayerSpec  # without its rope, which costs next to nothing
+    spec: LayerSpec  # with the `kind` of its mixer
     finer: frozenset[MatrixRole] = frozenset()  # matrices that may be held in more bits than others
 
     @property
@@ -221,8 +226,7 @@ class LayerKind:
 
 def layer_kind(spec: LayerSpec, finer: frozenset[MatrixRole]) -> LayerKind:
     """The kind of a layer with some matrices that may be held in more bits."""
-    mixer = replace(spec.mixer, rope=None, rotary_dim=0)
-    return LayerKind(spec=replace(spec, mixer=mixer), finer=finer)
+    return LayerKind(spec=replace(spec, mixer=spec.mixer.kind), finer=finer)
 
 
 def read_windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, ...]:

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from potluck.plan.cost import ModelShape
 from potluck.plan.route import Problem
-from potluck.plan.search import Stop, fits, never
+from potluck.plan.search import Stop, fits
 from potluck.plan.spans import Span, held_bytes, span_of
 
 
-def missing_memory(shape: ModelShape, problem: Problem, stop: Stop = never) -> int:
+def missing_memory(shape: ModelShape, problem: Problem, stop: Stop) -> int:
     """The memory of the smallest additional device with which the model would fit.
 
     This is the size of some range of layers, found by bisection with `fits`. Memory that a device

@@ -106,8 +106,8 @@ def make_plan(
     elif best is not None:
         route = best
     else:
-        raise _why_infeasible(shape, devices, names, problem)
-    alone = _alone(shape, devices, problem)
+        raise _why_infeasible(shape, devices, names, problem, stop)
+    alone = _alone(shape, devices, problem, stop)
     decision = Decision(
         shape=shape,
         devices=devices,
@@ -135,12 +135,13 @@ def make_plan(
 
 
 def lacking_memory(shape: ModelShape, devices: Sequence[DeviceCost], *, stop: Stop = never) -> int:
-    """Bytes of memory that the model lacks in the best division; 0 if it fits.
+    """Bytes of memory that the model lacks in the best division.
 
-    The times of the devices are not used.
+    0 if it fits, and if `stop` returns True before that is known. The times of the devices are not
+    used.
     """
     problem = make_problem(shape, devices, {})
-    return 0 if fits(problem, stop) else missing_memory(shape, problem, stop)
+    return 0 if fits(problem, stop) or stop() else missing_memory(shape, problem, stop)
 
 
 def labels(devices: Sequence[DeviceCost]) -> tuple[str, ...]:
@@ -220,7 +221,7 @@ def _stages(
 
 
 def _alone(
-    shape: ModelShape, devices: tuple[DeviceCost, ...], problem: Problem
+    shape: ModelShape, devices: tuple[DeviceCost, ...], problem: Problem, stop: Stop
 ) -> dict[NodeId, Alone]:
     """The speed of each computer without the others, while the driver still runs on the master."""
     result: dict[NodeId, Alone] = {}
@@ -231,13 +232,13 @@ def _alone(
     for node, own in devices_of.items():
         name = names[node]
         alone = replace(problem.only(own), min_workers=0)
-        if route := best_route(alone):
+        if route := best_route(alone, stop):
             result[node] = Alone(name=name, tokens_per_s=_rate(route.ms))
             continue
         if len(own) == 1:  # its only device would need that much more memory
             lacking = shape.model_memory - devices[own[0]].memory
         else:
-            lacking = missing_memory(shape, alone)
+            lacking = missing_memory(shape, alone, stop)
         result[node] = Alone(name=name, tokens_per_s=None, missing=lacking)
     return result
 
@@ -265,11 +266,15 @@ def _check_workers(problem: Problem) -> None:
 
 
 def _why_infeasible(
-    shape: ModelShape, devices: tuple[DeviceCost, ...], names: tuple[str, ...], problem: Problem
+    shape: ModelShape,
+    devices: tuple[DeviceCost, ...],
+    names: tuple[str, ...],
+    problem: Problem,
+    stop: Stop,
 ) -> PlanError | UsageError:
     anyhow = replace(problem, min_workers=0)
-    if not fits(anyhow):
-        lacking = missing_memory(shape, anyhow)
+    if not fits(anyhow, stop):
+        lacking = missing_memory(shape, anyhow, stop)
         return NotEnoughMemoryError(shape.model_memory, shape.model_memory - lacking)
     for i, (device, span) in enumerate(zip(devices, problem.spans, strict=True)):
         if problem.workers[i] and span.most_layers < 1:

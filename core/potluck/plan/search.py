@@ -41,7 +41,7 @@ def never() -> bool:
     return False
 
 
-def best_route(problem: Problem, stop: Stop = never) -> Route | None:
+def best_route(problem: Problem, stop: Stop) -> Route | None:
     """The fastest route for one token.
 
     Args:
@@ -65,12 +65,12 @@ def best_route(problem: Problem, stop: Stop = never) -> Route | None:
     return replace(route, devices=tuple(order[i] for i in route.devices), bound_ms=bound_ms)
 
 
-def fits(problem: Problem, stop: Stop = never) -> bool:
+def fits(problem: Problem, stop: Stop) -> bool:
     """Whether there is a route; beyond `EXACT_DEVICES` devices, whether one is found."""
     return best_route(_hops_only(problem), stop) is not None
 
 
-def best_including(problem: Problem, route: Route, device: int, stop: Stop = never) -> Route | None:
+def best_including(problem: Problem, route: Route, device: int, stop: Stop) -> Route | None:
     """The fastest route over this route's devices and one more, which must take part.
 
     The others need not take part.

@@ -17,9 +17,8 @@ def shape_of(
     def nbytes(tensors: Mapping[str, tuple[int, ...]]) -> int:
         return weight_bytes(config, tensors, scheme)
 
-    kinds, sizes = kinds_of(config), cache_sizes(scheme, cache)
-    layers = tuple(kinds.index(kind) for kind in config.layer_kinds)
-    examples = [layers.index(kind) for kind in range(len(kinds))]
+    layers, sizes = numbered_kinds(config), cache_sizes(scheme, cache)
+    examples = [layers.index(kind) for kind in sorted(set(layers))]
     tensors = [config.layer_tensors(layer) for layer in examples]
     layer_bytes = tuple(map(nbytes, tensors))
     expert_bytes = [
@@ -47,3 +46,9 @@ def shape_of(
 def kinds_of(config: ModelConfig) -> tuple[LayerKind, ...]:
     """The kinds of layers, in the order of the figures in a profile and in a `ModelShape`."""
     return tuple(dict.fromkeys(config.layer_kinds))
+
+
+def numbered_kinds(config: ModelConfig) -> tuple[int, ...]:
+    """For each layer the number of its kind in `kinds_of`."""
+    numbers: dict[LayerKind, int] = {}
+    return tuple(numbers.setdefault(kind, len(numbers)) for kind in config.layer_kinds)

@@ -4,10 +4,10 @@ from dataclasses import replace
 from itertools import combinations
 
 from potluck.plan.route import Problem, Route
-from potluck.plan.search import Stop, best_route, fits, never
+from potluck.plan.search import Stop, best_route, fits
 
 
-def best_slowest(problem: Problem, stop: Stop = never) -> Route | None:
+def best_slowest(problem: Problem, stop: Stop) -> Route | None:
     """The route whose slowest device takes the least time; of several, the fastest for one token.
 
     The least possible limit is one of finitely many stage times. It is found by bisection with
@@ -19,7 +19,7 @@ def best_slowest(problem: Problem, stop: Stop = never) -> Route | None:
     low, high = 0, len(limits) - 1
     while low < high:
         middle = (low + high) // 2
-        if fits(_limited(problem, limits[middle])):
+        if fits(_limited(problem, limits[middle]), stop):
             high = middle
         else:
             low = middle + 1

@@ -164,7 +164,7 @@ def test_the_loop_turns_while_a_plan_is_searched() -> None:
         has_turned = threading.Event()
         asyncio.get_running_loop().call_later(0, has_turned.set)
 
-        assert await search_in_thread(lambda stop: has_turned.wait(timeout=10))
+        assert await search_in_thread(lambda stop: has_turned.wait(timeout=10), limit_s=60.0)
 
     run(main())
 
@@ -179,7 +179,7 @@ def test_a_search_that_nobody_waits_for_any_more_is_stopped() -> None:
                 pass
             ended.set()
 
-        searching = asyncio.create_task(search_in_thread(search))
+        searching = asyncio.create_task(search_in_thread(search, limit_s=60.0))
         await asyncio.to_thread(started.wait, 10)
         searching.cancel()
 
@@ -191,7 +191,7 @@ def test_a_search_that_nobody_waits_for_any_more_is_stopped() -> None:
 def test_a_search_is_stopped_at_its_time_limit() -> None:
     async def main() -> None:
         assert await search_in_thread(lambda stop: stop(), limit_s=0.0)
-        assert not await search_in_thread(lambda stop: stop())
+        assert not await search_in_thread(lambda stop: stop(), limit_s=60.0)
 
     run(main())
 

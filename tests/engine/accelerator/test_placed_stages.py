@@ -13,6 +13,7 @@ from weight_formats import every_format
 
 from potluck.engine.accelerator import GraphedHead, MakeLinear, choose_linear, graph_runs
 from potluck.engine.accelerator.linears import BlockLinear
+from potluck.engine.attention import Attention
 from potluck.engine.blocks import LayerRun
 from potluck.engine.builder import StageWeights
 from potluck.engine.kernels import ReferenceKernels
@@ -36,7 +37,8 @@ def place(weights: StageWeights, weight_format: PackedFormat, make: MakeLinear) 
         return there
 
     for block in weights.blocks:
-        attention, mlp = block.attention, block.mlp
+        attention, mlp = block.mixer, block.mlp
+        assert isinstance(attention, Attention)
         assert isinstance(mlp, GatedMlp)
         attention.qkv, attention.output = placed(attention.qkv), placed(attention.output)
         mlp.gate_up, mlp.down = placed(mlp.gate_up), placed(mlp.down)

@@ -66,7 +66,7 @@ def errors_of(reference: Reference, scheme: Scheme = "f32") -> list[float]:
     prompt = hidden(weights, PROMPT)
     ours.forward(prompt, 0)
     theirs.forward(prompt, 0)
-    windows = {block.attention.window for block in weights.blocks}
+    windows = {block.spec.mixer.window for block in weights.blocks}
     inputs = StaticInputs(hidden(weights, 1), ours.step(0), dict.fromkeys(windows, 0))
     errors: list[float] = []
     length, lengths = 0, dict[int | None, int]()

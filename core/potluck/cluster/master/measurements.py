@@ -24,7 +24,7 @@ from potluck.model.footprint import usable_memory
 from potluck.model.schemes import Cache, Scheme
 from potluck.plan.correction import Correction
 from potluck.plan.cost import DeviceCost, LinkCost
-from potluck.plan.shape import kinds_of
+from potluck.plan.shape import kinds_of, numbered_kinds
 from potluck.wire.measuring_messages import Profiled
 from potluck.wire.messages import (
     DeviceId,
@@ -206,13 +206,13 @@ class Measurements:
         The profile stays as it was measured. The correction is the ratio of the measured time to
         the time that this profile predicts, and it is forgotten together with the profile.
         """
-        kinds = kinds_of(config)
+        kinds = numbered_kinds(config)
         wanted = (node_id, device, _shape_key(config), scheme, cache)
         for (node, of_device, _, *measured_as), known in self._profiles.items():
             if (node, of_device, *measured_as) != wanted:
                 continue
             times = known.profile.decode_ms
-            predicted_ms = sum(times[kinds.index(config.layer_kinds[layer])] for layer in layers)
+            predicted_ms = sum(times[kinds[layer]] for layer in layers)
             predicted_ms += known.profile.head_ms * head
             if predicted_ms > 0 and isfinite(measured_ms):
                 known.correction.observe(measured_ms / predicted_ms, self._clock())

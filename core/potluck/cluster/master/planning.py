@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from typing import Protocol, TypeVar
 
 from potluck.api.schema import PlanRequest
@@ -150,7 +149,10 @@ class Planner:
         raise NotEnoughMemoryError(needed, needed - lacking, fits_in=fits_in)
 
     async def _lacking(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> int:
-        """How many bytes of memory the model lacks. 0 also if some devices are not known yet."""
+        """How many bytes of memory the model lacks.
+
+        0 also if some devices are not known yet, and if the search did not end in time.
+        """
         devices = unmeasured_devices(
             (self._computers.local, *self._computers.available()),
             model.config,
@@ -161,7 +163,7 @@ class Planner:
             return 0
         counted = _counted(devices, scheme, request, model)
         search = partial(lacking_memory, _shape(scheme, request, model), counted)
-        return await search_in_thread(search)
+        return await search_in_thread(search, limit_s=self._deadlines.search_s)
 
     async def wait(self, request: PlanRequest, model: LocalModel, *, settle: bool) -> None:
         """Wait for the workers that the request asks for.
@@ -214,7 +216,7 @@ class Planner:
                 await self._computers.changed.wait_for(lambda: not self._computers.expected())
 
 
-async def search_in_thread(search: Callable[..., _T], *, limit_s: float = inf) -> _T:
+async def search_in_thread(search: Callable[..., _T], *, limit_s: float) -> _T:
     """Search in a thread, so that the event loop goes on and no peer takes this node for dead.
 
     A thread is enough: the search is mostly numpy, which releases the interpreter lock. `search`

@@ -20,7 +20,7 @@ from potluck.cluster.stage.chain import LoadedStage
 from potluck.cluster.stage.compute_thread import ComputeThread
 from potluck.cluster.stage.packer import stored_tensor
 from potluck.engine.builder import StageWeights
-from potluck.engine.device import set_threads
+from potluck.engine.device import cache_dtype, set_threads
 from potluck.engine.lending import Lending
 from potluck.engine.memory import release
 from potluck.engine.stage import Stage
@@ -202,10 +202,16 @@ class StageLoader:
             scheme=message.scheme,
             context=message.context,
             cache=message.cache if self._device.type == "cpu" else "full",
+            is_wide=self._is_wide(message, config),
         )
         lent = self._lending.own(in_use=self.nbytes).memory_free  # includes the kept weights
         free = usable_memory(lent, self._device.type, message.scheme)
         footprint.check(free, self._name, message.context)
+
+    def _is_wide(self, message: LoadStage, config: ModelConfig) -> bool:
+        exceeds_f16 = config.exceeds_f16
+        dtype = cache_dtype(message.scheme, self._device, message.cache, exceeds_f16=exceeds_f16)
+        return dtype == torch.float32
 
     # --- on the computing thread
 

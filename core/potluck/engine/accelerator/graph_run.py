@@ -83,7 +83,7 @@ class GraphRun(Run):
     def __init__(self, first: int, blocks: Sequence[DecoderLayer], graphs: Graphs) -> None:
         self._layers, self._blocks = slice(first, first + len(blocks)), tuple(blocks)
         self._plain = LayerRun(first, blocks)
-        windows = [block.attention.window for block in blocks]
+        windows = [block.spec.mixer.window for block in blocks]
         backwards = windows[::-1]
         # For each window, the index of its first layer here, and of its last, counted from the end.
         self._ends = {

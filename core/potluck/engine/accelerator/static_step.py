@@ -96,7 +96,7 @@ def static_forward(
     step = StaticStep(inputs, lengths)
     x = inputs.hidden
     for block, cache in zip(blocks, caches, strict=True):
-        x = block.forward(x, StaticCache(cache, inputs.rows[block.attention.window]), step)
+        x = block.forward(x, StaticCache(cache, inputs.rows[block.spec.mixer.window]), step)
     return x
 
 
@@ -116,4 +116,4 @@ def clear_rest(
 ) -> None:
     """Zero the rows that hold no token yet. A mask hides finite numbers, but not NaN."""
     for block, cache in zip(blocks, caches, strict=True):
-        cache.both[:, :, position - cache.first : lengths[block.attention.window]].zero_()
+        cache.both[:, :, position - cache.first : lengths[block.spec.mixer.window]].zero_()
