@@ -21,17 +21,18 @@ from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import emit_exp, emit_tanh
 from potluck.engine.kernels.ir_types import (
     F32,
-    I32,
     I64,
     KIND_BYTES,
     KIND_F32,
     KIND_INT8,
+    Operand,
     constant,
     vector,
 )
 from potluck.engine.kernels.layout import CACHE_LINE, CACHE_SCALE_BYTES
+from potluck.engine.kernels.memory import Pointer, Span, stack
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.values import Operand, Pointer, Span, Value
+from potluck.engine.kernels.values import Value
 from potluck.model.families import QkNorm
 
 LANES = 16  # of f32; also the cached tokens whose scores are found together
@@ -113,7 +114,7 @@ def columns_at_once(path: Path) -> int:
     return 2 if path.registers >= 32 else 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Cached:
     """Keys or values of a head, from some token on."""
 
@@ -121,17 +122,13 @@ class Cached:
     shape: Heads
     base: Pointer
 
-    @classmethod
-    def of(cls, shape: Heads, base: Pointer) -> "Cached":
-        return cls(e=base.e, shape=shape, base=base.of(shape.cache_kind))
-
     def at(self, token: Operand) -> Pointer:
         """The numbers of a token; integers where there is a scale."""
-        return self.base.skip(token, self.shape.cached_bytes)
+        return self.base.skip(token, self.shape.cached_bytes).of(self.shape.cache_kind)
 
     def past(self, token: Operand) -> "Cached":
         """The same from a later token on."""
-        return Cached(e=self.e, shape=self.shape, base=self.at(token))
+        return Cached(self.e, self.shape, self.at(token))
 
     def scale(self, token: Operand) -> Value:
         """What the integers of a token are multiplied with."""
@@ -140,7 +137,7 @@ class Cached:
     def prefetch(self, token: Operand) -> None:
         """Have a token in the processor's caches soon: the first of a head would all be waited for."""
         for offset in range(0, self.shape.cached_bytes, CACHE_LINE):
-            self.e.prefetch(self.at(token).skip(offset))
+            self.at(token).skip(offset).prefetch()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +159,7 @@ class Tile:
 
     def attend(self, low: Value, high: Value) -> None:
         """From the scores of the tokens from low to high, which all rows together see."""
-        alphas = self.values.e.stack(F32, self.rows)
+        alphas = stack(self.values.e, F32, self.rows)
         self._softmax(low, high, alphas)
         self._accumulate(low, high, alphas)
 
@@ -184,10 +181,10 @@ class Tile:
                 power = e.select(is_seen, power, constant(WIDE, 0.0))
                 sums.value = sums.value + power
                 scores[here] = power
-            total = e.total(sums.value)
+            total = sums.value.total()
             if not self.is_first:
                 alpha = emit_exp(e, e.splat(before - most, LANES))
-                alphas[row] = alpha = e.extract_element(alpha, constant(I32, 0))
+                alphas[row] = alpha = alpha.lane(0)
                 total = stats[1] * alpha + total
             stats[0], stats[1] = most, total
 
@@ -195,7 +192,7 @@ class Tile:
         self, scores: Pointer, row: Value, bounds: tuple[Value, Value], before: Value
     ) -> Value:
         """The highest score so far; those that are not seen become minus infinity."""
-        e, (low, high) = row.e, self.seen_by(row)
+        e, (low, high) = self.values.e, self.seen_by(row)
         highest = e.variable(e.splat(before, LANES))
         with e.loop(*bounds, LANES) as token:
             here = Span(token, LANES)
@@ -204,11 +201,11 @@ class Tile:
             score = e.select(is_seen, self._softcap(scores[here]), constant(WIDE, -math.inf))
             scores[here] = score
             highest.value = score.at_least(highest.value)
-        return e.highest(highest.value)
+        return highest.value.highest()
 
     def _softcap(self, score: Value) -> Value:
         cap = self.shape.softcap
-        return score if cap is None else emit_tanh(score.e, score * (1 / cap)) * cap
+        return score if cap is None else emit_tanh(self.values.e, score * (1 / cap)) * cap
 
     def _accumulate(self, low: Value, high: Value, alphas: Pointer) -> None:
         """As many numbers of as many rows at a time as there are registers for."""

@@ -15,17 +15,17 @@ from potluck.engine.kernels.functions import emit_exp
 from potluck.engine.kernels.ir_types import (
     F32,
     I8,
-    I32,
     KIND_F32,
     POINTER,
     VOID,
+    Operand,
     constant,
     internal,
 )
+from potluck.engine.kernels.memory import Address, Number, Pointer, Record, stack
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import PIECE, Pooled, emit_run
-from potluck.engine.kernels.records import Address, Number, Record
-from potluck.engine.kernels.values import Operand, Pointer, Value
+from potluck.engine.kernels.pool_kernel import Pooled, begin_piece, emit_run
+from potluck.engine.kernels.values import Value
 
 
 class Attend(Record):
@@ -87,14 +87,13 @@ def emit_attend(
     e = Emitter(ir.Function(module, ATTEND, name), path)
     given = Attend.load(e.arguments[0])
     _, panels = _panels(given)
-    pool = Pooled(run, given.job, given.shares)
+    pool = Pooled(e, run, given.job, given.shares)
     pool.call(piece, e.arguments[0], panels * shape.kv_heads)
     with e.loop(0, shape.heads) as head:
         kv_head, member = head // shape.group, head % shape.group
         part = given.parts + kv_head * panels * _Part(shape).size
         _combine(e, shape, part, panels, member, given.out + head * shape.head_dim)
-    e.ret_void()
-    return e.function
+    return e.end()
 
 
 def _panels(given: Attend) -> tuple[Value, Value]:
@@ -105,9 +104,8 @@ def _panels(given: Attend) -> tuple[Value, Value]:
 
 def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
     """Some parts, numbered head by head and in a head panel by panel: a job of the pool."""
-    e = Emitter(internal(ir.Function(module, PIECE, name)), path)
-    arguments, first, last = e.arguments
-    given, layout = Attend.load(arguments), _Part(shape)
+    e, given, first, last = begin_piece(module, name, path, Attend)
+    layout = _Part(shape)
     first_panel, panels = _panels(given)
     memory = (
         given.parts + first * layout.size
@@ -116,7 +114,7 @@ def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
     def cached(which: Pointer, part: Value) -> tuple[Cached, Value]:
         start = (first_panel + part % panels) * PANEL
         base = which.skip(part // panels, given.head_stride)
-        return Cached.of(shape, base).past(start), start
+        return Cached(e, shape, base).past(start), start
 
     with e.loop(first, last) as part:
         (keys, start), (values, _) = cached(given.keys, part), cached(given.values, part)
@@ -139,8 +137,7 @@ def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
         queries = given.queries + part // panels * (shape.group * shape.head_dim)
         _score(tile, queries, keys, memory + layout.products, (low, high))
         tile.attend(low, high)
-    e.ret_void()
-    return e.function
+    return internal(e.end())
 
 
 def _score(
@@ -149,7 +146,7 @@ def _score(
     """The scores of 16 tokens at a time, of all heads of a group."""
     shape, e, (low, high) = tile.shape, keys.e, bounds
     spans = shape.spans(e, range(shape.vectors))
-    scales = e.stack(F32, LANES).of(WIDE)
+    scales = stack(e, F32, LANES).of(WIDE)
     with e.loop(low - low % LANES, high, LANES) as first:
         with e.loop(0, LANES) as member:
             token = (first + member).at_least(low).at_most(high - 1)  # others are not cached
@@ -182,7 +179,7 @@ def _combine(
         highest.value = stats(panel)[0].at_least(highest.value)
     with e.loop(0, panels) as panel:
         alpha = emit_exp(e, e.splat(stats(panel)[0] - highest.value, LANES))
-        alpha = e.extract_element(alpha, constant(I32, 0))
+        alpha = alpha.lane(0)
         stats(panel)[0] = alpha
         total.value = e.multiply_add(stats(panel)[1], alpha, total.value)
     inverse = 1.0 / total.value

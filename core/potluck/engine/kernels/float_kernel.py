@@ -14,11 +14,11 @@ of bf16, because the product waits for memory.
 from llvmlite import ir
 
 from potluck.engine.kernels.emit import Emitter, Variable
-from potluck.engine.kernels.ir_types import F32, I8, I64, KIND_BYTES, KIND_F32, constant, vector
+from potluck.engine.kernels.ir_types import F32, I8, KIND_BYTES, KIND_F32, constant, vector
+from potluck.engine.kernels.memory import Address, Number, Pointer, Record, Span
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import PIECE
-from potluck.engine.kernels.records import Address, Number, Record
-from potluck.engine.kernels.values import Operand, Pointer, Span, Value
+from potluck.engine.kernels.pool_kernel import begin_piece
+from potluck.engine.kernels.values import Value
 
 MOST_TOKENS = (
     4  # at once; the inputs of 8 do not fit the first cache, and a token takes twice as long
@@ -65,9 +65,7 @@ def emit_float_product(
         inputs: their kind.
         tokens: how many there are.
     """
-    e = Emitter(ir.Function(module, PIECE, name), path)
-    arguments, first, last = e.arguments
-    given = FloatProduct.load(arguments)
+    e, given, first, last = begin_piece(module, name, path, FloatProduct)
     at_once = max(1, path.registers // 2)
     with e.loop(first, last) as row:
         for start in range(0, tokens, at_once):
@@ -75,29 +73,7 @@ def emit_float_product(
             totals = _emit_row(e, (kind, inputs), given, row, members)
             for member, total in zip(members, totals, strict=True):
                 given.out[given.rows * member + row] = _with_addend(e, given.addend, row, total)
-    e.ret_void()
-    return e.function
-
-
-def float_arguments(
-    kind: int,
-    weights: Pointer,
-    inputs: Pointer,
-    out: Pointer,
-    addend: Operand,
-    rows: int,
-    width: int,
-) -> list[Operand]:
-    """The arguments of such a piece for one token, as a caller that is a kernel gives them."""
-    return FloatProduct.in_order(
-        weights=weights,
-        stride=constant(I64, KIND_BYTES[kind] * width),
-        inputs=inputs,
-        out=out,
-        addend=addend,
-        rows=constant(I64, rows),
-        width=constant(I64, width),
-    )
+    return e.end()
 
 
 def _emit_row(
@@ -124,7 +100,7 @@ def _emit_row(
         if members.start == 0:
             ahead = (weights + index).skip(_PREFETCH_BYTES)
             for offset in range(0, size * KIND_BYTES[kind], _CACHE_LINE):
-                e.prefetch(ahead.skip(offset))
+                ahead.skip(offset).prefetch()
         for number, column in enumerate(columns):
             step(Span(index + number * _LANES, _LANES), column)
     for span in e.spans(left, _LANES):
@@ -136,7 +112,7 @@ def _sum(e: Emitter, parts: list[Variable]) -> Value:
     total = parts[0].value
     for part in parts[1:]:
         total = total + part.value
-    return e.total(total)
+    return total.total()
 
 
 def _with_addend(e: Emitter, addend: Pointer, row: Value, total: Value) -> Value:

@@ -4,9 +4,10 @@ import math
 from collections.abc import Callable, Mapping
 
 from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.ir_types import F32, I8, I32, constant, vector
+from potluck.engine.kernels.ir_types import F32, I8, I32, Operand, constant, vector
 from potluck.engine.kernels.layout import LARGEST, NOTHING
-from potluck.engine.kernels.values import Operand, Pointer, Value
+from potluck.engine.kernels.memory import Pointer
+from potluck.engine.kernels.values import Value
 from potluck.model.config import Activation
 
 _LOG2_E = 1 / math.log(2)
@@ -20,8 +21,8 @@ _LEAST, _MOST = -87.0, 88.0  # exp beyond these is taken for the least, and for 
 def emit_exp(e: Emitter, x: Value) -> Value:
     """E to the x, as 2 to the n times the Taylor series of the rest; NaN for NaN."""
     typ = x.type
-    limited = e.limit(x, _LEAST, _MOST)
-    n = e.rounded(limited * _LOG2_E)
+    limited = x.at_least(_LEAST).at_most(_MOST)
+    n = (limited * _LOG2_E).rounded()
     rest = e.multiply_add(n, constant(typ, -_LN2_HIGH), limited)
     rest = e.multiply_add(n, constant(typ, -_LN2_LOW), rest)
     series = e.value(constant(typ, 1 / math.factorial(_DEGREE)))
@@ -66,7 +67,7 @@ def emit_inverse_rms(e: Emitter, x: Pointer, width: Operand, lanes: int, epsilon
     for span in e.spans(width, lanes):
         some = x[span]
         squares.value = e.multiply_add(some, some, squares.value)
-    mean = e.total(squares.value) / e.sitofp(e.index(width), F32)
+    mean = squares.value.total() / e.sitofp(e.index(width), F32)
     return 1.0 / e.intrinsic("llvm.sqrt.f32", F32, [mean + epsilon])
 
 
@@ -81,8 +82,8 @@ def emit_scale(e: Emitter, largest: Value) -> tuple[Value, Value]:
 def emit_integers(e: Emitter, numbers: Value, inverse: Value) -> Value:
     """The nearest int8, as i32, of each number divided by the scale."""
     # The limits change no finite number; a NaN would become an integer that depends on the processor.
-    scaled = e.limit(numbers * inverse, -LARGEST, LARGEST)
-    return e.fptosi(e.rounded(scaled), vector(I32, numbers.type.count))
+    scaled = (numbers * inverse).at_least(-LARGEST).at_most(LARGEST)
+    return e.fptosi(scaled.rounded(), vector(I32, numbers.type.count))
 
 
 def emit_bytes(e: Emitter, integers: Value) -> Value:

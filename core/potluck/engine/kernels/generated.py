@@ -1,7 +1,5 @@
 """The generated kernels of one path, called with tensors."""
 
-import ctypes
-from collections.abc import Sequence
 from ctypes import addressof
 
 import torch
@@ -17,9 +15,11 @@ from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32, KIND_
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import GROUP, ROWS, TILE, blocks_of, groups_of
 from potluck.engine.kernels.library import Kernel, Library, address_of, library
+from potluck.engine.kernels.packing_kernel import Pack
 from potluck.engine.kernels.paths import Path, host_architecture, host_features, usable_paths
 from potluck.engine.kernels.pool import Pool
 from potluck.engine.kernels.prefill_kernel import Prefill, scratch_floats
+from potluck.engine.kernels.product_kernel import PackedProduct
 from potluck.engine.kernels.quantise_kernel import Quantise
 from potluck.engine.kernels.rope_kernel import RopeAndCache
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
@@ -214,12 +214,6 @@ class GeneratedKernels(Kernels):
         self._run(self._library.attend_many(shape), addressof(arguments), blocks, 1)
         return out
 
-    def _share(self, piece: Kernel, arguments: Sequence[int], blocks: int, step: int) -> None:
-        """Call a piece for all blocks, `step` of them at a time, with arguments of 8 bytes each."""
-        # Small: the job has them in memory for as long as the call lasts.
-        memory = (ctypes.c_int64 * len(arguments))(*arguments)
-        self._run(piece, addressof(memory), blocks, step)
-
     def _run(self, piece: Kernel, arguments: int, blocks: int, step: int) -> None:
         if self._pool is None or blocks <= step:
             piece(arguments, 0, blocks)
@@ -258,31 +252,34 @@ class GeneratedKernels(Kernels):
         return is_finite
 
     def _pack_blocks(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
-        groups = groups_of(packed.width)
         pack = self._library[f"pack_{packed.format.name}"]
-        target = packed.data.data_ptr() + packed.format.nbytes(first, packed.width)
-        kind, stride, blocks = KINDS[weight.dtype], weight.stride(0), blocks_of(len(weight))
-        return bool(pack(weight.data_ptr(), kind, stride, groups, blocks, target))
+        arguments = Pack.structure(
+            source=weight.data_ptr(),
+            kind=KINDS[weight.dtype],
+            stride=weight.stride(0),
+            groups=groups_of(packed.width),
+            blocks=blocks_of(len(weight)),
+            packed=packed.data.data_ptr() + packed.format.nbytes(first, packed.width),
+        )
+        return bool(pack(addressof(arguments)))
 
     def _multiply(
         self, packed: PackedWeight, x: QuantisedInput, out: Tensor, addend: Tensor | None
     ) -> None:
-        arguments = (
-            packed.data.data_ptr(),
-            x.records.data_ptr(),
-            out.data_ptr(),
-            0 if addend is None else addend.data_ptr(),
-            groups_of(packed.width),
-            packed.rows,
-            x.tokens,
-            0 if addend is None or addend.dim() == 1 else packed.rows,
+        arguments = PackedProduct.structure(
+            weights=packed.data.data_ptr(),
+            inputs=x.records.data_ptr(),
+            out=out.data_ptr(),
+            addend=0 if addend is None else addend.data_ptr(),
+            stride=0 if addend is None or addend.dim() == 1 else packed.rows,
+            groups=groups_of(packed.width),
+            rows=packed.rows,
+            tokens=x.tokens,
         )
         blocks = blocks_of(packed.rows)
-        if self._pool is None:
-            self._library[f"product_{packed.format.name}"](*arguments, 0, blocks)
-            return
         step = max(1, blocks // self.shares)
-        self._share(self._library[f"piece_{packed.format.name}"], arguments, blocks, step)
+        product = self._library[f"product_{packed.format.name}"]
+        self._run(product, addressof(arguments), blocks, step)
 
 
 def _check(shape: Heads, qkv: Tensor, cache: Tensor, position: int) -> None:

@@ -33,13 +33,12 @@ from potluck.engine.kernels.ir_types import (
     VOID,
     constant,
 )
+from potluck.engine.kernels.memory import Address, Number, Pointer, Record
 from potluck.engine.kernels.moe_kernel import MoeShape, emit_choose, is_chosen
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, emit_run
-from potluck.engine.kernels.records import Address, Number, Record
 from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.rows import emit_row
-from potluck.engine.kernels.values import Operand, Pointer
 from potluck.model.families import Activation
 from potluck.model.formats import BF16, F16, PACKED_FORMATS, WeightFormat
 
@@ -151,35 +150,30 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
         attend=emit_attend(module, f"{name}_attend", path, shape.attention, run),
         add=emit_row(module, f"{name}_add", path, "scaled", "sum"),
         add_normed=emit_row(module, f"{name}_add_normed", path, "normed", "sum"),
-        run=run,
         choose=shape.moe and emit_choose(module, f"{name}_choose", path, shape.moe),
     )
     e = Emitter(ir.Function(module, DECODE, name), path)
     step, layers, count = e.arguments
     given = Step.load(step)
+    pool = Pooled(e, run, given.job, given.shares)
+    forms = _forms(name, given.records, pool)
+    router = FloatForm(name=name, memory=given.normed, pool=pool, kind=KIND_F32)
     with e.loop(0, count) as index:
-        layer = _Layer(
-            e=e,
-            shape=shape,
-            called=called,
-            forms=_forms(e, name, given.records),
-            router=FloatForm(e=e, name=name, memory=given.normed, kind=KIND_F32),
-            step=given,
-            layer=layers.of(Layer)[index],
-        )
-        layer.emit()
-    e.ret_void()
-    return e.function
+        layer = layers.of(Layer)[index]
+        _Layer(
+            e=e, shape=shape, called=called, forms=forms, router=router, step=given, layer=layer
+        ).emit()
+    return e.end()
 
 
-def _forms(e: Emitter, name: str, memory: Pointer) -> dict[WeightFormat, Form]:
+def _forms(name: str, memory: Pointer, pool: Pooled) -> dict[WeightFormat, Form]:
     """What a layer's matrices of each format are multiplied by."""
     forms: dict[WeightFormat, Form] = {
-        held: PackedForm(e=e, name=name, memory=memory, weight_format=held)
+        held: PackedForm(name=name, memory=memory, pool=pool, weight_format=held)
         for held in PACKED_FORMATS
     }
     for held, kind in ((BF16, KIND_BF16), (F16, KIND_F16)):
-        forms[held] = FloatForm(e=e, name=name, memory=memory, kind=kind)
+        forms[held] = FloatForm(name=name, memory=memory, pool=pool, kind=kind)
     return forms
 
 
@@ -191,7 +185,6 @@ class _Called:
     attend: ir.Function
     add: ir.Function
     add_normed: ir.Function
-    run: ir.Function
     choose: ir.Function | None
 
 
@@ -232,7 +225,7 @@ class _Layer:
         e, shape, step, layer = self.e, self.shape, self.step, self.layer
         width, size = shape.hidden, shape.intermediate
         normed = self.router.normed(step.hidden, width, layer.before_mlp, shape.epsilon)
-        self._multiply(self.router, layer.router, normed, step.routed, NULL, moe.count, width)
+        self.router.multiply(layer.router, normed, step.routed, NULL, moe.count, width)
         e.call(self.called.choose, [step.routed, step.factors])
         form, last = self.forms[shape.gate_up_format], self.forms[shape.down_format]
         inputs = form.as_is(normed, width)
@@ -241,9 +234,9 @@ class _Layer:
             factor = step.factors[index]
             with e.if_then(is_chosen(e, factor)):
                 expert = layer.experts[index]
-                self._multiply(form, expert.gate_up, inputs, step.wide, NULL, 2 * size, width)
+                form.multiply(expert.gate_up, inputs, step.wide, NULL, 2 * size, width)
                 gated = last.gated(step.wide, size, shape.activation)
-                self._multiply(last, expert.down, gated, step.added, NULL, width, size)
+                last.multiply(expert.down, gated, step.added, NULL, width, size)
                 e.call(self.called.add, [step.added, e.index(width), step.hidden, NULL, factor])
 
     def _read(self, form: Form, norm: str) -> Pointer:
@@ -256,7 +249,7 @@ class _Layer:
     def _product(self, form: Form, matrix: str, inputs: Pointer, rows: int) -> None:
         """A product with the hidden states and its bias, written to `wide`."""
         wide, bias = self.step.wide, self.layer[f"{matrix}_bias"]
-        self._multiply(form, self.layer[matrix], inputs, wide, bias, rows, self.shape.hidden)
+        form.multiply(self.layer[matrix], inputs, wide, bias, rows, self.shape.hidden)
 
     def _add(self, form: Form, matrix: str, inputs: Pointer, width: int, norm: str) -> None:
         """Add the product of the matrix and the input to the hidden states."""
@@ -267,32 +260,20 @@ class _Layer:
         if shape.adds_as_is:
             with e.if_then(bias.is_set):
                 e.call(called.add, [bias, size, hidden, NULL, one])
-            self._multiply(form, weights, inputs, hidden, hidden, shape.hidden, width)
+            form.multiply(weights, inputs, hidden, hidden, shape.hidden, width)
             return
-        self._multiply(form, weights, inputs, added, bias, shape.hidden, width)
+        form.multiply(weights, inputs, added, bias, shape.hidden, width)
         if shape.has_norms_after:
             epsilon = constant(F32, shape.epsilon)
             e.call(called.add_normed, [added, size, hidden, self.layer[norm], epsilon])
         else:
             e.call(called.add, [added, size, hidden, NULL, constant(F32, shape.multiplier)])
 
-    def _multiply(
-        self,
-        form: Form,
-        matrix: Pointer,
-        inputs: Pointer,
-        out: Pointer,
-        addend: Operand,
-        rows: int,
-        width: int,
-    ) -> None:
-        product = form.product(matrix, inputs, out, addend, rows, width)
-        self._pool.share(product.piece, product.arguments, product.blocks)
-
     def _attention(self) -> None:
         e, step, layer = self.e, self.step, self.layer
         angles = step.angles[layer.rope]
-        rope = RopeAndCache.in_order(
+        rope = RopeAndCache.store(
+            e,
             qkv=step.wide,
             cosines=angles.cosines,
             sines=angles.sines,
@@ -303,8 +284,9 @@ class _Layer:
             head_stride=layer.head_stride,
             position=step.position,
         )
-        e.call(self.called.rope_and_cache, [e.in_memory(rope), e.index(0), e.index(1)])
-        arguments = Attend.in_order(
+        e.call(self.called.rope_and_cache, [rope, e.index(0), e.index(1)])
+        arguments = Attend.store(
+            e,
             queries=step.wide,
             keys=layer.keys,
             values=layer.values,
@@ -316,8 +298,4 @@ class _Layer:
             job=step.job,
             shares=step.shares,
         )
-        e.call(self.called.attend, [e.in_memory(arguments)])
-
-    @property
-    def _pool(self) -> Pooled:
-        return Pooled(self.called.run, self.step.job, self.step.shares)
+        e.call(self.called.attend, [arguments])

@@ -26,7 +26,7 @@ from potluck.engine.kernels.packing_kernel import emit_pack
 from potluck.engine.kernels.paths import PATHS, Path, host_triple
 from potluck.engine.kernels.pool_kernel import emit_run, emit_serve
 from potluck.engine.kernels.prefill_kernel import emit_attend_many
-from potluck.engine.kernels.product_kernel import emit_product, emit_product_piece
+from potluck.engine.kernels.product_kernel import emit_product
 from potluck.engine.kernels.quantise_kernel import emit_quantise
 from potluck.engine.kernels.rope_kernel import emit_rope_and_cache
 from potluck.engine.kernels.stream_kernel import emit_read
@@ -52,10 +52,6 @@ _EMITTERS: Mapping[str, Emit] = {
     "gelu_pytorch_tanh_quantise": partial(emit_quantise, reading="gelu_pytorch_tanh"),
     **{f"product_{one.name}": partial(emit_product, weight_format=one) for one in PACKED_FORMATS},
     **{f"pack_{one.name}": partial(emit_pack, weight_format=one) for one in PACKED_FORMATS},
-    **{
-        f"piece_{one.name}": partial(emit_product_piece, weight_format=one)
-        for one in PACKED_FORMATS
-    },
     **{f"lookup_{one.name}": partial(emit_lookup, weight_format=one) for one in PACKED_FORMATS},
     "serve": emit_serve,
     "run": emit_run,

@@ -7,8 +7,9 @@ from llvmlite import ir
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import emit_exp
 from potluck.engine.kernels.ir_types import F32, KIND_F32, POINTER, VOID, constant, internal, vector
+from potluck.engine.kernels.memory import Pointer, Span
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.values import Pointer, Span, Value
+from potluck.engine.kernels.values import Value
 
 _LANES = 16
 _WIDE = vector(F32, _LANES)
@@ -40,8 +41,7 @@ def emit_choose(module: ir.Module, name: str, path: Path, shape: MoeShape) -> ir
     divisor = e.splat(chosen if shape.normalise else total, _LANES)
     for span in e.spans(shape.count, _LANES):
         factors[span] = factors[span] / divisor
-    e.ret_void()
-    return e.function
+    return e.end()
 
 
 def is_chosen(e: Emitter, factor: Value) -> Value:
@@ -60,13 +60,13 @@ def _emit_powers(e: Emitter, scores: Pointer, factors: Pointer, count: int) -> V
     highest, sums = e.variable(constant(_WIDE, _LOWEST)), e.variable(constant(_WIDE, 0.0))
     for span in e.spans(count, _LANES):
         highest.value = masked(span, scores[span], _LOWEST).at_least(highest.value)
-    most = e.splat(e.highest(highest.value), _LANES)
+    most = e.splat(highest.value.highest(), _LANES)
     for span in e.spans(count, _LANES):
         power = masked(span, emit_exp(e, masked(span, scores[span], 0.0) - most), 0.0)
         sums.value = sums.value + power
         scores[span] = power
         factors[span] = e.value(constant(_WIDE, _NOT_CHOSEN))
-    return e.total(sums.value)
+    return sums.value.total()
 
 
 def _emit_best(e: Emitter, scores: Pointer, factors: Pointer, shape: MoeShape) -> Value:

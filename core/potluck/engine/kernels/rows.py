@@ -23,6 +23,7 @@ from potluck.engine.kernels.ir_types import (
     KIND_F32,
     POINTER,
     VOID,
+    Operand,
     internal,
     vector,
 )
@@ -33,8 +34,9 @@ from potluck.engine.kernels.layout import (
     RECORD_VALUES,
     RECORD_WORTH,
 )
+from potluck.engine.kernels.memory import Pointer, Span
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.values import Operand, Pointer, Span, Value
+from potluck.engine.kernels.values import Value
 from potluck.model.config import Activation
 
 _LANES = 16
@@ -58,7 +60,7 @@ def emit_row(
     e = Emitter(internal(ir.Function(module, ROW, name)), path)
     source, width, out, weight, number = e.arguments
     lanes = _LANES if record is None else GROUP
-    row = read_row(reading, source.of(KIND_F32), width, lanes, weight.of(KIND_F32), number)
+    row = read_row(e, reading, source.of(KIND_F32), width, lanes, weight.of(KIND_F32), number)
     out = out.of(writing if isinstance(writing, int) else KIND_F32)
     for span in e.spans(width, lanes):
         value = row(span)
@@ -66,15 +68,19 @@ def emit_row(
             e.call(record, [value, out.skip(span.first // GROUP, RECORD_BYTES)])
         else:
             out[span] = out[span] + value if writing == "sum" else value
-    e.ret_void()
-    return e.function
+    return e.end()
 
 
 def read_row(
-    reading: Reading, x: Pointer, width: Operand, lanes: int, weight: Operand, number: Operand
+    e: Emitter,
+    reading: Reading,
+    x: Pointer,
+    width: Operand,
+    lanes: int,
+    weight: Operand = None,
+    number: Operand = None,
 ) -> Callable[[Span], Value]:
     """The numbers at any span of a row of whatever kind."""
-    e = x.e
     match reading:
         case "plain":
             return x.__getitem__
@@ -97,13 +103,12 @@ def emit_record(module: ir.Module, name: str, path: Path) -> ir.Function:
     kind = ir.FunctionType(VOID, [vector(F32, GROUP), POINTER])
     e = Emitter(internal(ir.Function(module, kind, name)), path)
     numbers, record = e.arguments
-    largest = e.bitcast(e.reduce("umax", e.magnitude_bits(numbers)), F32)
+    largest = e.bitcast(numbers.magnitude_bits().reduce("umax"), F32)
     scale, inverse = emit_scale(e, largest)
     integers = emit_integers(e, numbers, inverse)
-    negative = 0 - e.reduce("add", integers)
-    e.put(scale, record)
-    e.put(negative, record.skip(RECORD_SUM))
-    e.put(e.sitofp(negative, F32) * scale, record.skip(RECORD_WORTH))
-    e.put(emit_bytes(e, integers), record.skip(RECORD_VALUES))
-    e.ret_void()
-    return e.function
+    negative = 0 - integers.reduce("add")
+    record[0] = scale
+    record.skip(RECORD_SUM)[0] = negative
+    record.skip(RECORD_WORTH)[0] = e.sitofp(negative, F32) * scale
+    record.skip(RECORD_VALUES)[0] = emit_bytes(e, integers)
+    return e.end()

@@ -28,5 +28,4 @@ def emit_read(module: ir.Module, name: str, path: Path) -> ir.Function:
     total = e.value(constant(typ, 0))
     for sum_ in sums:
         total = total + sum_.value
-    e.ret(e.reduce("add", total))
-    return e.function
+    return e.end(total.reduce("add"))
