@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_layers import attend, make_cache, make_heads
 
 from potluck.engine.kernels.attention import Heads
-from potluck.engine.kernels.attention_kernel import Attend, parts_floats
+from potluck.engine.kernels.attention_kernel import Attend, emit_attend, parts_floats
 from potluck.engine.kernels.cache import quantise_heads
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
 from potluck.engine.kernels.library import library
@@ -38,7 +38,7 @@ def attended(
         parts=parts.data_ptr(), out=out.data_ptr(), job=kernels.job, shares=kernels.shares,
     )  # fmt: skip
     kernels.wake()
-    library(kernels.name).attend(heads)(ctypes.addressof(arguments))
+    library(kernels.name).get(emit_attend, heads)(ctypes.addressof(arguments))
     return out
 
 
@@ -112,6 +112,6 @@ def test_nothing_before_the_tokens_that_are_seen_is_read() -> None:
         parts=parts.data_ptr(), out=out.data_ptr(), shares=1,
     )  # fmt: skip
 
-    library(host_paths()[0].name).attend(heads)(ctypes.addressof(arguments))
+    library(host_paths()[0].name).get(emit_attend, heads)(ctypes.addressof(arguments))
 
     torch.testing.assert_close(out, attend(q, heads, both, start, end), rtol=1e-4, atol=2e-5)

@@ -119,7 +119,7 @@ class Decoder:
         for layer in layers:
             _check(layer, shape)
         self._kernels, self._layers, self._shape = kernels, tuple(layers), shape
-        self._decode = kernels.decode_kernel(shape)
+        self._decode = kernels.compiled(records.emit_decode, shape)
         widest = max(shape.hidden, shape.attended, shape.intermediate)
         self._records = _empty_input(widest)
         self._wide = torch.empty(max(shape.qkv_rows, 2 * shape.intermediate, shape.hidden))

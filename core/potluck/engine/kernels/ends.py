@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from potluck.engine.kernels.generated import GeneratedKernels
-from potluck.engine.kernels.head_kernel import HeadShape, HeadStep
+from potluck.engine.kernels.head_kernel import HeadShape, HeadStep, emit_head
 from potluck.engine.kernels.layout import GROUP, groups_of, input_bytes
+from potluck.engine.kernels.lookup_kernel import emit_lookup
 from potluck.engine.kernels.tensors import PackedWeight
 
 
@@ -17,7 +18,7 @@ class EmbeddingLookup:
     def __init__(
         self, kernels: GeneratedKernels, weight: PackedWeight, multiplier: float = 1.0
     ) -> None:
-        self._look_up = kernels.lookup_kernel(weight.format)
+        self._look_up = kernels.compiled(emit_lookup, weight.format)
         self._weight, self._matrix = weight, weight.data.data_ptr()
         self._groups, self._multiplier = groups_of(weight.width), multiplier
 
@@ -45,7 +46,7 @@ class Head:
             hidden=weight.width, rows=weight.rows, weight_format=weight.format, epsilon=epsilon
         )
         self.logits = torch.zeros(weight.rows)  # (V,), f32: of the last call
-        self._kernels, self._run = kernels, kernels.head_kernel(shape)
+        self._kernels, self._run = kernels, kernels.compiled(emit_head, shape)
         self._memory = norm, weight, torch.empty(input_bytes(1, weight.width), dtype=torch.uint8)
         _, _, records = self._memory
         self._step = HeadStep.structure(

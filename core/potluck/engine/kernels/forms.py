@@ -22,8 +22,8 @@ from potluck.engine.kernels.ir_types import (
     Operand,
     constant,
 )
-from potluck.engine.kernels.layout import blocks_of, groups_of
-from potluck.engine.kernels.memory import Pointer
+from potluck.engine.kernels.layout import ROWS, groups_of
+from potluck.engine.kernels.memory import Pointer, Record
 from potluck.engine.kernels.pool_kernel import Pooled
 from potluck.engine.kernels.product_kernel import PackedProduct, emit_product
 from potluck.engine.kernels.rows import Reading, Writing, emit_row
@@ -31,6 +31,16 @@ from potluck.model.config import Activation
 from potluck.model.formats import PackedFormat
 
 Emit = Callable[[ir.Module, str], ir.Function]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Product:
+    """A product as a job of the pool."""
+
+    piece: ir.Function
+    record: type[Record]  # its arguments
+    more: dict[str, int]  # those that only this form has
+    rows_of_block: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +70,6 @@ class Form(ABC):
         """
         return self._write(activation, source, width)
 
-    @abstractmethod
     def multiply(
         self,
         matrix: Pointer,
@@ -80,6 +89,15 @@ class Form(ABC):
             rows: of the matrix.
             width: of the matrix.
         """
+        product = self._product(width)
+        arguments = product.record.store(
+            self.e, weights=matrix, inputs=inputs, out=out, addend=addend, rows=rows, **product.more
+        )
+        self.pool.call(product.piece, arguments, -(-rows // product.rows_of_block))
+
+    @abstractmethod
+    def _product(self, width: int) -> _Product:
+        """The product with a matrix of this width."""
 
     @abstractmethod
     def _written(self, width: int) -> Writing:
@@ -110,23 +128,15 @@ class PackedForm(Form):
 
     weight_format: PackedFormat
 
-    def multiply(
-        self,
-        matrix: Pointer,
-        inputs: Pointer,
-        out: Pointer,
-        addend: Operand,
-        rows: int,
-        width: int,
-    ) -> None:
+    def _product(self, width: int) -> _Product:
         held = self.weight_format
         emit = partial(emit_product, path=self.e.path, weight_format=held, tiles=(1,))
-        arguments = PackedProduct.store(
-            self.e, weights=matrix, inputs=inputs, out=out, addend=addend, stride=0,
-            groups=groups_of(width), rows=rows, tokens=1,
-        )  # fmt: skip
-        product = self._function(f"product_{held.name}", emit)
-        self.pool.call(product, arguments, blocks_of(rows))
+        return _Product(
+            piece=self._function(f"product_{held.name}", emit),
+            record=PackedProduct,
+            more={"stride": 0, "groups": groups_of(width), "tokens": 1},
+            rows_of_block=ROWS,
+        )
 
     def _written(self, width: int) -> Writing:
         return "records"
@@ -141,22 +151,15 @@ class FloatForm(Form):
     def as_is(self, source: Pointer, width: int) -> Pointer:
         return source if self._written(width) == KIND_F32 else super().as_is(source, width)
 
-    def multiply(
-        self,
-        matrix: Pointer,
-        inputs: Pointer,
-        out: Pointer,
-        addend: Operand,
-        rows: int,
-        width: int,
-    ) -> None:
+    def _product(self, width: int) -> _Product:
         kind = self._written(width)
         emit = partial(emit_float_product, path=self.e.path, kind=self.kind, inputs=kind)
-        arguments = FloatProduct.store(
-            self.e, weights=matrix, stride=KIND_BYTES[self.kind] * width, inputs=inputs, out=out,
-            addend=addend, rows=rows, width=width,
-        )  # fmt: skip
-        self.pool.call(self._function(f"product_{self.kind}_{kind}", emit), arguments, rows)
+        return _Product(
+            piece=self._function(f"product_{self.kind}_{kind}", emit),
+            record=FloatProduct,
+            more={"stride": KIND_BYTES[self.kind] * width, "width": width},
+            rows_of_block=1,
+        )
 
     def _written(self, width: int) -> int:
         return input_kind(self.e.path, self.kind, width)

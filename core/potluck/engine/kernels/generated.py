@@ -1,5 +1,6 @@
 """The generated kernels of one path, called with tensors."""
 
+from collections.abc import Hashable
 from ctypes import addressof
 
 import torch
@@ -9,22 +10,26 @@ from torch import Tensor
 from potluck.engine.kernels.attention import Heads, rows_at_once
 from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.cache import cached_width
-from potluck.engine.kernels.float_kernel import MOST_TOKENS, FloatProduct, input_kind
-from potluck.engine.kernels.head_kernel import HeadShape
+from potluck.engine.kernels.float_kernel import (
+    MOST_TOKENS,
+    FloatProduct,
+    emit_float_product,
+    input_kind,
+)
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
-from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import GROUP, ROWS, TILE, blocks_of, groups_of
-from potluck.engine.kernels.library import Kernel, Library, address_of, library
-from potluck.engine.kernels.packing_kernel import Pack
+from potluck.engine.kernels.library import Emit, Kernel, Library, address_of, library
+from potluck.engine.kernels.packing_kernel import Pack, emit_pack
 from potluck.engine.kernels.paths import Path, host_architecture, host_features, usable_paths
 from potluck.engine.kernels.pool import Pool
-from potluck.engine.kernels.prefill_kernel import Prefill, scratch_floats
-from potluck.engine.kernels.product_kernel import PackedProduct
-from potluck.engine.kernels.quantise_kernel import Quantise
-from potluck.engine.kernels.rope_kernel import RopeAndCache
+from potluck.engine.kernels.prefill_kernel import Prefill, emit_attend_many, scratch_floats
+from potluck.engine.kernels.product_kernel import PackedProduct, emit_product
+from potluck.engine.kernels.quantise_kernel import Quantise, emit_quantise
+from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
+from potluck.engine.kernels.rows import Reading
+from potluck.engine.kernels.stream_kernel import emit_read
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 from potluck.model.config import Activation
-from potluck.model.formats import PackedFormat
 
 KINDS = {
     torch.float32: KIND_F32,
@@ -52,19 +57,11 @@ class GeneratedKernels(Kernels):
 
     def read(self, memory: Tensor) -> int:
         """Read these bytes and do nothing else: no product that reads them can be faster."""
-        return self._library["read"](memory.data_ptr(), memory.nbytes)
+        return self._library.get(emit_read)(memory.data_ptr(), memory.nbytes)
 
-    def decode_kernel(self, shape: LayerShape) -> Kernel:
-        """The kernel behind `Decoder`, which checks the arguments."""
-        return self._library.decode(shape)
-
-    def head_kernel(self, shape: HeadShape) -> Kernel:
-        """The kernel behind `ends.Head`, which checks the arguments."""
-        return self._library.head(shape)
-
-    def lookup_kernel(self, weight_format: PackedFormat) -> Kernel:
-        """The kernel behind `ends.EmbeddingLookup`, which checks the arguments."""
-        return self._library[f"lookup_{weight_format.name}"]
+    def compiled(self, emit: Emit, *parameters: Hashable) -> Kernel:
+        """A kernel for those who check its arguments themselves: `Decoder`, and the two ends."""
+        return self._library.get(emit, *parameters)
 
     @property
     def job(self) -> int:
@@ -87,11 +84,11 @@ class GeneratedKernels(Kernels):
             self._pool.close()
 
     def quantise(self, x: Tensor) -> QuantisedInput:
-        return self._quantise("quantise", x, x.shape[1])
+        return self._quantise("plain", x, x.shape[1])
 
     def quantise_gated(self, gate_up: Tensor, activation: Activation = "silu") -> QuantisedInput:
         assert gate_up.shape[1] % 2 == 0
-        return self._quantise(f"{activation}_quantise", gate_up, gate_up.shape[1] // 2)
+        return self._quantise(activation, gate_up, gate_up.shape[1] // 2)
 
     def multiply_plain(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         tokens, (rows, width) = len(x), weight.shape
@@ -108,7 +105,8 @@ class GeneratedKernels(Kernels):
         out = torch.empty((tokens, rows))
         step = max(1, rows // self.shares)
         for first in range(0, tokens, MOST_TOKENS):
-            piece = self._library.float_product(kind, wanted, min(tokens - first, MOST_TOKENS))
+            together = min(tokens - first, MOST_TOKENS)
+            piece = self._library.get(emit_float_product, kind, wanted, together)
             arguments = FloatProduct.structure(
                 weights=weight.data_ptr(),
                 stride=weight.stride(0) * weight.itemsize,
@@ -123,8 +121,8 @@ class GeneratedKernels(Kernels):
 
     def prepare(self, shape: Heads) -> None:
         """Compile `rope_and_cache` and `attend` now: half a second that the first prompt does not wait."""
-        self._library.rope_and_cache(shape)
-        self._library.attend_many(shape)
+        self._library.get(emit_rope_and_cache, shape)
+        self._library.get(emit_attend_many, shape)
 
     def rope_and_cache(
         self,
@@ -172,7 +170,8 @@ class GeneratedKernels(Kernels):
             position=position,
         )
         step = max(1, tokens // self.shares)
-        self._run(self._library.rope_and_cache(shape), addressof(arguments), tokens, step)
+        piece = self._library.get(emit_rope_and_cache, shape)
+        self._run(piece, addressof(arguments), tokens, step)
 
     def attend(
         self, shape: Heads, qkv: Tensor, cache: Tensor, position: int, window: int | None
@@ -211,7 +210,8 @@ class GeneratedKernels(Kernels):
             stats=stats.data_ptr(),
             out=out.data_ptr(),
         )
-        self._run(self._library.attend_many(shape), addressof(arguments), blocks, 1)
+        piece = self._library.get(emit_attend_many, shape)
+        self._run(piece, addressof(arguments), blocks, 1)
         return out
 
     def _run(self, piece: Kernel, arguments: int, blocks: int, step: int) -> None:
@@ -220,7 +220,7 @@ class GeneratedKernels(Kernels):
         else:
             self._pool.run(address_of(piece), arguments, blocks, step)
 
-    def _quantise(self, kernel: str, x: Tensor, width: int) -> QuantisedInput:
+    def _quantise(self, reading: Reading, x: Tensor, width: int) -> QuantisedInput:
         if x.stride(1) != 1:
             x = x.contiguous()
         made = QuantisedInput.empty(len(x), width)
@@ -234,7 +234,7 @@ class GeneratedKernels(Kernels):
         )
         blocks = -(-len(x) // TILE)
         step = max(1, blocks // self.shares)
-        self._run(self._library[kernel], addressof(arguments), blocks, step)
+        self._run(self._library.get(emit_quantise, reading), addressof(arguments), blocks, step)
         return made
 
     def _pack(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
@@ -252,7 +252,7 @@ class GeneratedKernels(Kernels):
         return is_finite
 
     def _pack_blocks(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
-        pack = self._library[f"pack_{packed.format.name}"]
+        pack = self._library.get(emit_pack, packed.format)
         arguments = Pack.structure(
             source=weight.data_ptr(),
             kind=KINDS[weight.dtype],
@@ -278,7 +278,7 @@ class GeneratedKernels(Kernels):
         )
         blocks = blocks_of(packed.rows)
         step = max(1, blocks // self.shares)
-        product = self._library[f"product_{packed.format.name}"]
+        product = self._library.get(emit_product, packed.format)
         self._run(product, addressof(arguments), blocks, step)
 
 

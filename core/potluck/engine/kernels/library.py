@@ -6,36 +6,23 @@ kernel runs. The kernels check nothing: their callers do.
 """
 
 import ctypes
-import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from functools import cache, cached_property, partial
+from collections.abc import Callable, Hashable
+from functools import cache, cached_property
 from typing import TypeAlias, cast
 
 from llvmlite import binding, ir
 
-from potluck.engine.kernels.attention import Heads
-from potluck.engine.kernels.attention_kernel import emit_attend
-from potluck.engine.kernels.float_kernel import emit_float_product
-from potluck.engine.kernels.head_kernel import HeadShape, emit_head
-from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
-from potluck.engine.kernels.lookup_kernel import emit_lookup
-from potluck.engine.kernels.packing_kernel import emit_pack
 from potluck.engine.kernels.paths import PATHS, Path, host_triple
-from potluck.engine.kernels.pool_kernel import emit_run, emit_serve
-from potluck.engine.kernels.prefill_kernel import emit_attend_many
-from potluck.engine.kernels.product_kernel import emit_product
-from potluck.engine.kernels.quantise_kernel import emit_quantise
-from potluck.engine.kernels.rope_kernel import emit_rope_and_cache
-from potluck.engine.kernels.stream_kernel import emit_read
-from potluck.model.formats import PACKED_FORMATS
 
 logger = logging.getLogger(__name__)
 
 Kernel: TypeAlias = Callable[..., int]
-Emit: TypeAlias = Callable[[ir.Module, str, Path], ir.Function]
+
+Emit: TypeAlias = Callable[..., ir.Function]
+"""Writes a kernel: takes a module, the kernel's name, a path, and what else the kernel is written for."""
 
 _C_TYPES = {
     "float": ctypes.c_float,
@@ -46,24 +33,10 @@ _C_TYPES = {
 }
 
 
-_EMITTERS: Mapping[str, Emit] = {
-    "quantise": emit_quantise,
-    "silu_quantise": partial(emit_quantise, reading="silu"),
-    "gelu_pytorch_tanh_quantise": partial(emit_quantise, reading="gelu_pytorch_tanh"),
-    **{f"product_{one.name}": partial(emit_product, weight_format=one) for one in PACKED_FORMATS},
-    **{f"pack_{one.name}": partial(emit_pack, weight_format=one) for one in PACKED_FORMATS},
-    **{f"lookup_{one.name}": partial(emit_lookup, weight_format=one) for one in PACKED_FORMATS},
-    "serve": emit_serve,
-    "run": emit_run,
-    "read": emit_read,
-}
-KERNELS = tuple(_EMITTERS)
-
-
-def emit_kernel(name: str, path: Path, emit: Emit | None = None) -> ir.Module:
-    """One kernel and what it calls, as LLVM IR: one of `KERNELS`, or what `emit` writes."""
+def emit_kernel(name: str, path: Path, emit: Emit, *parameters: Hashable) -> ir.Module:
+    """One kernel and what it calls, as LLVM IR."""
     module = ir.Module(name=f"potluck_{path.name}_{name}")
-    (emit or _EMITTERS[name])(module, name, path)
+    emit(module, name, path, *parameters)
     return module
 
 
@@ -94,43 +67,15 @@ class Library:
         binding.initialize_native_asmprinter()
         self.path = path
         self._lock = threading.Lock()
-        self._compiled: dict[str, Kernel] = {}
+        self._compiled: dict[tuple[Hashable, ...], Kernel] = {}
 
-    def __getitem__(self, name: str) -> Kernel:
-        """The kernel of this name; compiled if it is the first time."""
-        return self._get(name, _EMITTERS[name])
-
-    def float_product(self, kind: int, inputs: int, tokens: int) -> Kernel:
-        """Products of `tokens` inputs of a kind with 16-bit floats of a kind, as a piece of the pool."""
-        emit = partial(emit_float_product, kind=kind, inputs=inputs, tokens=tokens)
-        return self._get(f"float{kind}_{inputs}_{tokens}", emit)
-
-    def attend(self, shape: Heads) -> Kernel:
-        """Attention of one token, for heads of this shape."""
-        return self._get(f"attend_{_digest(shape)}", partial(emit_attend, shape=shape))
-
-    def attend_many(self, shape: Heads) -> Kernel:
-        """Attention of many tokens, for heads of this shape."""
-        name = f"attend_many_{_digest(shape)}"
-        return self._get(name, partial(emit_attend_many, shape=shape))
-
-    def rope_and_cache(self, shape: Heads) -> Kernel:
-        """Norm, rope and caching of some tokens, for heads of this shape."""
-        return self._get(f"rope_{_digest(shape)}", partial(emit_rope_and_cache, shape=shape))
-
-    def decode(self, shape: LayerShape) -> Kernel:
-        """One token through layers of this shape."""
-        return self._get(f"decode_{_digest(shape)}", partial(emit_decode, shape=shape))
-
-    def head(self, shape: HeadShape) -> Kernel:
-        """Final norm, logits and the best of them, for a head of this shape."""
-        return self._get(f"head_{_digest(shape)}", partial(emit_head, shape=shape))
-
-    def _get(self, name: str, emit: Emit) -> Kernel:
-        if (compiled := self._compiled.get(name)) is None:
+    def get(self, emit: Emit, *parameters: Hashable) -> Kernel:
+        """The kernel that `emit` writes for these parameters; compiled if it is the first time."""
+        key = (emit, *parameters)
+        if (compiled := self._compiled.get(key)) is None:
             with self._lock:
-                compiled = self._compiled.get(name) or self._compile(name, emit)
-                self._compiled[name] = compiled
+                compiled = self._compiled.get(key) or self._compile(emit, *parameters)
+                self._compiled[key] = compiled
         return compiled
 
     @cached_property
@@ -141,10 +86,11 @@ class Library:
         empty.triple = machine.triple
         return binding.create_mcjit_compiler(binding.parse_assembly(str(empty)), machine)
 
-    def _compile(self, name: str, emit: Emit) -> Kernel:
+    def _compile(self, emit: Emit, *parameters: Hashable) -> Kernel:
         start = time.perf_counter()
         machine = target_machine(self.path, host_triple())
-        module = emit_kernel(name, self.path, emit)
+        name = f"kernel_{len(self._compiled)}"
+        module = emit_kernel(name, self.path, emit, *parameters)
         code = machine.emit_object(optimise(module, machine))
         self._engine.add_object_file(binding.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
@@ -152,7 +98,8 @@ class Library:
         kinds = (signature.return_type, *signature.args)
         prototype = ctypes.CFUNCTYPE(*(_C_TYPES[str(kind)] for kind in kinds))
         seconds = time.perf_counter() - start
-        logger.debug("kernel compiled path=%s name=%s s=%.2f", self.path.name, name, seconds)
+        which = (emit.__name__, *parameters)
+        logger.debug("kernel compiled path=%s kernel=%s s=%.2f", self.path.name, which, seconds)
         return prototype(self._engine.get_function_address(name))
 
 
@@ -161,12 +108,6 @@ def address_of(kernel: Kernel) -> int:
     address = ctypes.cast(cast("ctypes._FuncPointer", kernel), ctypes.c_void_p).value
     assert address is not None
     return address
-
-
-@cache  # a call of a kernel asks for it
-def _digest(shape: Heads | LayerShape | HeadShape) -> str:
-    """A name for the kernels of this shape."""
-    return hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
 
 
 @cache  # code, not state: what the host's processor can run

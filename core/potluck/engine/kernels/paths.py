@@ -25,11 +25,11 @@ class Path:
     architecture: str  # "" for any
     needs: frozenset[str]  # as LLVM names them
     cpu: str
-    features: str
+    features: str = ""
     dot: Literal["vnni512", "vnni256", "avx2", "usdot", "sdot", "plain"]  # see `dots`
     tokens: int  # of a product computed at once; measured
-    registers: int  # for vectors of 16 f32
-    half_in_hardware: bool  # conversions of f16
+    registers: int = 8  # for vectors of 16 f32
+    half_in_hardware: bool = True  # conversions of f16
 
 
 # Best first.
@@ -43,7 +43,6 @@ PATHS = (
         dot="vnni512",
         tokens=8,
         registers=32,
-        half_in_hardware=True,
     ),
     Path(
         name="avxvnni",
@@ -53,19 +52,14 @@ PATHS = (
         features="+avxvnni",
         dot="vnni256",
         tokens=4,
-        registers=8,
-        half_in_hardware=True,
     ),
     Path(
         name="avx2",
         architecture="x86_64",
         needs=_X86_64_V3,
         cpu="x86-64-v3",
-        features="",
         dot="avx2",
         tokens=8,
-        registers=8,
-        half_in_hardware=True,
     ),
     Path(
         name="i8mm",
@@ -75,8 +69,6 @@ PATHS = (
         features="+dotprod,+i8mm",
         dot="usdot",
         tokens=4,
-        registers=8,
-        half_in_hardware=True,
     ),
     Path(
         name="dotprod",
@@ -86,15 +78,12 @@ PATHS = (
         features="+dotprod",
         dot="sdot",
         tokens=4,
-        registers=8,
-        half_in_hardware=True,
     ),
     Path(
         name="generic",
         architecture="",
         needs=frozenset(),
         cpu="",
-        features="",
         dot="plain",
         tokens=1,
         registers=4,

@@ -12,7 +12,7 @@ import weakref
 from ctypes import addressof
 
 from potluck.engine.kernels.library import Library
-from potluck.engine.kernels.pool_kernel import JOB_BYTES, STOPPING
+from potluck.engine.kernels.pool_kernel import JOB_BYTES, STOPPING, emit_run, emit_serve
 
 PATIENCE = 4000  # looks: 100 to 200 µs
 _LINE = 128  # bytes that processors fetch together
@@ -24,7 +24,7 @@ class Pool:
     def __init__(self, library: Library, threads: int) -> None:
         self.threads = threads
         self._job = _Job(library)
-        self._run = library["run"]
+        self._run = library.get(emit_run)
         for number in range(1, threads):
             name = f"kernels-{number}"
             threading.Thread(target=_serve, args=(self._job,), name=name, daemon=True).start()
@@ -56,7 +56,7 @@ class _Job:
     def __init__(self, library: Library) -> None:
         self._memory = ctypes.create_string_buffer(JOB_BYTES + _LINE)
         self.address = -(-addressof(self._memory) // _LINE) * _LINE
-        self.serve = library["serve"]
+        self.serve = library.get(emit_serve)
         self._turn = threading.Condition()
         self._asleep = 0
 
