@@ -40,7 +40,7 @@ class Attend(Record):
     parts = Address(KIND_F32)  # `parts_floats` numbers
     out = Address(KIND_F32)  # (H, K)
     job = Address(I8)  # of the pool; null: there is none
-    shares = Number()  # parts to cut the work into
+    shares = Number()  # how many parts the work is cut into
 
 
 # an `Attend`
@@ -48,15 +48,15 @@ ATTEND = ir.FunctionType(VOID, [POINTER])
 
 
 def parts_floats(shape: Heads, tokens: int) -> int:
-    """The memory that the kernel needs for so many cached tokens, in f32."""
+    """Return how many f32 of memory the kernel needs for so many cached tokens."""
     return shape.kv_heads * -(-tokens // PANEL) * _Part(shape).size
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Where things are in the memory of a part, in f32. What follows the output is used while it runs.
+    """Where the fields of a part begin, in f32. Those after the output are used while it is computed.
 
-    Each begins where a cache line does: a vector that is in two lines takes twice as long to write.
+    Each begins with a cache line, because a vector in two lines takes twice as long to write.
     """
 
     shape: Heads
@@ -81,7 +81,7 @@ class _Part:
 def emit_attend(
     module: ir.Module, name: str, path: Path, shape: Heads, run: ir.Function | None = None
 ) -> ir.Function:
-    """Attention of all heads, shared with the pool by `run`: what `emit_run` made, if it was called."""
+    """Write attention of all heads. `run` shares it with the pool: a function that `emit_run` has written."""
     piece = _emit_piece(module, f"{name}_piece", path, shape)
     run = run or emit_run(module, f"{name}_run", path)
     e = Emitter(ir.Function(module, ATTEND, name), path)
@@ -97,19 +97,18 @@ def emit_attend(
 
 
 def _panels(given: Attend) -> tuple[Value, Value]:
-    """The first panel that the token sees, and how many it sees."""
+    """Return the first panel that the token sees, and how many it sees."""
     first = (given.position + 1 - given.window).at_least(0) // PANEL
     return first, given.position // PANEL + 1 - first
 
 
 def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
-    """Some parts, numbered head by head and in a head panel by panel: a job of the pool."""
+    """Write a `PIECE` whose blocks are parts: head by head, and panel by panel in a head."""
     e, given, first, last = begin_piece(module, name, path, Attend)
     layout = _Part(shape)
     first_panel, panels = _panels(given)
-    memory = (
-        given.parts + first * layout.size
-    )  # used for one part after the other: it stays in a cache
+    # The same memory for all these parts, so that it stays in a cache.
+    memory = given.parts + first * layout.size
 
     def cached(which: Pointer, part: Value) -> tuple[Cached, Value]:
         start = (first_panel + part % panels) * PANEL
@@ -143,7 +142,7 @@ def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
 def _score(
     tile: Tile, queries: Pointer, keys: Cached, products: Pointer, bounds: tuple[Value, Value]
 ) -> None:
-    """The scores of 16 tokens at a time, of all heads of a group."""
+    """Write the scores of all heads of a group, for 16 tokens at a time."""
     shape, e, (low, high) = tile.shape, keys.e, bounds
     spans = shape.spans(e, range(shape.vectors))
     scales = stack(e, F32, LANES).of(WIDE)
@@ -168,7 +167,7 @@ def _score(
 def _combine(
     e: Emitter, shape: Heads, part: Pointer, panels: Value, member: Value, out: Pointer
 ) -> None:
-    """The parts of a head, in the order of their panels."""
+    """Combine the parts of a head, in the order of their panels, and write its output."""
     layout = _Part(shape)
 
     def stats(panel: Operand) -> Pointer:

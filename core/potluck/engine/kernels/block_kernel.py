@@ -29,7 +29,7 @@ class Block:
         return None if place is None else self.start.skip(place).of(KIND_F16)[Span(0, ROWS)]
 
     def integers(self, first: Operand, rows: int) -> Iterator[tuple[int, Value]]:
-        """The unsigned integers of some neighbouring rows, four inputs at a time.
+        """Load the unsigned integers of some neighbouring rows, four inputs at a time.
 
         Args:
             first: the first of the rows, 0 … 15.

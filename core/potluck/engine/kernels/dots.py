@@ -25,7 +25,7 @@ _SHIFT = 0x80  # flipped in an unsigned byte, it leaves the signed byte that is 
 
 
 class Dot(Protocol):
-    """Sum a group, as the module says."""
+    """Sums a group, as the module says."""
 
     zero_point: int
 
@@ -35,7 +35,7 @@ class Dot(Protocol):
 
 
 def make_dot(path: Path, held: PackedFormat) -> Dot:
-    """The dot product that the path's processors have, for the integers of a format."""
+    """Return the dot product that the path's processors have, for the integers of a format."""
     match path.dot:
         case "vnni512":
             return Vnni(held, lanes=16)
@@ -182,19 +182,19 @@ class Plain:
 
 
 def _widened(e: Emitter, pairs: Value) -> Value:
-    """Both halves of each 32-bit lane, added."""
+    """Return the sum of both 16-bit halves of each 32-bit lane."""
     both = e.bitcast(pairs, vector(I32, ROWS))
     return (both << 16).shifted_signed(16) + both.shifted_signed(16)
 
 
 def _pairs(e: Emitter, unsigned: Value, signed: Value) -> Value:
-    """AVX2: sums of two neighbouring products, in 16 bits."""
+    """AVX2: return sums of two neighbouring products, in 16 bits."""
     halves, octets = vector(I16, 16), vector(I8, 32)
     arguments = [e.bitcast(unsigned, octets), e.bitcast(signed, octets)]
     return e.intrinsic("llvm.x86.avx2.pmadd.ub.sw", halves, arguments)
 
 
 def _add_pairs(e: Emitter, total: Value, pairs: Value) -> Value:
-    """AVX2: add neighbouring 16-bit sums to the 32-bit lanes."""
+    """AVX2: return the 32-bit lanes plus neighbouring 16-bit sums."""
     ones = constant(pairs.type, 1)
     return total + e.intrinsic("llvm.x86.avx2.pmadd.wd", total.type, [pairs, ones])

@@ -1,4 +1,4 @@
-"""The two ends of a model for one token, a call each: a row of the embedding, and the head."""
+"""The two ends of a model for one token, each in one call: a row of the embedding, and the head."""
 
 import ctypes
 
@@ -24,11 +24,11 @@ class EmbeddingLookup:
 
     @property
     def numbers(self) -> int:
-        """How many f32 a row is written as: its width, rounded up to whole groups."""
+        """How many f32 a row takes: its width, rounded up to whole groups."""
         return self._groups * GROUP
 
     def __call__(self, row: int, out: int) -> None:
-        """Write a row, multiplied, as f32 at this address."""
+        """Write a row times the multiplier, as f32, to the address `out`."""
         assert 0 <= row < self._weight.rows
         self._look_up(self._matrix, self._groups, row, self._multiplier, out)
 
@@ -60,9 +60,10 @@ class Head:
         self._address = ctypes.addressof(self._step)
 
     def __call__(self, hidden: int) -> int | None:
-        """Make logits of the hidden states, f32, at this address; which is the first of the largest.
+        """Compute the logits of hidden states, f32, at this address.
 
-        None where one of them is not finite.
+        Returns:
+            The first of the largest logits; None where one of them is not finite.
         """
         self._step.hidden = hidden
         self._kernels.wake()

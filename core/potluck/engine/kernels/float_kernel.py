@@ -20,14 +20,13 @@ from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import begin_piece
 from potluck.engine.kernels.values import Value
 
-MOST_TOKENS = (
-    4  # at once; the inputs of 8 do not fit the first cache, and a token takes twice as long
-)
+# Tokens of a call. The inputs of 8 do not fit into the first cache, and each takes twice as long.
+MOST_TOKENS = 4
 
 _LANES = 16
 _CACHE_LINE = 64
-_PREFETCH_BYTES = 8192  # ahead; 4096 and 16384 are a few hundredths slower
-_WIDE = 4096  # inputs; more of them in f32 leave the weights no room in the first cache
+_PREFETCH_BYTES = 8192  # how far ahead; 4096 and 16384 are a few hundredths slower
+_WIDE = 4096  # inputs; more of them in f32 leave no room for the weights in the first cache
 _MANY_REGISTERS = 32
 
 
@@ -44,7 +43,7 @@ class FloatProduct(Record):
 
 
 def input_kind(path: Path, kind: int, width: int) -> int:
-    """The kind of input that a matrix of this kind and width is multiplied with fastest.
+    """Return the kind of input that a matrix of this kind and width is multiplied with fastest.
 
     Measured: AVX-512 at a width of 8192, 35 GB/s with f32 and 41 with bf16; AVX2 at 8192, 36 with either,
     and at 2048, 42 with f32 and 37 with bf16.
@@ -79,7 +78,7 @@ def emit_float_product(
 def _emit_row(
     e: Emitter, kinds: tuple[int, int], given: FloatProduct, row: Value, members: range
 ) -> list[Value]:
-    """Σ x[t, k] W[row, k] of these tokens; the first members also prefetch the row."""
+    """Return Σ x[t, k] W[row, k] of these tokens; the first members also prefetch the row."""
     zero = constant(vector(F32, _LANES), 0.0)
     sums = max(1, e.path.registers // 4 // len(members))
     kind, input_kind = kinds

@@ -79,13 +79,13 @@ class Form(ABC):
         rows: int,
         width: int,
     ) -> None:
-        """Out = inputs · matrixᵀ + addend, f32.
+        """Write out = inputs · matrixᵀ + addend, f32.
 
         Args:
             matrix: (rows, width), in this form.
             inputs: `width` of them, as this form has written them.
-            out: (rows,)
-            addend: (rows,), or null.
+            out: (rows,), f32.
+            addend: (rows,), f32, or null.
             rows: of the matrix.
             width: of the matrix.
         """
@@ -97,11 +97,11 @@ class Form(ABC):
 
     @abstractmethod
     def _product(self, width: int) -> _Product:
-        """The product with a matrix of this width."""
+        """Return the product with a matrix of this width."""
 
     @abstractmethod
     def _written(self, width: int) -> Writing:
-        """How the product reads an input of this width."""
+        """Return how the input of a matrix of this width is written."""
 
     def _write(
         self,

@@ -38,12 +38,12 @@ KINDS = {
     torch.int8: KIND_INT8,  # only in a KV cache
 }
 _DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
-_ROWS_PADDED = 512  # of a matrix of odd size, copied at a time
-_SHARES = 4  # of a product for each thread: the last to finish is late by a quarter at most
+_ROWS_PADDED = 512  # rows of a matrix of odd size that are copied at a time, to be padded
+_SHARES = 4  # parts of a job for each thread: the last to finish is late by a quarter at most
 
 
 def host_paths() -> list[Path]:
-    """What this processor can run, best first."""
+    """Return the paths that this processor can run, best first."""
     return usable_paths(host_architecture(), host_features())
 
 
@@ -56,11 +56,11 @@ class GeneratedKernels(Kernels):
         self._pool = Pool(self._library, threads) if threads > 1 else None
 
     def read(self, memory: Tensor) -> int:
-        """Read these bytes and do nothing else: no product that reads them can be faster."""
+        """Read these bytes and do nothing else, to time what no product with them can be faster than."""
         return self._library.get(emit_read)(memory.data_ptr(), memory.nbytes)
 
     def compiled(self, emit: Emit, *parameters: Hashable) -> Kernel:
-        """A kernel for those who check its arguments themselves: `Decoder`, and the two ends."""
+        """Return a kernel for callers that check its arguments themselves: `Decoder`, and the two ends."""
         return self._library.get(emit, *parameters)
 
     @property
@@ -99,7 +99,7 @@ class GeneratedKernels(Kernels):
         assert addend is None or addend.shape == (rows,)
         kind = KINDS[weight.dtype]
         wanted = KIND_F32
-        if x.dtype == weight.dtype:  # else 16 bits would round the input
+        if x.dtype == weight.dtype:  # otherwise 16 bits would round the input
             wanted = input_kind(self._library.path, kind, width)
         inputs = x.to(_DTYPES[wanted]).contiguous()
         out = torch.empty((tokens, rows))
@@ -120,7 +120,7 @@ class GeneratedKernels(Kernels):
         return out.to(x.dtype)
 
     def prepare(self, shape: Heads) -> None:
-        """Compile `rope_and_cache` and `attend` now: half a second that the first prompt does not wait."""
+        """Compile `rope_and_cache` and `attend` now, so that the first prompt does not wait half a second."""
         self._library.get(emit_rope_and_cache, shape)
         self._library.get(emit_attend_many, shape)
 
@@ -190,7 +190,7 @@ class GeneratedKernels(Kernels):
         """
         tokens, capacity, path = len(qkv), cache.shape[2], self._library.path
         _check(shape, qkv, cache, position)
-        # As many blocks as are shared out, of a multiple of the rows that are computed together.
+        # A block for each share; its tokens are a multiple of the rows that are computed together.
         wanted, rows = -(-self.shares // shape.kv_heads), rows_at_once(path)
         share = max(rows, -(-tokens // wanted // rows) * rows)
         blocks = shape.kv_heads * -(-tokens // share)
@@ -283,7 +283,7 @@ class GeneratedKernels(Kernels):
 
 
 def _check(shape: Heads, qkv: Tensor, cache: Tensor, position: int) -> None:
-    """The kernels of attention check nothing: this does."""
+    """Check the arguments of attention and rope, since the kernels check nothing."""
     assert qkv.dtype == torch.float32
     assert qkv.is_contiguous()
     assert qkv.shape[1] == (shape.heads + 2 * shape.kv_heads) * shape.head_dim

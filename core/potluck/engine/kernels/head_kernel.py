@@ -1,4 +1,4 @@
-"""The kernel of the head: from the hidden states of one token to its logits and the best of them."""
+"""The kernel of the head: it computes the logits of one token's hidden states, and the largest of them."""
 
 from dataclasses import dataclass
 
@@ -36,7 +36,7 @@ class HeadStep(Record):
     shares = Number()
 
 
-# a `HeadStep` → the first of the largest logits; -1: one of them is not finite
+# A `HeadStep` → the first of the largest logits; -1: one of them is not finite.
 HEAD = ir.FunctionType(I64, [POINTER])
 
 _LANES = 16
@@ -54,7 +54,7 @@ class HeadShape:
 
 
 def emit_head(module: ir.Module, name: str, path: Path, shape: HeadShape) -> ir.Function:
-    """Logits = norm(hidden) Wᵀ; hidden states, weights of the norm and logits are f32."""
+    """Write logits = norm(hidden) Wᵀ; hidden states, weights of the norm and logits are f32."""
     run = emit_run(module, f"{name}_run", path)
     e = Emitter(ir.Function(module, HEAD, name), path)
     given = HeadStep.load(e.arguments[0])
@@ -66,7 +66,7 @@ def emit_head(module: ir.Module, name: str, path: Path, shape: HeadShape) -> ir.
 
 
 def _emit_best(e: Emitter, logits: Pointer, count: int) -> Value:
-    """The first of the largest; -1 where a number is not finite."""
+    """Return the index of the first of the largest; -1 where a number is not finite."""
     wide, bits = vector(F32, _LANES), vector(I32, _LANES)
     lowest = constant(wide, -float("inf"))
     best, size = e.variable(lowest), e.variable(constant(bits, 0))

@@ -23,7 +23,7 @@ STORED = (F32, I16, I16, I8)
 
 
 def to_f32(stored: Value, kind: int) -> Value:
-    """Numbers of a kind, as they are stored, as f32."""
+    """Return stored numbers of a kind as f32."""
     if kind == KIND_F32:
         return stored
     if kind == KIND_INT8:
@@ -32,7 +32,7 @@ def to_f32(stored: Value, kind: int) -> Value:
 
 
 def from_f32(numbers: Value, kind: int) -> Value:
-    """f32 as floats of a kind, as they are stored."""
+    """Return f32 as floats of a kind, as they are stored."""
     assert kind != KIND_INT8, "integers need a scale"
     if kind == KIND_F32:
         return numbers
@@ -40,7 +40,7 @@ def from_f32(numbers: Value, kind: int) -> Value:
 
 
 def from_half(stored: Value) -> Value:
-    """The bits of f16 as f32."""
+    """Return the bits of f16 as f32."""
     e, count = stored.e, stored.type.count
     wide, bits = vector(F32, count), vector(I32, count)
     if e.path.half_in_hardware:
@@ -55,7 +55,7 @@ def from_half(stored: Value) -> Value:
 
 
 def to_half(numbers: Value) -> Value:
-    """f32 below 65520 as the bits of f16, rounded to nearest, ties to even."""
+    """Return f32 below 65520 as the bits of f16, rounded to nearest, ties to even."""
     e, count = numbers.e, numbers.type.count
     wide, bits, short = vector(F32, count), vector(I32, count), vector(I16, count)
     if e.path.half_in_hardware:
@@ -67,13 +67,13 @@ def to_half(numbers: Value) -> Value:
 
 
 def from_bfloat(stored: Value) -> Value:
-    """The bits of bf16, which are the upper halves of f32, as f32."""
+    """Return the bits of bf16, which are the upper halves of f32, as f32."""
     e, count = stored.e, stored.type.count
     return e.bitcast(e.zext(stored, vector(I32, count)) << 16, vector(F32, count))
 
 
 def to_bfloat(numbers: Value) -> Value:
-    """f32 as the bits of bf16, rounded to nearest, ties to even; NaN stays NaN."""
+    """Return f32 as the bits of bf16, rounded to nearest, ties to even; NaN stays NaN."""
     e, count = numbers.e, numbers.type.count
     cut = _cut(e.bitcast(numbers, vector(I32, count)), 16)
     short = vector(I16, count)

@@ -58,11 +58,11 @@ class Expert(Record):
 
 
 class Step(Record):
-    """What all layers share in a step: the token, and memory that they write to one after the other."""
+    """What all layers of a step share: the token, and memory that each layer writes to."""
 
     hidden = Address(KIND_F32)
     position = Number()
-    angles = Address(Angles)  # of no rope, then of each kind of rope
+    angles = Address(Angles)  # first those of no rope, then those of each kind of rope
     records = Address(I8)  # the input of a product
     wide = Address(KIND_F32)  # the output of a product
     attended = Address(KIND_F32)
@@ -102,7 +102,7 @@ class Layer(Record):
     experts = Address(Expert)
 
 
-# step, the layers' records one after the other, their number
+# A `Step`, an array of `Layer`, its length.
 DECODE = ir.FunctionType(VOID, [POINTER, POINTER, I64])
 
 
@@ -130,7 +130,7 @@ class LayerShape:
 
     @property
     def adds_as_is(self) -> bool:
-        """Whether the output of attention and MLP is neither normed nor multiplied: the product adds it."""
+        """Whether the last product of attention and MLP is added to the hidden states as it is."""
         return not self.has_norms_after and self.multiplier == 1.0
 
     @property
@@ -143,7 +143,7 @@ class LayerShape:
 
 
 def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> ir.Function:
-    """One token through some layers."""
+    """Write the kernel that takes one token through some layers."""
     run = emit_run(module, f"{name}_run", path)
     called = _Called(
         rope_and_cache=emit_rope_and_cache(module, f"{name}_rope", path, shape.attention),
@@ -167,7 +167,7 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
 
 
 def _forms(name: str, memory: Pointer, pool: Pooled) -> dict[WeightFormat, Form]:
-    """What a layer's matrices of each format are multiplied by."""
+    """Return the form of the matrices of each format."""
     forms: dict[WeightFormat, Form] = {
         held: PackedForm(name=name, memory=memory, pool=pool, weight_format=held)
         for held in PACKED_FORMATS
@@ -240,14 +240,14 @@ class _Layer:
                 e.call(self.called.add, [step.added, e.index(width), step.hidden, NULL, factor])
 
     def _read(self, form: Form, norm: str) -> Pointer:
-        """The input of a product made of the hidden states, normed if there are norms before."""
+        """Write the hidden states, normed if there are norms before, as the input of a product."""
         hidden, width = self.step.hidden, self.shape.hidden
         if self.shape.has_norms_before:
             return form.normed(hidden, width, self.layer[norm], self.shape.epsilon)
         return form.as_is(hidden, width)
 
     def _product(self, form: Form, matrix: str, inputs: Pointer, rows: int) -> None:
-        """A product with the hidden states and its bias, written to `wide`."""
+        """Write a product with the hidden states, plus its bias, to `wide`."""
         wide, bias = self.step.wide, self.layer[f"{matrix}_bias"]
         form.multiply(self.layer[matrix], inputs, wide, bias, rows, self.shape.hidden)
 

@@ -34,14 +34,14 @@ _C_TYPES = {
 
 
 def emit_kernel(name: str, path: Path, emit: Emit, *parameters: Hashable) -> ir.Module:
-    """One kernel and what it calls, as LLVM IR."""
+    """Write a kernel and the functions that it calls, as LLVM IR."""
     module = ir.Module(name=f"potluck_{path.name}_{name}")
     emit(module, name, path, *parameters)
     return module
 
 
 def target_machine(path: Path, triple: str) -> binding.TargetMachine:
-    """What turns IR into the code of the path's processors."""
+    """Return what compiles IR for the processors of a path."""
     target = binding.Target.from_triple(triple)
     return target.create_target_machine(cpu=path.cpu, features=path.features, opt=3, jit=True)
 
@@ -52,7 +52,7 @@ def optimise(module: ir.Module, machine: binding.TargetMachine) -> binding.Modul
     parsed = binding.parse_assembly(str(module))
     parsed.verify()
     options = binding.create_pipeline_tuning_options(speed_level=2)
-    # The kernels are written as vectors and unrolled as they should be.
+    # The kernels are vectorised and unrolled as they are written.
     options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
     builder = binding.create_pass_builder(machine, options)
     builder.getModulePassManager().run(parsed, builder)
@@ -70,7 +70,7 @@ class Library:
         self._compiled: dict[tuple[Hashable, ...], Kernel] = {}
 
     def get(self, emit: Emit, *parameters: Hashable) -> Kernel:
-        """The kernel that `emit` writes for these parameters; compiled if it is the first time."""
+        """Return the kernel that `emit` writes for these parameters; it is compiled the first time."""
         key = (emit, *parameters)
         if (compiled := self._compiled.get(key)) is None:
             with self._lock:
@@ -80,7 +80,7 @@ class Library:
 
     @cached_property
     def _engine(self) -> binding.ExecutionEngine:
-        """Links and keeps machine code. It gets object files: given modules, it would keep their IR too."""
+        """What links and keeps machine code. It is given object files, because it would keep the IR of modules."""
         machine = target_machine(self.path, host_triple())
         empty = ir.Module("potluck")
         empty.triple = machine.triple
@@ -104,7 +104,7 @@ class Library:
 
 
 def address_of(kernel: Kernel) -> int:
-    """The address of a kernel."""
+    """Return the address of a kernel."""
     address = ctypes.cast(cast("ctypes._FuncPointer", kernel), ctypes.c_void_p).value
     assert address is not None
     return address
@@ -112,5 +112,5 @@ def address_of(kernel: Kernel) -> int:
 
 @cache  # code, not state: what the host's processor can run
 def library(name: str) -> Library:
-    """The kernels of the path of this name."""
+    """Return the kernels of the path of this name."""
     return Library(next(path for path in PATHS if path.name == name))

@@ -10,7 +10,7 @@ from potluck.engine.kernels.memory import Span
 from potluck.engine.kernels.paths import Path
 from potluck.model.formats import PackedFormat
 
-# weights, groups, row, what each number is multiplied with, out: 32 f32 for each group
+# Weights, groups of inputs, row, multiplier, out: 32 f32 for each group.
 LOOKUP = ir.FunctionType(VOID, [POINTER, I64, I64, F32, POINTER])
 
 

@@ -71,11 +71,11 @@ class Pointer(Value):
         return self.e.ptrtoint(self, I64).differs(0)
 
     def of(self, item: Item) -> "Pointer":
-        """The same address, of other items."""
+        """Return the same address, as one of other items."""
         return Pointer(self.e, self.raw, item)
 
     def skip(self, count: Operand, nbytes: Operand = 1) -> "Pointer":
-        """So many times so many bytes further."""
+        """Return the address `count` times `nbytes` bytes further."""
         e = self.e
         offset = e.index(count)
         if nbytes != 1:
@@ -83,7 +83,7 @@ class Pointer(Value):
         return Pointer(e, e.gep(self, [offset], source_etype=I8).raw, self.item)
 
     def __add__(self, count: Operand) -> "Pointer":
-        """So many items further."""
+        """Return the address `count` items further."""
         return self.skip(count, item_bytes(self.item))
 
     @overload
@@ -91,7 +91,7 @@ class Pointer(Value):
     @overload
     def __getitem__(self, index: Operand) -> Any: ...
     def __getitem__(self, index: Operand) -> Any:
-        """The item of this number, or a vector of them; a record with all its fields loaded."""
+        """Load the item of this number, or a vector of items; of a record, all fields."""
         item = self.item
         if isinstance(index, Span):
             stored = (self + index.first)._load_span(index)
@@ -116,7 +116,7 @@ class Pointer(Value):
         self.e.intrinsic(name, VOID, [stored, here, constant(I32, 1), index.mask])
 
     def prefetch(self) -> None:
-        """Have this cache line in the processor's caches soon."""
+        """Tell the processor that this cache line is read soon."""
         read, keep, data = (constant(I32, value) for value in (0, 3, 1))
         self.e.intrinsic("llvm.prefetch.p0", VOID, [self, read, keep, data])
 
@@ -132,12 +132,12 @@ class Pointer(Value):
 
 
 def _suffix(typ: Any) -> str:
-    """A vector's type in the name of an intrinsic."""
+    """Return how the name of an intrinsic says a vector's type."""
     return f"v{typ.count}{typ.element.intrinsic_name}"
 
 
 def item_bytes(item: Item) -> int:
-    """How far one item is from the next."""
+    """Return how many bytes one item is from the next."""
     if isinstance(item, int):
         return KIND_BYTES[item]
     if isinstance(item, type):
@@ -150,7 +150,7 @@ def item_bytes(item: Item) -> int:
 
 
 def stack(e: Builder, typ: ir.Type, count: int) -> Pointer:
-    """Stack memory for `count` items, aligned to a vector register."""
+    """Return stack memory for `count` items, aligned to a vector register."""
     with e.goto_entry_block():
         room = e.alloca(typ, size=constant(I64, count))
     # What the system aligns the stack to is enough on aarch64. A larger alignment needs a frame pointer,
@@ -161,7 +161,7 @@ def stack(e: Builder, typ: ir.Type, count: int) -> Pointer:
 
 
 def table(e: Builder, name: str, numbers: Sequence[float]) -> Pointer:
-    """A constant array of f32."""
+    """Return the address of a constant array of f32."""
     typ = ir.ArrayType(F32, len(numbers))
     made: Any = ir.GlobalVariable(e.module, typ, e.module.get_unique_name(name))
     made.initializer = ir.Constant(typ, list(numbers))
@@ -232,7 +232,7 @@ class Record:
 
     @classmethod
     def store(cls, e: Builder, **values: Operand) -> Pointer:
-        """Store a record on the stack; all its fields are given. A kernel does so for another."""
+        """Store a record on the stack, as the arguments of another kernel; all its fields are given."""
         assert values.keys() == cls.fields.keys(), values.keys() ^ cls.fields.keys()
         memory = stack(e, I64, len(cls.fields))
         for index, name in enumerate(cls.fields):

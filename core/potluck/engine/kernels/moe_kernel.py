@@ -16,7 +16,7 @@ _WIDE = vector(F32, _LANES)
 _LOWEST = -float("inf")
 _NOT_CHOSEN = -1.0  # below any factor
 
-# scores of the router, which are written over; factors of the experts
+# Scores of the router, which are overwritten; factors of the experts, which are written.
 CHOOSE = ir.FunctionType(VOID, [POINTER, POINTER])
 
 
@@ -30,7 +30,7 @@ class MoeShape:
 
 
 def emit_choose(module: ir.Module, name: str, path: Path, shape: MoeShape) -> ir.Function:
-    """Factors = softmax(scores) of the highest scores; negative where an expert is not chosen.
+    """Write factors = softmax(scores) of the highest scores; negative where an expert is not chosen.
 
     Of equal scores the first is chosen. If a score is NaN, all factors are.
     """
@@ -45,12 +45,12 @@ def emit_choose(module: ir.Module, name: str, path: Path, shape: MoeShape) -> ir
 
 
 def is_chosen(e: Emitter, factor: Value) -> Value:
-    """Whether an expert with this factor is computed; one whose factor is NaN is."""
+    """Return whether an expert with this factor is computed; one whose factor is NaN is."""
     return e.fcmp_unordered(">=", factor, constant(F32, 0.0))
 
 
 def _emit_powers(e: Emitter, scores: Pointer, factors: Pointer, count: int) -> Value:
-    """Scores become exp(score - highest), no expert is chosen yet; returns the sum of the powers."""
+    """Turn scores into exp(score - highest), and choose no expert yet; return the sum of the powers."""
 
     def masked(span: Span, value: Value, outside: float) -> Value:
         if span.mask is None:
@@ -70,7 +70,7 @@ def _emit_powers(e: Emitter, scores: Pointer, factors: Pointer, count: int) -> V
 
 
 def _emit_best(e: Emitter, scores: Pointer, factors: Pointer, shape: MoeShape) -> Value:
-    """Factors of the highest become their powers; returns the sum of these."""
+    """Write the powers of the highest scores as their factors; return the sum of these."""
     chosen = e.variable(constant(F32, 0.0))
     with e.loop(0, shape.per_token):
         best, place = e.variable(constant(F32, _NOT_CHOSEN)), e.variable(e.index(0))

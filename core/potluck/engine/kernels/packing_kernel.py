@@ -61,7 +61,7 @@ class Pack(Record):
     packed = Address(I8)
 
 
-# a `Pack` → 1 if all numbers are finite, else 0
+# A `Pack` → 1 if all numbers are finite, otherwise 0.
 PACK = ir.FunctionType(I32, [POINTER])
 
 _WIDE = vector(F32, ROWS)
@@ -70,7 +70,7 @@ _INFINITY_BITS = 0x7F800000
 
 
 def emit_pack(module: ir.Module, name: str, path: Path, weight_format: PackedFormat) -> ir.Function:
-    """Pack whole blocks of 16 rows and whole groups of 32 inputs."""
+    """Write the kernel that packs whole blocks of 16 rows and whole groups of 32 inputs."""
     e = Emitter(ir.Function(module, PACK, name), path)
     given = Pack.load(e.arguments[0])
     columns = stack(e, _WIDE, GROUP)
@@ -99,7 +99,7 @@ def _each_column(e: Emitter, columns: Pointer) -> Iterator[Value]:
 
 
 def _read_square(e: Emitter, given: Pack, first: Value, columns: Pointer) -> None:
-    """16 rows x 16 inputs, from the number `first` on, as 16 vectors of 16 rows."""
+    """Load 16 rows x 16 inputs, from the number `first` on, as 16 vectors of 16 rows."""
     with (
         e.loop(0, ROWS) as row,
         e.each_kind(given.kind, (KIND_F32, KIND_BF16, KIND_F16)) as kinds,
@@ -115,7 +115,7 @@ def _read_square(e: Emitter, given: Pack, first: Value, columns: Pointer) -> Non
 class _Group:
     """The numbers of a group, of which the 16 rows are lanes."""
 
-    columns: Pointer  # where they stand
+    columns: Pointer  # 32 vectors, one for each input
     signed: Value  # of each row the number of largest magnitude, the first of equals
     largest: Value  # its magnitude
 
@@ -140,14 +140,14 @@ def _pack_group(e: Emitter, held: PackedFormat, columns: Pointer, target: Pointe
 
 
 def _put_half(numbers: Value, place: Pointer) -> Value:
-    """Write numbers as f16; returns what is written, as f32."""
+    """Store numbers as f16; return them as they are stored, f32."""
     half = to_half(numbers.at_least(-LARGEST_SCALE).at_most(LARGEST_SCALE))
     place.of(I16)[Span(0, ROWS)] = half
     return from_half(half)
 
 
 def _largest(e: Emitter, columns: Pointer) -> tuple[Value, Value]:
-    """The number of largest magnitude in each row, the first of equals, and the magnitude's bits."""
+    """Return the number of largest magnitude in each row, the first of equals, and the magnitude's bits."""
     signed, largest = e.variable(constant(_WIDE, 0.0)), e.variable(constant(_BITS, 0))
     for number in _each_column(e, columns):
         size = number.magnitude_bits()
@@ -179,7 +179,7 @@ def _best_scale(e: Emitter, group: _Group) -> tuple[Value, None]:
 
 
 def _fit(e: Emitter, columns: Pointer, inverse: Value) -> tuple[Value, Value]:
-    """Σ w q and Σ q q of the integers q that this inverse scale gives."""
+    """Return Σ w q and Σ q q of the integers q that this inverse scale gives."""
     fit, norm = (e.variable(constant(_WIDE, 0.0)) for _ in range(2))
     for number in _each_column(e, columns):
         integer = _integer(INT4, number * inverse)
@@ -209,7 +209,7 @@ def _best_line(e: Emitter, group: _Group) -> tuple[Value, Value]:
 
 
 def _range(e: Emitter, columns: Pointer) -> tuple[Value, Value]:
-    """The least number of each row, and how far the largest is above it."""
+    """Return the least number of each row, and how far the largest is above it."""
     least, most = (e.variable(constant(_WIDE, sign * math.inf)) for sign in (1, -1))
     for number in _each_column(e, columns):
         least.value = number.at_most(least.value)
@@ -219,18 +219,18 @@ def _range(e: Emitter, columns: Pointer) -> tuple[Value, Value]:
 
 @dataclass(frozen=True)
 class _Line:
-    """value = scale x integer - offset, fitted to a group; there is none where all integers are the same."""
+    """value = scale x integer - offset, fitted to a group. No line fits where all integers are the same."""
 
     scale: Value
     offset: Value
     gain: Value  # the larger, the smaller the squared error
-    is_one: Value  # whether there is one
+    is_one: Value  # whether a line fits
 
 
 def _fit_line(
     e: Emitter, columns: Pointer, least: Value, inverse: Value, half_of_more: Value
 ) -> _Line:
-    """The line that fits the integers best which this inverse scale gives."""
+    """Return the line that fits best to the integers that this inverse scale gives."""
     count = float(GROUP)
     q_sum, qq_sum, u_sum, uq_sum = (e.variable(constant(_WIDE, 0.0)) for _ in range(4))
     for number in _each_column(e, columns):
@@ -257,7 +257,7 @@ _FIND: Mapping[PackedFormat, Callable[[Emitter, _Group], tuple[Value, Value | No
 
 
 def _integer(held: PackedFormat, steps: Value) -> Value:
-    """The nearest integer that the format holds, as f32."""
+    """Return the nearest integer that the format holds, as f32."""
     least, most = held.limits
     return steps.at_least(least).at_most(most).rounded()
 
@@ -269,7 +269,7 @@ def _write_integers(
     line: tuple[Value, Value | None],
     integers: Pointer,
 ) -> None:
-    """The integers plus their zero point, four inputs to each 32 bits of a row.
+    """Store the integers plus their zero point; 32 bits hold four inputs of a row.
 
     Args:
         e: what the code is written with.

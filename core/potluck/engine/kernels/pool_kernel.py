@@ -20,16 +20,17 @@ from potluck.engine.kernels.memory import Pointer, Record
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.values import Value
 
-# Offsets; what threads write stands in cache lines of its own.
+# Bytes from the start of a job. What threads write has cache lines of its own.
 _FUNCTION, _ARGUMENTS, _BLOCKS, _STEP = 0, 8, 16, 24
 _NEXT, _OPEN, _ACTIVE, STOPPING = 128, 256, 384, 512
 JOB_BYTES = 640
 
-PIECE = ir.FunctionType(VOID, [POINTER, I64, I64])  # arguments, first block, the one after the last
+# What computes some blocks of a job: its arguments (a record), first block, the one after the last.
+PIECE = ir.FunctionType(VOID, [POINTER, I64, I64])
 
-# job, how often to look before going to sleep → 1 if the pool is to stop
+# The job, how often to look for work → 1 if the pool is to stop.
 SERVE = ir.FunctionType(I32, [POINTER, I64])
-# job, function, arguments, blocks, blocks taken at a time
+# The job, a `PIECE`, its arguments, the number of blocks, blocks taken at a time.
 RUN = ir.FunctionType(VOID, [POINTER, POINTER, POINTER, I64, I64])
 
 R = TypeVar("R", bound=Record)
@@ -49,7 +50,7 @@ def begin_piece(
 
 
 def emit_serve(module: ir.Module, name: str, path: Path) -> ir.Function:
-    """Spin for work and do it; return when there has been none for a while."""
+    """Look for work and do it; return when there has been none for a while."""
     work = _emit_work(module, f"{name}_work", path)
     e = Emitter(ir.Function(module, SERVE, name), path)
     job, patience = e.arguments
@@ -57,7 +58,7 @@ def emit_serve(module: ir.Module, name: str, path: Path) -> ir.Function:
     with e.forever() as leave:
         leave(_is_set(job, STOPPING))
         leave(idle.value >= patience)
-        # Another thread may be writing the number of blocks, so it is read as it is written: atomically.
+        # The caller may be writing the number of blocks, so both access it atomically.
         has_blocks = _look(job, _NEXT) < _look(job, _BLOCKS)
         with e.if_else(_is_set(job, _OPEN) & has_blocks) as (due, not_due):
             with due:
@@ -73,7 +74,7 @@ def emit_serve(module: ir.Module, name: str, path: Path) -> ir.Function:
 
 
 def emit_run(module: ir.Module, name: str, path: Path) -> ir.Function:
-    """Do a job with whoever is awake; return when all of it is done."""
+    """Do a job together with the threads that are awake; return when all of it is done."""
     work = _emit_work(module, f"{name}_work", path)
     e = Emitter(ir.Function(module, RUN, name), path)
     job, piece, arguments, blocks, step = e.arguments
@@ -97,7 +98,7 @@ class Pooled:
     e: Emitter
     run: ir.Function  # made by `emit_run`
     job: Pointer  # null: there is no pool
-    shares: Value  # parts to cut the blocks into
+    shares: Value  # how many parts the blocks are cut into
 
     def call(self, piece: ir.Function, memory: Pointer, blocks: Operand) -> None:
         """Call a piece for all its blocks: alone, or together with the pool.

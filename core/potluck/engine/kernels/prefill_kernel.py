@@ -52,24 +52,24 @@ class Prefill(Record):
     share = Number()  # tokens of a block
     scratch = Address(KIND_F32)  # `scratch_floats` for each block
     stats = Address(KIND_F32)  # (H, T, 2)
-    out = Address(KIND_F32)  # (T, H, K), zeros: here, LLVM would call a library to clear it
+    out = Address(KIND_F32)  # (T, H, K), zeros, because LLVM would call a C library to clear it
 
 
-# keys, cached tokens, scratch
+# The keys of a panel, its number of cached tokens, scratch.
 _PREPARE = ir.FunctionType(VOID, [POINTER, I64, POINTER])
-# queries, values, scratch, stats, out, cached tokens in the panel, how many of them the first row sees
-# if no window ends before, window
+# Queries, values, scratch, stats, out, cached tokens in the panel, how many of them the first row sees without
+# a window, window.
 _ROWS = ir.FunctionType(VOID, [POINTER] * 5 + [I64] * 3)
 
 
 def scratch_floats(shape: Heads, path: Path) -> int:
-    """What the kernel writes to while it runs, for each block, in f32."""
+    """Return how many f32 the kernel uses while it runs, for each block."""
     return _Scratch(shape, path).size
 
 
 @dataclass(frozen=True)
 class _Scratch:
-    """Where things are in the scratch memory, in f32: first the keys of a panel as columns."""
+    """Where the fields of the scratch memory begin, in f32. First are the keys of a panel as columns."""
 
     shape: Heads
     path: Path
@@ -97,7 +97,7 @@ class _Scratch:
 
 
 def emit_attend_many(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
-    """Attention of some blocks: a job of the pool."""
+    """Write attention of many tokens: a job of the pool."""
     layout = _Scratch(shape, path)
     prepare = _emit_prepare(module, f"{name}_prepare", layout)
     some_rows = _emit_rows(module, f"{name}_rows", layout, layout.rows)
@@ -146,7 +146,7 @@ class _Queries:
     last: Value
 
     def at(self, member: Value, token: Value) -> tuple[Pointer, Pointer, Pointer]:
-        """Where queries, stats and output of a head's token are."""
+        """Return where queries, stats and output of a head's token are."""
         given, shape = self.given, self.shape
         head = self.kv_head * shape.group + member
         queries = given.queries + token * _row_numbers(shape) + head * shape.head_dim
@@ -154,7 +154,7 @@ class _Queries:
         return queries, given.stats + (head * given.tokens + token) * 2, out
 
     def begin(self) -> None:
-        """Nothing has been seen. Attention sinks would be counted here."""
+        """Start with no token seen. Attention sinks would be counted here."""
         for _, stats, _ in self._each():
             stats[0] = constant(F32, LOWEST)
             stats[1] = constant(F32, 0.0)
@@ -174,7 +174,7 @@ class _Queries:
 
 
 def _emit_prepare(module: ir.Module, name: str, layout: _Scratch) -> ir.Function:
-    """Keys as columns, the numbers of a block of tokens side by side."""
+    """Write the function that turns the keys of a panel into columns, with tokens side by side."""
     e = Emitter(internal(ir.Function(module, _PREPARE, name)), layout.path)
     shape, columns = layout.shape, layout.columns
     keys, count, scratch = e.arguments
@@ -195,7 +195,7 @@ def _emit_prepare(module: ir.Module, name: str, layout: _Scratch) -> ir.Function
 
 
 def _emit_rows(module: ir.Module, name: str, layout: _Scratch, rows: int) -> ir.Function:
-    """Some neighbouring tokens of a head over a panel."""
+    """Write attention of some neighbouring tokens of a head over a panel."""
     e = Emitter(internal(ir.Function(module, _ROWS, name)), layout.path)
     shape = layout.shape
     queries, values, scratch, stats, out, count, sees, window = e.arguments
@@ -230,7 +230,7 @@ def _emit_rows(module: ir.Module, name: str, layout: _Scratch, rows: int) -> ir.
 def _score(
     tile: Tile, layout: _Scratch, queries: Pointer, keys: Pointer, bounds: tuple[Value, Value]
 ) -> None:
-    """Scores of the tokens from low to high, as many side by side as a row of columns has."""
+    """Write the scores of the tokens from low to high, as many at a time as a row of columns has."""
     e, shape, (low, high) = tile.values.e, tile.shape, bounds
     vectors = layout.columns // LANES
     pairs = [(row, part) for row in range(tile.rows) for part in range(vectors)]
@@ -249,5 +249,5 @@ def _score(
 
 
 def _row_numbers(shape: Heads) -> int:
-    """From one token's queries, keys and values to the next's."""
+    """Return how many numbers one token's queries, keys and values are."""
     return shape.head_dim * (shape.heads + 2 * shape.kv_heads)

@@ -45,13 +45,14 @@ from potluck.engine.kernels.pool_kernel import begin_piece
 from potluck.engine.kernels.values import Value
 from potluck.model.formats import INT8, PackedFormat
 
-# How far ahead. One core, int4: 34 GB/s without, 35 at 2048, 38 at 4096, 40 at 8192; 42 if it only reads. Not
-# faster: several groups at a time, loads of whole cache lines, two streams, fewer lines, the second cache only.
+# How far ahead weights are prefetched. One core, int4: 34 GB/s without, 35 at 2048, 38 at 4096, 40 at 8192; only
+# reading gets 42. Not faster: several groups at a time, loads of whole cache lines, two streams, fewer lines,
+# prefetching to the second cache only.
 PREFETCH_BYTES = 6144
-# A format and a number of tokens that are not prefetched for: 40 GB/s without, 37 with. So little is computed
-# on each line that the processor fetches as far ahead by itself.
+# The format and the number of tokens for which nothing is prefetched: 40 GB/s without, 37 with. So little is
+# computed for each line that the processor itself reads far enough ahead.
 _RUNS_AHEAD = (INT8, 1)
-# Tokens whose inputs stay in the second cache. 64: a twentieth slower; 256: not faster.
+# Tokens whose inputs stay in the second cache. With 64 it is a twentieth slower, with 256 not faster.
 PANEL = 128
 
 _WIDE = vector(F32, ROWS)
@@ -70,7 +71,7 @@ class PackedProduct(Record):
     tokens = Number()
 
 
-# 16 totals, out, addend or null, rows, `stride`, block of rows, token
+# 16 totals, out, addend or null, rows, `stride`, block of rows, token.
 _FINISH = ir.FunctionType(VOID, [_WIDE, POINTER, POINTER, I64, I64, I64, I64])
 
 
@@ -81,7 +82,7 @@ def emit_product(
     weight_format: PackedFormat,
     tiles: Sequence[int] = TILES,
 ) -> ir.Function:
-    """out[t, n] = Σ x[t, k] W[n, k] + addend[t, n], for the rows n of some blocks: a job of the pool.
+    """Write out[t, n] = Σ x[t, k] W[n, k] + addend[t, n], for the rows n of some blocks: a job of the pool.
 
     A kernel that is never given many tokens needs only the smallest of the tiles.
     """
@@ -97,7 +98,7 @@ def emit_product(
 
 
 def _emit_finish(module: ir.Module, name: str, path: Path) -> ir.Function:
-    """Add the addend, if any, and write 16 rows of a token; fewer at the end of the matrix."""
+    """Write the function that adds the addend, if any, and stores a token's 16 rows, or fewer at the end."""
     e = Emitter(internal(ir.Function(module, _FINISH, name)), path)
     total, out, addend, rows, stride, block, token = e.arguments
     row = block * ROWS
@@ -171,10 +172,7 @@ class _Kernel:
             e.call(self.finish, [total.value, *place])
 
     def _sums(self, here: Block, tokens: list[Pointer], *, prefetches: bool) -> list[Value]:
-        """Σ weight x input of a group, as integers, for each token's record.
-
-        The first that read a group prefetch another.
-        """
+        """Return Σ weight x input of a group, as i32, for each token's record."""
         e, dot = self.e, self.dot
         states: list[State] = []
         for x in tokens:
@@ -191,7 +189,7 @@ class _Kernel:
         return [dot.end(e, state) for state in states]
 
     def _prefetch(self, here: Pointer, quad: int) -> None:
-        """An eighth of a group further ahead; all of it at once makes a product a hundredth slower."""
+        """Prefetch an eighth of a later group; all of it at once makes a product a hundredth slower."""
         lines, parts = range(0, self.held.block_bytes, CACHE_LINE), GROUP // QUAD
         for line in lines[quad * len(lines) // parts : (quad + 1) * len(lines) // parts]:
             here.skip(PREFETCH_BYTES + line).prefetch()

@@ -25,7 +25,7 @@ class Quantise(Record):
 def emit_quantise(
     module: ir.Module, name: str, path: Path, reading: Reading = "plain"
 ) -> ir.Function:
-    """Records of each token's numbers, as `layout` says they lie: a job of the pool."""
+    """Write each token's numbers as records, which lie as `layout` says: a job of the pool."""
     record = emit_record(module, f"{name}_record", path)
     e, given, first, last = begin_piece(module, name, path, Quantise)
     groups = (given.width + (GROUP - 1)) // GROUP

@@ -36,7 +36,7 @@ class RopeAndCache(Record):
 
 
 def emit_rope_and_cache(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
-    """Norm, rope and caching of some tokens: a job of the pool."""
+    """Write norm, rope and caching of some tokens: a job of the pool."""
     e, given, first, last = begin_piece(module, name, path, RopeAndCache)
     half = shape.rotary_dim // 2
     with e.loop(first, last) as token:
@@ -58,7 +58,7 @@ def emit_rope_and_cache(module: ir.Module, name: str, path: Path, shape: Heads) 
 
 
 def _norm(e: Emitter, shape: Heads, heads: Pointer, weight: Pointer, count: int) -> None:
-    """Of each head by itself, or of all together, where the shape has a norm."""
+    """Norm each head by itself, or all together; nothing where the shape has no norm."""
     match shape.qk_norm:
         case None:
             return
@@ -84,7 +84,7 @@ def _rope(e: Emitter, head: Pointer, cosines: Pointer, sines: Pointer, half: int
 
 
 def _cache(e: Emitter, shape: Heads, source: Pointer, target: Pointer) -> None:
-    """Write a head's key or value into the cache."""
+    """Write a head's key or value to the cache."""
     if shape.cache_kind == KIND_INT8:
         _quantise(e, source, target, shape.head_dim)
         return
@@ -93,7 +93,7 @@ def _cache(e: Emitter, shape: Heads, source: Pointer, target: Pointer) -> None:
 
 
 def _quantise(e: Emitter, source: Pointer, target: Pointer, head_dim: int) -> None:
-    """A head's numbers as int8, and after them their scale."""
+    """Write a head's numbers as int8, and after them their scale."""
     largest = e.variable(constant(vector(I32, LANES), 0))
     for span in e.spans(head_dim, LANES):
         largest.value = source[span].magnitude_bits().at_least(largest.value)

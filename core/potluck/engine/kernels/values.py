@@ -114,11 +114,11 @@ class Value:
         return self._emit("div", other, self)
 
     def __floordiv__(self, other: Operand) -> "Value":
-        """Of integers, rounded towards zero."""
+        """Divide integers, rounding towards zero."""
         return self.e.sdiv(*self._alike(self, other))
 
     def __mod__(self, other: Operand) -> "Value":
-        """What `//` leaves, with the sign of the dividend."""
+        """Return the remainder of `//`, which has the sign of the dividend."""
         return self.e.srem(*self._alike(self, other))
 
     def __and__(self, other: Operand) -> "Value":
@@ -134,7 +134,7 @@ class Value:
         return self.e.shl(*self._alike(self, other))
 
     def __rshift__(self, other: Operand) -> "Value":
-        """Zeros come in from above."""
+        """Shift right; zeros come in from above."""
         return self.e.lshr(*self._alike(self, other))
 
     def __lt__(self, other: Operand) -> "Value":
@@ -156,17 +156,17 @@ class Value:
         return self._compare("!=", other)
 
     def at_least(self, other: Operand) -> "Value":
-        """The larger one; `other` where a float is NaN."""
+        """Return the larger one; `other` where a float is NaN."""
         mine, its = self._alike(self, other)
         return self.e.select(mine > its, mine, its)
 
     def at_most(self, other: Operand) -> "Value":
-        """The smaller one; `other` where a float is NaN."""
+        """Return the smaller one; `other` where a float is NaN."""
         mine, its = self._alike(self, other)
         return self.e.select(mine < its, mine, its)
 
     def shifted_signed(self, count: int) -> "Value":
-        """Shifted right; copies of the sign come in from above."""
+        """Shift right; copies of the sign come in from above."""
         return self.e.ashr(*self._alike(self, count))
 
     def rounded(self) -> "Value":
@@ -223,7 +223,7 @@ class Value:
         return compare(sign, *self._alike(self, other))
 
     def _alike(self, left: Operand, right: Operand) -> "tuple[Value, Value]":
-        """Both as values of one type."""
+        """Return both as values of one type."""
         if isinstance(left, (int, float)):
             left = constant(self.type, left)
         if isinstance(right, (int, float)):
