@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from kernel_paths import BEST, every_path
 from torch import Tensor
 from torch_layers import EPSILON, make_angles, make_cache, make_heads, random_layer, run_layer
 
@@ -22,10 +23,7 @@ from potluck.model.formats import F16 as OTHER_HALF
 from potluck.model.formats import INT4, INT4_OFFSET, PackedFormat, WeightFormat
 from potluck.model.formats import INT8 as EIGHT
 
-BEST = host_paths()[0]
 F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
-
-every_path = pytest.mark.parametrize("path", host_paths(), ids=lambda path: path.name)
 
 
 @dataclass(frozen=True, kw_only=True)
