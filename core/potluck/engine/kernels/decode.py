@@ -12,8 +12,7 @@ from torch import Tensor
 from potluck.engine.kernels import layer_kernel as records
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.attention_kernel import parts_floats
-from potluck.engine.kernels.cache import cached_width
-from potluck.engine.kernels.generated import KINDS, GeneratedKernels
+from potluck.engine.kernels.generated import GeneratedKernels, cache_fields
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import input_bytes
 from potluck.engine.kernels.moe_kernel import MoeShape
@@ -244,14 +243,9 @@ class Decoder:
     def _write_place(self, index: int, cache: Tensor, first: int) -> None:
         """Write where position 0 would be. The kernel reads no position before `first`."""
         heads, own = self._shape.attention, self._own[index]
-        width = cached_width(heads.head_dim, cache.dtype)
-        assert KINDS[cache.dtype] == heads.cache_kind
-        assert cache.is_contiguous()
-        assert (cache.shape[0], cache.shape[1], cache.shape[3]) == (2, heads.kv_heads, width)
-        before = first * heads.cached_bytes
-        own.keys = cache.data_ptr() - before
-        own.values = cache.data_ptr() + cache.nbytes // 2 - before
-        own.head_stride = cache.shape[2] * heads.cached_bytes
+        fields, before = cache_fields(heads, cache), first * heads.cached_bytes
+        own.keys, own.values = fields["keys"] - before, fields["values"] - before
+        own.head_stride = fields["head_stride"]
 
 
 def _routing(shape: LayerShape, experts: int) -> dict[str, Tensor]:

@@ -103,7 +103,6 @@ class GeneratedKernels(Kernels):
             wanted = input_kind(self._library.path, kind, width)
         inputs = x.to(_DTYPES[wanted]).contiguous()
         out = torch.empty((tokens, rows))
-        step = max(1, rows // self.shares)
         for first in range(0, tokens, MOST_TOKENS):
             together = min(tokens - first, MOST_TOKENS)
             piece = self._library.get(emit_float_product, kind, wanted, together)
@@ -116,7 +115,7 @@ class GeneratedKernels(Kernels):
                 rows=rows,
                 width=width,
             )
-            self._run(piece, addressof(arguments), rows, step)
+            self._run(piece, addressof(arguments), rows)
         return out.to(x.dtype)
 
     def prepare(self, shape: Heads) -> None:
@@ -164,14 +163,11 @@ class GeneratedKernels(Kernels):
             sines=sines,
             query_norm=query_norm,
             key_norm=key_norm,
-            keys=cache.data_ptr(),
-            values=cache.data_ptr() + cache.nbytes // 2,
-            head_stride=cache.shape[2] * shape.cached_bytes,
             position=position,
+            **cache_fields(shape, cache),
         )
-        step = max(1, tokens // self.shares)
         piece = self._library.get(emit_rope_and_cache, shape)
-        self._run(piece, addressof(arguments), tokens, step)
+        self._run(piece, addressof(arguments), tokens)
 
     def attend(
         self, shape: Heads, qkv: Tensor, cache: Tensor, position: int, window: int | None
@@ -202,19 +198,19 @@ class GeneratedKernels(Kernels):
             tokens=tokens,
             position=position,
             window=capacity if window is None else window,
-            keys=cache.data_ptr(),
-            values=cache.data_ptr() + cache.nbytes // 2,
-            head_stride=capacity * shape.cached_bytes,
             share=share,
             scratch=scratch.data_ptr(),
             stats=stats.data_ptr(),
             out=out.data_ptr(),
+            **cache_fields(shape, cache),
         )
         piece = self._library.get(emit_attend_many, shape)
         self._run(piece, addressof(arguments), blocks, 1)
         return out
 
-    def _run(self, piece: Kernel, arguments: int, blocks: int, step: int) -> None:
+    def _run(self, piece: Kernel, arguments: int, blocks: int, step: int | None = None) -> None:
+        """Call a piece for all blocks, of which a thread takes `step` at a time. None: a share."""
+        step = max(1, blocks // self.shares) if step is None else step
         if self._pool is None or blocks <= step:
             piece(arguments, 0, blocks)
         else:
@@ -233,8 +229,7 @@ class GeneratedKernels(Kernels):
             records=made.records.data_ptr(),
         )
         blocks = -(-len(x) // TILE)
-        step = max(1, blocks // self.shares)
-        self._run(self._library.get(emit_quantise, reading), addressof(arguments), blocks, step)
+        self._run(self._library.get(emit_quantise, reading), addressof(arguments), blocks)
         return made
 
     def _pack(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
@@ -277,9 +272,8 @@ class GeneratedKernels(Kernels):
             tokens=x.tokens,
         )
         blocks = blocks_of(packed.rows)
-        step = max(1, blocks // self.shares)
         product = self._library.get(emit_product, packed.format)
-        self._run(product, addressof(arguments), blocks, step)
+        self._run(product, addressof(arguments), blocks)
 
 
 def _check(shape: Heads, qkv: Tensor, cache: Tensor, position: int) -> None:
@@ -287,8 +281,17 @@ def _check(shape: Heads, qkv: Tensor, cache: Tensor, position: int) -> None:
     assert qkv.dtype == torch.float32
     assert qkv.is_contiguous()
     assert qkv.shape[1] == (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    assert position + len(qkv) <= cache.shape[2]
+
+
+def cache_fields(shape: Heads, cache: Tensor) -> dict[str, int]:
+    """Check a layer's cache; return where its keys and values are, by the names of a record's fields."""
     assert KINDS[cache.dtype] == shape.cache_kind
     assert cache.is_contiguous()
     assert cache.shape[:2] == (2, shape.kv_heads)
     assert cache.shape[3] == cached_width(shape.head_dim, cache.dtype)
-    assert position + len(qkv) <= cache.shape[2]
+    return {
+        "keys": cache.data_ptr(),
+        "values": cache.data_ptr() + cache.nbytes // 2,
+        "head_stride": cache.shape[2] * shape.cached_bytes,
+    }
