@@ -7,13 +7,14 @@ import sys
 
 import pytest
 import torch
+from kernel_paths import BEST, every_path
 from torch import Tensor
 from torch_layers import attend, make_cache, make_heads
 
 from potluck.engine.kernels.attention import Heads
-from potluck.engine.kernels.attention_kernel import Attend, parts_floats
+from potluck.engine.kernels.attention_kernel import Attend, emit_attend, parts_floats
 from potluck.engine.kernels.cache import quantise_heads
-from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
+from potluck.engine.kernels.generated import KINDS, GeneratedKernels
 from potluck.engine.kernels.library import library
 from potluck.engine.kernels.paths import Path
 
@@ -38,11 +39,11 @@ def attended(
         parts=parts.data_ptr(), out=out.data_ptr(), job=kernels.job, shares=kernels.shares,
     )  # fmt: skip
     kernels.wake()
-    library(kernels.name).attend(heads)(ctypes.addressof(arguments))
+    library(kernels.name).get(emit_attend, heads)(ctypes.addressof(arguments))
     return out
 
 
-@pytest.mark.parametrize("path", host_paths(), ids=lambda path: path.name)
+@every_path
 @pytest.mark.parametrize(
     "heads",
     [
@@ -85,7 +86,7 @@ def test_any_number_of_threads_gives_the_same_bits(heads: Heads) -> None:
     outputs: list[Tensor] = []
 
     for threads in (1, 2, 5):
-        kernels = GeneratedKernels(host_paths()[0], threads)
+        kernels = GeneratedKernels(BEST, threads)
         outputs += [attended(kernels, heads, q, cache, 1999, 1900) for _ in range(20)]
         kernels.close()
 
@@ -112,6 +113,6 @@ def test_nothing_before_the_tokens_that_are_seen_is_read() -> None:
         parts=parts.data_ptr(), out=out.data_ptr(), shares=1,
     )  # fmt: skip
 
-    library(host_paths()[0].name).attend(heads)(ctypes.addressof(arguments))
+    library(BEST.name).get(emit_attend, heads)(ctypes.addressof(arguments))
 
     torch.testing.assert_close(out, attend(q, heads, both, start, end), rtol=1e-4, atol=2e-5)

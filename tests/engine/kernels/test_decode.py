@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from kernel_paths import BEST, every_path
 from torch import Tensor
 from torch_layers import EPSILON, make_angles, make_cache, make_heads, random_layer, run_layer
 
@@ -22,16 +23,7 @@ from potluck.model.formats import F16 as OTHER_HALF
 from potluck.model.formats import INT4, INT4_OFFSET, PackedFormat, WeightFormat
 from potluck.model.formats import INT8 as EIGHT
 
-BEST = host_paths()[0]
 F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
-
-every_path = pytest.mark.parametrize("path", host_paths(), ids=lambda path: path.name)
-
-
-def _marks(path: Path, name: str) -> list[pytest.MarkDecorator]:
-    """Half a second each to compile: in a hurry, those that have every piece between them."""
-    is_quick = path is BEST or name in ("gemma 2", "granite", "olmo 2, f16", "qwen 3 moe")
-    return [] if is_quick else [pytest.mark.slow]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +128,12 @@ CASES = {
 }
 
 
+# Compiling takes a third of a second each. What differs between paths has tests of its own, so that beside the
+# best path, the others are tested with cases that have every piece of a layer between them.
+THREADED = ("llama", "qwen 2, 16 bits", "qwen 3 moe")
+ON_EVERY_PATH = ("gemma 2", "granite", "olmo 2, f16", *THREADED)
+
+
 def angles_at(shape: LayerShape, position: int) -> list[tuple[Tensor, Tensor]]:
     """Of two kinds of rotary."""
     return [make_angles(shape.attention, position, slowest=slow) for slow in (0.01, 0.2)]
@@ -144,9 +142,10 @@ def angles_at(shape: LayerShape, position: int) -> list[tuple[Tensor, Tensor]]:
 @pytest.mark.parametrize(
     ("path", "case"),
     [
-        pytest.param(path, case, id=f"{path.name}-{name}", marks=_marks(path, name))
+        pytest.param(path, case, id=f"{path.name}-{name}")
         for path in host_paths()
         for name, case in CASES.items()
+        if path is BEST or name in ON_EVERY_PATH
     ],
 )
 def test_tokens_through_layers_are_those_of_torch(path: Path, case: Case) -> None:
@@ -171,7 +170,7 @@ def test_tokens_through_layers_are_those_of_torch(path: Path, case: Case) -> Non
 
 
 @every_path
-@pytest.mark.parametrize("name", ["llama", "qwen 2, 16 bits", "qwen 3 moe"])
+@pytest.mark.parametrize("name", THREADED)
 def test_threads_compute_what_one_does(path: Path, name: str) -> None:
     layers, shape = CASES[name].make(GeneratedKernels(path))
     tokens = torch.randn(20, 1, 80)

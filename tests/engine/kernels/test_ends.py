@@ -4,16 +4,15 @@ import weakref
 
 import pytest
 import torch
+from kernel_paths import BEST, every_path
 from weight_formats import every_format
 
 from potluck.engine.kernels.ends import EmbeddingLookup, Head
-from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.paths import Path
 from potluck.model.formats import INT4, INT8, PackedFormat
 
 WIDTH, EPSILON = 80, 1e-5
-
-every_path = pytest.mark.parametrize("path", host_paths(), ids=lambda path: path.name)
 
 
 @every_path
@@ -91,7 +90,7 @@ def test_logits_that_are_not_finite_have_no_best(path: Path, number: float) -> N
 
 
 def test_what_the_ends_compute_with_lives_as_long_as_they_do() -> None:
-    kernels = GeneratedKernels(host_paths()[0])
+    kernels = GeneratedKernels(BEST)
     weight, norm = kernels.pack(torch.randn(131, WIDTH), INT4), torch.randn(WIDTH)
     matrix, weights_of_norm = weakref.ref(weight.data), weakref.ref(norm)
 

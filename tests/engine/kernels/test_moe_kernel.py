@@ -41,8 +41,16 @@ def expected(layer: LayerWeights, shape: LayerShape, token: Tensor) -> Tensor:
     return run_layer(ReferenceKernels(), layer, shape, token, cache, 0, angles)
 
 
-@pytest.mark.parametrize("normalise", [True, False])
-@pytest.mark.parametrize(("count", "per_token"), [(1, 1), (4, 2), (16, 16), (17, 3), (64, 8)])
+@pytest.mark.parametrize(
+    ("count", "per_token", "normalise"),
+    [
+        (1, 1, True),
+        (4, 2, False),
+        (16, 16, True),
+        (17, 3, False),
+        (64, 8, True),
+    ],
+)
 def test_the_highest_are_chosen_and_weighed(count: int, per_token: int, normalise: bool) -> None:
     layer, shape = make_layer(count, per_token, normalise=normalise)
 

@@ -4,18 +4,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_paths import REFERENCE, every_generated
 from torch import Tensor
 from weight_formats import every_format
 
-from potluck.engine.kernels import Kernels, PackedWeight, ReferenceKernels
-from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.engine.kernels import Kernels, PackedWeight
 from potluck.errors import BrokenModelError
 from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
 
-KERNELS: dict[str, Kernels] = {path.name: GeneratedKernels(path) for path in host_paths()}
-REFERENCE = ReferenceKernels()
-
-every_path = pytest.mark.parametrize("kernels", KERNELS.values(), ids=KERNELS)
 dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
 
 
@@ -26,7 +22,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=generator) * sizes
 
 
-@every_path
+@every_generated
 @every_format
 @settings(deadline=None, max_examples=30)
 @given(rows=st.integers(1, 50), width=st.integers(1, 100), dtype=dtypes, seed=st.integers(0, 2**32))
@@ -45,7 +41,7 @@ def test_every_processor_packs_the_same_bytes(
     assert torch.equal(packed.data, REFERENCE.pack(weight, weight_format).data)
 
 
-@every_path
+@every_generated
 @settings(deadline=None, max_examples=30)
 @given(
     tokens=st.integers(1, 20), width=st.integers(1, 100), dtype=dtypes, seed=st.integers(0, 2**32)
@@ -60,7 +56,7 @@ def test_every_processor_quantises_into_the_same_records(
     assert torch.equal(quantised.records, REFERENCE.quantise(x).records)
 
 
-@every_path
+@every_generated
 @every_format
 def test_pieces_and_strides_pack_as_the_whole(
     kernels: Kernels, weight_format: PackedFormat
@@ -79,7 +75,7 @@ def test_pieces_and_strides_pack_as_the_whole(
     assert torch.equal(kernels.pack(weight.T.contiguous().T, weight_format).data, whole.data)
 
 
-@every_path
+@every_generated
 @every_format
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("where", [(0, 0), (40, 69), (16, 31)])

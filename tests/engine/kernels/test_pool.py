@@ -6,15 +6,15 @@ import time
 
 import pytest
 import torch
+from kernel_paths import BEST, every_path
 from weight_formats import every_format
 
-from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.library import emit_kernel, optimise, target_machine
 from potluck.engine.kernels.paths import Path, host_triple
+from potluck.engine.kernels.pool_kernel import emit_serve
 from potluck.model.formats import INT4, PackedFormat
 
-PATHS = host_paths()
-BEST = PATHS[0]
 DEADLINE_S = 30
 
 
@@ -85,11 +85,11 @@ def test_threads_end_when_closed_or_forgotten() -> None:
     wait_for_end_of(started)
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+@every_path
 def test_what_the_caller_may_be_writing_is_read_atomically(path: Path) -> None:
     """A thread that waits looks at the job while the caller writes the next one."""
     machine = target_machine(path, host_triple())
-    code = str(optimise(emit_kernel("serve", path), machine))
+    code = str(optimise(emit_kernel("serve", path, emit_serve), machine))
     waiting = next(part for part in code.split("\n}\n") if "@serve(" in part)
 
     assert "load atomic i64" in waiting

@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
+from kernel_paths import BEST, every_path
 from torch_layers import attend, make_cache, make_heads
 
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.cache import quantise_heads
-from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
+from potluck.engine.kernels.generated import KINDS, GeneratedKernels
 from potluck.engine.kernels.paths import Path
 
 DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
@@ -20,8 +21,6 @@ CASES = {
     "int8, window": (make_heads(4, 1, 10, 10, INT8), 70),
     "int8, large heads": (make_heads(2, 1, 256, 256, INT8, softcap=30.0), None),
 }
-
-every_path = pytest.mark.parametrize("path", host_paths(), ids=lambda path: path.name)
 
 
 def fill(heads: Heads, cached: int, capacity: int) -> torch.Tensor:
@@ -62,7 +61,7 @@ def test_any_number_of_threads_gives_the_same_bits(name: str) -> None:
     outputs: list[torch.Tensor] = []
 
     for threads in (1, 2, 5):
-        kernels = GeneratedKernels(host_paths()[0], threads)
+        kernels = GeneratedKernels(BEST, threads)
         outputs.append(kernels.attend(heads, qkv, cache, 300, window))
         kernels.close()
 

@@ -5,24 +5,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_paths import REFERENCE, every_kernels, random
 from torch import Tensor
 from weight_formats import every_format
 
-from potluck.engine.kernels import Kernels, ReferenceKernels
-from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.engine.kernels import Kernels
 from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
 
-KERNELS: dict[str, Kernels] = {path.name: GeneratedKernels(path) for path in host_paths()}
-REFERENCE = ReferenceKernels()
-EVERY: dict[str, Kernels] = {**KERNELS, "reference": REFERENCE}
 F32_ROUNDING = 2.0**-23
 
-every_path = pytest.mark.parametrize("name", EVERY)
 shapes = st.tuples(st.integers(1, 21), st.integers(1, 70), st.integers(1, 200))
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def exact(
@@ -42,14 +34,13 @@ def exact(
     return values @ weights.T, additions * F32_ROUNDING * (values.abs() @ sizes.T)
 
 
-@every_path
+@every_kernels
 @every_format
 @settings(deadline=None, max_examples=25)
 @given(shape=shapes, seed=st.integers(0, 2**32))
 def test_a_product_is_that_of_the_stored_numbers(
-    name: str, weight_format: PackedFormat, shape: tuple[int, int, int], seed: int
+    kernels: Kernels, weight_format: PackedFormat, shape: tuple[int, int, int], seed: int
 ) -> None:
-    kernels = EVERY[name]
     tokens, rows, width = shape
     x, weight = random(tokens, width, seed=seed), random(rows, width, seed=seed + 1)
 
@@ -60,14 +51,13 @@ def test_a_product_is_that_of_the_stored_numbers(
     assert ((y.double() - product).abs() <= rounding).all()
 
 
-@every_path
+@every_kernels
 @pytest.mark.parametrize(
     ("weight_format", "error"), [(INT4, 0.095), (INT4_OFFSET, 0.085), (INT8, 0.01)]
 )
 def test_a_product_is_close_to_that_of_the_weights(
-    name: str, weight_format: PackedFormat, error: float
+    kernels: Kernels, weight_format: PackedFormat, error: float
 ) -> None:
-    kernels = EVERY[name]
     x, weight = random(9, 512), random(100, 512, seed=1)
 
     y = kernels.multiply(kernels.pack(weight, weight_format), kernels.quantise(x))
@@ -76,27 +66,25 @@ def test_a_product_is_close_to_that_of_the_weights(
     assert (y - product).norm() / product.norm() < error
 
 
-@every_path
+@every_kernels
 @every_format
 @pytest.mark.parametrize("tokens", [1, 7, 8, 128, 129, 139])
 def test_tokens_do_not_depend_on_their_company(
-    name: str, weight_format: PackedFormat, tokens: int
+    kernels: Kernels, weight_format: PackedFormat, tokens: int
 ) -> None:
-    kernels = EVERY[name]
     x, packed = random(tokens, 96), kernels.pack(random(33, 96, seed=1), weight_format)
 
     together = kernels.multiply(packed, kernels.quantise(x))
 
     alone = [kernels.multiply(packed, kernels.quantise(row[None])) for row in x]
     # torch adds in an order of its own, which depends on the shape.
-    tolerance = 1e-5 if name == "reference" else 0
+    tolerance = 1e-5 if kernels is REFERENCE else 0
     torch.testing.assert_close(together, torch.cat(alone), rtol=tolerance, atol=tolerance)
 
 
-@every_path
+@every_kernels
 @every_format
-def test_products_can_be_added_to_a_residual(name: str, weight_format: PackedFormat) -> None:
-    kernels = EVERY[name]
+def test_products_can_be_added_to_a_residual(kernels: Kernels, weight_format: PackedFormat) -> None:
     x, weight, residual = random(3, 64), random(20, 64, seed=1), random(3, 20, seed=2)
     packed, quantised = kernels.pack(weight, weight_format), kernels.quantise(x)
     out = residual.clone()
@@ -108,10 +96,9 @@ def test_products_can_be_added_to_a_residual(name: str, weight_format: PackedFor
     torch.testing.assert_close(added.double(), product + residual, rtol=1e-5, atol=1e-5)
 
 
-@every_path
+@every_kernels
 @every_format
-def test_a_bias_is_added_to_every_token(name: str, weight_format: PackedFormat) -> None:
-    kernels = EVERY[name]
+def test_a_bias_is_added_to_every_token(kernels: Kernels, weight_format: PackedFormat) -> None:
     x, bias = random(11, 64), random(35, seed=2)
     packed, quantised = kernels.pack(random(35, 64, seed=1), weight_format), kernels.quantise(x)
 
@@ -123,10 +110,11 @@ def test_a_bias_is_added_to_every_token(name: str, weight_format: PackedFormat) 
     torch.testing.assert_close(added.double(), product, rtol=1e-6, atol=1e-6)
 
 
-@every_path
+@every_kernels
 @every_format
-def test_a_product_writes_nothing_beyond_its_output(name: str, weight_format: PackedFormat) -> None:
-    kernels = EVERY[name]
+def test_a_product_writes_nothing_beyond_its_output(
+    kernels: Kernels, weight_format: PackedFormat
+) -> None:
     memory = torch.full((5 * 17 + 40,), 7.0)
     out = memory[20:-20].view(5, 17)
 
@@ -139,10 +127,11 @@ def test_a_product_writes_nothing_beyond_its_output(name: str, weight_format: Pa
     assert (out != 7).all()
 
 
-@every_path
+@every_kernels
 @every_format
-def test_the_largest_integers_do_not_overflow(name: str, weight_format: PackedFormat) -> None:
-    kernels = EVERY[name]
+def test_the_largest_integers_do_not_overflow(
+    kernels: Kernels, weight_format: PackedFormat
+) -> None:
     signs = torch.ones(64)
     signs[::2] = -1
 
@@ -153,13 +142,12 @@ def test_the_largest_integers_do_not_overflow(name: str, weight_format: PackedFo
         torch.testing.assert_close(y, x @ weight.T, rtol=2e-3, atol=0)
 
 
-@every_path
+@every_kernels
 @every_format
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_an_input_that_is_not_finite_shows_in_its_token_alone(
-    name: str, weight_format: PackedFormat, bad: float
+    kernels: Kernels, weight_format: PackedFormat, bad: float
 ) -> None:
-    kernels = EVERY[name]
     x = random(10, 70)
     x[3, 50] = bad
 
@@ -170,10 +158,9 @@ def test_an_input_that_is_not_finite_shows_in_its_token_alone(
     assert y.isfinite().all()
 
 
-@every_path
+@every_kernels
 @every_format
-def test_zeros_and_outliers(name: str, weight_format: PackedFormat) -> None:
-    kernels = EVERY[name]
+def test_zeros_and_outliers(kernels: Kernels, weight_format: PackedFormat) -> None:
     x, weight = random(4, 128), random(20, 128, seed=1)
     x[0], x[1, 32:64], x[2, 5] = 0, 0, 1e6
     weight[0], weight[1, :32], weight[2, 7], weight[3] = 0, 0, 1e4, 1e-37

@@ -6,21 +6,18 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from kernel_paths import BEST, every_kernels
 from torch import Tensor
 
-from potluck.engine.kernels import Kernels, QuantisedInput, ReferenceKernels
-from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.engine.kernels import Kernels, QuantisedInput
+from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.model.config import Activation
-
-KERNELS: dict[str, Kernels] = {path.name: GeneratedKernels(path) for path in host_paths()}
-EVERY: dict[str, Kernels] = {**KERNELS, "reference": ReferenceKernels()}
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
 }
 
-every_path = pytest.mark.parametrize("kernels", EVERY.values(), ids=EVERY)
 every_activation = pytest.mark.parametrize("activation", ACTIVATIONS)
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 every_shape = pytest.mark.parametrize("shape", [(1, 64), (1, 2048), (13, 70), (9, 31)], ids=str)
@@ -34,7 +31,7 @@ def assert_close(quantised: QuantisedInput, expected: Tensor) -> None:
     assert ((got - padded).abs() <= 0.501 * step + 1e-30).all()
 
 
-@every_path
+@every_kernels
 @every_dtype
 @every_shape
 def test_numbers_are_quantised(
@@ -49,7 +46,7 @@ def test_numbers_are_quantised(
 
 @pytest.mark.parametrize("tokens", [1, 7, 8, 9, 31, 64])
 def test_any_number_of_threads_writes_the_same_records(tokens: int) -> None:
-    alone, together = (GeneratedKernels(host_paths()[0], threads) for threads in (1, 3))
+    alone, together = (GeneratedKernels(BEST, threads) for threads in (1, 3))
     x = torch.randn(tokens, 70)
 
     for _ in range(20):
@@ -58,7 +55,7 @@ def test_any_number_of_threads_writes_the_same_records(tokens: int) -> None:
     together.close()
 
 
-@every_path
+@every_kernels
 @every_activation
 @every_dtype
 @every_shape
@@ -74,7 +71,7 @@ def test_a_gate_is_quantised(
     assert_close(quantised, ACTIVATIONS[activation](gate) * up)
 
 
-@every_path
+@every_kernels
 @every_activation
 def test_gates_of_all_sizes(kernels: Kernels, activation: Activation) -> None:
     numbers = [0.0, -0.0, 1e-30, -1e-6, 0.3, -0.7, 3, -3, 20, -20, 87, -87, 1e4, -1e4, 3e38, -3e38]
@@ -87,7 +84,7 @@ def test_gates_of_all_sizes(kernels: Kernels, activation: Activation) -> None:
     torch.testing.assert_close(values, exact, rtol=2e-5, atol=1e-30)
 
 
-@every_path
+@every_kernels
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_what_is_not_finite_shows(kernels: Kernels, bad: float) -> None:
     x = torch.ones(2, 64)

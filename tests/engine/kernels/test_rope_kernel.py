@@ -2,18 +2,18 @@
 
 import pytest
 import torch
+from kernel_paths import BEST, every_path
 from torch_layers import make_angles, make_cache, make_heads, make_qk_norm, rotate
 
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.cache import dequantise_heads, quantise_heads
-from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
+from potluck.engine.kernels.generated import KINDS, GeneratedKernels
 from potluck.engine.kernels.paths import Path
 
 DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
 TOLERANCE = {F32: 1e-5, BF16: 1e-2, F16: 2e-3, INT8: 2e-2}
 
-every_path = pytest.mark.parametrize("path", host_paths(), ids=lambda path: path.name)
 every_heads = pytest.mark.parametrize(
     "heads",
     [
@@ -92,7 +92,7 @@ def test_any_number_of_threads_caches_the_same_bytes() -> None:
     results: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     for threads in (1, 2, 5):
-        kernels = GeneratedKernels(host_paths()[0], threads)
+        kernels = GeneratedKernels(BEST, threads)
         cache, turned = make_cache(heads, 40, INT8), qkv.clone()
         kernels.rope_and_cache(heads, turned, cache, 3, angles, norm)
         results.append((turned, cache))

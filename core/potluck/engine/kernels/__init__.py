@@ -1,4 +1,4 @@
-"""Products with packed weights and weights of 16 bits on a CPU, by kernels generated for it.
+"""Products with packed weights and with weights of 16 bits, by kernels generated for the host's CPU.
 
     kernels = best_kernels()
     packed = kernels.pack(weight, INT4)            # once; (rows, width) of f32, bf16 or f16
@@ -9,7 +9,8 @@
 Where `llvmlite` does not load, torch computes the same, slowly. What `best_kernels` gives is a
 `GeneratedKernels` elsewhere, which also computes attention, and can take a token through whole layers
 in one call: see `decode`.
-Numbers that are not finite: weights are refused; an input makes all products of its token not finite.
+Weights that are not finite are refused. An input that is not finite makes all products of its token not
+finite.
 """
 
 import logging
@@ -42,7 +43,7 @@ def best_kernels(*, threads: int = 1, path: str | None = None) -> Kernels:
         UsageError: the processor cannot run this path, or there is none of this name.
     """
     try:
-        # Not before it is needed: a tenth of a second, and a package that may not load everywhere.
+        # Imported here, because it takes a tenth of a second, and llvmlite may not load everywhere.
         from potluck.engine.kernels.generated import GeneratedKernels, host_paths
     except (ImportError, OSError) as error:
         logger.warning("kernels path=reference reason=%s", error)

@@ -1,8 +1,8 @@
 """Attention of a tile: some rows of queries over a panel of cached tokens, by an online softmax.
 
-    scores = softcap(scale q Kᵀ)     by whoever has the keys: see `attention_kernel`, `prefill_kernel`
-    softmax                          scores become powers; the highest score and the sum so far follow
-    accumulate                       the output so far is scaled down, values are weighted and added
+    score         scores = scale q Kᵀ, which `attention_kernel` and `prefill_kernel` compute
+    softmax       scores are capped and become powers; the highest score and the sum so far are kept
+    accumulate    the output so far is scaled down; values times their powers are added
 
 The output is divided by the sum of the powers at the end (https://arxiv.org/abs/2205.14135). Panels begin
 at multiples of `PANEL` in the cache, whoever computes them, and each row is computed by itself: a result
@@ -21,24 +21,25 @@ from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import emit_exp, emit_tanh
 from potluck.engine.kernels.ir_types import (
     F32,
-    I32,
     I64,
     KIND_BYTES,
     KIND_F32,
     KIND_INT8,
+    Operand,
     constant,
     vector,
 )
 from potluck.engine.kernels.layout import CACHE_LINE, CACHE_SCALE_BYTES
+from potluck.engine.kernels.memory import Pointer, Span, stack
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.values import Operand, Pointer, Span, Value
+from potluck.engine.kernels.values import Value
 from potluck.model.families import QkNorm
 
-LANES = 16  # of f32; also the cached tokens whose scores are found together
+LANES = 16  # numbers of a vector; also how many cached tokens are scored together
 WIDE = vector(F32, LANES)
-# Cached tokens: keys of 64 numbers take 64 kB as columns, which stay in the second cache.
+# Cached tokens of a panel. Keys of 64 numbers then take 64 kB as columns, which stay in the second cache.
 PANEL = 256
-LOWEST = -1e30  # below any score; not infinite, so that differences are numbers
+LOWEST = -1e30  # below any score, but finite, so that differences are numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class Heads:
     heads: int
     kv_heads: int
     head_dim: int
-    rotary_dim: int  # of the head_dim numbers of a head, how many rope turns where a layer has rope
+    rotary_dim: int  # how many of the head_dim numbers rope turns, where a layer has rope
     qk_norm: QkNorm | None
     epsilon: float  # of the norms of queries and keys
     scale: float  # of queries times keys
@@ -67,12 +68,12 @@ class Heads:
 
     @property
     def vectors(self) -> int:
-        """Vectors of a head, the last one perhaps not full."""
+        """Vectors of a head; the last one may not be full."""
         return -(-self.head_dim // LANES)
 
     @property
     def padded(self) -> int:
-        """Numbers of these vectors."""
+        """Numbers in these vectors."""
         return self.vectors * LANES
 
     @property
@@ -81,16 +82,16 @@ class Heads:
 
     @property
     def cached_bytes(self) -> int:
-        """Of a key, or a value, in the cache."""
+        """Bytes of a key, or of a value, in the cache."""
         scale_bytes = CACHE_SCALE_BYTES if self.has_scales else 0
         return self.head_dim * KIND_BYTES[self.cache_kind] + scale_bytes
 
     def spans(self, e: Emitter, parts: range) -> list[Span]:
-        """Some vectors of a head, as indices."""
+        """Return these vectors of a head, as indices."""
         return [self._span(e, part) for part in parts]
 
     def each_span(self, e: Emitter, count: int) -> Iterator[list[Span]]:
-        """Write code for so many vectors of a head at a time: once for those that are whole, in a loop."""
+        """Write the body for `count` vectors of a head at a time: in a loop for whole vectors, then for the rest."""
         whole = self.head_dim // (LANES * count) * count
         with e.loop(0, whole, count) as first:
             yield [Span((first + index) * LANES, LANES) for index in range(count)]
@@ -104,16 +105,16 @@ class Heads:
 
 
 def rows_at_once(path: Path) -> int:
-    """Queries whose scores are found together; with `columns_at_once`, half of the registers."""
+    """Return how many queries are scored together; times `columns_at_once`, half of the registers."""
     return {32: 8, 8: 6}.get(path.registers, 2)
 
 
 def columns_at_once(path: Path) -> int:
-    """Vectors that each row is multiplied with at a time."""
+    """Return how many vectors each row is multiplied with at a time."""
     return 2 if path.registers >= 32 else 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Cached:
     """Keys or values of a head, from some token on."""
 
@@ -121,31 +122,27 @@ class Cached:
     shape: Heads
     base: Pointer
 
-    @classmethod
-    def of(cls, shape: Heads, base: Pointer) -> "Cached":
-        return cls(e=base.e, shape=shape, base=base.of(shape.cache_kind))
-
     def at(self, token: Operand) -> Pointer:
-        """The numbers of a token; integers where there is a scale."""
-        return self.base.skip(token, self.shape.cached_bytes)
+        """Where the numbers of a token are; they are integers where there is a scale."""
+        return self.base.skip(token, self.shape.cached_bytes).of(self.shape.cache_kind)
 
     def past(self, token: Operand) -> "Cached":
         """The same from a later token on."""
-        return Cached(e=self.e, shape=self.shape, base=self.at(token))
+        return Cached(self.e, self.shape, self.at(token))
 
     def scale(self, token: Operand) -> Value:
         """What the integers of a token are multiplied with."""
         return self.at(token).skip(self.shape.head_dim).of(KIND_F32)[0]
 
     def prefetch(self, token: Operand) -> None:
-        """Have a token in the processor's caches soon: the first of a head would all be waited for."""
+        """Prefetch a token, because the processor does not foresee the first tokens of a head."""
         for offset in range(0, self.shape.cached_bytes, CACHE_LINE):
-            self.e.prefetch(self.at(token).skip(offset))
+            self.at(token).skip(offset).prefetch()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """Some rows of queries over a panel. Tokens are numbered from the panel's first one on."""
+    """Some rows of queries over a panel. Tokens are counted from the first of the panel."""
 
     shape: Heads
     rows: int
@@ -154,20 +151,19 @@ class Tile:
     stats: Pointer  # (rows, 2), f32: highest score, sum of powers
     out: Pointer  # (rows, …), f32
     out_stride: int  # numbers from one row to the next
-    seen_by: Callable[
-        [Operand], tuple[Value, Value]
-    ]  # a row's first token, and the one after its last
-    is_first: bool  # nothing came before: stats and output are only written
-    next_keys: Cached | None = None  # prefetched meanwhile
+    # Of a row: the first token that it sees, and the one after the last.
+    seen_by: Callable[[Operand], tuple[Value, Value]]
+    is_first: bool  # whether no panel came before; stats and output are then only written
+    next_keys: Cached | None = None  # those of the next tile, prefetched meanwhile
 
     def attend(self, low: Value, high: Value) -> None:
-        """From the scores of the tokens from low to high, which all rows together see."""
-        alphas = self.values.e.stack(F32, self.rows)
+        """Add the panel to stats and output; the tokens from low to high, which some row sees, have scores."""
+        alphas = stack(self.values.e, F32, self.rows)
         self._softmax(low, high, alphas)
         self._accumulate(low, high, alphas)
 
     def _softmax(self, low: Value, high: Value, alphas: Pointer) -> None:
-        """Scores become powers, zero where a row does not see; alphas scale down what came before."""
+        """Turn scores into powers, zero for tokens that a row does not see; alphas scale what came before."""
         e = self.values.e
         first = low - low % LANES
         with e.loop(0, self.rows) as row:
@@ -184,18 +180,18 @@ class Tile:
                 power = e.select(is_seen, power, constant(WIDE, 0.0))
                 sums.value = sums.value + power
                 scores[here] = power
-            total = e.total(sums.value)
+            total = sums.value.total()
             if not self.is_first:
                 alpha = emit_exp(e, e.splat(before - most, LANES))
-                alphas[row] = alpha = e.extract_element(alpha, constant(I32, 0))
+                alphas[row] = alpha = alpha.lane(0)
                 total = stats[1] * alpha + total
             stats[0], stats[1] = most, total
 
     def _highest(
         self, scores: Pointer, row: Value, bounds: tuple[Value, Value], before: Value
     ) -> Value:
-        """The highest score so far; those that are not seen become minus infinity."""
-        e, (low, high) = row.e, self.seen_by(row)
+        """Return the highest score so far; scores of tokens that are not seen become minus infinity."""
+        e, (low, high) = self.values.e, self.seen_by(row)
         highest = e.variable(e.splat(before, LANES))
         with e.loop(*bounds, LANES) as token:
             here = Span(token, LANES)
@@ -204,14 +200,14 @@ class Tile:
             score = e.select(is_seen, self._softcap(scores[here]), constant(WIDE, -math.inf))
             scores[here] = score
             highest.value = score.at_least(highest.value)
-        return e.highest(highest.value)
+        return highest.value.highest()
 
     def _softcap(self, score: Value) -> Value:
         cap = self.shape.softcap
-        return score if cap is None else emit_tanh(score.e, score * (1 / cap)) * cap
+        return score if cap is None else emit_tanh(self.values.e, score * (1 / cap)) * cap
 
     def _accumulate(self, low: Value, high: Value, alphas: Pointer) -> None:
-        """As many numbers of as many rows at a time as there are registers for."""
+        """Add values times powers to the output, for as many rows and vectors at a time as registers hold."""
         path = self.values.e.path
         room = rows_at_once(path) * columns_at_once(path)
         count = min(self.rows, room)
@@ -253,7 +249,7 @@ class Tile:
             prefetched = None
 
     def _before(self, row: int, span: Span, alphas: Pointer) -> Operand:
-        """The output so far, scaled down."""
+        """Return the output so far, scaled down."""
         return constant(WIDE, 0.0) if self.is_first else self._out(row)[span] * alphas[row]
 
     def _out(self, row: int) -> Pointer:

@@ -15,17 +15,17 @@ from potluck.engine.kernels.functions import emit_exp
 from potluck.engine.kernels.ir_types import (
     F32,
     I8,
-    I32,
     KIND_F32,
     POINTER,
     VOID,
+    Operand,
     constant,
     internal,
 )
+from potluck.engine.kernels.memory import Address, Number, Pointer, Record, stack
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import PIECE, Pooled, emit_run
-from potluck.engine.kernels.records import Address, Number, Record
-from potluck.engine.kernels.values import Operand, Pointer, Value
+from potluck.engine.kernels.pool_kernel import Pooled, begin_piece, emit_run
+from potluck.engine.kernels.values import Value
 
 
 class Attend(Record):
@@ -40,7 +40,7 @@ class Attend(Record):
     parts = Address(KIND_F32)  # `parts_floats` numbers
     out = Address(KIND_F32)  # (H, K)
     job = Address(I8)  # of the pool; null: there is none
-    shares = Number()  # parts to cut the work into
+    shares = Number()  # how many parts the work is cut into
 
 
 # an `Attend`
@@ -48,15 +48,15 @@ ATTEND = ir.FunctionType(VOID, [POINTER])
 
 
 def parts_floats(shape: Heads, tokens: int) -> int:
-    """The memory that the kernel needs for so many cached tokens, in f32."""
+    """Return how many f32 of memory the kernel needs for so many cached tokens."""
     return shape.kv_heads * -(-tokens // PANEL) * _Part(shape).size
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Where things are in the memory of a part, in f32. What follows the output is used while it runs.
+    """Where the fields of a part begin, in f32. Those after the output are used while it is computed.
 
-    Each begins where a cache line does: a vector that is in two lines takes twice as long to write.
+    Each begins with a cache line, because a vector in two lines takes twice as long to write.
     """
 
     shape: Heads
@@ -81,42 +81,39 @@ class _Part:
 def emit_attend(
     module: ir.Module, name: str, path: Path, shape: Heads, run: ir.Function | None = None
 ) -> ir.Function:
-    """Attention of all heads, shared with the pool by `run`: what `emit_run` made, if it was called."""
+    """Write attention of all heads. `run` shares it with the pool: a function that `emit_run` has written."""
     piece = _emit_piece(module, f"{name}_piece", path, shape)
     run = run or emit_run(module, f"{name}_run", path)
     e = Emitter(ir.Function(module, ATTEND, name), path)
     given = Attend.load(e.arguments[0])
     _, panels = _panels(given)
-    pool = Pooled(run, given.job, given.shares)
+    pool = Pooled(e, run, given.job, given.shares)
     pool.call(piece, e.arguments[0], panels * shape.kv_heads)
     with e.loop(0, shape.heads) as head:
         kv_head, member = head // shape.group, head % shape.group
         part = given.parts + kv_head * panels * _Part(shape).size
         _combine(e, shape, part, panels, member, given.out + head * shape.head_dim)
-    e.ret_void()
-    return e.function
+    return e.end()
 
 
 def _panels(given: Attend) -> tuple[Value, Value]:
-    """The first panel that the token sees, and how many it sees."""
+    """Return the first panel that the token sees, and how many it sees."""
     first = (given.position + 1 - given.window).at_least(0) // PANEL
     return first, given.position // PANEL + 1 - first
 
 
 def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
-    """Some parts, numbered head by head and in a head panel by panel: a job of the pool."""
-    e = Emitter(internal(ir.Function(module, PIECE, name)), path)
-    arguments, first, last = e.arguments
-    given, layout = Attend.load(arguments), _Part(shape)
+    """Write a `PIECE` whose blocks are parts: head by head, and panel by panel in a head."""
+    e, given, first, last = begin_piece(module, name, path, Attend)
+    layout = _Part(shape)
     first_panel, panels = _panels(given)
-    memory = (
-        given.parts + first * layout.size
-    )  # used for one part after the other: it stays in a cache
+    # The same memory for all these parts, so that it stays in a cache.
+    memory = given.parts + first * layout.size
 
     def cached(which: Pointer, part: Value) -> tuple[Cached, Value]:
         start = (first_panel + part % panels) * PANEL
         base = which.skip(part // panels, given.head_stride)
-        return Cached.of(shape, base).past(start), start
+        return Cached(e, shape, base).past(start), start
 
     with e.loop(first, last) as part:
         (keys, start), (values, _) = cached(given.keys, part), cached(given.values, part)
@@ -139,17 +136,16 @@ def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
         queries = given.queries + part // panels * (shape.group * shape.head_dim)
         _score(tile, queries, keys, memory + layout.products, (low, high))
         tile.attend(low, high)
-    e.ret_void()
-    return e.function
+    return internal(e.end())
 
 
 def _score(
     tile: Tile, queries: Pointer, keys: Cached, products: Pointer, bounds: tuple[Value, Value]
 ) -> None:
-    """The scores of 16 tokens at a time, of all heads of a group."""
+    """Write the scores of all heads of a group, for 16 tokens at a time."""
     shape, e, (low, high) = tile.shape, keys.e, bounds
     spans = shape.spans(e, range(shape.vectors))
-    scales = e.stack(F32, LANES).of(WIDE)
+    scales = stack(e, F32, LANES).of(WIDE)
     with e.loop(low - low % LANES, high, LANES) as first:
         with e.loop(0, LANES) as member:
             token = (first + member).at_least(low).at_most(high - 1)  # others are not cached
@@ -171,7 +167,7 @@ def _score(
 def _combine(
     e: Emitter, shape: Heads, part: Pointer, panels: Value, member: Value, out: Pointer
 ) -> None:
-    """The parts of a head, in the order of their panels."""
+    """Combine the parts of a head, in the order of their panels, and write its output."""
     layout = _Part(shape)
 
     def stats(panel: Operand) -> Pointer:
@@ -182,7 +178,7 @@ def _combine(
         highest.value = stats(panel)[0].at_least(highest.value)
     with e.loop(0, panels) as panel:
         alpha = emit_exp(e, e.splat(stats(panel)[0] - highest.value, LANES))
-        alpha = e.extract_element(alpha, constant(I32, 0))
+        alpha = alpha.lane(0)
         stats(panel)[0] = alpha
         total.value = e.multiply_add(stats(panel)[1], alpha, total.value)
     inverse = 1.0 / total.value

@@ -14,12 +14,12 @@ from potluck.model.formats import PackedFormat
 
 
 class Kernels(ABC):
-    """Pack weights, quantise inputs, multiply."""
+    """Packs weights, quantises inputs, and multiplies them."""
 
     name: str
 
     def pack(self, weight: Tensor, weight_format: PackedFormat) -> PackedWeight:
-        """Pack (rows, width) of f32, bf16 or f16.
+        """Pack a matrix (rows, width) of f32, bf16 or f16.
 
         Raises:
             BrokenModelError: a weight is NaN or infinite.
@@ -30,10 +30,15 @@ class Kernels(ABC):
         return packed
 
     def pack_rows(self, packed: PackedWeight, first: int, weight: Tensor) -> None:
-        """Pack rows from `first` on, a multiple of 16; a last block that is not full ends with zeros.
+        """Pack some rows of a matrix; what a last block lacks to 16 rows becomes zeros.
 
-        Rows packed piece by piece are those packed at once, so a matrix of any size can be packed
-        while it is read. Other threads may pack other rows.
+        Rows that are packed in several calls get the same bytes as in one call, so a matrix of any size
+        can be packed while it is read. Other threads may pack other rows meanwhile.
+
+        Args:
+            packed: where the rows are written.
+            first: the first row, a multiple of 16.
+            weight: (n, width) of f32, bf16 or f16; n is a multiple of 16, unless the matrix ends with it.
 
         Raises:
             BrokenModelError: a weight is NaN or infinite.
@@ -51,11 +56,11 @@ class Kernels(ABC):
 
     @abstractmethod
     def quantise(self, x: Tensor) -> QuantisedInput:
-        """Quantise (tokens, width) of f32, bf16 or f16."""
+        """Quantise an input (tokens, width) of f32, bf16 or f16."""
 
     @abstractmethod
     def quantise_gated(self, gate_up: Tensor, activation: Activation = "silu") -> QuantisedInput:
-        """Quantise activation(gate) x up of (tokens, 2 width): gates before ups."""
+        """Quantise activation(gate) x up, where each row of (tokens, 2 width) has its gates before its ups."""
 
     def multiply(
         self,
@@ -65,7 +70,7 @@ class Kernels(ABC):
         out: Tensor | None = None,
         addend: Tensor | None = None,
     ) -> Tensor:
-        """X Wᵀ, (tokens, rows), f32, plus the addend.
+        """Return x Wᵀ plus the addend, (tokens, rows), f32.
 
         Args:
             packed: W.
@@ -87,7 +92,7 @@ class Kernels(ABC):
         return out
 
     def multiply_plain(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """X Wᵀ + b with a matrix of 16-bit floats as it lies in memory; sums are f32.
+        """Return x Wᵀ + b, for a matrix of 16-bit floats that is not packed; sums are f32.
 
         Args:
             x: (tokens, width), of the dtype that is computed in, and the product's.
@@ -97,7 +102,7 @@ class Kernels(ABC):
         return F.linear(x, weight, bias)
 
     def close(self) -> None:
-        """Let threads end, if there are any."""
+        """Let the threads end, if there are any."""
         return
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Decoding: one token through a stage's layers in a single call, with all memory made beforehand."""
+"""Decoding: one token passes a stage's layers in a single call, and all memory is made beforehand."""
 
 import ctypes
 from collections.abc import Sequence
@@ -12,8 +12,7 @@ from torch import Tensor
 from potluck.engine.kernels import layer_kernel as records
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.attention_kernel import parts_floats
-from potluck.engine.kernels.cache import cached_width
-from potluck.engine.kernels.generated import KINDS, GeneratedKernels
+from potluck.engine.kernels.generated import GeneratedKernels, cache_fields
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import input_bytes
 from potluck.engine.kernels.moe_kernel import MoeShape
@@ -60,7 +59,7 @@ class LayerWeights:
     down_bias: Tensor | None = None
     moe: Moe | None = None
     window: int | None = None  # cached tokens that a query looks at, itself among them
-    rope: int | None = 0  # which of the angles of a call are its; None: no rope
+    rope: int | None = 0  # the index of its angles among those of a call; None: no rope
 
     @property
     def mlp(self) -> Expert:
@@ -80,7 +79,7 @@ def layer_shape(
     multiplier: float = 1.0,
     activation: Activation = "silu",
 ) -> LayerShape:
-    """The shape of a layer; layers of one shape can be in one `Decoder`.
+    """Return the shape of a layer. Layers of one shape can be in one `Decoder`.
 
     Args:
         weights: of the layer.
@@ -108,7 +107,7 @@ def layer_shape(
 
 
 class Decoder:
-    """Some layers of one shape, and the memory that a token needs on its way through them.
+    """Some layers of one shape, and the memory that computing a token in them needs.
 
     One token at a time. It keeps the weights alive, and uses the caches that each call gives.
     """
@@ -119,7 +118,7 @@ class Decoder:
         for layer in layers:
             _check(layer, shape)
         self._kernels, self._layers, self._shape = kernels, tuple(layers), shape
-        self._decode = kernels.decode_kernel(shape)
+        self._decode = kernels.compiled(records.emit_decode, shape)
         widest = max(shape.hidden, shape.attended, shape.intermediate)
         self._records = _empty_input(widest)
         self._wide = torch.empty(max(shape.qkv_rows, 2 * shape.intermediate, shape.hidden))
@@ -196,12 +195,12 @@ class Decoder:
         self._capacity = min(first + rows for _, rows, first in self._places)
 
     def _make_room(self, length: int) -> None:
-        """Have room for attention to so many cached tokens."""
+        """Make memory for attention to so many cached tokens."""
         self._parts, self._room = torch.empty(parts_floats(self._shape.attention, length)), length
         self._step.parts = self._parts.data_ptr()
 
     def _make_step(self) -> ctypes.Structure:
-        """The record of a step, with all that stays the same from token to token."""
+        """Make the record of a step, with all that stays the same from token to token."""
         return records.Step.structure(
             angles=addressof(self._angles),
             records=self._records.data_ptr(),
@@ -213,7 +212,7 @@ class Decoder:
         )
 
     def _make_layer(self, index: int) -> ctypes.Structure:
-        """The record of a layer, all but its cache."""
+        """Make the record of a layer, all but its cache."""
         layer, heads = self._layers[index], self._shape.attention
         tensors: dict[str, Tensor | None] = {
             "qkv": layer.qkv.data,
@@ -242,20 +241,15 @@ class Decoder:
         )
 
     def _write_place(self, index: int, cache: Tensor, first: int) -> None:
-        """Write where position 0 would be. The kernel looks at no position before the first."""
+        """Write where position 0 would be. The kernel reads no position before `first`."""
         heads, own = self._shape.attention, self._own[index]
-        width = cached_width(heads.head_dim, cache.dtype)
-        assert KINDS[cache.dtype] == heads.cache_kind
-        assert cache.is_contiguous()
-        assert (cache.shape[0], cache.shape[1], cache.shape[3]) == (2, heads.kv_heads, width)
-        before = first * heads.cached_bytes
-        own.keys = cache.data_ptr() - before
-        own.values = cache.data_ptr() + cache.nbytes // 2 - before
-        own.head_stride = cache.shape[2] * heads.cached_bytes
+        fields, before = cache_fields(heads, cache), first * heads.cached_bytes
+        own.keys, own.values = fields["keys"] - before, fields["values"] - before
+        own.head_stride = fields["head_stride"]
 
 
 def _routing(shape: LayerShape, experts: int) -> dict[str, Tensor]:
-    """Memory that only a layer with experts needs, by the name of its field in a step."""
+    """Make the memory that only a layer with experts needs, by the name of its field in a step."""
     return {
         "normed": torch.empty(shape.hidden),
         "gated": _empty_input(shape.intermediate),
@@ -266,12 +260,12 @@ def _routing(shape: LayerShape, experts: int) -> dict[str, Tensor]:
 
 
 def _empty_input(width: int) -> Tensor:
-    """Memory for the input of a product, large enough for records and for f32."""
+    """Make memory for the input of a product, large enough for records and for f32."""
     return torch.empty(max(input_bytes(1, width), 4 * width), dtype=torch.uint8)
 
 
 def _expert_records(moe: Moe) -> ctypes.Array[Any]:
-    """Where the matrices of each expert are."""
+    """Make the records that say where the matrices of each expert are."""
     made = (
         records.Expert.structure(gate_up=gate_up.data.data_ptr(), down=down.data.data_ptr())
         for gate_up, down in moe.experts
@@ -280,7 +274,7 @@ def _expert_records(moe: Moe) -> ctypes.Array[Any]:
 
 
 def _check(layer: LayerWeights, shape: LayerShape) -> None:
-    """The kernel checks nothing: this does."""
+    """Check the tensors of a layer, since the kernel checks nothing."""
     heads, hidden, wide = shape.attention, shape.hidden, 2 * shape.intermediate
     moe = layer.moe
     assert shape.moe == (None if moe is None else moe.shape)

@@ -14,17 +14,18 @@ from abc import ABC, abstractmethod
 from typing import Protocol
 
 from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.ir_types import I1, I8, I16, I32, Value, constant, vector
+from potluck.engine.kernels.ir_types import I1, I8, I16, I32, constant, vector
 from potluck.engine.kernels.layout import ROWS, VECTOR
 from potluck.engine.kernels.paths import Path
+from potluck.engine.kernels.values import Value
 from potluck.model.formats import PackedFormat
 
 State = list[Value]
-_SHIFT = 0x80  # from unsigned bytes to signed ones
+_SHIFT = 0x80  # flipped in an unsigned byte, it leaves the signed byte that is 128 less
 
 
 class Dot(Protocol):
-    """Sum a group, as the module says."""
+    """Sums a group, as the module says."""
 
     zero_point: int
 
@@ -34,7 +35,7 @@ class Dot(Protocol):
 
 
 def make_dot(path: Path, held: PackedFormat) -> Dot:
-    """The dot product that the path's processors have, for the integers of a format."""
+    """Return the dot product that the path's processors have, for the integers of a format."""
     match path.dot:
         case "vnni512":
             return Vnni(held, lanes=16)
@@ -58,11 +59,11 @@ class _InLanes(ABC):
         self._lanes = lanes
 
     def begin(self, e: Emitter, start: Value) -> State:
-        return e.parts(start, ROWS // self._lanes)
+        return start.parts(ROWS // self._lanes)
 
     def step(self, e: Emitter, state: State, weights: Value, inputs: Value) -> State:
         repeated = e.splat(inputs, self._lanes)
-        parts = zip(state, e.parts(weights, len(state)), strict=True)
+        parts = zip(state, weights.parts(len(state)), strict=True)
         return [self._add(e, total, weight, repeated) for total, weight in parts]
 
     def end(self, e: Emitter, state: State) -> Value:
@@ -73,7 +74,7 @@ class _InLanes(ABC):
 
 
 class Vnni(_InLanes):
-    """`vpdpbusd` of AVX-512 VNNI (16 lanes) and AVX-VNNI (8)."""
+    """`vpdpbusd` of AVX-512 VNNI and AVX-VNNI."""
 
     def _add(self, e: Emitter, total: Value, weight: Value, inputs: Value) -> Value:
         name = f"llvm.x86.avx512.vpdpbusd.{32 * self._lanes}"
@@ -98,7 +99,7 @@ class ArmSigned(_InLanes):
 
     def _add(self, e: Emitter, total: Value, weight: Value, inputs: Value) -> Value:
         if self._is_shifted:
-            weight = _shifted(e, weight)
+            weight = weight ^ _SHIFT
         name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
         return e.intrinsic(name, total.type, [total, weight, e.bitcast(inputs, weight.type)])
 
@@ -112,18 +113,14 @@ class Avx2Nibbles:
         self.zero_point = held.zero_point
 
     def begin(self, e: Emitter, start: Value) -> State:
-        empty = constant(vector(I16, 16), 0)
-        return [*e.parts(start, self._PARTS), *(empty for _ in range(self._PARTS))]
+        empty = e.value(constant(vector(I16, 16), 0))
+        return [*start.parts(self._PARTS), *(empty for _ in range(self._PARTS))]
 
     def step(self, e: Emitter, state: State, weights: Value, inputs: Value) -> State:
+        starts, sums = state[: self._PARTS], state[self._PARTS :]
         repeated = e.splat(inputs, 8)
-        sums = [
-            e.add(sums, _pairs(e, weight, repeated))
-            for sums, weight in zip(
-                state[self._PARTS :], e.parts(weights, self._PARTS), strict=True
-            )
-        ]
-        return [*state[: self._PARTS], *sums]
+        parts = zip(sums, weights.parts(self._PARTS), strict=True)
+        return [*starts, *(some + _pairs(e, weight, repeated) for some, weight in parts)]
 
     def end(self, e: Emitter, state: State) -> Value:
         starts, sums = state[: self._PARTS], state[self._PARTS :]
@@ -142,15 +139,15 @@ class Avx2Bytes:
         self.zero_point = held.zero_point - _SHIFT
 
     def begin(self, e: Emitter, start: Value) -> State:
-        return e.parts(start, self._PARTS)
+        return start.parts(self._PARTS)
 
     def step(self, e: Emitter, state: State, weights: Value, inputs: Value) -> State:
         signs = e.bitcast(e.splat(inputs, 8), vector(I8, 32))
-        false = constant(I1, 0)
-        sizes = e.intrinsic("llvm.abs.v32i8", signs.type, [signs, false])
+        sizes = e.intrinsic("llvm.abs.v32i8", signs.type, [signs, constant(I1, 0)])
         totals = []
-        for total, weight in zip(state, e.parts(weights, self._PARTS), strict=True):
-            signed = e.intrinsic("llvm.x86.avx2.psign.b", weight.type, [_shifted(e, weight), signs])
+        for total, weight in zip(state, weights.parts(self._PARTS), strict=True):
+            arguments = [weight ^ _SHIFT, signs]
+            signed = e.intrinsic("llvm.x86.avx2.psign.b", weight.type, arguments)
             totals.append(_add_pairs(e, total, _pairs(e, sizes, signed)))
         return totals
 
@@ -166,44 +163,38 @@ class Plain:
         self._sums_fit = held.is_nibbles  # 16 x 15 x 127 < 2**15
 
     def begin(self, e: Emitter, start: Value) -> State:
-        return [start, constant(vector(I16, VECTOR // 2), 0)]
+        return [start, e.value(constant(vector(I16, VECTOR // 2), 0))]
 
     def step(self, e: Emitter, state: State, weights: Value, inputs: Value) -> State:
         total, sums = state
         pairs = vector(I16, VECTOR // 2)
-        eight = constant(pairs, 8)
         weights = e.bitcast(weights, pairs)
         inputs = e.bitcast(e.splat(inputs, ROWS), pairs)
-        even = e.mul(e.and_(weights, constant(pairs, 0xFF)), e.ashr(e.shl(inputs, eight), eight))
-        odd = e.mul(e.lshr(weights, eight), e.ashr(inputs, eight))
+        even = (weights & 0xFF) * (inputs << 8).shifted_signed(8)
+        odd = (weights >> 8) * inputs.shifted_signed(8)
         if self._sums_fit:
-            return [total, e.add(sums, e.add(even, odd))]
-        return [e.add(total, e.add(self._widen(e, even), self._widen(e, odd))), sums]
+            return [total, sums + (even + odd)]
+        return [total + (_widened(e, even) + _widened(e, odd)), sums]
 
     def end(self, e: Emitter, state: State) -> Value:
         total, sums = state
-        return e.add(total, self._widen(e, sums)) if self._sums_fit else total
-
-    def _widen(self, e: Emitter, pairs: Value) -> Value:
-        """Both halves of each 32-bit lane, added."""
-        wide = vector(I32, ROWS)
-        both, sixteen = e.bitcast(pairs, wide), constant(wide, 16)
-        return e.add(e.ashr(e.shl(both, sixteen), sixteen), e.ashr(both, sixteen))
+        return total + _widened(e, sums) if self._sums_fit else total
 
 
-def _shifted(e: Emitter, weight: Value) -> Value:
-    """Eight unsigned bits less 128, which makes them signed."""
-    return e.xor(weight, constant(weight.type, _SHIFT))
+def _widened(e: Emitter, pairs: Value) -> Value:
+    """Return the sum of both 16-bit halves of each 32-bit lane."""
+    both = e.bitcast(pairs, vector(I32, ROWS))
+    return (both << 16).shifted_signed(16) + both.shifted_signed(16)
 
 
 def _pairs(e: Emitter, unsigned: Value, signed: Value) -> Value:
-    """AVX2: sums of two neighbouring products, in 16 bits."""
+    """AVX2: return sums of two neighbouring products, in 16 bits."""
     halves, octets = vector(I16, 16), vector(I8, 32)
     arguments = [e.bitcast(unsigned, octets), e.bitcast(signed, octets)]
     return e.intrinsic("llvm.x86.avx2.pmadd.ub.sw", halves, arguments)
 
 
 def _add_pairs(e: Emitter, total: Value, pairs: Value) -> Value:
-    """AVX2: add neighbouring 16-bit sums to the 32-bit lanes."""
+    """AVX2: return the 32-bit lanes plus neighbouring 16-bit sums."""
     ones = constant(pairs.type, 1)
-    return e.add(total, e.intrinsic("llvm.x86.avx2.pmadd.wd", total.type, [pairs, ones]))
+    return total + e.intrinsic("llvm.x86.avx2.pmadd.wd", total.type, [pairs, ones])

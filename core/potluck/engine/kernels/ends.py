@@ -1,4 +1,4 @@
-"""The two ends of a model for one token, a call each: a row of the embedding, and the head."""
+"""The two ends of a model for one token, each in one call: a row of the embedding, and the head."""
 
 import ctypes
 
@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from potluck.engine.kernels.generated import GeneratedKernels
-from potluck.engine.kernels.head_kernel import HeadShape, HeadStep
+from potluck.engine.kernels.head_kernel import HeadShape, HeadStep, emit_head
 from potluck.engine.kernels.layout import GROUP, groups_of, input_bytes
+from potluck.engine.kernels.lookup_kernel import emit_lookup
 from potluck.engine.kernels.tensors import PackedWeight
 
 
@@ -17,17 +18,17 @@ class EmbeddingLookup:
     def __init__(
         self, kernels: GeneratedKernels, weight: PackedWeight, multiplier: float = 1.0
     ) -> None:
-        self._look_up = kernels.lookup_kernel(weight.format)
+        self._look_up = kernels.compiled(emit_lookup, weight.format)
         self._weight, self._matrix = weight, weight.data.data_ptr()
         self._groups, self._multiplier = groups_of(weight.width), multiplier
 
     @property
     def numbers(self) -> int:
-        """How many f32 a row is written as: its width, rounded up to whole groups."""
+        """How many f32 a row takes: its width, rounded up to whole groups."""
         return self._groups * GROUP
 
     def __call__(self, row: int, out: int) -> None:
-        """Write a row, multiplied, as f32 at this address."""
+        """Write a row times the multiplier, as f32, to the address `out`."""
         assert 0 <= row < self._weight.rows
         self._look_up(self._matrix, self._groups, row, self._multiplier, out)
 
@@ -45,7 +46,7 @@ class Head:
             hidden=weight.width, rows=weight.rows, weight_format=weight.format, epsilon=epsilon
         )
         self.logits = torch.zeros(weight.rows)  # (V,), f32: of the last call
-        self._kernels, self._run = kernels, kernels.head_kernel(shape)
+        self._kernels, self._run = kernels, kernels.compiled(emit_head, shape)
         self._memory = norm, weight, torch.empty(input_bytes(1, weight.width), dtype=torch.uint8)
         _, _, records = self._memory
         self._step = HeadStep.structure(
@@ -59,9 +60,10 @@ class Head:
         self._address = ctypes.addressof(self._step)
 
     def __call__(self, hidden: int) -> int | None:
-        """Make logits of the hidden states, f32, at this address; which is the first of the largest.
+        """Compute the logits of hidden states, f32, at this address.
 
-        None where one of them is not finite.
+        Returns:
+            The first of the largest logits; None where one of them is not finite.
         """
         self._step.hidden = hidden
         self._kernels.wake()

@@ -14,20 +14,19 @@ of bf16, because the product waits for memory.
 from llvmlite import ir
 
 from potluck.engine.kernels.emit import Emitter, Variable
-from potluck.engine.kernels.ir_types import F32, I8, I64, KIND_BYTES, KIND_F32, constant, vector
+from potluck.engine.kernels.ir_types import F32, I8, KIND_BYTES, KIND_F32, constant, vector
+from potluck.engine.kernels.memory import Address, Number, Pointer, Record, Span
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import PIECE
-from potluck.engine.kernels.records import Address, Number, Record
-from potluck.engine.kernels.values import Operand, Pointer, Span, Value
+from potluck.engine.kernels.pool_kernel import begin_piece
+from potluck.engine.kernels.values import Value
 
-MOST_TOKENS = (
-    4  # at once; the inputs of 8 do not fit the first cache, and a token takes twice as long
-)
+# Tokens of a call. The inputs of 8 do not fit into the first cache, and each takes twice as long.
+MOST_TOKENS = 4
 
 _LANES = 16
 _CACHE_LINE = 64
-_PREFETCH_BYTES = 8192  # ahead; 4096 and 16384 are a few hundredths slower
-_WIDE = 4096  # inputs; more of them in f32 leave the weights no room in the first cache
+_PREFETCH_BYTES = 8192  # how far ahead; 4096 and 16384 are a few hundredths slower
+_WIDE = 4096  # inputs; more of them in f32 leave no room for the weights in the first cache
 _MANY_REGISTERS = 32
 
 
@@ -44,7 +43,7 @@ class FloatProduct(Record):
 
 
 def input_kind(path: Path, kind: int, width: int) -> int:
-    """The kind of input that a matrix of this kind and width is multiplied with fastest.
+    """Return the kind of input that a matrix of this kind and width is multiplied with fastest.
 
     Measured: AVX-512 at a width of 8192, 35 GB/s with f32 and 41 with bf16; AVX2 at 8192, 36 with either,
     and at 2048, 42 with f32 and 37 with bf16.
@@ -65,9 +64,7 @@ def emit_float_product(
         inputs: their kind.
         tokens: how many there are.
     """
-    e = Emitter(ir.Function(module, PIECE, name), path)
-    arguments, first, last = e.arguments
-    given = FloatProduct.load(arguments)
+    e, given, first, last = begin_piece(module, name, path, FloatProduct)
     at_once = max(1, path.registers // 2)
     with e.loop(first, last) as row:
         for start in range(0, tokens, at_once):
@@ -75,35 +72,13 @@ def emit_float_product(
             totals = _emit_row(e, (kind, inputs), given, row, members)
             for member, total in zip(members, totals, strict=True):
                 given.out[given.rows * member + row] = _with_addend(e, given.addend, row, total)
-    e.ret_void()
-    return e.function
-
-
-def float_arguments(
-    kind: int,
-    weights: Pointer,
-    inputs: Pointer,
-    out: Pointer,
-    addend: Operand,
-    rows: int,
-    width: int,
-) -> list[Operand]:
-    """The arguments of such a piece for one token, as a caller that is a kernel gives them."""
-    return FloatProduct.in_order(
-        weights=weights,
-        stride=constant(I64, KIND_BYTES[kind] * width),
-        inputs=inputs,
-        out=out,
-        addend=addend,
-        rows=constant(I64, rows),
-        width=constant(I64, width),
-    )
+    return e.end()
 
 
 def _emit_row(
     e: Emitter, kinds: tuple[int, int], given: FloatProduct, row: Value, members: range
 ) -> list[Value]:
-    """Σ x[t, k] W[row, k] of these tokens; the first members also prefetch the row."""
+    """Return Σ x[t, k] W[row, k] of these tokens; the first members also prefetch the row."""
     zero = constant(vector(F32, _LANES), 0.0)
     sums = max(1, e.path.registers // 4 // len(members))
     kind, input_kind = kinds
@@ -124,7 +99,7 @@ def _emit_row(
         if members.start == 0:
             ahead = (weights + index).skip(_PREFETCH_BYTES)
             for offset in range(0, size * KIND_BYTES[kind], _CACHE_LINE):
-                e.prefetch(ahead.skip(offset))
+                ahead.skip(offset).prefetch()
         for number, column in enumerate(columns):
             step(Span(index + number * _LANES, _LANES), column)
     for span in e.spans(left, _LANES):
@@ -136,7 +111,7 @@ def _sum(e: Emitter, parts: list[Variable]) -> Value:
     total = parts[0].value
     for part in parts[1:]:
         total = total + part.value
-    return e.total(total)
+    return total.total()
 
 
 def _with_addend(e: Emitter, addend: Pointer, row: Value, total: Value) -> Value:

@@ -1,8 +1,8 @@
 """The two forms of a decoding kernel's matrices, packed and floats: how one token is multiplied with each.
 
 The product with a packed matrix reads records of the quantised input; the product with a matrix of floats
-reads numbers, in the kind that `input_kind` says. The functions that write these inputs are generated
-when the first matrix of a kernel needs them.
+reads numbers, in the kind that `input_kind` says. Products, and the functions that write their inputs, are
+generated when the first matrix of a kernel needs them.
 """
 
 from abc import ABC, abstractmethod
@@ -13,12 +13,20 @@ from functools import partial
 from llvmlite import ir
 
 from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.float_kernel import emit_float_product, float_arguments, input_kind
-from potluck.engine.kernels.ir_types import F32, KIND_F32, NULL, constant
-from potluck.engine.kernels.layout import blocks_of
-from potluck.engine.kernels.product_kernel import emit_product_piece, product_arguments
+from potluck.engine.kernels.float_kernel import FloatProduct, emit_float_product, input_kind
+from potluck.engine.kernels.ir_types import (
+    F32,
+    KIND_BYTES,
+    KIND_F32,
+    NULL,
+    Operand,
+    constant,
+)
+from potluck.engine.kernels.layout import ROWS, groups_of
+from potluck.engine.kernels.memory import Pointer, Record
+from potluck.engine.kernels.pool_kernel import Pooled
+from potluck.engine.kernels.product_kernel import PackedProduct, emit_product
 from potluck.engine.kernels.rows import Reading, Writing, emit_row
-from potluck.engine.kernels.values import Operand, Pointer
 from potluck.model.config import Activation
 from potluck.model.formats import PackedFormat
 
@@ -26,36 +34,43 @@ Emit = Callable[[ir.Module, str], ir.Function]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Product:
-    """A product as a job of the pool: its function, arguments and number of blocks."""
+class _Product:
+    """A product as a job of the pool."""
 
     piece: ir.Function
-    arguments: list[Operand]
-    blocks: int
+    record: type[Record]  # its arguments
+    more: dict[str, int]  # those that only this form has
+    rows_of_block: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Form(ABC):
-    """Emits the calls that write the input of a product; each returns where the input is."""
+    """Emits the calls that write the input of a product, and those of the product."""
 
-    e: Emitter
     name: str  # what the names of functions begin with
     memory: Pointer  # for an input
+    pool: Pooled  # which products are shared with
+
+    @property
+    def e(self) -> Emitter:
+        return self.pool.e
 
     def normed(self, source: Pointer, width: int, weight: Pointer, epsilon: float) -> Pointer:
-        """The input of the root mean square norm of `width` numbers."""
-        return self._make("normed", source, width, weight, epsilon)
+        """Write the root mean square norm of `width` numbers as an input; returns where it is."""
+        return self._write("normed", source, width, weight, epsilon)
 
     def as_is(self, source: Pointer, width: int) -> Pointer:
-        """The input of the numbers as they are."""
-        return self._make("plain", source, width)
+        """Write the numbers as they are as an input; returns where it is."""
+        return self._write("plain", source, width)
 
     def gated(self, source: Pointer, width: int, activation: Activation) -> Pointer:
-        """The input of activation(gate) x up; the source is `width` gates, then as many ups."""
-        return self._make(activation, source, width)
+        """Write activation(gate) x up as an input; returns where it is.
 
-    @abstractmethod
-    def product(
+        The source is `width` gates, then as many ups.
+        """
+        return self._write(activation, source, width)
+
+    def multiply(
         self,
         matrix: Pointer,
         inputs: Pointer,
@@ -63,14 +78,32 @@ class Form(ABC):
         addend: Operand,
         rows: int,
         width: int,
-    ) -> Product:
-        """The product in f32 plus the addend, if it is not null."""
+    ) -> None:
+        """Write out = inputs · matrixᵀ + addend, f32.
+
+        Args:
+            matrix: (rows, width), in this form.
+            inputs: `width` of them, as this form has written them.
+            out: (rows,), f32.
+            addend: (rows,), f32, or null.
+            rows: of the matrix.
+            width: of the matrix.
+        """
+        product = self._product(width)
+        arguments = product.record.store(
+            self.e, weights=matrix, inputs=inputs, out=out, addend=addend, rows=rows, **product.more
+        )
+        self.pool.call(product.piece, arguments, -(-rows // product.rows_of_block))
+
+    @abstractmethod
+    def _product(self, width: int) -> _Product:
+        """Return the product with a matrix of this width."""
 
     @abstractmethod
     def _written(self, width: int) -> Writing:
-        """How the product reads an input of this width."""
+        """Return how the input of a matrix of this width is written."""
 
-    def _make(
+    def _write(
         self,
         reading: Reading,
         source: Pointer,
@@ -95,21 +128,14 @@ class PackedForm(Form):
 
     weight_format: PackedFormat
 
-    def product(
-        self,
-        matrix: Pointer,
-        inputs: Pointer,
-        out: Pointer,
-        addend: Operand,
-        rows: int,
-        width: int,
-    ) -> Product:
+    def _product(self, width: int) -> _Product:
         held = self.weight_format
-        emit = partial(emit_product_piece, path=self.e.path, weight_format=held, tiles=(1,))
-        return Product(
+        emit = partial(emit_product, path=self.e.path, weight_format=held, tiles=(1,))
+        return _Product(
             piece=self._function(f"product_{held.name}", emit),
-            arguments=product_arguments(matrix, inputs, out, addend, rows, width),
-            blocks=blocks_of(rows),
+            record=PackedProduct,
+            more={"stride": 0, "groups": groups_of(width), "tokens": 1},
+            rows_of_block=ROWS,
         )
 
     def _written(self, width: int) -> Writing:
@@ -125,21 +151,14 @@ class FloatForm(Form):
     def as_is(self, source: Pointer, width: int) -> Pointer:
         return source if self._written(width) == KIND_F32 else super().as_is(source, width)
 
-    def product(
-        self,
-        matrix: Pointer,
-        inputs: Pointer,
-        out: Pointer,
-        addend: Operand,
-        rows: int,
-        width: int,
-    ) -> Product:
+    def _product(self, width: int) -> _Product:
         kind = self._written(width)
         emit = partial(emit_float_product, path=self.e.path, kind=self.kind, inputs=kind)
-        return Product(
+        return _Product(
             piece=self._function(f"product_{self.kind}_{kind}", emit),
-            arguments=float_arguments(self.kind, matrix, inputs, out, addend, rows, width),
-            blocks=rows,
+            record=FloatProduct,
+            more={"stride": KIND_BYTES[self.kind] * width, "width": width},
+            rows_of_block=1,
         )
 
     def _written(self, width: int) -> int:

@@ -1,27 +1,28 @@
-"""Functions of f32 vectors that no processor has an instruction for, and rounding to int8."""
+"""Functions of f32 vectors that processors have no instruction for, and rounding to int8."""
 
 import math
 from collections.abc import Callable, Mapping
 
 from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.ir_types import F32, I8, I32, constant, vector
+from potluck.engine.kernels.ir_types import F32, I8, I32, Operand, constant, vector
 from potluck.engine.kernels.layout import LARGEST, NOTHING
-from potluck.engine.kernels.values import Operand, Pointer, Value
+from potluck.engine.kernels.memory import Pointer
+from potluck.engine.kernels.values import Value
 from potluck.model.config import Activation
 
 _LOG2_E = 1 / math.log(2)
-# ln 2 in two parts, the first with so few digits that a multiple of it is exact.
+# ln 2 as a sum of two numbers, the first with so few digits that a multiple of it is exact.
 _LN2_HIGH = 355 / 512
 _LN2_LOW = math.log(2) - _LN2_HIGH
 _DEGREE = 7  # of the series; what it leaves out is below 1e-8 of the result
-_LEAST, _MOST = -87.0, 88.0  # exp beyond these is taken for the least, and for infinity
+_LEAST, _MOST = -87.0, 88.0  # exp(x) is exp(-87) below these, and infinity above
 
 
 def emit_exp(e: Emitter, x: Value) -> Value:
-    """E to the x, as 2 to the n times the Taylor series of the rest; NaN for NaN."""
+    """Return e to the x, as 2 to the n times the Taylor series of the rest; NaN for NaN."""
     typ = x.type
-    limited = e.limit(x, _LEAST, _MOST)
-    n = e.rounded(limited * _LOG2_E)
+    limited = x.at_least(_LEAST).at_most(_MOST)
+    n = (limited * _LOG2_E).rounded()
     rest = e.multiply_add(n, constant(typ, -_LN2_HIGH), limited)
     rest = e.multiply_add(n, constant(typ, -_LN2_LOW), rest)
     series = e.value(constant(typ, 1 / math.factorial(_DEGREE)))
@@ -36,12 +37,12 @@ def emit_exp(e: Emitter, x: Value) -> Value:
 
 
 def emit_silu(e: Emitter, x: Value) -> Value:
-    """X / (1 + exp(-x))."""
+    """Return x / (1 + exp(-x))."""
     return x / (1.0 + emit_exp(e, -0.0 - x))
 
 
 def emit_gelu_tanh(e: Emitter, x: Value) -> Value:
-    """X / 2 (1 + tanh u) with u = sqrt(2 / pi) (x + 0.044715 x³) (https://arxiv.org/abs/1606.08415).
+    """Return x / 2 (1 + tanh u) with u = sqrt(2 / pi) (x + 0.044715 x³) (https://arxiv.org/abs/1606.08415).
 
     That is x / (1 + exp(-2 u)), which needs no tanh.
     """
@@ -50,7 +51,7 @@ def emit_gelu_tanh(e: Emitter, x: Value) -> Value:
 
 
 def emit_tanh(e: Emitter, x: Value) -> Value:
-    """1 - 2 / (1 + exp(2 x)). Near zero the error is 1e-7, which is not relative to the result."""
+    """Return 1 - 2 / (1 + exp(2 x)). Near zero the absolute error is 1e-7."""
     return 1.0 - 2.0 / (1.0 + emit_exp(e, x + x))
 
 
@@ -61,17 +62,17 @@ EMIT_ACTIVATION: Mapping[Activation, Callable[[Emitter, Value], Value]] = {
 
 
 def emit_inverse_rms(e: Emitter, x: Pointer, width: Operand, lanes: int, epsilon: Operand) -> Value:
-    """1 / sqrt(mean(x x) + epsilon) of the first `width` numbers, summed in so many lanes."""
+    """Return 1 / sqrt(mean(x x) + epsilon) of the first `width` numbers, summed in so many lanes."""
     squares = e.variable(constant(vector(F32, lanes), 0.0))
     for span in e.spans(width, lanes):
         some = x[span]
         squares.value = e.multiply_add(some, some, squares.value)
-    mean = e.total(squares.value) / e.sitofp(e.index(width), F32)
+    mean = squares.value.total() / e.sitofp(e.index(width), F32)
     return 1.0 / e.intrinsic("llvm.sqrt.f32", F32, [mean + epsilon])
 
 
 def emit_scale(e: Emitter, largest: Value) -> tuple[Value, Value]:
-    """The scale that maps the largest magnitude to 127, and one over it; zeros where it is below 1e-30."""
+    """Return the scale that maps the largest magnitude to 127, and its inverse; zeros below 1e-30."""
     zero = constant(F32, 0.0)
     is_nothing = largest < NOTHING
     scale = e.select(is_nothing, zero, largest / float(LARGEST))
@@ -79,12 +80,12 @@ def emit_scale(e: Emitter, largest: Value) -> tuple[Value, Value]:
 
 
 def emit_integers(e: Emitter, numbers: Value, inverse: Value) -> Value:
-    """The nearest int8, as i32, of each number divided by the scale."""
+    """Return the nearest int8, as i32, of each number times the inverse of the scale."""
     # The limits change no finite number; a NaN would become an integer that depends on the processor.
-    scaled = e.limit(numbers * inverse, -LARGEST, LARGEST)
-    return e.fptosi(e.rounded(scaled), vector(I32, numbers.type.count))
+    scaled = (numbers * inverse).at_least(-LARGEST).at_most(LARGEST)
+    return e.fptosi(scaled.rounded(), vector(I32, numbers.type.count))
 
 
 def emit_bytes(e: Emitter, integers: Value) -> Value:
-    """Integers that fit into 8 bits, in 8 bits."""
+    """Return integers that fit into 8 bits as i8."""
     return e.trunc(integers, vector(I8, integers.type.count))

@@ -1,7 +1,6 @@
 """The generated kernels of one path, called with tensors."""
 
-import ctypes
-from collections.abc import Sequence
+from collections.abc import Hashable
 from ctypes import addressof
 
 import torch
@@ -11,20 +10,26 @@ from torch import Tensor
 from potluck.engine.kernels.attention import Heads, rows_at_once
 from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.cache import cached_width
-from potluck.engine.kernels.float_kernel import MOST_TOKENS, FloatProduct, input_kind
-from potluck.engine.kernels.head_kernel import HeadShape
+from potluck.engine.kernels.float_kernel import (
+    MOST_TOKENS,
+    FloatProduct,
+    emit_float_product,
+    input_kind,
+)
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
-from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import GROUP, ROWS, TILE, blocks_of, groups_of
-from potluck.engine.kernels.library import Kernel, Library, address_of, library
+from potluck.engine.kernels.library import Emit, Kernel, Library, address_of, library
+from potluck.engine.kernels.packing_kernel import Pack, emit_pack
 from potluck.engine.kernels.paths import Path, host_architecture, host_features, usable_paths
 from potluck.engine.kernels.pool import Pool
-from potluck.engine.kernels.prefill_kernel import Prefill, scratch_floats
-from potluck.engine.kernels.quantise_kernel import Quantise
-from potluck.engine.kernels.rope_kernel import RopeAndCache
+from potluck.engine.kernels.prefill_kernel import Prefill, emit_attend_many, scratch_floats
+from potluck.engine.kernels.product_kernel import PackedProduct, emit_product
+from potluck.engine.kernels.quantise_kernel import Quantise, emit_quantise
+from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
+from potluck.engine.kernels.rows import Reading
+from potluck.engine.kernels.stream_kernel import emit_read
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 from potluck.model.config import Activation
-from potluck.model.formats import PackedFormat
 
 KINDS = {
     torch.float32: KIND_F32,
@@ -33,12 +38,12 @@ KINDS = {
     torch.int8: KIND_INT8,  # only in a KV cache
 }
 _DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
-_ROWS_PADDED = 512  # of a matrix of odd size, copied at a time
-_SHARES = 4  # of a product for each thread: the last to finish is late by a quarter at most
+_ROWS_PADDED = 512  # rows of a matrix of odd size that are copied at a time, to be padded
+_SHARES = 4  # parts of a job for each thread: the last to finish is late by a quarter at most
 
 
 def host_paths() -> list[Path]:
-    """What this processor can run, best first."""
+    """Return the paths that this processor can run, best first."""
     return usable_paths(host_architecture(), host_features())
 
 
@@ -51,20 +56,12 @@ class GeneratedKernels(Kernels):
         self._pool = Pool(self._library, threads) if threads > 1 else None
 
     def read(self, memory: Tensor) -> int:
-        """Read these bytes and do nothing else: no product that reads them can be faster."""
-        return self._library["read"](memory.data_ptr(), memory.nbytes)
+        """Read these bytes and do nothing else, to time what no product with them can be faster than."""
+        return self._library.get(emit_read)(memory.data_ptr(), memory.nbytes)
 
-    def decode_kernel(self, shape: LayerShape) -> Kernel:
-        """The kernel behind `Decoder`, which checks the arguments."""
-        return self._library.decode(shape)
-
-    def head_kernel(self, shape: HeadShape) -> Kernel:
-        """The kernel behind `ends.Head`, which checks the arguments."""
-        return self._library.head(shape)
-
-    def lookup_kernel(self, weight_format: PackedFormat) -> Kernel:
-        """The kernel behind `ends.EmbeddingLookup`, which checks the arguments."""
-        return self._library[f"lookup_{weight_format.name}"]
+    def compiled(self, emit: Emit, *parameters: Hashable) -> Kernel:
+        """Return a kernel for callers that check its arguments themselves: `Decoder`, and the two ends."""
+        return self._library.get(emit, *parameters)
 
     @property
     def job(self) -> int:
@@ -87,11 +84,11 @@ class GeneratedKernels(Kernels):
             self._pool.close()
 
     def quantise(self, x: Tensor) -> QuantisedInput:
-        return self._quantise("quantise", x, x.shape[1])
+        return self._quantise("plain", x, x.shape[1])
 
     def quantise_gated(self, gate_up: Tensor, activation: Activation = "silu") -> QuantisedInput:
         assert gate_up.shape[1] % 2 == 0
-        return self._quantise(f"{activation}_quantise", gate_up, gate_up.shape[1] // 2)
+        return self._quantise(activation, gate_up, gate_up.shape[1] // 2)
 
     def multiply_plain(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         tokens, (rows, width) = len(x), weight.shape
@@ -102,13 +99,13 @@ class GeneratedKernels(Kernels):
         assert addend is None or addend.shape == (rows,)
         kind = KINDS[weight.dtype]
         wanted = KIND_F32
-        if x.dtype == weight.dtype:  # else 16 bits would round the input
+        if x.dtype == weight.dtype:  # otherwise 16 bits would round the input
             wanted = input_kind(self._library.path, kind, width)
         inputs = x.to(_DTYPES[wanted]).contiguous()
         out = torch.empty((tokens, rows))
-        step = max(1, rows // self.shares)
         for first in range(0, tokens, MOST_TOKENS):
-            piece = self._library.float_product(kind, wanted, min(tokens - first, MOST_TOKENS))
+            together = min(tokens - first, MOST_TOKENS)
+            piece = self._library.get(emit_float_product, kind, wanted, together)
             arguments = FloatProduct.structure(
                 weights=weight.data_ptr(),
                 stride=weight.stride(0) * weight.itemsize,
@@ -118,13 +115,13 @@ class GeneratedKernels(Kernels):
                 rows=rows,
                 width=width,
             )
-            self._run(piece, addressof(arguments), rows, step)
+            self._run(piece, addressof(arguments), rows)
         return out.to(x.dtype)
 
     def prepare(self, shape: Heads) -> None:
-        """Compile `rope_and_cache` and `attend` now: half a second that the first prompt does not wait."""
-        self._library.rope_and_cache(shape)
-        self._library.attend_many(shape)
+        """Compile `rope_and_cache` and `attend` now, so that the first prompt does not wait half a second."""
+        self._library.get(emit_rope_and_cache, shape)
+        self._library.get(emit_attend_many, shape)
 
     def rope_and_cache(
         self,
@@ -166,13 +163,11 @@ class GeneratedKernels(Kernels):
             sines=sines,
             query_norm=query_norm,
             key_norm=key_norm,
-            keys=cache.data_ptr(),
-            values=cache.data_ptr() + cache.nbytes // 2,
-            head_stride=cache.shape[2] * shape.cached_bytes,
             position=position,
+            **cache_fields(shape, cache),
         )
-        step = max(1, tokens // self.shares)
-        self._run(self._library.rope_and_cache(shape), addressof(arguments), tokens, step)
+        piece = self._library.get(emit_rope_and_cache, shape)
+        self._run(piece, addressof(arguments), tokens)
 
     def attend(
         self, shape: Heads, qkv: Tensor, cache: Tensor, position: int, window: int | None
@@ -191,7 +186,7 @@ class GeneratedKernels(Kernels):
         """
         tokens, capacity, path = len(qkv), cache.shape[2], self._library.path
         _check(shape, qkv, cache, position)
-        # As many blocks as are shared out, of a multiple of the rows that are computed together.
+        # A block for each share; its tokens are a multiple of the rows that are computed together.
         wanted, rows = -(-self.shares // shape.kv_heads), rows_at_once(path)
         share = max(rows, -(-tokens // wanted // rows) * rows)
         blocks = shape.kv_heads * -(-tokens // share)
@@ -203,30 +198,25 @@ class GeneratedKernels(Kernels):
             tokens=tokens,
             position=position,
             window=capacity if window is None else window,
-            keys=cache.data_ptr(),
-            values=cache.data_ptr() + cache.nbytes // 2,
-            head_stride=capacity * shape.cached_bytes,
             share=share,
             scratch=scratch.data_ptr(),
             stats=stats.data_ptr(),
             out=out.data_ptr(),
+            **cache_fields(shape, cache),
         )
-        self._run(self._library.attend_many(shape), addressof(arguments), blocks, 1)
+        piece = self._library.get(emit_attend_many, shape)
+        self._run(piece, addressof(arguments), blocks, 1)
         return out
 
-    def _share(self, piece: Kernel, arguments: Sequence[int], blocks: int, step: int) -> None:
-        """Call a piece for all blocks, `step` of them at a time, with arguments of 8 bytes each."""
-        # Small: the job has them in memory for as long as the call lasts.
-        memory = (ctypes.c_int64 * len(arguments))(*arguments)
-        self._run(piece, addressof(memory), blocks, step)
-
-    def _run(self, piece: Kernel, arguments: int, blocks: int, step: int) -> None:
+    def _run(self, piece: Kernel, arguments: int, blocks: int, step: int | None = None) -> None:
+        """Call a piece for all blocks, of which a thread takes `step` at a time. None: a share."""
+        step = max(1, blocks // self.shares) if step is None else step
         if self._pool is None or blocks <= step:
             piece(arguments, 0, blocks)
         else:
             self._pool.run(address_of(piece), arguments, blocks, step)
 
-    def _quantise(self, kernel: str, x: Tensor, width: int) -> QuantisedInput:
+    def _quantise(self, reading: Reading, x: Tensor, width: int) -> QuantisedInput:
         if x.stride(1) != 1:
             x = x.contiguous()
         made = QuantisedInput.empty(len(x), width)
@@ -239,8 +229,7 @@ class GeneratedKernels(Kernels):
             records=made.records.data_ptr(),
         )
         blocks = -(-len(x) // TILE)
-        step = max(1, blocks // self.shares)
-        self._run(self._library[kernel], addressof(arguments), blocks, step)
+        self._run(self._library.get(emit_quantise, reading), addressof(arguments), blocks)
         return made
 
     def _pack(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
@@ -258,40 +247,51 @@ class GeneratedKernels(Kernels):
         return is_finite
 
     def _pack_blocks(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
-        groups = groups_of(packed.width)
-        pack = self._library[f"pack_{packed.format.name}"]
-        target = packed.data.data_ptr() + packed.format.nbytes(first, packed.width)
-        kind, stride, blocks = KINDS[weight.dtype], weight.stride(0), blocks_of(len(weight))
-        return bool(pack(weight.data_ptr(), kind, stride, groups, blocks, target))
+        pack = self._library.get(emit_pack, packed.format)
+        arguments = Pack.structure(
+            source=weight.data_ptr(),
+            kind=KINDS[weight.dtype],
+            stride=weight.stride(0),
+            groups=groups_of(packed.width),
+            blocks=blocks_of(len(weight)),
+            packed=packed.data.data_ptr() + packed.format.nbytes(first, packed.width),
+        )
+        return bool(pack(addressof(arguments)))
 
     def _multiply(
         self, packed: PackedWeight, x: QuantisedInput, out: Tensor, addend: Tensor | None
     ) -> None:
-        arguments = (
-            packed.data.data_ptr(),
-            x.records.data_ptr(),
-            out.data_ptr(),
-            0 if addend is None else addend.data_ptr(),
-            groups_of(packed.width),
-            packed.rows,
-            x.tokens,
-            0 if addend is None or addend.dim() == 1 else packed.rows,
+        arguments = PackedProduct.structure(
+            weights=packed.data.data_ptr(),
+            inputs=x.records.data_ptr(),
+            out=out.data_ptr(),
+            addend=0 if addend is None else addend.data_ptr(),
+            stride=0 if addend is None or addend.dim() == 1 else packed.rows,
+            groups=groups_of(packed.width),
+            rows=packed.rows,
+            tokens=x.tokens,
         )
         blocks = blocks_of(packed.rows)
-        if self._pool is None:
-            self._library[f"product_{packed.format.name}"](*arguments, 0, blocks)
-            return
-        step = max(1, blocks // self.shares)
-        self._share(self._library[f"piece_{packed.format.name}"], arguments, blocks, step)
+        product = self._library.get(emit_product, packed.format)
+        self._run(product, addressof(arguments), blocks)
 
 
 def _check(shape: Heads, qkv: Tensor, cache: Tensor, position: int) -> None:
-    """The kernels of attention check nothing: this does."""
+    """Check the arguments of attention and rope, since the kernels check nothing."""
     assert qkv.dtype == torch.float32
     assert qkv.is_contiguous()
     assert qkv.shape[1] == (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    assert position + len(qkv) <= cache.shape[2]
+
+
+def cache_fields(shape: Heads, cache: Tensor) -> dict[str, int]:
+    """Check a layer's cache; return where its keys and values are, by the names of a record's fields."""
     assert KINDS[cache.dtype] == shape.cache_kind
     assert cache.is_contiguous()
     assert cache.shape[:2] == (2, shape.kv_heads)
     assert cache.shape[3] == cached_width(shape.head_dim, cache.dtype)
-    assert position + len(qkv) <= cache.shape[2]
+    return {
+        "keys": cache.data_ptr(),
+        "values": cache.data_ptr() + cache.nbytes // 2,
+        "head_stride": cache.shape[2] * shape.cached_bytes,
+    }

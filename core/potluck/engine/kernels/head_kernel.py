@@ -1,4 +1,4 @@
-"""The kernel of the head: from the hidden states of one token to its logits and the best of them."""
+"""The kernel of the head: it computes the logits of one token's hidden states, and the largest of them."""
 
 from dataclasses import dataclass
 
@@ -17,10 +17,10 @@ from potluck.engine.kernels.ir_types import (
     constant,
     vector,
 )
+from potluck.engine.kernels.memory import Address, Number, Pointer, Record
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, emit_run
-from potluck.engine.kernels.records import Address, Number, Record
-from potluck.engine.kernels.values import Pointer, Value
+from potluck.engine.kernels.values import Value
 from potluck.model.formats import PackedFormat
 
 
@@ -36,7 +36,7 @@ class HeadStep(Record):
     shares = Number()
 
 
-# a `HeadStep` → the first of the largest logits; -1: one of them is not finite
+# A `HeadStep` → the first of the largest logits; -1: one of them is not finite.
 HEAD = ir.FunctionType(I64, [POINTER])
 
 _LANES = 16
@@ -54,36 +54,33 @@ class HeadShape:
 
 
 def emit_head(module: ir.Module, name: str, path: Path, shape: HeadShape) -> ir.Function:
-    """Logits = norm(hidden) Wᵀ; hidden states, weights of the norm and logits are f32."""
+    """Write logits = norm(hidden) Wᵀ; hidden states, weights of the norm and logits are f32."""
     run = emit_run(module, f"{name}_run", path)
     e = Emitter(ir.Function(module, HEAD, name), path)
     given = HeadStep.load(e.arguments[0])
-    form = PackedForm(e=e, name=name, memory=given.records, weight_format=shape.weight_format)
+    pool = Pooled(e, run, given.job, given.shares)
+    form = PackedForm(name=name, memory=given.records, pool=pool, weight_format=shape.weight_format)
     inputs = form.normed(given.hidden, shape.hidden, given.norm, shape.epsilon)
-    product = form.product(given.matrix, inputs, given.logits, NULL, shape.rows, shape.hidden)
-    pool = Pooled(run, given.job, given.shares)
-    pool.share(product.piece, product.arguments, product.blocks)
-    e.ret(_emit_best(e, given.logits, shape.rows))
-    return e.function
+    form.multiply(given.matrix, inputs, given.logits, NULL, shape.rows, shape.hidden)
+    return e.end(_emit_best(e, given.logits, shape.rows))
 
 
 def _emit_best(e: Emitter, logits: Pointer, count: int) -> Value:
-    """The first of the largest; -1 where a number is not finite."""
+    """Return the index of the first of the largest; -1 where a number is not finite."""
     wide, bits = vector(F32, _LANES), vector(I32, _LANES)
     lowest = constant(wide, -float("inf"))
     best, size = e.variable(lowest), e.variable(constant(bits, 0))
     where = e.variable(constant(bits, 0))
     for span in e.spans(count, _LANES):
         value = logits[span]
-        magnitude = e.magnitude_bits(value)
-        size.value = e.select(e.icmp_unsigned(">", magnitude, size.value), magnitude, size.value)
+        size.value = value.magnitude_bits().at_least(size.value)
         if span.mask is not None:
             value = e.select(span.mask, value, lowest)
         is_better = value > best.value
         here = e.trunc(span.first, I32) + constant(bits, range(_LANES))
         best.value = e.select(is_better, value, best.value)
         where.value = e.select(is_better, here, where.value)
-    is_highest = best.value.equals(e.highest(best.value))
-    first = e.reduce("umin", e.select(is_highest, where.value, constant(bits, -1)))
-    is_finite = e.icmp_unsigned("<", e.reduce("umax", size.value), constant(I32, _INFINITY_BITS))
+    is_highest = best.value.equals(best.value.highest())
+    first = e.select(is_highest, where.value, constant(bits, -1)).reduce("umin")
+    is_finite = size.value.reduce("umax") < _INFINITY_BITS
     return e.select(is_finite, e.zext(first, I64), constant(I64, -1))

@@ -8,7 +8,7 @@ from potluck.engine.kernels.layout import GROUP, QUAD, ROWS, blocks_of, groups_o
 from potluck.engine.kernels.tensors import PackedWeight, pack_nibbles
 from potluck.model.formats import PackedFormat
 
-_ROUNDING = 2.0**-11  # of a number to f16, if it is not subnormal there
+_ROUNDING = 2.0**-11  # largest relative error of a number in f16 that is not subnormal
 
 
 def pack_integers(
@@ -22,7 +22,7 @@ def pack_integers(
 
     Args:
         packed: where they go.
-        first: the first row, a multiple of 16.
+        first: the first of these rows, a multiple of 16.
         integers: (n, width), i8, signed; with offsets 0 to 15.
         scales: (n, groups), f32; the integers are multiplied with these.
         offsets: (n, groups), f32; these are subtracted then. None: nothing is.
@@ -63,7 +63,7 @@ def pack_integers(
 
 
 def write_factors(blocks: Tensor, start: int, numbers: Tensor) -> Tensor:
-    """Write scales or offsets (B, 16, G) to this byte of each block, as f16; returns them as f32."""
+    """Write scales or offsets (B, 16, G) as f16, `start` bytes into each block; return them as written, f32."""
     half = numbers.half()
     place = blocks[..., start : start + half.itemsize * ROWS]
     place[:] = half.transpose(1, 2).contiguous().view(torch.uint8)

@@ -5,7 +5,9 @@ from typing import Any, TypeAlias
 
 from llvmlite import ir
 
-Value: TypeAlias = Any  # of IR; llvmlite's own class does not say that it has a type
+Operand: TypeAlias = Any
+"""What an instruction takes: a `Value` (see `values`), a value of llvmlite, or a Python number."""
+
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F16, F32 = ir.HalfType(), ir.FloatType()
 POINTER = ir.PointerType()

@@ -33,13 +33,12 @@ from potluck.engine.kernels.ir_types import (
     VOID,
     constant,
 )
+from potluck.engine.kernels.memory import Address, Number, Pointer, Record
 from potluck.engine.kernels.moe_kernel import MoeShape, emit_choose, is_chosen
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, emit_run
-from potluck.engine.kernels.records import Address, Number, Record
 from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.rows import emit_row
-from potluck.engine.kernels.values import Operand, Pointer
 from potluck.model.families import Activation
 from potluck.model.formats import BF16, F16, PACKED_FORMATS, WeightFormat
 
@@ -59,11 +58,11 @@ class Expert(Record):
 
 
 class Step(Record):
-    """What all layers share in a step: the token, and memory that they write to one after the other."""
+    """What all layers of a step share: the token, and memory that each layer writes to."""
 
     hidden = Address(KIND_F32)
     position = Number()
-    angles = Address(Angles)  # of no rope, then of each kind of rope
+    angles = Address(Angles)  # first those of no rope, then those of each kind of rope
     records = Address(I8)  # the input of a product
     wide = Address(KIND_F32)  # the output of a product
     attended = Address(KIND_F32)
@@ -103,7 +102,7 @@ class Layer(Record):
     experts = Address(Expert)
 
 
-# step, the layers' records one after the other, their number
+# A `Step`, an array of `Layer`, its length.
 DECODE = ir.FunctionType(VOID, [POINTER, POINTER, I64])
 
 
@@ -131,7 +130,7 @@ class LayerShape:
 
     @property
     def adds_as_is(self) -> bool:
-        """Whether the output of attention and MLP is neither normed nor multiplied: the product adds it."""
+        """Whether the last product of attention and MLP is added to the hidden states as it is."""
         return not self.has_norms_after and self.multiplier == 1.0
 
     @property
@@ -144,42 +143,37 @@ class LayerShape:
 
 
 def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> ir.Function:
-    """One token through some layers."""
+    """Write the kernel that takes one token through some layers."""
     run = emit_run(module, f"{name}_run", path)
     called = _Called(
         rope_and_cache=emit_rope_and_cache(module, f"{name}_rope", path, shape.attention),
         attend=emit_attend(module, f"{name}_attend", path, shape.attention, run),
         add=emit_row(module, f"{name}_add", path, "scaled", "sum"),
         add_normed=emit_row(module, f"{name}_add_normed", path, "normed", "sum"),
-        run=run,
         choose=shape.moe and emit_choose(module, f"{name}_choose", path, shape.moe),
     )
     e = Emitter(ir.Function(module, DECODE, name), path)
     step, layers, count = e.arguments
     given = Step.load(step)
+    pool = Pooled(e, run, given.job, given.shares)
+    forms = _forms(name, given.records, pool)
+    router = FloatForm(name=name, memory=given.normed, pool=pool, kind=KIND_F32)
     with e.loop(0, count) as index:
-        layer = _Layer(
-            e=e,
-            shape=shape,
-            called=called,
-            forms=_forms(e, name, given.records),
-            router=FloatForm(e=e, name=name, memory=given.normed, kind=KIND_F32),
-            step=given,
-            layer=layers.of(Layer)[index],
-        )
-        layer.emit()
-    e.ret_void()
-    return e.function
+        layer = layers.of(Layer)[index]
+        _Layer(
+            e=e, shape=shape, called=called, forms=forms, router=router, step=given, layer=layer
+        ).emit()
+    return e.end()
 
 
-def _forms(e: Emitter, name: str, memory: Pointer) -> dict[WeightFormat, Form]:
-    """What a layer's matrices of each format are multiplied by."""
+def _forms(name: str, memory: Pointer, pool: Pooled) -> dict[WeightFormat, Form]:
+    """Return the form of the matrices of each format."""
     forms: dict[WeightFormat, Form] = {
-        held: PackedForm(e=e, name=name, memory=memory, weight_format=held)
+        held: PackedForm(name=name, memory=memory, pool=pool, weight_format=held)
         for held in PACKED_FORMATS
     }
     for held, kind in ((BF16, KIND_BF16), (F16, KIND_F16)):
-        forms[held] = FloatForm(e=e, name=name, memory=memory, kind=kind)
+        forms[held] = FloatForm(name=name, memory=memory, pool=pool, kind=kind)
     return forms
 
 
@@ -191,7 +185,6 @@ class _Called:
     attend: ir.Function
     add: ir.Function
     add_normed: ir.Function
-    run: ir.Function
     choose: ir.Function | None
 
 
@@ -232,7 +225,7 @@ class _Layer:
         e, shape, step, layer = self.e, self.shape, self.step, self.layer
         width, size = shape.hidden, shape.intermediate
         normed = self.router.normed(step.hidden, width, layer.before_mlp, shape.epsilon)
-        self._multiply(self.router, layer.router, normed, step.routed, NULL, moe.count, width)
+        self.router.multiply(layer.router, normed, step.routed, NULL, moe.count, width)
         e.call(self.called.choose, [step.routed, step.factors])
         form, last = self.forms[shape.gate_up_format], self.forms[shape.down_format]
         inputs = form.as_is(normed, width)
@@ -241,22 +234,22 @@ class _Layer:
             factor = step.factors[index]
             with e.if_then(is_chosen(e, factor)):
                 expert = layer.experts[index]
-                self._multiply(form, expert.gate_up, inputs, step.wide, NULL, 2 * size, width)
+                form.multiply(expert.gate_up, inputs, step.wide, NULL, 2 * size, width)
                 gated = last.gated(step.wide, size, shape.activation)
-                self._multiply(last, expert.down, gated, step.added, NULL, width, size)
+                last.multiply(expert.down, gated, step.added, NULL, width, size)
                 e.call(self.called.add, [step.added, e.index(width), step.hidden, NULL, factor])
 
     def _read(self, form: Form, norm: str) -> Pointer:
-        """The input of a product made of the hidden states, normed if there are norms before."""
+        """Write the hidden states, normed if there are norms before, as the input of a product."""
         hidden, width = self.step.hidden, self.shape.hidden
         if self.shape.has_norms_before:
             return form.normed(hidden, width, self.layer[norm], self.shape.epsilon)
         return form.as_is(hidden, width)
 
     def _product(self, form: Form, matrix: str, inputs: Pointer, rows: int) -> None:
-        """A product with the hidden states and its bias, written to `wide`."""
+        """Write a product with the hidden states, plus its bias, to `wide`."""
         wide, bias = self.step.wide, self.layer[f"{matrix}_bias"]
-        self._multiply(form, self.layer[matrix], inputs, wide, bias, rows, self.shape.hidden)
+        form.multiply(self.layer[matrix], inputs, wide, bias, rows, self.shape.hidden)
 
     def _add(self, form: Form, matrix: str, inputs: Pointer, width: int, norm: str) -> None:
         """Add the product of the matrix and the input to the hidden states."""
@@ -267,32 +260,20 @@ class _Layer:
         if shape.adds_as_is:
             with e.if_then(bias.is_set):
                 e.call(called.add, [bias, size, hidden, NULL, one])
-            self._multiply(form, weights, inputs, hidden, hidden, shape.hidden, width)
+            form.multiply(weights, inputs, hidden, hidden, shape.hidden, width)
             return
-        self._multiply(form, weights, inputs, added, bias, shape.hidden, width)
+        form.multiply(weights, inputs, added, bias, shape.hidden, width)
         if shape.has_norms_after:
             epsilon = constant(F32, shape.epsilon)
             e.call(called.add_normed, [added, size, hidden, self.layer[norm], epsilon])
         else:
             e.call(called.add, [added, size, hidden, NULL, constant(F32, shape.multiplier)])
 
-    def _multiply(
-        self,
-        form: Form,
-        matrix: Pointer,
-        inputs: Pointer,
-        out: Pointer,
-        addend: Operand,
-        rows: int,
-        width: int,
-    ) -> None:
-        product = form.product(matrix, inputs, out, addend, rows, width)
-        self._pool.share(product.piece, product.arguments, product.blocks)
-
     def _attention(self) -> None:
         e, step, layer = self.e, self.step, self.layer
         angles = step.angles[layer.rope]
-        rope = RopeAndCache.in_order(
+        rope = RopeAndCache.store(
+            e,
             qkv=step.wide,
             cosines=angles.cosines,
             sines=angles.sines,
@@ -303,8 +284,9 @@ class _Layer:
             head_stride=layer.head_stride,
             position=step.position,
         )
-        e.call(self.called.rope_and_cache, [e.in_memory(rope), e.index(0), e.index(1)])
-        arguments = Attend.in_order(
+        e.call(self.called.rope_and_cache, [rope, e.index(0), e.index(1)])
+        arguments = Attend.store(
+            e,
             queries=step.wide,
             keys=layer.keys,
             values=layer.values,
@@ -316,8 +298,4 @@ class _Layer:
             job=step.job,
             shares=step.shares,
         )
-        e.call(self.called.attend, [e.in_memory(arguments)])
-
-    @property
-    def _pool(self) -> Pooled:
-        return Pooled(self.called.run, self.step.job, self.step.shares)
+        e.call(self.called.attend, [arguments])

@@ -36,16 +36,16 @@ ROWS = BLOCK_ROWS  # as many as the widest vectors have lanes for f32
 GROUP = BLOCK_INPUTS  # inputs that share a scale, of weights and of a product's input
 QUAD = 4  # inputs that one 32-bit lane of a dot product takes
 VECTOR = ROWS * QUAD  # bytes
-CACHE_LINE = 64  # bytes; where they are longer, what is prefetched twice is there already
+CACHE_LINE = 64  # bytes; where lines are longer, some are prefetched twice, which costs nothing
 
 LARGEST_SCALE = 65504.0  # of f16, and so of offsets; heavier weights are clipped
 NOTHING = 1e-30  # a group without a larger number is zero: quotients and squares stay finite
-LARGEST = 127  # integer of a quantised input; -128 is left out, so that a sign can be moved
-# int4: the integers, below zero, that a group's number of largest magnitude is tried at. 8 fills the range;
-# less spends fewer steps on that number, more clips it and gives the others a finer scale.
+LARGEST = 127  # integer of a quantised input; without -128 the sign of each can be changed
+# int4: the number of largest magnitude in a group is tried at minus each of these. 8 fills the range; less makes
+# the scale coarser, more clips that number and gives the others a finer scale.
 TRIED_STEPS = (8.0, 7.6, 7.2, 6.9, 8.3, 8.7, 6.6, 9.2)
-# int4-offset: how many steps the range from the least number to the largest is tried with; more than 15 clip
-# both ends.
+# int4-offset: the range from the least number to the largest is tried with so many steps; more than 15 clip both
+# ends.
 TRIED_RANGES = (15.0, 14.4, 15.6, 16.3, 17.1, 18.0)
 
 CACHE_SCALE_BYTES = 4  # after the integers of a key or value
@@ -53,28 +53,28 @@ CACHE_SCALE_BYTES = 4  # after the integers of a key or value
 TILES = (8, 4, 2, 1)  # tokens
 TILE = TILES[0]
 RECORD_BYTES = 4 + 4 + 4 + GROUP
-RECORD_SUM = 4  # where in a record
+RECORD_SUM = 4  # bytes from the start of a record, as the two below
 RECORD_WORTH = 8
 RECORD_VALUES = 12
 
 
 def groups_of(width: int) -> int:
-    """Groups of inputs, the last one perhaps cut off."""
+    """Return the number of groups of inputs; the last one may be cut off."""
     return -(-width // GROUP)
 
 
 def blocks_of(rows: int) -> int:
-    """Blocks of rows, the last one perhaps cut off."""
+    """Return the number of blocks of rows; the last one may be cut off."""
     return -(-rows // ROWS)
 
 
 def input_bytes(tokens: int, width: int) -> int:
-    """Bytes of the records of a quantised input."""
+    """Return the bytes of the records of a quantised input."""
     return tokens * groups_of(width) * RECORD_BYTES
 
 
 def tiles_of(tokens: int) -> Iterator[tuple[int, int]]:
-    """Each tile's first token and size."""
+    """Yield each tile's first token and its number of tokens."""
     first = 0
     for size in TILES:
         while tokens - first >= size:

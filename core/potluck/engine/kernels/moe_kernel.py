@@ -7,15 +7,16 @@ from llvmlite import ir
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import emit_exp
 from potluck.engine.kernels.ir_types import F32, KIND_F32, POINTER, VOID, constant, internal, vector
+from potluck.engine.kernels.memory import Pointer, Span
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.values import Pointer, Span, Value
+from potluck.engine.kernels.values import Value
 
 _LANES = 16
 _WIDE = vector(F32, _LANES)
 _LOWEST = -float("inf")
 _NOT_CHOSEN = -1.0  # below any factor
 
-# scores of the router, which are written over; factors of the experts
+# Scores of the router, which are overwritten; factors of the experts, which are written.
 CHOOSE = ir.FunctionType(VOID, [POINTER, POINTER])
 
 
@@ -29,7 +30,7 @@ class MoeShape:
 
 
 def emit_choose(module: ir.Module, name: str, path: Path, shape: MoeShape) -> ir.Function:
-    """Factors = softmax(scores) of the highest scores; negative where an expert is not chosen.
+    """Write factors = softmax(scores) of the highest scores; negative where an expert is not chosen.
 
     Of equal scores the first is chosen. If a score is NaN, all factors are.
     """
@@ -40,17 +41,16 @@ def emit_choose(module: ir.Module, name: str, path: Path, shape: MoeShape) -> ir
     divisor = e.splat(chosen if shape.normalise else total, _LANES)
     for span in e.spans(shape.count, _LANES):
         factors[span] = factors[span] / divisor
-    e.ret_void()
-    return e.function
+    return e.end()
 
 
 def is_chosen(e: Emitter, factor: Value) -> Value:
-    """Whether an expert with this factor is computed; one whose factor is NaN is."""
+    """Return whether an expert with this factor is computed; one whose factor is NaN is."""
     return e.fcmp_unordered(">=", factor, constant(F32, 0.0))
 
 
 def _emit_powers(e: Emitter, scores: Pointer, factors: Pointer, count: int) -> Value:
-    """Scores become exp(score - highest), no expert is chosen yet; returns the sum of the powers."""
+    """Turn scores into exp(score - highest), and choose no expert yet; return the sum of the powers."""
 
     def masked(span: Span, value: Value, outside: float) -> Value:
         if span.mask is None:
@@ -60,17 +60,17 @@ def _emit_powers(e: Emitter, scores: Pointer, factors: Pointer, count: int) -> V
     highest, sums = e.variable(constant(_WIDE, _LOWEST)), e.variable(constant(_WIDE, 0.0))
     for span in e.spans(count, _LANES):
         highest.value = masked(span, scores[span], _LOWEST).at_least(highest.value)
-    most = e.splat(e.highest(highest.value), _LANES)
+    most = e.splat(highest.value.highest(), _LANES)
     for span in e.spans(count, _LANES):
         power = masked(span, emit_exp(e, masked(span, scores[span], 0.0) - most), 0.0)
         sums.value = sums.value + power
         scores[span] = power
         factors[span] = e.value(constant(_WIDE, _NOT_CHOSEN))
-    return e.total(sums.value)
+    return sums.value.total()
 
 
 def _emit_best(e: Emitter, scores: Pointer, factors: Pointer, shape: MoeShape) -> Value:
-    """Factors of the highest become their powers; returns the sum of these."""
+    """Write the powers of the highest scores as their factors; return the sum of these."""
     chosen = e.variable(constant(F32, 0.0))
     with e.loop(0, shape.per_token):
         best, place = e.variable(constant(F32, _NOT_CHOSEN)), e.variable(e.index(0))

@@ -25,11 +25,11 @@ class Path:
     architecture: str  # "" for any
     needs: frozenset[str]  # as LLVM names them
     cpu: str
-    features: str
+    features: str = ""
     dot: Literal["vnni512", "vnni256", "avx2", "usdot", "sdot", "plain"]  # see `dots`
-    tokens: int  # of a product computed at once; measured
-    registers: int  # for vectors of 16 f32
-    half_in_hardware: bool  # conversions of f16
+    tokens: int  # whose products are computed at once; the fastest number, as measured
+    registers: int = 8  # how many vectors of 16 f32 the registers hold
+    half_in_hardware: bool = True  # whether instructions convert f16
 
 
 # Best first.
@@ -43,7 +43,6 @@ PATHS = (
         dot="vnni512",
         tokens=8,
         registers=32,
-        half_in_hardware=True,
     ),
     Path(
         name="avxvnni",
@@ -53,19 +52,14 @@ PATHS = (
         features="+avxvnni",
         dot="vnni256",
         tokens=4,
-        registers=8,
-        half_in_hardware=True,
     ),
     Path(
         name="avx2",
         architecture="x86_64",
         needs=_X86_64_V3,
         cpu="x86-64-v3",
-        features="",
         dot="avx2",
         tokens=8,
-        registers=8,
-        half_in_hardware=True,
     ),
     Path(
         name="i8mm",
@@ -75,8 +69,6 @@ PATHS = (
         features="+dotprod,+i8mm",
         dot="usdot",
         tokens=4,
-        registers=8,
-        half_in_hardware=True,
     ),
     Path(
         name="dotprod",
@@ -86,15 +78,12 @@ PATHS = (
         features="+dotprod",
         dot="sdot",
         tokens=4,
-        registers=8,
-        half_in_hardware=True,
     ),
     Path(
         name="generic",
         architecture="",
         needs=frozenset(),
         cpu="",
-        features="",
         dot="plain",
         tokens=1,
         registers=4,
@@ -104,7 +93,7 @@ PATHS = (
 
 
 def host_features() -> frozenset[str]:
-    """What the processor can do, in LLVM's names."""
+    """Return the features of the host's processor, as LLVM names them."""
     features = {name for name, has in binding.get_host_cpu_features().items() if has}
     cpu = binding.get_host_cpu_name()
     features |= next((more for name, more in _APPLE.items() if cpu.startswith(name)), set())
@@ -112,18 +101,18 @@ def host_features() -> frozenset[str]:
 
 
 def host_architecture() -> str:
-    """As LLVM names it: x86_64, aarch64."""
+    """Return the host's architecture as LLVM names it: x86_64, aarch64."""
     name = binding.get_process_triple().split("-")[0]
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(name, name)
 
 
 def host_triple() -> str:
-    """What to compile for; on Windows too in the object format that LLVM's loader knows best."""
+    """Return the target to compile for. On Windows its objects are ELF, which LLVM's loader knows best."""
     triple = binding.get_process_triple()
     return f"{triple}-elf" if "windows" in triple and not triple.endswith("-elf") else triple
 
 
 def usable_paths(architecture: str, features: Iterable[str]) -> list[Path]:
-    """The paths that such a processor can run, best first; the last runs anywhere."""
+    """Return the paths that such a processor can run, best first; the last one runs anywhere."""
     has = frozenset(features)
     return [path for path in PATHS if path.architecture in ("", architecture) and path.needs <= has]

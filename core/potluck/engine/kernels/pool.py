@@ -12,23 +12,23 @@ import weakref
 from ctypes import addressof
 
 from potluck.engine.kernels.library import Library
-from potluck.engine.kernels.pool_kernel import JOB_BYTES, STOPPING
+from potluck.engine.kernels.pool_kernel import JOB_BYTES, STOPPING, emit_run, emit_serve
 
-PATIENCE = 4000  # looks: 100 to 200 µs
+PATIENCE = 4000  # how often a thread looks for work before it sleeps, which takes 100 to 200 µs
 _LINE = 128  # bytes that processors fetch together
 
 
 class Pool:
-    """Some threads beside the caller's. One job at a time."""
+    """Threads that share jobs with the caller's thread, one job at a time."""
 
     def __init__(self, library: Library, threads: int) -> None:
         self.threads = threads
         self._job = _Job(library)
-        self._run = library["run"]
+        self._run = library.get(emit_run)
         for number in range(1, threads):
             name = f"kernels-{number}"
             threading.Thread(target=_serve, args=(self._job,), name=name, daemon=True).start()
-        # A pool that is forgotten stops too: its threads know the job alone.
+        # The threads refer to the job alone, so that a pool that is no longer used stops too.
         self._stop = weakref.finalize(self, self._job.stop)
 
     def run(self, piece: int, arguments: int, blocks: int, step: int) -> None:
@@ -51,17 +51,17 @@ class Pool:
 
 
 class _Job:
-    """The memory that the caller and the threads share, and the lock of the sleeping ones."""
+    """The memory that the caller and the threads share, and the condition on which threads sleep."""
 
     def __init__(self, library: Library) -> None:
         self._memory = ctypes.create_string_buffer(JOB_BYTES + _LINE)
         self.address = -(-addressof(self._memory) // _LINE) * _LINE
-        self.serve = library["serve"]
+        self.serve = library.get(emit_serve)
         self._turn = threading.Condition()
         self._asleep = 0
 
     def wake(self) -> None:
-        # A thread that falls asleep at this moment stays asleep: the caller does its work.
+        # A thread that falls asleep at this moment is not woken; the caller then does its work.
         if self._asleep:
             with self._turn:
                 self._turn.notify_all()

@@ -9,31 +9,48 @@ itself active, and then looks again whether the job is open. Both are sequential
 the caller sees the thread, or the thread sees that the job is shut.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from llvmlite import ir
 
 from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.ir_types import I32, I64, POINTER, VOID, constant, internal
+from potluck.engine.kernels.ir_types import I32, I64, POINTER, VOID, Operand, constant, internal
+from potluck.engine.kernels.memory import Pointer, Record
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.values import Operand, Pointer, Value
+from potluck.engine.kernels.values import Value
 
-# Offsets; what threads write stands in cache lines of its own.
+# Bytes from the start of a job. What threads write has cache lines of its own.
 _FUNCTION, _ARGUMENTS, _BLOCKS, _STEP = 0, 8, 16, 24
 _NEXT, _OPEN, _ACTIVE, STOPPING = 128, 256, 384, 512
 JOB_BYTES = 640
 
-PIECE = ir.FunctionType(VOID, [POINTER, I64, I64])  # arguments, first block, the one after the last
+# What computes some blocks of a job: its arguments (a record), first block, the one after the last.
+PIECE = ir.FunctionType(VOID, [POINTER, I64, I64])
 
-# job, how often to look before going to sleep → 1 if the pool is to stop
+# The job, how often to look for work → 1 if the pool is to stop.
 SERVE = ir.FunctionType(I32, [POINTER, I64])
-# job, function, arguments, blocks, blocks taken at a time
+# The job, a `PIECE`, its arguments, the number of blocks, blocks taken at a time.
 RUN = ir.FunctionType(VOID, [POINTER, POINTER, POINTER, I64, I64])
+
+R = TypeVar("R", bound=Record)
+
+
+def begin_piece(
+    module: ir.Module, name: str, path: Path, record: type[R]
+) -> tuple[Emitter, R, Value, Value]:
+    """Begin a function of the type `PIECE`.
+
+    Returns:
+        What it is written with, its arguments, its first block, and the one after its last.
+    """
+    e = Emitter(ir.Function(module, PIECE, name), path)
+    arguments, first, last = e.arguments
+    return e, record.load(arguments), first, last
 
 
 def emit_serve(module: ir.Module, name: str, path: Path) -> ir.Function:
-    """Spin for work and do it; return when there has been none for a while."""
+    """Look for work and do it; return when there has been none for a while."""
     work = _emit_work(module, f"{name}_work", path)
     e = Emitter(ir.Function(module, SERVE, name), path)
     job, patience = e.arguments
@@ -41,7 +58,7 @@ def emit_serve(module: ir.Module, name: str, path: Path) -> ir.Function:
     with e.forever() as leave:
         leave(_is_set(job, STOPPING))
         leave(idle.value >= patience)
-        # Another thread may be writing the number of blocks, so it is read as it is written: atomically.
+        # The caller may be writing the number of blocks, so both access it atomically.
         has_blocks = _look(job, _NEXT) < _look(job, _BLOCKS)
         with e.if_else(_is_set(job, _OPEN) & has_blocks) as (due, not_due):
             with due:
@@ -53,17 +70,16 @@ def emit_serve(module: ir.Module, name: str, path: Path) -> ir.Function:
             with not_due:
                 _pause(e)
                 idle.value = idle.value + 1
-    e.ret(e.zext(_is_set(job, STOPPING), I32))
-    return e.function
+    return e.end(e.zext(_is_set(job, STOPPING), I32))
 
 
 def emit_run(module: ir.Module, name: str, path: Path) -> ir.Function:
-    """Do a job with whoever is awake; return when all of it is done."""
+    """Do a job together with the threads that are awake; return when all of it is done."""
     work = _emit_work(module, f"{name}_work", path)
     e = Emitter(ir.Function(module, RUN, name), path)
     job, piece, arguments, blocks, step = e.arguments
     for offset, value in ((_FUNCTION, piece), (_ARGUMENTS, arguments), (_STEP, step)):
-        e.put(value, job.skip(offset))
+        job.skip(offset)[0] = value
     _set(job, _BLOCKS, blocks)
     _set(job, _NEXT, 0)
     _set(job, _OPEN, 1)
@@ -72,21 +88,17 @@ def emit_run(module: ir.Module, name: str, path: Path) -> ir.Function:
     with e.forever() as leave:
         leave(_look(job, _ACTIVE).equals(0))
         _pause(e)
-    e.ret_void()
-    return e.function
+    return e.end()
 
 
 @dataclass(frozen=True)
 class Pooled:
     """Emits calls that share work with the threads of the pool."""
 
+    e: Emitter
     run: ir.Function  # made by `emit_run`
     job: Pointer  # null: there is no pool
-    shares: Value  # parts to cut the blocks into
-
-    def share(self, piece: ir.Function, arguments: Sequence[Operand], blocks: Operand) -> None:
-        """`call` with arguments that the piece finds in memory, 8 bytes each."""
-        self.call(piece, self.job.e.in_memory(arguments), blocks)
+    shares: Value  # how many parts the blocks are cut into
 
     def call(self, piece: ir.Function, memory: Pointer, blocks: Operand) -> None:
         """Call a piece for all its blocks: alone, or together with the pool.
@@ -96,8 +108,7 @@ class Pooled:
             memory: where its arguments are.
             blocks: their number, from zero on.
         """
-        e = self.job.e
-        count = e.index(blocks)
+        e, count = self.e, self.e.index(blocks)
         with e.if_else(self.job.is_null) as (alone, together):
             with alone:
                 e.call(piece, [memory, e.index(0), count])
@@ -112,15 +123,14 @@ def _emit_work(module: ir.Module, name: str, path: Path) -> ir.Function:
     kind = ir.FunctionType(VOID, [POINTER])
     e = Emitter(internal(ir.Function(module, kind, name)), path)
     (job,) = e.arguments
-    piece = e.fetch(job.skip(_FUNCTION), PIECE.as_pointer())
-    arguments = e.fetch(job.skip(_ARGUMENTS), POINTER)
-    blocks, step = (e.fetch(job.skip(offset), I64) for offset in (_BLOCKS, _STEP))
+    piece = job.skip(_FUNCTION).of(PIECE.as_pointer())[0]
+    arguments = job.skip(_ARGUMENTS).of(POINTER)[0]
+    blocks, step = (job.skip(offset).of(I64)[0] for offset in (_BLOCKS, _STEP))
     with e.forever() as leave:
         first = e.atomic_rmw("add", job.skip(_NEXT), step, "seq_cst")
         leave(first >= blocks)
         e.call(piece, [arguments, first, (first + step).at_most(blocks)])
-    e.ret_void()
-    return e.function
+    return e.end()
 
 
 def _look(job: Pointer, offset: int) -> Value:

@@ -29,13 +29,14 @@ from potluck.engine.kernels.ir_types import (
     KIND_F32,
     POINTER,
     VOID,
+    Operand,
     constant,
     internal,
 )
+from potluck.engine.kernels.memory import Address, Number, Pointer, Record, Span
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import PIECE
-from potluck.engine.kernels.records import Address, Number, Record
-from potluck.engine.kernels.values import Operand, Pointer, Span, Value
+from potluck.engine.kernels.pool_kernel import begin_piece
+from potluck.engine.kernels.values import Value
 
 
 class Prefill(Record):
@@ -51,24 +52,24 @@ class Prefill(Record):
     share = Number()  # tokens of a block
     scratch = Address(KIND_F32)  # `scratch_floats` for each block
     stats = Address(KIND_F32)  # (H, T, 2)
-    out = Address(KIND_F32)  # (T, H, K), zeros: here, LLVM would call a library to clear it
+    out = Address(KIND_F32)  # (T, H, K), zeros, because LLVM would call a C library to clear it
 
 
-# keys, cached tokens, scratch
+# The keys of a panel, its number of cached tokens, scratch.
 _PREPARE = ir.FunctionType(VOID, [POINTER, I64, POINTER])
-# queries, values, scratch, stats, out, cached tokens in the panel, how many of them the first row sees
-# if no window ends before, window
+# Queries, values, scratch, stats, out, cached tokens in the panel, how many of them the first row sees without
+# a window, window.
 _ROWS = ir.FunctionType(VOID, [POINTER] * 5 + [I64] * 3)
 
 
 def scratch_floats(shape: Heads, path: Path) -> int:
-    """What the kernel writes to while it runs, for each block, in f32."""
+    """Return how many f32 the kernel uses while it runs, for each block."""
     return _Scratch(shape, path).size
 
 
 @dataclass(frozen=True)
 class _Scratch:
-    """Where things are in the scratch memory, in f32: first the keys of a panel as columns."""
+    """Where the fields of the scratch memory begin, in f32. First are the keys of a panel as columns."""
 
     shape: Heads
     path: Path
@@ -96,25 +97,23 @@ class _Scratch:
 
 
 def emit_attend_many(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
-    """Attention of some blocks: a job of the pool."""
+    """Write attention of many tokens: a job of the pool."""
     layout = _Scratch(shape, path)
     prepare = _emit_prepare(module, f"{name}_prepare", layout)
     some_rows = _emit_rows(module, f"{name}_rows", layout, layout.rows)
     one_row = _emit_rows(module, f"{name}_row", layout, 1)
-    e = Emitter(ir.Function(module, PIECE, name), path)
-    arguments, first, last = e.arguments
-    given = Prefill.load(arguments)
+    e, given, first, last = begin_piece(module, name, path, Prefill)
     shares = (given.tokens + given.share - 1) // given.share
     with e.loop(first, last) as block:
         kv_head, begin = block // shares, block % shares * given.share
         stop = (begin + given.share).at_most(given.tokens)
         whole = stop - (stop - begin) % layout.rows
         keys, values = (
-            Cached.of(shape, which.skip(kv_head, given.head_stride))
+            Cached(e, shape, which.skip(kv_head, given.head_stride))
             for which in (given.keys, given.values)
         )
         scratch = given.scratch + block * layout.size
-        queries = _Queries(shape, given, kv_head, begin, stop)
+        queries = _Queries(e, shape, given, kv_head, begin, stop)
         queries.begin()
         end = given.position + stop
         start = (given.position + begin + 1 - given.window).at_least(0)
@@ -132,14 +131,14 @@ def emit_attend_many(module: ir.Module, name: str, path: Path, shape: Heads) -> 
                         numbers = [count, sees + token, given.window]
                         e.call(rows, [query, values.at(panel), scratch, stats, out, *numbers])
         queries.divide()
-    e.ret_void()
-    return e.function
+    return e.end()
 
 
 @dataclass(frozen=True)
 class _Queries:
     """Some tokens of the heads that share a key head."""
 
+    e: Emitter
     shape: Heads
     given: Prefill
     kv_head: Value
@@ -147,7 +146,7 @@ class _Queries:
     last: Value
 
     def at(self, member: Value, token: Value) -> tuple[Pointer, Pointer, Pointer]:
-        """Where queries, stats and output of a head's token are."""
+        """Return where queries, stats and output of a head's token are."""
         given, shape = self.given, self.shape
         head = self.kv_head * shape.group + member
         queries = given.queries + token * _row_numbers(shape) + head * shape.head_dim
@@ -155,7 +154,7 @@ class _Queries:
         return queries, given.stats + (head * given.tokens + token) * 2, out
 
     def begin(self) -> None:
-        """Nothing has been seen. Attention sinks would be counted here."""
+        """Start with no token seen. Attention sinks would be counted here."""
         for _, stats, _ in self._each():
             stats[0] = constant(F32, LOWEST)
             stats[1] = constant(F32, 0.0)
@@ -168,18 +167,18 @@ class _Queries:
                 out[span] = out[span] * inverse
 
     def _each(self) -> Iterator[tuple[Emitter, Pointer, Pointer]]:
-        e = self.first.e
+        e = self.e
         with e.loop(0, self.shape.group) as member, e.loop(self.first, self.last) as token:
             _, stats, out = self.at(member, token)
             yield e, stats, out
 
 
 def _emit_prepare(module: ir.Module, name: str, layout: _Scratch) -> ir.Function:
-    """Keys as columns, the numbers of a block of tokens side by side."""
+    """Write the function that turns the keys of a panel into columns, with tokens side by side."""
     e = Emitter(internal(ir.Function(module, _PREPARE, name)), layout.path)
     shape, columns = layout.shape, layout.columns
     keys, count, scratch = e.arguments
-    keys, scratch = Cached.of(shape, keys), scratch.of(KIND_F32)
+    keys, scratch = Cached(e, shape, keys), scratch.of(KIND_F32)
     with e.loop(0, count, LANES) as first:
         tokens = [(first + lane).at_most(count - 1) for lane in range(LANES)]
         inside = first % columns
@@ -192,12 +191,11 @@ def _emit_prepare(module: ir.Module, name: str, layout: _Scratch) -> ir.Function
             here = target + span.first * columns
             for index, column in enumerate(e.transpose(numbers)):
                 (here + index * columns).of(WIDE)[0] = column
-    e.ret_void()
-    return e.function
+    return e.end()
 
 
 def _emit_rows(module: ir.Module, name: str, layout: _Scratch, rows: int) -> ir.Function:
-    """Some neighbouring tokens of a head over a panel."""
+    """Write attention of some neighbouring tokens of a head over a panel."""
     e = Emitter(internal(ir.Function(module, _ROWS, name)), layout.path)
     shape = layout.shape
     queries, values, scratch, stats, out, count, sees, window = e.arguments
@@ -209,7 +207,7 @@ def _emit_rows(module: ir.Module, name: str, layout: _Scratch, rows: int) -> ir.
     tile = Tile(
         shape=shape,
         rows=rows,
-        values=Cached.of(shape, values),
+        values=Cached(e, shape, values),
         scores=scratch + layout.scores,
         stats=stats.of(KIND_F32),
         out=out.of(KIND_F32),
@@ -226,15 +224,14 @@ def _emit_rows(module: ir.Module, name: str, layout: _Scratch, rows: int) -> ir.
                 (scaled + row * shape.padded)[Span(span.first, LANES)] = source[span] * shape.scale
         _score(tile, layout, scaled, scratch, (low, high))
         tile.attend(low, high)
-    e.ret_void()
-    return e.function
+    return e.end()
 
 
 def _score(
     tile: Tile, layout: _Scratch, queries: Pointer, keys: Pointer, bounds: tuple[Value, Value]
 ) -> None:
-    """Scores of the tokens from low to high, as many side by side as a row of columns has."""
-    e, shape, (low, high) = queries.e, tile.shape, bounds
+    """Write the scores of the tokens from low to high, as many at a time as a row of columns has."""
+    e, shape, (low, high) = tile.values.e, tile.shape, bounds
     vectors = layout.columns // LANES
     pairs = [(row, part) for row in range(tile.rows) for part in range(vectors)]
     with e.loop(low - low % layout.columns, high, layout.columns) as token:
@@ -252,5 +249,5 @@ def _score(
 
 
 def _row_numbers(shape: Heads) -> int:
-    """From one token's queries, keys and values to the next's."""
+    """Return how many numbers one token's queries, keys and values are."""
     return shape.head_dim * (shape.heads + 2 * shape.kv_heads)

@@ -8,22 +8,22 @@ One token reads the weights as fast as memory gives them. With many tokens, a bl
 first cache while a panel of tokens passes by.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir
 
-from potluck.engine.kernels.block_kernel import emit_integers, emit_offsets, emit_scales
+from potluck.engine.kernels.block_kernel import Block
 from potluck.engine.kernels.dots import Dot, State, make_dot
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.ir_types import (
     F32,
+    I8,
     I32,
     I64,
     KIND_F32,
     POINTER,
     VOID,
-    Value,
     constant,
     internal,
     vector,
@@ -38,24 +38,41 @@ from potluck.engine.kernels.layout import (
     RECORD_WORTH,
     ROWS,
     TILES,
-    groups_of,
 )
+from potluck.engine.kernels.memory import Address, Number, Pointer, Record, Span
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import PIECE
+from potluck.engine.kernels.pool_kernel import begin_piece
+from potluck.engine.kernels.values import Value
 from potluck.model.formats import INT8, PackedFormat
 
-# How far ahead. One core, int4: 34 GB/s without, 35 at 2048, 38 at 4096, 40 at 8192; 42 if it only reads. Not
-# faster: several groups at a time, loads of whole cache lines, two streams, fewer lines, the second cache only.
+# How far ahead weights are prefetched. One core, int4: 34 GB/s without, 35 at 2048, 38 at 4096, 40 at 8192; only
+# reading gets 42. Not faster: several groups at a time, loads of whole cache lines, two streams, fewer lines,
+# prefetching to the second cache only.
 PREFETCH_BYTES = 6144
-# A format and a number of tokens that are not prefetched for: 40 GB/s without, 37 with. So little is computed
-# on each line that the processor fetches as far ahead by itself.
+# The format and the number of tokens for which nothing is prefetched: 40 GB/s without, 37 with. So little is
+# computed for each line that the processor itself reads far enough ahead.
 _RUNS_AHEAD = (INT8, 1)
-# Tokens whose inputs stay in the second cache. 64: a twentieth slower; 256: not faster.
+# Tokens whose inputs stay in the second cache. With 64 it is a twentieth slower, with 256 not faster.
 PANEL = 128
 
-# weights, inputs, out, addend or null, groups, rows, tokens, numbers from one token's addend to the next's,
-# first and last block; out and addend are f32
-PRODUCT = ir.FunctionType(VOID, [POINTER] * 4 + [I64] * 6)
+_WIDE = vector(F32, ROWS)
+
+
+class PackedProduct(Record):
+    """The arguments of the product. A block of the job is a block of 16 rows."""
+
+    weights = Address(I8)
+    inputs = Address(I8)  # the records of a quantised input
+    out = Address(KIND_F32)  # (tokens, rows)
+    addend = Address(KIND_F32)  # (rows,) or (tokens, rows), or null
+    stride = Number()  # numbers from one token's addend to the next's
+    groups = Number()
+    rows = Number()
+    tokens = Number()
+
+
+# 16 totals, out, addend or null, rows, `stride`, block of rows, token.
+_FINISH = ir.FunctionType(VOID, [_WIDE, POINTER, POINTER, I64, I64, I64, I64])
 
 
 def emit_product(
@@ -65,171 +82,114 @@ def emit_product(
     weight_format: PackedFormat,
     tiles: Sequence[int] = TILES,
 ) -> ir.Function:
-    """out[t, n] = Σ x[t, k] W[n, k] + addend[t, n], for the rows n of blocks first to last.
+    """Write out[t, n] = Σ x[t, k] W[n, k] + addend[t, n], for the rows n of some blocks: a job of the pool.
 
     A kernel that is never given many tokens needs only the smallest of the tiles.
     """
     finish = _emit_finish(module, f"{name}_finish", path)
-    function = ir.Function(module, PRODUCT, name)
-    e = Emitter(function, path)
-    weights, inputs, out, addend, groups, rows, tokens, stride, first, last = function.args
-
-    def store(total: Value, block: Value, token: Value) -> None:
-        e.call(finish, [total, out, addend, rows, stride, block, token])
-
-    kernel = _Kernel(
-        e=e, dot=make_dot(path, weight_format), held=weight_format, weights=weights,
-        inputs=inputs, groups=groups, store=store,
-    )  # fmt: skip
-    with e.loop(0, tokens, PANEL) as start:
-        end = e.add(start, constant(I64, PANEL))
-        end = e.select(e.icmp_signed("<", end, tokens), end, tokens)
+    e, given, first, last = begin_piece(module, name, path, PackedProduct)
+    dot = make_dot(path, weight_format)
+    kernel = _Kernel(e=e, dot=dot, held=weight_format, given=given, finish=finish)
+    with e.loop(0, given.tokens, PANEL) as start:
+        end = (start + PANEL).at_most(given.tokens)
         with e.loop(first, last) as block:
-            _emit_tiles(kernel, tiles, block, start, end)
-    e.ret_void()
-    return function
-
-
-def emit_product_piece(
-    module: ir.Module,
-    name: str,
-    path: Path,
-    weight_format: PackedFormat,
-    tiles: Sequence[int] = TILES,
-) -> ir.Function:
-    """The product as a job of the pool: all but its last two arguments in memory, 8 bytes each."""
-    product = emit_product(module, f"{name}_product", path, weight_format, tiles)
-    function = ir.Function(module, PIECE, name)
-    arguments, first, last = function.args
-    e = Emitter(function, path)
-    before = [
-        e.fetch(e.at(arguments, 8 * index), kind) for index, kind in enumerate(PRODUCT.args[:-2])
-    ]
-    e.call(product, [*before, first, last])
-    e.ret_void()
-    return function
-
-
-def product_arguments(
-    weights: Value, inputs: Value, out: Value, addend: Value, rows: int, width: int
-) -> list[Value]:
-    """The arguments of such a piece for one token, as a caller that is a kernel gives them."""
-    numbers = (groups_of(width), rows, 1, 0)
-    return [weights, inputs, out, addend, *(constant(I64, number) for number in numbers)]
+            kernel.tiles(tiles, block, start, end)
+    return e.end()
 
 
 def _emit_finish(module: ir.Module, name: str, path: Path) -> ir.Function:
-    """Add the addend, if any, and write 16 rows of a token; fewer at the end of the matrix."""
-    arguments = [vector(F32, ROWS), POINTER, POINTER, I64, I64, I64, I64]
-    function = internal(ir.Function(module, ir.FunctionType(VOID, arguments), name))
-    total, out, addend, rows, stride, block, token = function.args
-    e = Emitter(function, path)
-    row = e.mul(block, constant(I64, ROWS))
-    offset = e.add(e.mul(token, rows), row)
-    addend_offset = e.add(e.mul(token, stride), row)
-    left = e.sub(rows, row)
-    has_addend = e.icmp_unsigned("!=", e.ptrtoint(addend, I64), constant(I64, 0))
+    """Write the function that adds the addend, if any, and stores a token's 16 rows, or fewer at the end."""
+    e = Emitter(internal(ir.Function(module, _FINISH, name)), path)
+    total, out, addend, rows, stride, block, token = e.arguments
+    row = block * ROWS
+    out = out.of(KIND_F32) + (token * rows + row)
+    more = addend.of(KIND_F32) + (token * stride + row)
+    left = rows - row
 
     def write(mask: Value | None) -> None:
-        result = e.variable(total)
-        with e.if_then(has_addend):
-            more = e.fetch_numbers(e.at(addend, addend_offset, 4), KIND_F32, ROWS, mask)
-            result.value = e.fadd(total, more)
-        e.put_numbers(result.value, e.at(out, offset, 4), KIND_F32, mask)
+        span, result = Span(0, ROWS, mask), e.variable(total)
+        with e.if_then(addend.is_set):
+            result.value = total + more[span]
+        out[span] = result.value
 
-    with e.if_else(e.icmp_signed(">=", left, constant(I64, ROWS))) as (whole, partly):
+    with e.if_else(left >= ROWS) as (whole, partly):
         with whole:
             write(None)
         with partly:
             write(e.first_lanes(left, ROWS))
-    e.ret_void()
-    return function
+    return e.end()
 
 
-def _emit_tiles(
-    kernel: "_Kernel", tiles: Sequence[int], block: Value, start: Value, end: Value
-) -> None:
-    """Tiles of the largest size, then at most one of each other."""
-    e, largest = kernel.e, tiles[0]
-    left = e.and_(e.sub(end, start), constant(I64, largest - 1))
-    whole = e.sub(end, left)
-    with e.loop(start, whole, largest) as token:
-        kernel.tile(block, token, largest)
-    token = whole
-    for size in tiles[1:]:
-        part = e.and_(left, constant(I64, size))
-        with e.if_then(e.icmp_signed("!=", part, constant(I64, 0))):
-            kernel.tile(block, token, size)
-        token = e.add(token, part)
-
-
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Kernel:
-    """The arguments of the kernel that is being written."""
+    """The kernel that is being written."""
 
     e: Emitter
     dot: Dot
     held: PackedFormat
-    weights: Value
-    inputs: Value
-    groups: Value
-    store: Callable[[Value, Value, Value], None]  # 16 totals, their block and token
+    given: PackedProduct
+    finish: ir.Function
 
-    def tile(self, block: Value, token: Value, size: int) -> None:
+    def tiles(self, sizes: Sequence[int], block: Value, start: Value, end: Value) -> None:
+        """The tokens from start to end: tiles of the largest size, then at most one of each other."""
+        largest = sizes[0]
+        left = (end - start) & (largest - 1)
+        token = end - left
+        with self.e.loop(start, token, largest) as whole:
+            self._tile(block, whole, largest)
+        for size in sizes[1:]:
+            part = left & size
+            with self.e.if_then(part.differs(0)):
+                self._tile(block, token, size)
+            token = token + part
+
+    def _tile(self, block: Value, token: Value, size: int) -> None:
         """One block of rows times one tile; as many tokens at once as the registers hold."""
         count = min(size, self.e.path.tokens)
         for first in range(0, size, count):
             self._rows_by_tokens(block, token, size, range(first, first + count))
 
     def _rows_by_tokens(self, block: Value, token: Value, tile: int, members: range) -> None:
-        e = self.e
-        zero = constant(vector(F32, ROWS), 0.0)
-        totals = [e.variable(zero) for _ in members]
-        block_start = e.mul(block, self.groups)
-        weights = e.at(self.weights, block_start, self.held.block_bytes)
-        records = e.at(self.inputs, e.mul(token, self.groups), RECORD_BYTES)
-        with e.loop(0, self.groups) as group:
-            here = e.at(weights, group, self.held.block_bytes)
-            record = e.at(records, group, tile * RECORD_BYTES)
-            scales = emit_scales(e, here)
-            offsets = emit_offsets(e, self.held, here)
-            tokens = [e.at(record, member * RECORD_BYTES) for member in members]
-            prefetches = members.start == 0 and (self.held, tile) != _RUNS_AHEAD
-            sums = self._sums(here, tokens, prefetches=prefetches)
-            for total, address, sum_ in zip(totals, tokens, sums, strict=True):
-                scale = e.fmul(scales, e.splat(e.fetch(address, F32), ROWS))
-                value = e.sitofp(sum_, vector(F32, ROWS))
-                total.value = e.multiply_add(value, scale, total.value)
+        e, given = self.e, self.given
+        totals = [e.variable(constant(_WIDE, 0.0)) for _ in members]
+        weights = given.weights.skip(block * given.groups, self.held.block_bytes)
+        records = given.inputs.skip(token * given.groups, RECORD_BYTES)
+        prefetches = members.start == 0 and (self.held, tile) != _RUNS_AHEAD
+        with e.loop(0, given.groups) as group:
+            here = Block(self.held, weights.skip(group, self.held.block_bytes))
+            record = records.skip(group, tile * RECORD_BYTES)
+            scales, offsets = here.scales, here.offsets
+            inputs = [record.skip(member * RECORD_BYTES) for member in members]
+            sums = self._sums(here, inputs, prefetches=prefetches)
+            for total, x, sum_ in zip(totals, inputs, sums, strict=True):
+                scale = scales * x.of(KIND_F32)[0]
+                total.value = e.multiply_add(e.sitofp(sum_, _WIDE), scale, total.value)
                 if offsets is not None:
-                    minus_sum = e.splat(e.fetch(e.at(address, RECORD_WORTH), F32), ROWS)
+                    minus_sum = e.splat(x.skip(RECORD_WORTH).of(KIND_F32)[0], ROWS)
                     total.value = e.multiply_add(offsets, minus_sum, total.value)
         for member, total in zip(members, totals, strict=True):
-            self.store(total.value, block, e.add(token, constant(I64, member)))
+            place = [given.out, given.addend, given.rows, given.stride, block, token + member]
+            e.call(self.finish, [total.value, *place])
 
-    def _sums(self, here: Value, tokens: list[Value], *, prefetches: bool) -> list[Value]:
-        """Σ weight x input of a group, as integers, for each token's record.
-
-        The first that read a group prefetch another.
-        """
+    def _sums(self, here: Block, tokens: list[Pointer], *, prefetches: bool) -> list[Value]:
+        """Return Σ weight x input of a group, as i32, for each token's record."""
         e, dot = self.e, self.dot
         states: list[State] = []
-        integers = e.at(here, self.held.integers_start)
-        for address in tokens:
-            start = constant(I32, 0)
+        for x in tokens:
+            start = e.value(constant(I32, 0))
             if dot.zero_point:  # the record has minus the sum of the inputs
-                start = e.fetch(e.at(address, RECORD_SUM), I32)
-                start = e.mul(start, constant(I32, dot.zero_point))
+                start = x.skip(RECORD_SUM).of(I32)[0] * dot.zero_point
             states.append(dot.begin(e, e.splat(start, ROWS)))
-        for quad, weights in emit_integers(e, self.held, integers, ROWS):
+        for quad, weights in here.integers(0, ROWS):
             if prefetches:
-                self._prefetch(here, quad)
-            for index, address in enumerate(tokens):
-                inputs = e.fetch(e.at(address, RECORD_VALUES + QUAD * quad), I32)
+                self._prefetch(here.start, quad)
+            for index, x in enumerate(tokens):
+                inputs = x.skip(RECORD_VALUES + QUAD * quad).of(I32)[0]
                 states[index] = dot.step(e, states[index], weights, inputs)
         return [dot.end(e, state) for state in states]
 
-    def _prefetch(self, here: Value, quad: int) -> None:
-        """An eighth of a group further ahead; all of it at once makes a product a hundredth slower."""
-        e, lines, parts = self.e, range(0, self.held.block_bytes, CACHE_LINE), GROUP // QUAD
+    def _prefetch(self, here: Pointer, quad: int) -> None:
+        """Prefetch an eighth of a later group; all of it at once makes a product a hundredth slower."""
+        lines, parts = range(0, self.held.block_bytes, CACHE_LINE), GROUP // QUAD
         for line in lines[quad * len(lines) // parts : (quad + 1) * len(lines) // parts]:
-            e.prefetch(e.at(here, PREFETCH_BYTES + line))
+            here.skip(PREFETCH_BYTES + line).prefetch()

@@ -2,14 +2,13 @@
 
 from llvmlite import ir
 
-from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.ir_types import I8, I32, KIND_BF16, KIND_F16, KIND_F32
+from potluck.engine.kernels.ir_types import I8, KIND_BF16, KIND_F16, KIND_F32, Operand
 from potluck.engine.kernels.layout import GROUP, RECORD_BYTES, TILE, TILES
+from potluck.engine.kernels.memory import Address, Number, Record
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import PIECE
-from potluck.engine.kernels.records import Address, Number, Record
+from potluck.engine.kernels.pool_kernel import begin_piece
 from potluck.engine.kernels.rows import Reading, emit_record, read_row
-from potluck.engine.kernels.values import Operand, Value
+from potluck.engine.kernels.values import Value
 
 
 class Quantise(Record):
@@ -26,29 +25,26 @@ class Quantise(Record):
 def emit_quantise(
     module: ir.Module, name: str, path: Path, reading: Reading = "plain"
 ) -> ir.Function:
-    """Records of each token's numbers, as `layout` says they lie: a job of the pool."""
+    """Write each token's numbers as records, which lie as `layout` says: a job of the pool."""
     record = emit_record(module, f"{name}_record", path)
-    e = Emitter(ir.Function(module, PIECE, name), path)
-    arguments, first, last = e.arguments
-    given = Quantise.load(arguments)
+    e, given, first, last = begin_piece(module, name, path, Quantise)
     groups = (given.width + (GROUP - 1)) // GROUP
 
     def one_token(token: Value, target: Operand, step: Value) -> None:
-        with e.each_kind(e.trunc(given.kind, I32), (KIND_F32, KIND_BF16, KIND_F16)) as kinds:
+        with e.each_kind(given.kind, (KIND_F32, KIND_BF16, KIND_F16)) as kinds:
             for kind in kinds:
                 source = given.source.of(kind) + token * given.stride
-                row = read_row(reading, source, given.width, GROUP, None, None)
+                row = read_row(e, reading, source, given.width, GROUP)
                 for span in e.spans(given.width, GROUP):
                     e.call(record, [row(span), target.skip(span.first // GROUP, step)])
 
     end = (last * TILE).at_most(given.tokens)
     token = e.variable(first * TILE)
     with e.loop(0, len(TILES)) as index:
-        size = e.lshr(e.index(TILE), index)
+        size = e.index(TILE) >> index
         with e.loop(token.value, end - size + 1, size) as begin:
             tile = given.records.skip(begin * groups, RECORD_BYTES)
             with e.loop(0, size) as member:
                 one_token(begin + member, tile.skip(member, RECORD_BYTES), size * RECORD_BYTES)
             token.value = begin + size
-    e.ret_void()
-    return e.function
+    return e.end()

@@ -1,6 +1,6 @@
-"""The same in plain torch: runs anywhere, and says what the generated kernels have to compute.
+"""The reference kernels in plain torch: they run anywhere, and say what generated kernels have to compute.
 
-Packs into the same bytes, quantises into the same records, and multiplies to within the rounding of f32.
+Both pack into the same bytes and quantise into the same records. Products differ by the rounding of f32.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ class ReferenceKernels(Kernels):
         numbers = F.pad(x.float(), (0, groups * GROUP - width)).view(tokens, groups, GROUP)
         largest = numbers.abs().amax(-1)
         is_nothing = largest < NOTHING
-        # A quotient; what torch makes of `127 / tensor` is 127 times a reciprocal.
+        # Written as a quotient of tensors, because torch computes `127 / tensor` as 127 times a reciprocal.
         inverse = torch.where(is_nothing, 0.0, torch.full_like(largest, LARGEST) / largest)
         scale = torch.where(is_nothing, 0.0, largest / LARGEST)
         scaled = (numbers * inverse[..., None]).nan_to_num(-LARGEST).clamp(-LARGEST, LARGEST)
@@ -94,7 +94,7 @@ class ReferenceKernels(Kernels):
 
 
 def _largest(numbers: Tensor) -> Tensor:
-    """Of each group the number of largest magnitude, the first of equals."""
+    """Return the number of largest magnitude in each group, the first of equals."""
     largest = numbers[..., 0]
     for number in numbers.unbind(-1)[1:]:
         largest = torch.where(number.abs() > largest.abs(), number, largest)
@@ -154,7 +154,9 @@ _FIND: Mapping[PackedFormat, Callable[[Tensor, Tensor], tuple[Tensor, Tensor | N
     INT4: _best_scale,
     INT4_OFFSET: _best_line,
 }
-"""From numbers (B, 16, G, 32) and each group's number of largest magnitude to scales and offsets."""
+"""What finds scales and offsets (B, 16, G) of a format.
+
+It takes the numbers (B, 16, G, 32), and each group's number of largest magnitude (B, 16, G)."""
 
 
 def _limited(numbers: Tensor) -> Tensor:

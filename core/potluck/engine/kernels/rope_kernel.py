@@ -11,11 +11,10 @@ from potluck.engine.kernels.attention import LANES, Heads
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import emit_bytes, emit_integers, emit_scale
 from potluck.engine.kernels.ir_types import F32, I8, I32, KIND_F32, KIND_INT8, constant, vector
+from potluck.engine.kernels.memory import Address, Number, Pointer, Record
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import PIECE
-from potluck.engine.kernels.records import Address, Number, Record
+from potluck.engine.kernels.pool_kernel import begin_piece
 from potluck.engine.kernels.rows import read_row
-from potluck.engine.kernels.values import Pointer
 
 
 class RopeAndCache(Record):
@@ -37,73 +36,68 @@ class RopeAndCache(Record):
 
 
 def emit_rope_and_cache(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
-    """Norm, rope and caching of some tokens: a job of the pool."""
-    e = Emitter(ir.Function(module, PIECE, name), path)
-    arguments, first, last = e.arguments
-    given = RopeAndCache.load(arguments)
+    """Write norm, rope and caching of some tokens: a job of the pool."""
+    e, given, first, last = begin_piece(module, name, path, RopeAndCache)
     half = shape.rotary_dim // 2
     with e.loop(first, last) as token:
         queries = given.qkv + token * (shape.head_dim * (shape.heads + 2 * shape.kv_heads))
         keys = queries + shape.head_dim * shape.heads
         values = keys + shape.head_dim * shape.kv_heads
-        _norm(shape, queries, given.query_norm, shape.heads)
-        _norm(shape, keys, given.key_norm, shape.kv_heads)
+        _norm(e, shape, queries, given.query_norm, shape.heads)
+        _norm(e, shape, keys, given.key_norm, shape.kv_heads)
         with e.if_then(given.cosines.is_set):
             cosines, sines = given.cosines + token * (2 * half), given.sines + token * (2 * half)
             with e.loop(0, shape.heads + shape.kv_heads) as head:
-                _rope(queries + head * shape.head_dim, cosines, sines + half, half)
+                _rope(e, queries + head * shape.head_dim, cosines, sines + half, half)
         with e.loop(0, shape.kv_heads) as head:
             for source, cache in ((keys, given.keys), (values, given.values)):
                 target = cache.skip(head, given.head_stride)
                 target = target.skip(given.position + token, shape.cached_bytes)
-                _cache(shape, source + head * shape.head_dim, target)
-    e.ret_void()
-    return e.function
+                _cache(e, shape, source + head * shape.head_dim, target)
+    return e.end()
 
 
-def _norm(shape: Heads, heads: Pointer, weight: Pointer, count: int) -> None:
-    """Of each head by itself, or of all together, where the shape has a norm."""
+def _norm(e: Emitter, shape: Heads, heads: Pointer, weight: Pointer, count: int) -> None:
+    """Norm each head by itself, or all together; nothing where the shape has no norm."""
     match shape.qk_norm:
         case None:
             return
         case "head":
-            with heads.e.loop(0, count) as head:
-                _norm_row(heads + head * shape.head_dim, weight, shape.head_dim, shape.epsilon)
+            with e.loop(0, count) as head:
+                _norm_row(e, heads + head * shape.head_dim, weight, shape.head_dim, shape.epsilon)
         case "projection":
-            _norm_row(heads, weight, count * shape.head_dim, shape.epsilon)
+            _norm_row(e, heads, weight, count * shape.head_dim, shape.epsilon)
 
 
-def _norm_row(numbers: Pointer, weight: Pointer, width: int, epsilon: float) -> None:
-    row = read_row("normed", numbers, width, LANES, weight, constant(F32, epsilon))
-    for span in numbers.e.spans(width, LANES):
+def _norm_row(e: Emitter, numbers: Pointer, weight: Pointer, width: int, epsilon: float) -> None:
+    row = read_row(e, "normed", numbers, width, LANES, weight, constant(F32, epsilon))
+    for span in e.spans(width, LANES):
         numbers[span] = row(span)
 
 
-def _rope(head: Pointer, cosines: Pointer, sines: Pointer, half: int) -> None:
+def _rope(e: Emitter, head: Pointer, cosines: Pointer, sines: Pointer, half: int) -> None:
     second = head + half
-    for span in head.e.spans(half, LANES):
+    for span in e.spans(half, LANES):
         a, b, cos, sin = (numbers[span] for numbers in (head, second, cosines, sines))
         head[span] = a * cos - b * sin
         second[span] = b * cos + a * sin
 
 
-def _cache(shape: Heads, source: Pointer, target: Pointer) -> None:
-    """Write a head's key or value into the cache."""
+def _cache(e: Emitter, shape: Heads, source: Pointer, target: Pointer) -> None:
+    """Write a head's key or value to the cache."""
     if shape.cache_kind == KIND_INT8:
-        _quantise(source, target, shape.head_dim)
+        _quantise(e, source, target, shape.head_dim)
         return
-    for span in source.e.spans(shape.head_dim, LANES):
+    for span in e.spans(shape.head_dim, LANES):
         target.of(shape.cache_kind)[span] = source[span]
 
 
-def _quantise(source: Pointer, target: Pointer, head_dim: int) -> None:
-    """A head's numbers as int8, and after them their scale."""
-    e = source.e
+def _quantise(e: Emitter, source: Pointer, target: Pointer, head_dim: int) -> None:
+    """Write a head's numbers as int8, and after them their scale."""
     largest = e.variable(constant(vector(I32, LANES), 0))
     for span in e.spans(head_dim, LANES):
-        size = e.magnitude_bits(source[span])
-        largest.value = e.select(e.icmp_unsigned(">", size, largest.value), size, largest.value)
-    scale, inverse = emit_scale(e, e.bitcast(e.reduce("umax", largest.value), F32))
+        largest.value = source[span].magnitude_bits().at_least(largest.value)
+    scale, inverse = emit_scale(e, e.bitcast(largest.value.reduce("umax"), F32))
     for span in e.spans(head_dim, LANES):
         target[span] = emit_bytes(e, emit_integers(e, source[span], inverse))
-    e.put(scale, target.skip(head_dim))
+    target.skip(head_dim)[0] = scale

@@ -1,7 +1,8 @@
-"""Functions that take a row of numbers to where the next product reads it, or to the hidden states.
+"""Functions that make the input of a product from a row of numbers, or add a row to the hidden states.
 
-A row is read as it is, scaled, normed or gated, without a detour through memory, and written as numbers,
-as the records of a quantised input, or added to hidden states. Each such pair is a function of its own.
+A row is read as it is, scaled, normed or gated. It is written as numbers or as the records of a quantised
+input, or added to what is there. Each pair of reading and writing is a function, which keeps nothing in memory
+between the two.
 """
 
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from potluck.engine.kernels.ir_types import (
     KIND_F32,
     POINTER,
     VOID,
+    Operand,
     internal,
     vector,
 )
@@ -33,32 +35,33 @@ from potluck.engine.kernels.layout import (
     RECORD_VALUES,
     RECORD_WORTH,
 )
+from potluck.engine.kernels.memory import Pointer, Span
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.values import Operand, Pointer, Span, Value
+from potluck.engine.kernels.values import Value
 from potluck.model.config import Activation
 
 _LANES = 16
 
 Reading: TypeAlias = Literal["plain", "scaled", "normed"] | Activation
-"""scaled: x · number. normed: x / sqrt(mean(x x) + number) · weight, a root mean square norm.
-An activation: activation(gate) · up; the row is all gates, then as many ups."""
+"""plain: x. scaled: x · number. normed: x / sqrt(mean(x x) + number) · weight, a root mean square norm.
+An activation: activation(gate) · up, of a row that has all gates before as many ups."""
 
 Writing: TypeAlias = int | Literal["records", "sum"]
-"""A kind of numbers; the records of a quantised input; or "sum": what is there is added to, f32."""
+"""A kind of numbers; the records of a quantised input; or "sum": f32, added to what is there."""
 
-# row of f32, numbers to write, where, weights of the norm or null, number: see `Reading`
+# The row, f32; how many numbers are written; where; weights of the norm or null; the number in `Reading`.
 ROW = ir.FunctionType(VOID, [POINTER, I64, POINTER, POINTER, F32])
 
 
 def emit_row(
     module: ir.Module, name: str, path: Path, reading: Reading, writing: Writing
 ) -> ir.Function:
-    """A function of the type `ROW`, for kernels of this module."""
+    """Write a function of the type `ROW`, for kernels in the same module of LLVM."""
     record = emit_record(module, f"{name}_record", path) if writing == "records" else None
     e = Emitter(internal(ir.Function(module, ROW, name)), path)
     source, width, out, weight, number = e.arguments
     lanes = _LANES if record is None else GROUP
-    row = read_row(reading, source.of(KIND_F32), width, lanes, weight.of(KIND_F32), number)
+    row = read_row(e, reading, source.of(KIND_F32), width, lanes, weight.of(KIND_F32), number)
     out = out.of(writing if isinstance(writing, int) else KIND_F32)
     for span in e.spans(width, lanes):
         value = row(span)
@@ -66,15 +69,19 @@ def emit_row(
             e.call(record, [value, out.skip(span.first // GROUP, RECORD_BYTES)])
         else:
             out[span] = out[span] + value if writing == "sum" else value
-    e.ret_void()
-    return e.function
+    return e.end()
 
 
 def read_row(
-    reading: Reading, x: Pointer, width: Operand, lanes: int, weight: Operand, number: Operand
+    e: Emitter,
+    reading: Reading,
+    x: Pointer,
+    width: Operand,
+    lanes: int,
+    weight: Operand = None,
+    number: Operand = None,
 ) -> Callable[[Span], Value]:
-    """The numbers at any span of a row of whatever kind."""
-    e = x.e
+    """Return what loads the numbers of a span of a row, f32, read in this way."""
     match reading:
         case "plain":
             return x.__getitem__
@@ -89,7 +96,7 @@ def read_row(
 
 
 def emit_record(module: ir.Module, name: str, path: Path) -> ir.Function:
-    """A function that quantises 32 numbers into a record: int8, their scale and sum (see `layout`).
+    """Write a function that quantises 32 numbers into a record: int8, their scale and sum (see `layout`).
 
     The scale is the largest magnitude / 127; a group without a number above 1e-30 is zero. A NaN or an
     infinity becomes the scale, so that all results of this token are not finite either.
@@ -97,13 +104,12 @@ def emit_record(module: ir.Module, name: str, path: Path) -> ir.Function:
     kind = ir.FunctionType(VOID, [vector(F32, GROUP), POINTER])
     e = Emitter(internal(ir.Function(module, kind, name)), path)
     numbers, record = e.arguments
-    largest = e.bitcast(e.reduce("umax", e.magnitude_bits(numbers)), F32)
+    largest = e.bitcast(numbers.magnitude_bits().reduce("umax"), F32)
     scale, inverse = emit_scale(e, largest)
     integers = emit_integers(e, numbers, inverse)
-    negative = 0 - e.reduce("add", integers)
-    e.put(scale, record)
-    e.put(negative, record.skip(RECORD_SUM))
-    e.put(e.sitofp(negative, F32) * scale, record.skip(RECORD_WORTH))
-    e.put(emit_bytes(e, integers), record.skip(RECORD_VALUES))
-    e.ret_void()
-    return e.function
+    negative = 0 - integers.reduce("add")
+    record[0] = scale
+    record.skip(RECORD_SUM)[0] = negative
+    record.skip(RECORD_WORTH)[0] = e.sitofp(negative, F32) * scale
+    record.skip(RECORD_VALUES)[0] = emit_bytes(e, integers)
+    return e.end()

@@ -7,12 +7,12 @@ from potluck.engine.kernels.ir_types import I32, I64, POINTER, constant, vector
 from potluck.engine.kernels.layout import ROWS, VECTOR
 from potluck.engine.kernels.paths import Path
 
-_AT_ONCE = 8  # vectors, each added to a sum of its own
+_AT_ONCE = 8  # vectors read at a time; each is added to a sum of its own
 
-# memory, its bytes → a number that depends on all of them
+# Memory, its number of bytes → a number that depends on all of them.
 READ = ir.FunctionType(I32, [POINTER, I64])
 
-READ_STEP = _AT_ONCE * VECTOR  # bytes; a last step that is not whole is not read
+READ_STEP = _AT_ONCE * VECTOR  # bytes read at a time; what is left at the end is not read
 
 
 def emit_read(module: ir.Module, name: str, path: Path) -> ir.Function:
@@ -28,5 +28,4 @@ def emit_read(module: ir.Module, name: str, path: Path) -> ir.Function:
     total = e.value(constant(typ, 0))
     for sum_ in sums:
         total = total + sum_.value
-    e.ret(e.reduce("add", total))
-    return e.function
+    return e.end(total.reduce("add"))

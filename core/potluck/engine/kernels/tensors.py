@@ -1,4 +1,4 @@
-"""Packed weights and quantised inputs as values, and their numbers in torch."""
+"""Weights and quantised inputs of the kernels, and what their bytes mean, in torch."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ DTYPES: Mapping[WeightFormat, torch.dtype] = {
     BF16: torch.bfloat16,
 }
 _FORMATS = {dtype: plain for plain, dtype in DTYPES.items()}
-_TOGETHER = 1 << 28  # bytes that are mapped at a time; those that nobody writes to take no memory
+_TOGETHER = 1 << 28  # bytes that are mapped at a time; pages that nobody writes to take no memory
 
 
 @dataclass(frozen=True, slots=True)
 class UnpackedRows:
-    """Rows of a packed matrix, taken apart: value = scale x (integer - zero point) - offset."""
+    """Unpacked rows of a matrix, of which value = scale x (integer - zero point) - offset."""
 
     integers: Tensor  # (n, G, 32) uint8
     scales: Tensor  # (n, G) f16
@@ -40,7 +40,7 @@ class UnpackedRows:
     format: PackedFormat
 
     def dequantise(self) -> Tensor:
-        """The values, (n, G·32), f32."""
+        """Return the values, (n, G·32), f32."""
         signed = self.integers.float() - self.format.zero_point
         values = signed * self.scales.float()[..., None]
         if self.offsets is not None:
@@ -52,7 +52,7 @@ class UnpackedRows:
 class PackedWeight:
     """A matrix (rows, width) in a packed format."""
 
-    data: Tensor  # uint8, as many as the format says
+    data: Tensor  # uint8, `format.nbytes(rows, width)` of them
     rows: int
     width: int
     format: PackedFormat
@@ -66,7 +66,7 @@ class PackedWeight:
     def empty(
         cls, rows: int, width: int, weight_format: PackedFormat, arena: "Arena | None" = None
     ) -> "PackedWeight":
-        """Memory for such a matrix, to be filled by `Kernels.pack_rows`."""
+        """Return such a matrix in new memory, which `Kernels.pack_rows` fills."""
         nbytes = weight_format.nbytes(rows, width)
         data = map_pages(nbytes) if arena is None else arena.allocate(nbytes)
         return cls(data, rows, width, weight_format)
@@ -81,14 +81,14 @@ class PackedWeight:
         return self.data.view(blocks_of(self.rows), groups_of(self.width), self.format.block_bytes)
 
     def rows_of(self, first: int, rows: int) -> "PackedWeight":
-        """Some rows alone, in the same memory; they begin and end with a block."""
+        """Return some rows alone, in the same memory. They begin with a block and end with one."""
         start, nbytes = (self.format.nbytes(count, self.width) for count in (first, rows))
         return PackedWeight(self.data[start : start + nbytes], rows, self.width, self.format)
 
     def unpack(self, first: int, last: int, device: torch.device | None = None) -> UnpackedRows:
-        """Take the blocks that have the rows from first to last apart, on the device if one is given.
+        """Unpack all blocks that hold a row from `first` to `last`, on the device if one is given.
 
-        Rows that a block has before the first or after the last are among the result.
+        The result has whole blocks: rows before `first` and after `last` may be among it.
         """
         blocks = self.blocks[first // ROWS : blocks_of(last)].to(device)  # (B, G, bytes)
         factors, integers = self._split(blocks)
@@ -98,27 +98,27 @@ class PackedWeight:
         )
 
     def dequantise(self, first: int = 0, last: int | None = None) -> Tensor:
-        """The values of the rows from first to last, (n, width), f32."""
+        """Return the values of the rows from `first` to `last`, (n, width), f32."""
         last = self.rows if last is None else last
         start = first % ROWS
         values = self.unpack(first, last).dequantise()
         return values[start : start + last - first, : self.width]
 
     def look_up(self, rows: Tensor) -> Tensor:
-        """The values of these rows (n,), (n, width), f32; no other row of their blocks is unpacked."""
+        """Return the values of these rows (n,) as (n, width), f32. No other row of their blocks is unpacked."""
         factors, integers = self._split(self.blocks[rows // ROWS])  # of n blocks of rows
         each, row = torch.arange(len(rows)), rows % ROWS
         unpacked = self._rows(factors[each, :, :, row], integers[each, :, :, row])
         return unpacked.dequantise()[:, : self.width]
 
     def _split(self, blocks: Tensor) -> tuple[Tensor, Tensor]:
-        """Bytes (B, G, bytes) → scales and perhaps offsets (B, G, F, 16), integers (B, G, V, 16, 4)."""
+        """Cut bytes (B, G, bytes) into scales and any offsets (B, G, F, 16), and integers (B, G, V, 16, 4)."""
         start = self.format.integers_start
         factors = blocks[..., :start].contiguous().view(torch.float16).unflatten(-1, (-1, ROWS))
         return factors, blocks[..., start:].unflatten(-1, (-1, ROWS, QUAD))
 
     def _rows(self, factors: Tensor, integers: Tensor) -> UnpackedRows:
-        """Scales and perhaps offsets (n, G, F), integers as they are stored (n, G, V, 4)."""
+        """Make rows of scales and any offsets (n, G, F), and of integers as they are stored (n, G, V, 4)."""
         if self.format.is_nibbles:
             integers = unpack_nibbles(integers, -2)  # (n, G, 8, 4)
         offsets = factors[..., 1] if self.format.has_offsets else None
@@ -126,12 +126,12 @@ class PackedWeight:
 
 
 def unpack_nibbles(octets: Tensor, axis: int = -1) -> Tensor:
-    """Bytes → twice as many integers of 4 bits along an axis: all low nibbles, then all high ones."""
+    """Return the two integers of 4 bits in each byte: along the axis, all low nibbles, then all high ones."""
     return torch.cat((octets & 15, octets >> 4), axis)
 
 
 def pack_nibbles(integers: Tensor, axis: int = -1) -> Tensor:
-    """Undo `unpack_nibbles`; of numbers of more bytes, each byte is an integer."""
+    """Undo `unpack_nibbles`. Integers of more bits stand for one integer of 4 bits in each of their bytes."""
     low, high = integers.chunk(2, axis)
     return low | high << 4
 
@@ -165,7 +165,7 @@ Weight = PackedWeight | FloatWeight
 
 @dataclass(frozen=True, slots=True)
 class QuantisedInput:
-    """Tokens (tokens, width) in 8 bits: made once, read by all matrices that have this input."""
+    """An input (tokens, width) in 8 bits. It is made once, for all matrices that are multiplied with it."""
 
     records: Tensor  # uint8, `input_bytes` of them
     tokens: int
@@ -182,7 +182,7 @@ class QuantisedInput:
         return cls(records, tokens, width)
 
     def tiles(self) -> Iterator[tuple[slice, Tensor]]:
-        """Which tokens, and their records, (tokens, groups, bytes of a record)."""
+        """Yield the tokens of each tile, and their records, (tokens, groups, bytes of a record)."""
         groups = groups_of(self.width)
         for first, size in tiles_of(self.tokens):
             part = self.records[first * groups * RECORD_BYTES :][: size * groups * RECORD_BYTES]
@@ -190,7 +190,7 @@ class QuantisedInput:
             yield slice(first, first + size), records
 
     def dequantise(self) -> Tensor:
-        """The values of the integers, (tokens, width), f32."""
+        """Return the values of the integers, (tokens, width), f32."""
         values = torch.empty(self.tokens, groups_of(self.width) * GROUP)
         for tokens, records in self.tiles():
             scales = records[..., :4].contiguous().view(torch.float32)  # (T, G, 1)
@@ -210,7 +210,7 @@ class Arena:
         self._slab: Slab | None = None
 
     def allocate(self, nbytes: int) -> Tensor:
-        """Bytes that begin at a multiple of 64.
+        """Return memory of so many bytes, which begins at a multiple of 64.
 
         Raises:
             MemoryError: there is not so much memory.

@@ -1,30 +1,76 @@
-"""Values of LLVM IR with Python's operators, and typed pointers that are indexed as arrays.
+"""Values of LLVM IR with Python's operators, and the builder that emits their instructions.
 
-    out[span] = x[span] * scale + y[span]          # vectors, of whatever kind of numbers lies in memory
-    total = total + keys[slot * width + lane]      # one number
+    total = total + scale * (x - least).at_least(0)
 
 An operator emits one instruction, in the order in which Python evaluates the expression. Integers are
-signed, comparisons of floats are ordered (false if one is NaN); for the rest the `Emitter` has methods.
+signed, comparisons of floats are ordered (false if one is NaN); for the rest the builder has methods.
 A Python number is a constant of the other operand's type, and a scalar fills all lanes of a vector.
+Arithmetic is that of IEEE 754, without contraction.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from llvmlite import ir
 
-from potluck.engine.kernels.ir_types import F32, I64, KIND_BYTES, KIND_F32, POINTER, constant
+from potluck.engine.kernels.ir_types import F32, I32, I64, Operand, constant, vector
+from potluck.engine.kernels.paths import Path
 
-if TYPE_CHECKING:
-    from potluck.engine.kernels.emit import Emitter
-    from potluck.engine.kernels.records import Record
+# Added to and taken from a small f32, it leaves the nearest integer, ties to even.
+_ROUND = 1.5 * 2**23
 
-Operand: TypeAlias = Any
-"""A `Value`, llvmlite's own value, or a Python number."""
 
-Item: TypeAlias = "int | ir.Type | type[Record]"
-"""What a pointer points to: a kind of numbers (`KIND_…`), which are f32 once they are loaded; a type of
-LLVM, whose values are loaded as they are; or a record."""
+class Builder:
+    """Writes one function. It has the methods of llvmlite's IR builder, which here return `Value`."""
+
+    def __init__(self, function: ir.Function, path: Path) -> None:
+        self.function, self.path = function, path
+        self._builder = ir.IRBuilder(function.append_basic_block("entry"))
+        # The entry block keeps only stack slots, so that they can be added while the body is written.
+        body = function.append_basic_block("body")
+        self.branch(body)
+        self.position_at_end(body)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A method of llvmlite's builder."""
+        method = getattr(self._builder, name)
+
+        def emit(*arguments: object, **options: object) -> object:
+            made = method(*arguments, **options)
+            return self.value(made) if isinstance(made, ir.Instruction) else made
+
+        return emit
+
+    @property
+    def block(self) -> Any:
+        """Where the next instruction goes."""
+        return self._builder.block
+
+    @property
+    def module(self) -> ir.Module:
+        return self._builder.module
+
+    def value(self, raw: Operand) -> "Value":
+        """The value with operators."""
+        return raw if isinstance(raw, Value) else Value(self, raw)
+
+    def index(self, number: Operand) -> "Value":
+        """The number as an i64; a Python integer becomes a constant."""
+        return self.value(constant(I64, number) if isinstance(number, int) else number)
+
+    def splat(self, scalar: Operand, count: int) -> "Value":
+        """A vector with the scalar in every lane."""
+        typ = vector(scalar.type, count)
+        one = self.insert_element(constant(typ, 0), scalar, constant(I32, 0))
+        return self.shuffle_vector(one, one, constant(vector(I32, count), 0))
+
+    def intrinsic(self, name: str, result: ir.Type, arguments: Sequence[Operand]) -> "Value":
+        """Call an intrinsic by its full name."""
+        declared = self.module.globals.get(name)
+        if declared is None:
+            kind = ir.FunctionType(result, [argument.type for argument in arguments])
+            declared = ir.Function(self.module, kind, name)
+        return self.call(declared, list(arguments))
 
 
 class Value:
@@ -32,7 +78,7 @@ class Value:
 
     __slots__ = ("e", "raw")
 
-    def __init__(self, e: "Emitter", raw: Operand) -> None:
+    def __init__(self, e: Builder, raw: Operand) -> None:
         self.e, self.raw = e, raw
 
     @property
@@ -68,11 +114,11 @@ class Value:
         return self._emit("div", other, self)
 
     def __floordiv__(self, other: Operand) -> "Value":
-        """Of integers, rounded towards zero."""
+        """Divide integers, rounding towards zero."""
         return self.e.sdiv(*self._alike(self, other))
 
     def __mod__(self, other: Operand) -> "Value":
-        """What `//` leaves, with the sign of the dividend."""
+        """Return the remainder of `//`, which has the sign of the dividend."""
         return self.e.srem(*self._alike(self, other))
 
     def __and__(self, other: Operand) -> "Value":
@@ -81,11 +127,14 @@ class Value:
     def __or__(self, other: Operand) -> "Value":
         return self.e.or_(*self._alike(self, other))
 
+    def __xor__(self, other: Operand) -> "Value":
+        return self.e.xor(*self._alike(self, other))
+
     def __lshift__(self, other: Operand) -> "Value":
         return self.e.shl(*self._alike(self, other))
 
     def __rshift__(self, other: Operand) -> "Value":
-        """Zeros come in from above."""
+        """Shift right; zeros come in from above."""
         return self.e.lshr(*self._alike(self, other))
 
     def __lt__(self, other: Operand) -> "Value":
@@ -107,14 +156,59 @@ class Value:
         return self._compare("!=", other)
 
     def at_least(self, other: Operand) -> "Value":
-        """The larger one; `other` where a float is NaN."""
+        """Return the larger one; `other` where a float is NaN."""
         mine, its = self._alike(self, other)
         return self.e.select(mine > its, mine, its)
 
     def at_most(self, other: Operand) -> "Value":
-        """The smaller one; `other` where a float is NaN."""
+        """Return the smaller one; `other` where a float is NaN."""
         mine, its = self._alike(self, other)
         return self.e.select(mine < its, mine, its)
+
+    def shifted_signed(self, count: int) -> "Value":
+        """Shift right; copies of the sign come in from above."""
+        return self.e.ashr(*self._alike(self, count))
+
+    def rounded(self) -> "Value":
+        """The nearest integer, ties to even, as f32; for numbers below 2**22."""
+        return self + _ROUND - _ROUND
+
+    def magnitude_bits(self) -> "Value":
+        """The bits of |f32|: i32 that are ordered as the numbers, with infinity and NaN highest."""
+        return self.e.bitcast(self, vector(I32, self.type.count)) & 0x7FFFFFFF
+
+    def lane(self, index: Operand) -> "Value":
+        """One lane of a vector; the index is a Python integer or an i32."""
+        place = constant(I32, index) if isinstance(index, int) else index
+        return self.e.extract_element(self, place)
+
+    def parts(self, count: int) -> "list[Value]":
+        """The vector cut into `count` vectors of equal length."""
+        if count == 1:
+            return [self]
+        size = self.type.count // count
+        lanes = [constant(vector(I32, size), range(i * size, (i + 1) * size)) for i in range(count)]
+        return [self.e.shuffle_vector(self, self, some) for some in lanes]
+
+    def reduce(self, operation: str) -> "Value":
+        """Reduce the lanes of an integer vector by `add`, `umax`…; for floats see `total`."""
+        typ = self.type
+        name = f"llvm.vector.reduce.{operation}.v{typ.count}{typ.element.intrinsic_name}"
+        return self.e.intrinsic(name, typ.element, [self])
+
+    def total(self) -> "Value":
+        """The sum of an f32 vector's lanes, half added to half, so that every processor rounds alike."""
+        return self._halved(Value.__add__)
+
+    def highest(self) -> "Value":
+        """The largest lane of an f32 vector."""
+        return self._halved(Value.at_least)
+
+    def _halved(self, combine: "Callable[[Value, Value], Value]") -> "Value":
+        value = self
+        while value.type.count > 1:
+            value = combine(*value.parts(2))
+        return value.lane(0)
 
     @property
     def _is_float(self) -> bool:
@@ -129,7 +223,7 @@ class Value:
         return compare(sign, *self._alike(self, other))
 
     def _alike(self, left: Operand, right: Operand) -> "tuple[Value, Value]":
-        """Both as values of one type."""
+        """Return both as values of one type."""
         if isinstance(left, (int, float)):
             left = constant(self.type, left)
         if isinstance(right, (int, float)):
@@ -139,91 +233,3 @@ class Value:
         elif isinstance(right.type, ir.VectorType) and right.type.element == left.type:
             left = self.e.splat(left, right.type.count)
         return self.e.value(left), self.e.value(right)
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Neighbouring items as an index: a vector of them, of which those of the mask are there.
-
-    Items outside the mask are loaded as zeros, and not stored; their memory is not touched.
-    """
-
-    first: Operand
-    lanes: int
-    mask: Value | None = None  # None: all
-
-
-class Pointer(Value):
-    """The address of items that follow one another in memory; they need not be aligned."""
-
-    __slots__ = ("item",)
-
-    def __init__(self, e: "Emitter", raw: Operand, item: Item) -> None:
-        super().__init__(e, raw)
-        self.item = item
-
-    @property
-    def is_null(self) -> Value:
-        return self.e.icmp_unsigned("==", self.e.ptrtoint(self, I64), constant(I64, 0))
-
-    @property
-    def is_set(self) -> Value:
-        return self.e.icmp_unsigned("!=", self.e.ptrtoint(self, I64), constant(I64, 0))
-
-    def of(self, item: Item) -> "Pointer":
-        """The same address, of other items."""
-        return Pointer(self.e, self.raw, item)
-
-    def skip(self, count: Operand, nbytes: Operand = 1) -> "Pointer":
-        """So many times so many bytes further."""
-        return Pointer(self.e, self.e.at(self, count, nbytes).raw, self.item)
-
-    def __add__(self, count: Operand) -> "Pointer":
-        """So many items further."""
-        return self.skip(count, item_bytes(self.item))
-
-    @overload
-    def __getitem__(self, index: Span) -> Value: ...
-    @overload
-    def __getitem__(self, index: Operand) -> Any: ...
-    def __getitem__(self, index: Operand) -> Any:
-        """The item of this number, or a vector of them; a record with all its fields loaded."""
-        e, item = self.e, self.item
-        if isinstance(index, Span):
-            here = self + index.first
-            return e.fetch_numbers(here, _kind(item), index.lanes, index.mask)
-        if isinstance(item, type):
-            return item.load(self + index)
-        if isinstance(item, int):
-            assert item == KIND_F32, "a number alone is loaded of f32 only"
-            item = F32
-        return e.fetch(self + index, item)
-
-    def __setitem__(self, index: Operand, value: Operand) -> None:
-        here = self + (index.first if isinstance(index, Span) else index)
-        if not isinstance(index, Span):
-            self.e.put(value, here)
-        elif isinstance(self.item, int):
-            self.e.put_numbers(value, here, self.item, index.mask)
-        elif index.mask is None:
-            self.e.put(value, here)
-        else:
-            self.e.put_some(value, here, index.mask)
-
-
-def _kind(item: Item) -> int:
-    assert isinstance(item, int), "a vector is loaded of numbers only"
-    return item
-
-
-def item_bytes(item: Item) -> int:
-    """How far one item is from the next."""
-    if isinstance(item, int):
-        return KIND_BYTES[item]
-    if isinstance(item, type):
-        return item.nbytes
-    if isinstance(item, ir.VectorType):
-        return item.count * item_bytes(item.element)
-    if item == POINTER:
-        return 8
-    return 4 if isinstance(item, ir.FloatType) else cast("ir.IntType", item).width // 8
