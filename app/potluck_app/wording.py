@@ -96,7 +96,7 @@ def without_mnemonic(text: str) -> str:
 
 
 def tip(text: str) -> str:
-    """Escape a text for a tooltip, which would read some texts as markup."""
+    """Escape a text for a tooltip. Qt would show a text with tags as HTML."""
     return f"<qt>{html.escape(text)}</qt>" if text else ""
 
 

@@ -86,7 +86,7 @@ def sent_by(connection: Connection) -> list[Message]:
 
 
 def silent_for(connection: Connection, start: float, seconds: float) -> list[Event]:
-    """Let time pass as a real shell does: call `tick` again at each time that it returned."""
+    """Let time pass. `tick` returns when to call it next, and is called then, as by a real shell."""
     events: list[Event] = []
     when = connection.tick(start)
     while when is not None and when <= start + seconds:

@@ -207,7 +207,9 @@ class ClusterView(QWidget):
 
     def open_add_dialog(self) -> AddComputerDialog:
         """Show the ways to add a computer that is not found by itself."""
-        self._ignored = frozenset()  # a person who asks for computers wants to see all of them
+        self._ignored = (
+            frozenset()
+        )  # also those that the person did not want to be asked about before
         self.show_state(self._backend.live_state)
         dialog = AddComputerDialog(self, self._theme, self._backend)
         dialog.found.connect(self._addresses.__setitem__)

@@ -10,7 +10,10 @@ from potluck.api.backend import Holder
 
 
 class Activity:
-    """Counts the holders, which keep the node alive. `touch` wakes all who wait for a change."""
+    """Counts the programs that need the node, which ends without them.
+
+    `touch` wakes all who wait for a change.
+    """
 
     def __init__(
         self,

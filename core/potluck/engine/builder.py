@@ -212,7 +212,7 @@ class _Builder:
         self._being_filled: deque[tuple[Callable[[], None], list[Callable[[], object]]]] = deque()
         # Threads that fill memory of Metal do so one at a time: they take this lock.
         self._turns = Lock() if device.type == "mps" else nullcontext()
-        # Matrices for a GPU leave the RAM one by one, so that an arena would keep memory for nothing.
+        # Matrices for a GPU are freed from RAM one by one. An arena could free them only together.
         self._arena = Arena() if device.type == "cpu" else None
         # Layers that are computed one after the other share both, also those that were loaded before.
         self._kept_kernels = None if kept is None else kept.kernels

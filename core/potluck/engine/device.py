@@ -298,7 +298,7 @@ def _mps_memory(_: int) -> tuple[int, int]:
 
 
 def _ram(_: int) -> tuple[int, int]:
-    """All and free bytes of the RAM, less what a GPU that shares it has."""
+    """Total and free bytes of the RAM, without the part that a GPU on shared memory uses."""
     memory = psutil.virtual_memory()
     if not torch.backends.mps.is_available():
         return memory.total, memory.available

@@ -2,7 +2,7 @@
 
 The measured layers have the model's shape and random weights. Several of each kind run one after
 the other: a single small layer would stay in the processor's cache, which never happens in a whole
-model. So as many layers run of a rare kind as of any other, even if the model has fewer. Time and
+model. Each kind is timed with the same number of layers, even if the model has fewer of it. Time and
 memory are bounded. The caller keeps the result by (device, shape, scheme, cache).
 """
 

@@ -20,7 +20,7 @@ from potluck.model.config import ModelConfig, Shape
 from potluck.model.schemes import Cache, Scheme
 from potluck.model.stored import find_stored
 
-_MOST_THREADS = 8  # each reads and digests 1 to 2 GB/s; a home's disks give no more than eight take
+_MOST_THREADS = 8  # each reads and digests 1 to 2 GB/s; eight are faster than the disks of a home
 
 
 def load_weights(

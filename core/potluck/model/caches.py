@@ -53,7 +53,7 @@ state, one for each checkpoint: how many tokens it has seen, 0 if there is none.
 class KeysAndValues:
     """A row of attention's cache: one position's keys and values, rope already applied."""
 
-    heads: int  # that have a key and a value
+    heads: int  # of keys and values
     size: int  # numbers of a key, and of a value
     number_bytes: int  # 4 or 2; 1: integers, with a scale behind each key and each value
 

@@ -37,7 +37,7 @@ MAX_UNAUTHENTICATED = 64  # connections not authenticated yet, over all addresse
 MAX_UNAUTHENTICATED_PER_ADDRESS = 16  # a computer of a home opens three to each peer
 MAX_LINKS_PER_PEER = 8  # of one purpose; one in use, a second while it is replaced
 MAX_PAIRINGS_PER_MINUTE = 6  # per address; a person needs one, or two after a typo
-MAX_PAIRINGS_ALL = 30  # per minute, over all addresses: a /64 has too many to count each
+MAX_PAIRINGS_ALL = 30  # per minute, of all addresses together: one sender may use a whole /64
 _MINUTE_S = 60.0
 _BACKLOG = 64
 

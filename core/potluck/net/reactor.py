@@ -139,7 +139,7 @@ class Reactor:
         return bool(deliveries)
 
     def _begin_links(self) -> bool:
-        """Take in what new links have received already; whether there was anything."""
+        """Read what new links have received already. Return whether there was anything."""
         any_arrived = False
         while self._new:
             link, receiver = self._new.popleft()

@@ -54,10 +54,10 @@ class SecureSocket:
 
     @classmethod
     async def accept(cls, accepted: socket.socket, context: ssl.SSLContext) -> "SecureSocket":
-        """Serve a connection that somebody made.
+        """Do the TLS handshake of a server on an accepted connection.
 
         Raises:
-            OSError: it ended; `ssl.SSLError` if it speaks no TLS of ours.
+            OSError: the connection ended; `ssl.SSLError` if the handshake failed.
         """
         return await cls._begin(accepted, context, None)
 

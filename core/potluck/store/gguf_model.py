@@ -68,7 +68,7 @@ class _Part:
 
 
 def open_gguf(path: Path, *, cache_dir: Path) -> OpenedGguf:
-    """Read and check a model's headers, and write its words (tokenizer and config).
+    """Read and check a model's headers, and write its tokenizer and config files.
 
     Raises:
         ModelError: the files are broken, or the model cannot be run.

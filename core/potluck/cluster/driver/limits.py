@@ -14,8 +14,8 @@ class Limits:
     Attributes:
         conversations: most answers at a time, and most conversations whose caches are kept. The
             memory of the stages may have room for fewer.
-        steps_ahead: steps that are asked for beyond a token that was given out: one is computed
-            while the reader looks at that token, and the other one follows it at once.
+        steps_ahead: how many steps may run ahead of the token that was given out last. With 2,
+            one is computed, and the next one starts as soon as it ends.
         losses: how often an answer may lose its caches or its pipeline in one step. Then it ends
             with an error.
         other_answer_s: how long an answer that lost its caches waits for another one to end, which

@@ -244,8 +244,7 @@ class Master:
     async def _ask(self, wish: Wish) -> _Granted:
         """Wait until a wish is granted.
 
-        If the caller of a load or a prompt is cancelled, the wish is given up: the work that was
-            begun
+        If the caller of a load or a prompt is cancelled, the wish is given up: the work that was begun
         for it is undone before this returns.
         """
         waiting = self._waiting[wish.ticket] = asyncio.get_running_loop().create_future()

@@ -112,7 +112,7 @@ class Packing:
         *,
         link_rate: float | None = None,
     ) -> None:
-        """Pack matrices, in about this order, as long as it saves time.
+        """Pack matrices in roughly this order, until sending one unpacked would be faster.
 
         Args:
             matrices: the matrices to pack.

@@ -59,7 +59,9 @@ class Group(NamedTuple):
 
     kind: Kind
     members: tuple[Waiting, ...]
-    ends_prompts: bool = False  # the last chunk of its prompt, and no chunk of another one waits
+    ends_prompts: bool = (
+        False  # the last chunk of its prompt, and no other prompt has a chunk that waits
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,7 @@ class Scheduler:
 
     @property
     def is_full(self) -> bool:
-        """Whether the most that may wait does wait: then the links must not be read."""
+        """Whether more messages wait than may. The links must then not be read."""
         return self._nbytes > self._limits.nbytes or self._waiting > self._limits.messages
 
     def put(self, link: PeerLink, message: Message, payload: memoryview) -> None:

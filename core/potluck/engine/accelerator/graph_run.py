@@ -85,7 +85,7 @@ class GraphRun(Run):
         self._plain = LayerRun(first, blocks)
         windows = [block.spec.mixer.window for block in blocks]
         backwards = windows[::-1]
-        # For each window, the index of its first layer here, and of its last, counted from the end.
+        # For each window: the index of its first layer in this run, and the negative index of its last.
         self._ends = {
             window: (windows.index(window), -1 - backwards.index(window)) for window in windows
         }

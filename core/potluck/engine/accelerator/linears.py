@@ -86,7 +86,7 @@ class PlacedLinear(Linear):
 
     @abstractmethod
     def _place(self, first: int, rows: UnpackedRows) -> None:
-        """Keep these rows, whole blocks on the device, as the rows from `first` on."""
+        """Store these rows, which are whole blocks on the device, at row `first` of the matrix."""
 
     @abstractmethod
     def _multiply(self, x: Tensor) -> Tensor:

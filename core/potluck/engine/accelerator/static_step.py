@@ -69,7 +69,7 @@ class StaticStep(Step):
 
 
 class StaticCache(LayerCache):
-    """The memory of a layer's cache as it is now, written in a row of the inputs."""
+    """A view of a layer's cache. The row to write is read from the inputs of the graph."""
 
     __slots__ = ("_row",)
 

@@ -132,7 +132,7 @@ class GeneratedKernels(Kernels):
         angles: tuple[Tensor, Tensor] | None,
         norm: Tensor | None,
     ) -> None:
-        """Norm and rope of the queries and keys of some tokens, in place; cache keys and values.
+        """Apply norm and rope to queries and keys in place, then write keys and values to the cache.
 
         Args:
             shape: of the heads.

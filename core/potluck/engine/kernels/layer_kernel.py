@@ -8,8 +8,8 @@ is added may be multiplied instead. In place of the second line there may be a M
 
     hidden += Σ factor down(gated(gate_up(before(hidden))))
 
-of those that its router chooses, in their order. The kernel is written for a shape; what layers of one
-shape differ in is data. What all layers share in a step is in one record, what a layer has of its own in
+of those that its router chooses, in their order. One kernel is compiled for each shape. What
+differs between layers of one shape is passed as data. What all layers share in a step is in one record, what a layer has of its own in
 another. With a pool, products and attention are shared among its threads.
 """
 

@@ -1,9 +1,8 @@
 """A thread pool for the kernels: its threads spin for a moment after each job, then sleep.
 
-Within a token one product follows another in microseconds, which is faster than a sleeping thread is
-woken; between tokens other stages compute, and may want the core. torch has a pool of its own, and both
-together fight for the cores, unless the threads of torch's sleep as soon as they have nothing to do:
-`OMP_WAIT_POLICY` has to be PASSIVE before torch is imported.
+The products of one token follow each other within microseconds. Waking a thread takes longer, so the
+threads spin. Between tokens they sleep, since other stages need the cores. torch has threads of its
+own, which must sleep too: set `OMP_WAIT_POLICY` to PASSIVE before torch is imported.
 """
 
 import ctypes
