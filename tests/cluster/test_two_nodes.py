@@ -45,7 +45,9 @@ def test_a_model_is_streamed_once_and_answers_as_it_does_alone(
     async def main() -> None:
         await load(desk, PlanRequest(layers=(("Desk", LAYERS),), context=128))
         alone = await chat(desk)
+        _, generator = await desk.master.ready(PlanRequest())
         sent = await load(desk, SPLIT)
+        assert (await desk.master.ready(PlanRequest()))[1] is generator  # with its conversations
         assert stages(desk) == ["Desk", "Laptop"]
         assert sent["Laptop"] > 0
         assert sent["Desk"] == 0

@@ -234,13 +234,12 @@ class Generator:
         """A conversation that is not busy. The semaphore ensures that there is one, or room."""
         assert self._attached is not None
         pipeline = self._attached.pipeline
-        self._conversations = [
-            c for c in self._conversations if c.is_busy or c.pipeline is pipeline
-        ]
         free = [c for c in self._conversations if not c.is_busy]
         best = max(free, key=lambda c: c.shares(prompt), default=None)
         # One that shares less than half of its cached tokens is another conversation: keep it.
         if best is not None and 2 * best.shares(prompt) >= best.cached > 0:
+            if best.pipeline is not pipeline:
+                best.cached = 0  # its caches went with its pipeline: `_run` computes them again
             return best
         if len(self._conversations) >= self._limits.conversations:
             oldest = min(free, key=lambda c: c.last_used)

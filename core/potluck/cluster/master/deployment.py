@@ -20,7 +20,7 @@ from potluck.cluster.master.stage_deployment import Retries, StageDeployment, St
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.cluster.tasks import together
 from potluck.errors import PotluckError, format_bytes
-from potluck.ids import NodeId
+from potluck.ids import ModelId, NodeId
 from potluck.model.schemes import Cache, Scheme
 from potluck.net.reactor import ReactorThread
 from potluck.plan.placement import Plan, Stage
@@ -38,6 +38,8 @@ LOOPBACK = (Address(host="127.0.0.1", port=1),)  # the port is replaced by that 
 
 _T = TypeVar("_T")
 Phase: TypeAlias = Literal["quantising", "streaming", "loading"]
+ModelInUse: TypeAlias = tuple[ModelId, Scheme, Cache, int]
+"""A model, and how it is computed, with its context: a conversation goes on if this is the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,10 @@ class Planned:
     context: int  # tokens
     plan: Plan
     names: Mapping[NodeId, str]  # the name of every computer that was considered
+
+    @property
+    def model_in_use(self) -> ModelInUse:
+        return self.model.manifest.model_id, self.scheme, self.cache, self.context
 
     @property
     def stage_names(self) -> tuple[str, ...]:

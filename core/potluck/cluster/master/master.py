@@ -29,7 +29,7 @@ from potluck.cluster.events import (
     StageLost,
     StepRefused,
 )
-from potluck.cluster.master.deployment import Deployment, Planned, unload
+from potluck.cluster.master.deployment import Deployment, ModelInUse, Planned, unload
 from potluck.cluster.master.measurements import Measurements
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planning import (
@@ -66,7 +66,7 @@ from potluck.cluster.master.vocabulary import (
     Wished,
 )
 from potluck.cluster.tasks import TaskSet
-from potluck.errors import PotluckError, UsageError
+from potluck.errors import PeerLostError, PotluckError, UsageError
 from potluck.ids import NodeId
 from potluck.model.shapes import SHAPES
 from potluck.store.registry import LocalModel, random_model
@@ -131,6 +131,7 @@ class Master:
         self._planner = Planner(computers, deadlines)
         self._planned: Planned | None = None  # the result of the last `MakePlan`
         self._generator: Generator | None = None
+        self._generates: ModelInUse | None = None
         self._progress = LoadState()  # of the load that is under way
         self._inbox: deque[Event] = deque()
         self._is_deciding = False
@@ -330,7 +331,7 @@ class Master:
                 self.deployment = self._deployment(epoch)
                 self._start(self._deploy(self.deployment))
             case Retire():
-                deployment, self.deployment, self._generator = self.deployment, None, None
+                deployment, self.deployment = self.deployment, None
                 assert deployment is not None
                 self._start(self._retire(deployment, action))
             case Cancel():
@@ -417,7 +418,7 @@ class Master:
     async def _deploy(self, deployment: Deployment) -> Loaded:
         planned = deployment.planned
         pipeline = await deployment.start()
-        self._generator = Generator()
+        self._generator = self._generator_of(planned)
         self._generator.attach(
             pipeline,
             context=planned.context,
@@ -425,6 +426,18 @@ class Master:
             chunk_tokens=planned.chunk_tokens,
         )
         return Loaded()
+
+    def _generator_of(self, planned: Planned) -> Generator:
+        """The generator before, if it has the same model, so that its conversations go on."""
+        if self._generator is not None:
+            if self._generates == planned.model_in_use:
+                return self._generator
+            error = PeerLostError(
+                "Another model was loaded meanwhile. Send the message again, and that one answers."
+            )
+            self._generator.close(error)
+        self._generates = planned.model_in_use
+        return Generator()
 
     async def _retire(self, deployment: Deployment, action: Retire) -> Retired:
         try:
