@@ -56,7 +56,7 @@ class StageNode:
             Start(identity_folder=str(self.identity.folder), me=self.me, threads=1),
             log_path=self.log,
             on_step_failed=self.failures.append,
-            on_devices=lambda: None,
+            on_changed=lambda: None,
             on_exit=self.exits.append,
         )
 

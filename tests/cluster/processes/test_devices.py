@@ -32,14 +32,14 @@ class FakeHandle:
         start: Start,
         *,
         log_path: Path,
-        on_devices: Callable[[], None],
+        on_changed: Callable[[], None],
         on_exit: Callable[[PotluckError], None],
         **_: object,
     ) -> None:
         self.devices: tuple[DeviceInfo, ...] = ()
         self.begun = start
         self.log_path = log_path
-        self.on_devices = on_devices
+        self.on_changed = on_changed
         self.on_exit = on_exit
         self.told: list[object] = []
         self.threads: int | None = None

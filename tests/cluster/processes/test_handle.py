@@ -67,7 +67,7 @@ class Process:
             Start(identity_folder="", me=ME),
             log_path=self.log,
             on_step_failed=self.failures.append,
-            on_devices=lambda: self.memory.append(self.handle.devices[0].memory_free),
+            on_changed=lambda: self.memory.append(self.handle.devices[0].memory_free),
             on_exit=self.exits.append,
             **timeouts,
         )
@@ -333,7 +333,8 @@ say(StageUnloaded(request=hear().request))
 
 def test_it_is_idle_when_it_holds_nothing_and_is_asked_nothing(process: MakeProcess) -> None:
     program = """
-HELD = Held(home="", model_id="", seed=None, scheme="f32", cache="full", layers=(0, 1), embedding=True, head=True, memory_bytes=1, epoch=1)
+STAGE = HeldStage(device=DeviceId(kind="cpu"), model_id="ab" * 32, scheme="f32", layers=(0, 1), embedding=True, head=True, epoch=1)
+HELD = Held(home="ab" * 32, stage=STAGE)
 load = hear()
 say(Holds(held=HELD))
 say(StageLoaded(request=load.request, seconds=0.1, memory_bytes=1, cache_tokens=64, layers_kept=0, layers_loaded=1))

@@ -41,7 +41,6 @@ from potluck.cluster.processes.messages import (
     StageTimed,
     StageUnloaded,
     Start,
-    TellHeld,
     TimeStage,
     ToStage,
     TrustChanged,
@@ -62,22 +61,19 @@ _START_TIMEOUT_S = 90.0  # importing torch on a cold disk took 12 s on an old la
 PROFILE_TIMEOUT_S = 60.0
 LOAD_SILENCE_S = 60.0  # a load that reports no progress for so long is stuck
 UNLOAD_TIMEOUT_S = 20.0
-HELD_TIMEOUT_S = 20.0  # the answer may wait for a chunk of a prompt that is being computed
 TIME_TIMEOUT_S = 60.0  # six passes over the weights, the first time twelve
 QUANTISE_TIMEOUT_S = 600.0  # for one matrix: a gigabyte on a slow disk, after others that wait
 _STOP_TIMEOUT_S = 3.0
 _LENGTH_BYTES = 4
 
-_Answer = TypeVar(
-    "_Answer", LayerProfiled, StageLoaded, StageTimed, StageUnloaded, Holds, Quantised
-)
+_Answer = TypeVar("_Answer", LayerProfiled, StageLoaded, StageTimed, StageUnloaded, Quantised)
 
 
 class StageHandle:
     """Starts and talks to one stage process.
 
     Callbacks run in the event loop: `on_step_failed` for a step that could not be done,
-    `on_devices` when free memory has changed, `on_exit` once if the process ends without `stop`.
+    `on_changed` when what it lends or holds has changed, `on_exit` once if the process ends without `stop`.
     """
 
     def __init__(
@@ -86,7 +82,7 @@ class StageHandle:
         *,
         log_path: Path,
         on_step_failed: Callable[[StepFailed], None],
-        on_devices: Callable[[], None],
+        on_changed: Callable[[], None],
         on_exit: Callable[[errors.PotluckError], None],
         start_timeout_s: float = _START_TIMEOUT_S,
         stop_timeout_s: float = _STOP_TIMEOUT_S,
@@ -97,7 +93,7 @@ class StageHandle:
         self._start = start
         self._log_path = log_path
         self._on_step_failed = on_step_failed
-        self._on_devices = on_devices
+        self._on_changed = on_changed
         self._on_exit = on_exit
         self._requests = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[FromStage]] = {}
@@ -106,22 +102,13 @@ class StageHandle:
         self._reader: asyncio.Task[None] | None = None
         self._is_ready = False
         self._is_stopping = False
-        self._held: Held | None = None
-
-    @property
-    def held(self) -> Held | None:
-        """What the process holds according to its last report; None: nothing.
-
-        The sessions and their positions are those of that report: `tell_held` asks for current
-            ones.
-        """
-        return self._held
+        self.held: Held | None = None  # what the process holds; None: nothing
 
     @property
     def is_idle(self) -> bool:
         """Whether the process has no stage in force and no open request."""
         waiting = any(not future.done() for future in self._waiting.values())
-        return not waiting and (self._held is None or self._held.epoch is None)
+        return not waiting and (self.held is None or self.held.stage.epoch is None)
 
     async def start(self) -> None:
         """Start the process and wait until its devices are known.
@@ -268,16 +255,6 @@ class StageHandle:
         request = next(self._requests)
         await self._ask(request, UnloadStage(request=request), StageUnloaded, UNLOAD_TIMEOUT_S)
 
-    async def tell_held(self) -> Held | None:
-        """Ask what the process holds now, with its sessions and their positions; None: nothing.
-
-        Raises:
-            EngineError: the process is not running, or does not answer.
-        """
-        request = next(self._requests)
-        message = TellHeld(request=request)
-        return (await self._ask(request, message, Holds, HELD_TIMEOUT_S)).held
-
     async def quantise(self, matrix: Quantise) -> Quantised:
         """Write a matrix in its packed form. Cancelling the call does not end the writing.
 
@@ -341,7 +318,7 @@ class StageHandle:
                 self._answer(0, message)
             case Memory():
                 self.devices = message.devices
-                self._on_devices()
+                self._on_changed()
             case LoadProgress():
                 self._on_progress(message)
             case StepFailed():
@@ -354,9 +331,8 @@ class StageHandle:
                 if future is not None and not future.done():
                     future.set_exception(error)
             case Holds():
-                self._held = message.held
-                if message.request is not None:
-                    self._answer(message.request, message)
+                self.held = message.held
+                self._on_changed()
             case LayerProfiled() | StageLoaded() | StageTimed() | StageUnloaded() | Quantised():
                 self._answer(message.request, message)
             case _:
@@ -368,7 +344,7 @@ class StageHandle:
             future.set_result(message)
 
     def _ended(self, status: int) -> None:
-        self._held = None
+        self.held = None
         name = self._start.me.name
         if self.devices:
             name = place_name(name, self.devices[0], self.devices)

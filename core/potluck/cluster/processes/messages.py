@@ -13,6 +13,7 @@ from potluck.wire.measuring_messages import StageTimes
 from potluck.wire.messages import (
     DeviceId,
     DeviceInfo,
+    HeldStage,
     Hop,
     NodeInfo,
     StepFailed,
@@ -110,12 +111,6 @@ class UnloadStage(StageMessage, frozen=True, tag="unload_stage"):
     request: int
 
 
-class TellHeld(StageMessage, frozen=True, tag="tell_held"):
-    """Report what is held now. The answer is `holds`."""
-
-    request: int
-
-
 class Quantise(StageMessage, frozen=True, tag="quantise"):
     """Write the packed bytes of one matrix to a file. Several matrices are written at a time."""
 
@@ -136,7 +131,6 @@ ToStage: TypeAlias = (
     | LoadStage
     | TimeStage
     | UnloadStage
-    | TellHeld
     | Quantise
 )
 
@@ -196,38 +190,17 @@ class StageUnloaded(StageMessage, frozen=True, tag="stage_unloaded"):
     request: int
 
 
-class HeldSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that the stage in force knows."""
-
-    session: str
-    position: int  # how many tokens are cached
-
-
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """The weights that the process has in memory, and the stage that computes with them.
-
-    After a failed load there may be weights but no stage in force: then `epoch` is None.
-    """
+    """The weights that the process has in memory, and the home whose they are."""
 
     home: str
-    model_id: str
-    seed: int | None  # of random weights
-    scheme: Scheme
-    cache: Cache
-    layers: tuple[int, int]  # start, stop
-    embedding: bool
-    head: bool
-    memory_bytes: int  # of the weights
-    epoch: int | None = None  # of the stage in force
-    context: int | None = None  # most tokens of one session of the stage
-    sessions: tuple[HeldSession, ...] = ()
+    stage: HeldStage
 
 
 class Holds(StageMessage, frozen=True, tag="holds"):
-    """What the process holds: sent after every load and unload, and to answer `tell_held`."""
+    """What the process holds: sent whenever that has changed, by a load or an unload."""
 
     held: Held | None  # None: nothing
-    request: int | None = None  # the `tell_held` that this answers; None: sent without a request
 
 
 class Quantised(StageMessage, frozen=True, tag="quantised"):

@@ -35,7 +35,7 @@ class Supervisor:
         cpus: if the CPU is offered as several devices, the threads of each; empty: it is one
             device.
         died: called when the process is gone, together with all its layers.
-        changed: called when the devices or their memory have changed.
+        changed: called when the devices, their memory or what is held have changed.
         restarts: when a process that died is started again.
     """
 
@@ -169,7 +169,7 @@ class Supervisor:
             ),
             log_path=self._log_path,
             on_step_failed=self._step_failed,
-            on_devices=self._changed,
+            on_changed=self._changed,
             on_exit=self._on_exit,
         )
 

@@ -41,7 +41,6 @@ from potluck.cluster.processes.messages import (
     StageTimed,
     StageUnloaded,
     Start,
-    TellHeld,
     TimeStage,
     ToStage,
     TrustChanged,
@@ -152,8 +151,6 @@ class StageServer:
             case UnloadStage():
                 self._loader.want(message.request)
                 self._tasks.spawn(self._answer(message.request, self._unload(message)))
-            case TellHeld():
-                self._tasks.spawn(self._answer(message.request, self._holds(message.request)))
             case TimeStage():
                 self._tasks.spawn(self._answer(message.request, self._time(message)))
             case Quantise():
@@ -225,7 +222,7 @@ class StageServer:
         try:
             kept = await self._loader.prepare(message)
         finally:
-            await self._tell_held()
+            self._tell_held()
         home = HomeId(message.home)
         next_link: StepLink | None = None
         if (hop := message.next_hop) is not None:
@@ -251,7 +248,7 @@ class StageServer:
             self._tasks.spawn(self._chain.watch(next_link))
         seconds = time.perf_counter() - started
         self._tell_memory()
-        await self._tell_held()
+        self._tell_held()
         return StageLoaded(
             request=message.request,
             seconds=seconds,
@@ -261,11 +258,8 @@ class StageServer:
             layers_loaded=len(stage.weights.layers) - kept,
         )
 
-    async def _holds(self, request: int | None = None) -> Holds:
-        return Holds(held=await self._loader.held(self._chain.loaded), request=request)
-
-    async def _tell_held(self) -> None:
-        self._tell(await self._holds())
+    def _tell_held(self) -> None:
+        self._tell(Holds(held=self._loader.held(self._chain.loaded)))
 
     async def _time(self, message: TimeStage) -> StageTimed:
         loaded = self._chain.loaded
@@ -283,7 +277,7 @@ class StageServer:
             self._withdraw()
             await self._loader.drop()
         self._tell_memory()
-        await self._tell_held()
+        self._tell_held()
         return StageUnloaded(request=message.request)
 
     def _withdraw(self) -> None:

@@ -17,7 +17,7 @@ from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import LoadProgress, LoadStage, TensorFile
 from potluck.cluster.tasks import TaskSet, together
-from potluck.cluster.worker.assignments import check_assignment, held_stage
+from potluck.cluster.worker.assignments import check_assignment
 from potluck.cluster.worker.lease import Lease, LeasedStage, MasterLink
 from potluck.errors import (
     BusyError,
@@ -322,7 +322,6 @@ class Worker:
             lease.link = link
             if lease.release is not None:
                 lease.release.cancel()
-            self._tasks.spawn(self._ask_what_is_held(lease))
 
     def master_left(self, link: MasterLink) -> None:
         """Keep the layers for a while when a master disconnects: it may come back."""
@@ -368,24 +367,12 @@ class Worker:
             stage.tensors = {}
 
     def held(self, home: HomeId) -> tuple[HeldStage, ...]:
-        """What the devices hold for a home, as their stage processes reported last."""
+        """What the devices hold for a home."""
         lease = self.lease
         if lease is None or lease.home != home:
             return ()
-        said = ((device, handle.held) for device, handle in lease.handles.items())
-        return tuple(
-            held_stage(device, held)
-            for device, held in said
-            if held is not None and held.home == home
-        )
-
-    async def _ask_what_is_held(self, lease: Lease) -> None:
-        """Ask the stage processes for their sessions: else they report them only at every load."""
-        try:
-            await together(handle.tell_held() for handle in lease.handles.values())
-        except PotluckError as error:  # a process died: `stage_died` is called for that
-            logger.info("nobody says what is held: %s", error)
-        self._lease_changed()
+        all_held = (handle.held for handle in lease.handles.values())
+        return tuple(held.stage for held in all_held if held is not None and held.home == home)
 
     def stage_died(self, device: DeviceId) -> None:
         """End the lease if the process of one of its stages died: the other stages are useless."""

@@ -13,7 +13,7 @@ from model_folders import CONFIG, make_folder
 from stage_nodes import CHAT, Driver, StageNode, answer, reported, step
 
 from potluck.cluster.driver.generation import Token
-from potluck.cluster.processes.messages import HeldSession, LoadStage, ProfileLayer, Start
+from potluck.cluster.processes.messages import LoadStage, ProfileLayer, Start
 from potluck.cluster.stage import loading
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.process import StageServer
@@ -44,29 +44,22 @@ def test_a_load_says_how_far_it_is(desk: StageNode, model: LocalModel, run: Run)
     run(main())
 
 
-def test_the_node_knows_what_its_process_holds_and_can_ask_for_more(
+def test_the_node_knows_what_its_process_holds(
     desk: StageNode, model: LocalModel, run: Run
 ) -> None:
     async def main() -> None:
-        loaded, _ = await desk.load(desk.stage(model, range(4), epoch=3))
-        held = desk.handle.held
-        assert held is not None
-        assert (held.home, held.model_id, held.seed) == (desk.home, model.manifest.model_id, None)
+        await desk.load(desk.stage(model, range(4), epoch=3))
+        assert desk.handle.held is not None
+        assert desk.handle.held.home == desk.home
+        held = desk.handle.held.stage
+        assert held.device == desk.handle.devices[0].id
+        assert (held.model_id, held.seed) == (model.manifest.model_id, None)
         assert (held.scheme, held.cache, held.layers) == ("f32", "full", (0, 4))
         assert (held.embedding, held.head) == (True, True)
-        assert (held.epoch, held.context, held.sessions) == (3, 64, ())
-        assert held.memory_bytes == loaded.memory_bytes
-        async with Driver(desk, desk, epoch=3) as pipeline:
-            pipeline.open(CHAT)
-            await step(pipeline, 0, [1, 2, 3])
-        told = await desk.handle.tell_held()
-        assert told is not None
-        assert told.sessions == (HeldSession(session=CHAT, position=3),)
-        assert desk.handle.held == told
+        assert (held.epoch, held.context) == (3, 64)
 
         await desk.handle.unload()
         assert desk.handle.held is None
-        assert await desk.handle.tell_held() is None
 
     run(main())
 
@@ -176,10 +169,10 @@ def test_layers_that_are_held_and_needed_are_kept(
 
         part, progress = await desk.load(desk.stage(model, range(1, 3), epoch=3))
         assert (part.layers_kept, part.layers_loaded, progress) == (2, 0, [])
-        held = desk.handle.held
-        assert held is not None
+        assert desk.handle.held is not None
+        held = desk.handle.held.stage
         assert (held.layers, held.embedding, held.head) == ((1, 3), False, False)
-        assert held.memory_bytes == part.memory_bytes < whole.memory_bytes
+        assert part.memory_bytes < whole.memory_bytes
 
         rest, progress = await desk.load(desk.stage(model, range(4), epoch=4))
         assert (rest.layers_kept, rest.layers_loaded) == (2, 2)
@@ -221,9 +214,9 @@ def test_after_a_load_that_failed_what_is_held_is_what_is_told_and_is_kept_by_th
         )
         with pytest.raises(PotluckError):
             await desk.load(msgspec.structs.replace(stage, tensors=gone))
-        told = await desk.handle.tell_held()
+        told = desk.handle.held
         assert told is not None
-        assert (told.epoch, told.layers, told.sessions) == (None, (1, 3), ())
+        assert (told.stage.epoch, told.stage.layers) == (None, (1, 3))
         assert desk.handle.is_idle
 
         desk.handle.lend(1000)
