@@ -7,13 +7,12 @@ from typing import Any
 from potluck.cluster.master.stage_tensors import tensor_info
 from potluck.cluster.processes.messages import (
     Held,
-    LayerProfiled,
     LoadProgress,
     LoadStage,
     StageLoaded,
 )
 from potluck.store.registry import LocalModel
-from potluck.wire.measuring_messages import StageTimes
+from potluck.wire.measuring_messages import Profiled, StageTimes
 from potluck.wire.messages import Assign, DeviceInfo, HeldStage
 
 DEVICE = DeviceInfo(kind="cpu", memory_total=10, memory_free=5)
@@ -34,11 +33,9 @@ class FakeEngine:
 
     async def profile(
         self, config: object, scheme: str, tokens: int, cache: str = "full"
-    ) -> LayerProfiled:
+    ) -> Profiled:
         self.profiled.append(cache)
-        return LayerProfiled(
-            request=1, device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0
-        )
+        return Profiled(device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0)
 
     async def load(
         self, stage: LoadStage, on_progress: Callable[[LoadProgress], None]

@@ -14,6 +14,7 @@ from potluck.cluster.processes.messages import (
     LoadProgress,
     LoadStage,
     StageLoaded,
+    StageSettings,
     Start,
     TensorFile,
 )
@@ -59,6 +60,12 @@ class StageNode:
             on_changed=lambda: None,
             on_exit=self.exits.append,
         )
+
+    def lend(self, memory_limit: int | None) -> None:
+        self.handle.change(StageSettings(memory_limit=memory_limit, threads=1))
+
+    def trust_changed(self) -> None:
+        self.lend(None)
 
     async def start(self) -> psutil.Process:
         """Start the stage process and return it. No other one may be started at the same time."""

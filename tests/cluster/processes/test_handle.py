@@ -10,7 +10,7 @@ from fake_cluster import run, until
 
 from potluck.cluster.processes import handle
 from potluck.cluster.processes.handle import StageHandle
-from potluck.cluster.processes.messages import LoadStage, Start
+from potluck.cluster.processes.messages import LoadStage, StageSettings, Start
 from potluck.errors import EngineError, IntegrityError, PotluckError
 from potluck.wire.messages import NodeInfo, StepFailed
 
@@ -317,15 +317,13 @@ say(StepFailed(epoch=1, session="s", step=2, kind="engine", message="No."))
 
 def test_what_the_owner_says_reaches_it(process: MakeProcess) -> None:
     program = """
-lend, trust = hear(), hear()
-assert lend == Lend(memory_limit=99) and trust == TrustChanged()
+assert hear() == StageSettings(memory_limit=99, threads=2)
 say(StageUnloaded(request=hear().request))
 """
 
     async def main() -> None:
         async with process(READY + program + DEAF) as running:
-            running.handle.lend(99)
-            running.handle.trust_changed()
+            running.handle.change(StageSettings(memory_limit=99, threads=2))
             await running.handle.unload()
 
     run(main())

@@ -1,7 +1,7 @@
 """This computer as its own master uses it: over the pipes to its stage processes."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from potluck.cluster.computer import PATIENCE, Neighbours, Patience
 from potluck.cluster.device_use import DeviceUse
@@ -107,13 +107,7 @@ class LocalComputer:
         cache: Cache = "full",
     ) -> Profiled:
         stage = await self._processes.handle(device)
-        profile = await stage.profile(dict(config), scheme, tokens, cache)
-        return Profiled(
-            device=profile.device,
-            decode_ms=profile.decode_ms,
-            prefill_ms=profile.prefill_ms,
-            head_ms=profile.head_ms,
-        )
+        return await stage.profile(dict(config), scheme, tokens, cache)
 
     async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkCost:
         link = await self._dial(self._home(), peer, addresses, "weights")
@@ -182,22 +176,12 @@ class LocalComputer:
         def loaded(report: StageProgress) -> None:
             progress(report.done / max(report.total, 1))
 
-        stage = LoadStage(
-            request=0,
+        stage = LoadStage.of(
+            assign,
             home=self._home(),
-            epoch=assign.epoch,
-            model_id=assign.model_id,
-            config=assign.config,
-            scheme=assign.scheme,
-            cache=assign.cache,
-            layers=assign.layers,
-            embedding=assign.embedding,
-            head=assign.head,
-            context=assign.context,
-            tensors=tuple(_files(assign, sources)),
+            tensors=_files(assign, sources),
             next_hop=neighbours.next_hop,
             previous=neighbours.previous,
-            seed=assign.seed,
         )
         await self._give_back_unused()
         handle = await self._processes.handle(assign.device)
@@ -232,9 +216,7 @@ class LocalComputer:
         )
 
 
-def _files(assign: Assign, sources: Mapping[Digest, TensorSource]) -> Sequence[TensorFile]:
-    files: list[TensorFile] = []
+def _files(assign: Assign, sources: Mapping[Digest, TensorSource]) -> Iterator[TensorFile]:
     for info in assign.tensors:
         source = sources[Digest(info.digest)]
-        files.append(TensorFile(info=info, path=str(source.path), offset=source.offset))
-    return files
+        yield TensorFile(info=info, path=str(source.path), offset=source.offset)

@@ -23,12 +23,10 @@ from potluck import errors
 from potluck.cluster.device_names import place_name
 from potluck.cluster.processes.messages import (
     MAX_FRAME,
-    ComputeWith,
     FromStage,
     Held,
     Holds,
     LayerProfiled,
-    Lend,
     LoadProgress,
     LoadStage,
     Memory,
@@ -38,18 +36,18 @@ from potluck.cluster.processes.messages import (
     Ready,
     RequestFailed,
     StageLoaded,
+    StageSettings,
     StageTimed,
     StageUnloaded,
     Start,
     TimeStage,
     ToStage,
-    TrustChanged,
     UnloadStage,
     decode_from_stage,
     encode,
 )
 from potluck.model.schemes import Cache, Scheme
-from potluck.wire.measuring_messages import StageTimes
+from potluck.wire.measuring_messages import Profiled, StageTimes
 from potluck.wire.messages import (
     DeviceInfo,
     StepFailed,
@@ -183,24 +181,18 @@ class StageHandle:
         if self._reader is not None:
             await self._reader
 
-    def lend(self, memory_limit: int | None) -> None:
-        self._start = msgspec.structs.replace(self._start, memory_limit=memory_limit)
-        self._send(Lend(memory_limit=memory_limit))
-
-    def compute_with(self, threads: int | None) -> None:
-        self._send(ComputeWith(threads=threads))
-
-    def trust_changed(self) -> None:
-        self._send(TrustChanged())
+    def change(self, settings: StageSettings) -> None:
+        """Have the process take over these settings, and read the identity's folder again."""
+        self._send(settings)
 
     async def profile(
         self, config: dict[str, object], scheme: Scheme, tokens: int, cache: Cache = "full"
-    ) -> LayerProfiled:
+    ) -> Profiled:
         request = next(self._requests)
         message = ProfileLayer(
             request=request, config=config, scheme=scheme, tokens=tokens, cache=cache
         )
-        return await self._ask(request, message, LayerProfiled, PROFILE_TIMEOUT_S)
+        return (await self._ask(request, message, LayerProfiled, PROFILE_TIMEOUT_S)).profiled
 
     async def load(
         self, stage: LoadStage, on_progress: Callable[[LoadProgress], None]

@@ -4,13 +4,15 @@ Both are the same program on the same computer, so there is no negotiation. A fr
 big-endian length and a MessagePack value, which is decoded into one of the two unions below.
 """
 
+from collections.abc import Iterable
 from typing import BinaryIO, TypeAlias
 
 import msgspec
 
 from potluck.model.schemes import Cache, Scheme
-from potluck.wire.measuring_messages import StageTimes
+from potluck.wire.measuring_messages import Profiled, StageTimes
 from potluck.wire.messages import (
+    Assign,
     DeviceId,
     DeviceInfo,
     HeldStage,
@@ -47,20 +49,15 @@ class Start(StageMessage, frozen=True, tag="start"):
     cpus: tuple[int, ...] = ()  # if the CPU is offered as several devices, the threads of each
 
 
-class Lend(StageMessage, frozen=True, tag="lend"):
-    """The user changed how much memory this computer lends."""
+class StageSettings(StageMessage, frozen=True, tag="stage_settings"):
+    """All that can change while the process runs, whichever of it has changed.
 
-    memory_limit: int | None
+    The identity's folder may have changed as well (a home joined or left, a computer revoked): it
+    is read again.
+    """
 
-
-class ComputeWith(StageMessage, frozen=True, tag="compute_with"):
-    """Use so many threads for what is loaded or measured next."""
-
-    threads: int | None  # None: one for each core
-
-
-class TrustChanged(StageMessage, frozen=True, tag="trust_changed"):
-    """The identity's folder changed (a home joined or left, a computer revoked): read it again."""
+    memory_limit: int | None = None  # bytes of the RAM, and of each GPU
+    threads: int | None = None  # for what is loaded or measured next; None: one for each core
 
 
 class ProfileLayer(StageMessage, frozen=True, tag="profile_layer"):
@@ -96,6 +93,35 @@ class LoadStage(StageMessage, frozen=True, tag="load_stage"):
     previous: str | None = None  # node id of the stage before; None: the driver
     seed: int | None = None  # of random weights, made by the process: no tensors are given
 
+    @classmethod
+    def of(
+        cls,
+        assign: Assign,
+        *,
+        home: str,
+        tensors: Iterable[TensorFile],
+        next_hop: Hop | None,
+        previous: str | None,
+    ) -> "LoadStage":
+        """The load of an assigned stage. Its number is set by who sends it."""
+        return cls(
+            request=0,
+            home=home,
+            epoch=assign.epoch,
+            model_id=assign.model_id,
+            config=assign.config,
+            scheme=assign.scheme,
+            cache=assign.cache,
+            layers=assign.layers,
+            embedding=assign.embedding,
+            head=assign.head,
+            context=assign.context,
+            tensors=tuple(tensors),
+            next_hop=next_hop,
+            previous=previous,
+            seed=assign.seed,
+        )
+
 
 class TimeStage(StageMessage, frozen=True, tag="time_stage"):
     """Time the parts of one token in the loaded stage, once."""
@@ -123,15 +149,7 @@ class Quantise(StageMessage, frozen=True, tag="quantise"):
 
 
 ToStage: TypeAlias = (
-    Start
-    | Lend
-    | ComputeWith
-    | TrustChanged
-    | ProfileLayer
-    | LoadStage
-    | TimeStage
-    | UnloadStage
-    | Quantise
+    Start | StageSettings | ProfileLayer | LoadStage | TimeStage | UnloadStage | Quantise
 )
 
 
@@ -152,10 +170,7 @@ class LayerProfiled(StageMessage, frozen=True, tag="layer_profiled"):
     """The answer to `profile_layer`."""
 
     request: int
-    device: DeviceInfo
-    decode_ms: tuple[float, ...]  # for each kind of layer, as in `profiled`
-    prefill_ms: tuple[float, ...]
-    head_ms: float
+    profiled: Profiled
 
 
 class LoadProgress(StageMessage, frozen=True, tag="load_progress"):

@@ -26,11 +26,9 @@ import torch
 
 from potluck.cluster.device_names import place_name
 from potluck.cluster.processes.messages import (
-    ComputeWith,
     FromStage,
     Holds,
     LayerProfiled,
-    Lend,
     LoadStage,
     Memory,
     ProfileLayer,
@@ -38,12 +36,12 @@ from potluck.cluster.processes.messages import (
     Ready,
     RequestFailed,
     StageLoaded,
+    StageSettings,
     StageTimed,
     StageUnloaded,
     Start,
     TimeStage,
     ToStage,
-    TrustChanged,
     UnloadStage,
     decode_to_stage,
     encode,
@@ -71,9 +69,8 @@ from potluck.model.config import ModelConfig
 from potluck.net.identity import Identity
 from potluck.net.link_kind import step_links
 from potluck.net.transport import Listener, StepLink, dial_steps
-from potluck.wire.messages import (
-    DeviceInfo,
-)
+from potluck.wire.measuring_messages import Profiled
+from potluck.wire.messages import DeviceInfo
 
 logger = logging.getLogger(__name__)
 
@@ -136,13 +133,8 @@ class StageServer:
 
     def _handle(self, message: ToStage) -> None:
         match message:
-            case Lend():
-                self._lending.limit = message.memory_limit
-                self._tell_memory()
-            case ComputeWith():
-                self._loader.threads = self._lending.threads or message.threads
-            case TrustChanged():
-                self._trust_changed()
+            case StageSettings():
+                self._change(message)
             case ProfileLayer():
                 self._tasks.spawn(self._answer(message.request, self._profile(message)))
             case LoadStage():
@@ -160,7 +152,10 @@ class StageServer:
             case _:
                 assert_never(message)
 
-    def _trust_changed(self) -> None:
+    def _change(self, settings: StageSettings) -> None:
+        self._lending.limit = settings.memory_limit
+        self._loader.threads = self._lending.threads or settings.threads
+        self._tell_memory()
         try:
             self._identity.reload()
         except (IdentityError, OSError):  # the homes that were known before stay in force
@@ -202,13 +197,13 @@ class StageServer:
                 )
 
         profile = await self._compute.call(measure)
-        return LayerProfiled(
-            request=message.request,
+        profiled = Profiled(
             device=self._lent(),
             decode_ms=tuple(times.decode_ms for times in profile.kinds.values()),
             prefill_ms=tuple(times.prefill_ms for times in profile.kinds.values()),
             head_ms=profile.head_ms,
         )
+        return LayerProfiled(request=message.request, profiled=profiled)
 
     # --- loading
 

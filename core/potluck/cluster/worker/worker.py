@@ -137,13 +137,7 @@ class Worker:
 
     async def _profile(self, message: Profile) -> Profiled:
         stage = await self._stage(message.device)
-        profile = await stage.profile(message.config, message.scheme, message.tokens, message.cache)
-        return Profiled(
-            device=profile.device,
-            decode_ms=profile.decode_ms,
-            prefill_ms=profile.prefill_ms,
-            head_ms=profile.head_ms,
-        )
+        return await stage.profile(message.config, message.scheme, message.tokens, message.cache)
 
     async def _measure(self, link: MasterLink, message: MeasureStage) -> StageMeasured:
         stage = await self._stage(message.device)
@@ -223,26 +217,16 @@ class Worker:
         lent = self._lent_stage(link, message.epoch, handle.devices[0].id)
         await self._give_back_unused()
         assign = lent.assign
-        files = tuple(
+        files = (
             TensorFile(info=info, path=str(self._store.path(Digest(info.digest))), offset=0)
             for info in assign.tensors
         )
-        stage = LoadStage(
-            request=0,
+        stage = LoadStage.of(
+            assign,
             home=link.home,
-            epoch=assign.epoch,
-            model_id=assign.model_id,
-            config=assign.config,
-            scheme=assign.scheme,
-            cache=assign.cache,
-            layers=assign.layers,
-            embedding=assign.embedding,
-            head=assign.head,
-            context=assign.context,
             tensors=files,
             next_hop=message.next_hop,
             previous=message.previous,
-            seed=assign.seed,
         )
 
         def warming_up(progress: LoadProgress) -> None:

@@ -219,11 +219,11 @@ def test_after_a_load_that_failed_what_is_held_is_what_is_told_and_is_kept_by_th
         assert (told.stage.epoch, told.stage.layers) == (None, (1, 3))
         assert desk.handle.is_idle
 
-        desk.handle.lend(1000)
+        desk.lend(1000)
         with pytest.raises(OutOfMemoryError):
             await desk.load(stage)
         assert desk.handle.held == told
-        desk.handle.lend(None)
+        desk.lend(None)
         loaded, _ = await desk.load(stage)
         assert (loaded.layers_kept, loaded.layers_loaded) == (2, 2)
         await desk.handle.unload()
@@ -260,10 +260,10 @@ def test_random_weights_that_do_not_fit_are_refused_before_they_are_made(
     desk: StageNode, model: LocalModel, run: Run
 ) -> None:
     async def main() -> None:
-        desk.handle.lend(1000)
+        desk.lend(1000)
         with pytest.raises(OutOfMemoryError):
             await desk.load(random_stage(desk, model))
-        desk.handle.lend(None)
+        desk.lend(None)
         await desk.load(random_stage(desk, model))
         await desk.handle.unload()
 

@@ -117,7 +117,7 @@ def test_who_was_removed_from_the_home_is_cut_off_at_once(
         stranger = StageNode("Stranger", tmp_path, desk.identity)
         link = await stranger.connect(desk)
         desk.identity.revoke(stranger.identity.node_id)
-        desk.handle.trust_changed()
+        desk.trust_changed()
 
         with pytest.raises(PeerLostError):
             await link.receive()
@@ -134,13 +134,13 @@ def test_a_damaged_home_leaves_the_old_trust_in_force(
         file = desk.identity.folder / "homes" / desk.home / "ca.pem"
         whole = file.read_bytes()
         file.write_bytes(b"not a certificate")
-        desk.handle.trust_changed()
+        desk.trust_changed()
         try:
             link = await laptop.connect(desk)
             link.close()
         finally:
             file.write_bytes(whole)
-            desk.handle.trust_changed()
+            desk.trust_changed()
 
         assert not desk.exits
 
@@ -167,9 +167,9 @@ def test_a_stage_port_takes_activations_and_nothing_else(
 
 def test_what_is_lent_follows_what_the_owner_says(desk: StageNode, run: Run) -> None:
     async def main() -> None:
-        desk.handle.lend(12_345)
+        desk.lend(12_345)
         await until_soon(lambda: desk.handle.devices[0].memory_free == 12_345)
-        desk.handle.lend(None)
+        desk.lend(None)
         await until_soon(lambda: desk.handle.devices[0].memory_free > 12_345)
 
     run(main())

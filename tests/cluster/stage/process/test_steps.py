@@ -150,7 +150,7 @@ def test_a_prompt_is_refused_by_what_is_free_now_and_not_when_it_was_loaded(
 ) -> None:
     async def main() -> None:
         await desk.load(desk.stage(model, range(4)))
-        desk.handle.lend(1)
+        desk.lend(1)
         await until_soon(lambda: desk.handle.devices[0].memory_free == 1)
         async with Driver(desk, desk) as pipeline:
             pipeline.open(CHAT)
@@ -159,7 +159,7 @@ def test_a_prompt_is_refused_by_what_is_free_now_and_not_when_it_was_loaded(
             with pytest.raises(OutOfMemoryError, match=r"Desk.*: .* 8 tokens .* 0 B are free"):
                 await refused
 
-            desk.handle.lend(None)
+            desk.lend(None)
             await until_soon(lambda: desk.handle.devices[0].memory_free > 1)
             assert (await step(pipeline, 0, PROMPT, number=2)).token_id is not None
         await desk.handle.unload()
