@@ -253,12 +253,7 @@ def test_what_a_worker_lends_is_what_its_owner_says(desk: Node, laptop: Node, ru
 
 def restarted(desk: Node) -> Master:
     """A master that knows nothing of the one before, on the same computers."""
-    master = Master(
-        computers=desk.membership,
-        open_model=desk._open_model,
-        resolve=lambda query: desk.backend._parts.guide,
-        events=Events(),
-    )
+    master = Master(computers=desk.membership, models=desk.models, events=Events())
     for computer in desk.membership.connected():
         (held,) = computer.held
         master.happened(Holds(node_id=computer.node_id, epoch=held.epoch))

@@ -11,7 +11,6 @@ import platform
 import secrets
 import shutil
 import signal
-from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,14 +41,16 @@ from potluck.cluster.events import (
     ThreadsChanged,
 )
 from potluck.cluster.machine import machine_id
-from potluck.cluster.master.master import DEPLOYING, Master
+from potluck.cluster.master.loader import DEPLOYING
+from potluck.cluster.master.master import Master
+from potluck.cluster.master.models import Models, reading
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planning import DEADLINES, PlanningDeadlines
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.processes.devices import StageProcesses
-from potluck.cluster.tasks import TaskSet, in_thread
+from potluck.cluster.tasks import TaskSet
 from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.links import WorkerLinks
 from potluck.cluster.worker.worker import Worker
@@ -71,7 +72,6 @@ from potluck.settings import (
 )
 from potluck.store.chunks import ChunkStore
 from potluck.store.hub import RecentFolders, find_model
-from potluck.store.registry import LocalModel, open_model
 from potluck.wire.messages import Address, NodeInfo
 from potluck.wire.versions import PROTOCOL_VERSIONS
 
@@ -194,10 +194,13 @@ class Node:
             events=self.events,
         )
         guide, recent = guide_folder(), self.recent
+        self.models = Models(
+            resolve=lambda query: find_model(query, default=guide, recent=recent.folders()),
+            read=reading(folders.cache / "digests"),
+        )
         self.master = Master(
             computers=self.membership,
-            open_model=self._open_model,
-            resolve=lambda query: find_model(query, default=guide, recent=recent.folders()),
+            models=self.models,
             events=self.events,
             packing=self.packing,
             use=use,
@@ -378,12 +381,6 @@ class Node:
             )
         )
         self.backend.notice("error", event.error.message)
-
-    async def _open_model(self, folder: Path, progress: Callable[[int, int], None]) -> LocalModel:
-        cache = self._folders.cache / "digests"
-        return await in_thread(
-            lambda report: open_model(folder, cache_dir=cache, progress=report), progress
-        )
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from potluck.api.schema import PlanRequest
 from potluck.cluster.events import ComputerLost, Holds, StageLost
-from potluck.cluster.master.state import State, apply, next_action, without_constraints
+from potluck.cluster.master.decision import next_action
+from potluck.cluster.master.state import State, apply, without_constraints
 from potluck.cluster.master.vocabulary import (
     Action,
     Answer,
@@ -103,8 +104,8 @@ class Course:
         return self
 
 
-def planned(ticket: int, request: PlanRequest, *, settle: bool = True) -> MakePlan:
-    return MakePlan(ticket=ticket, request=request, settle=settle)
+def planned(request: PlanRequest, *, settle: bool = True) -> MakePlan:
+    return MakePlan(request=request, settle=settle)
 
 
 def lost(node: NodeId) -> ComputerLost:
@@ -117,7 +118,7 @@ def lost(node: NodeId) -> ComputerLost:
 def test_a_load_is_planned_deployed_and_answered() -> None:
     course = Course()
 
-    assert course.load(AUTO) == [planned(1, AUTO)]
+    assert course.load(AUTO) == [planned(AUTO)]
     assert course.tell(PlanMade(stages=stages(DESK, LAPTOP))) == [Deploy(epoch=11)]
     assert not course.state.is_ready
     assert course.tell(Loaded()) == [Answer(ticket=1)]
@@ -129,13 +130,13 @@ def test_what_is_loaded_as_asked_is_not_loaded_again() -> None:
     course = Course().loaded(AUTO, DESK)
 
     assert course.load(AUTO) == [Answer(ticket=2)]
-    assert course.load(AUTO, anew=True) == [planned(3, AUTO)]
+    assert course.load(AUTO, anew=True) == [planned(AUTO)]
 
 
 def test_another_model_is_planned_before_the_one_before_makes_room() -> None:
     course = Course().loaded(AUTO, DESK)
 
-    assert course.load(OTHER) == [planned(2, OTHER)]
+    assert course.load(OTHER) == [planned(OTHER)]
     assert course.state.is_ready  # prompts that are under way go on
     assert course.tell(PlanMade(stages=stages(LAPTOP))) == [Retire(keep=frozenset({LAPTOP}))]
     assert course.tell(Retired()) == [Deploy(epoch=12)]
@@ -148,7 +149,7 @@ def test_loads_come_one_after_the_other() -> None:
 
     assert course.load(OTHER) == []
     course.tell(PlanMade(stages=stages(DESK)))
-    assert course.tell(Loaded()) == [Answer(ticket=1), planned(2, OTHER)]
+    assert course.tell(Loaded()) == [Answer(ticket=1), planned(OTHER)]
 
 
 def test_a_load_without_a_plan_leaves_what_was_loaded() -> None:
@@ -167,7 +168,7 @@ def test_after_a_failed_load_no_other_model_answers_in_its_place() -> None:
 
     assert course.tell(Failed(error=FAULT)) == [Answer(ticket=1, error=FAULT)]
     assert course.state.failure is FAULT
-    assert course.prompt() == [planned(2, SPLIT)]
+    assert course.prompt() == [planned(SPLIT)]
     assert course.state.failure is None
     course.tell(Failed(error=FAULT))
     assert course.state.asked == SPLIT
@@ -253,7 +254,7 @@ def test_one_that_waits_for_its_turn_is_given_up_at_once() -> None:
 
 def test_a_prompt_loads_what_was_asked_for_or_the_default() -> None:
     course = Course()
-    assert course.prompt() == [planned(1, DEFAULT)]
+    assert course.prompt() == [planned(DEFAULT)]
     course.tell(PlanMade(stages=stages(DESK)), Loaded())
     assert course.prompt() == [Answer(ticket=2)]
     assert course.state.asked == DEFAULT
@@ -263,7 +264,7 @@ def test_a_prompt_loads_again_what_broke_by_itself() -> None:
     course = Course().loaded(SPLIT, DESK, LAPTOP)
 
     assert course.tell(PipelineBroke()) == []
-    assert course.prompt() == [planned(2, SPLIT)]
+    assert course.prompt() == [planned(SPLIT)]
 
 
 def test_a_lost_computer_breaks_what_runs_and_is_named() -> None:
@@ -280,7 +281,7 @@ def test_the_next_prompt_runs_on_who_is_left_and_waits_for_nobody() -> None:
     course = Course().loaded(SPLIT, DESK, LAPTOP)
     course.tell(lost(LAPTOP))
 
-    assert course.prompt() == [planned(2, without_constraints(SPLIT), settle=False)]
+    assert course.prompt() == [planned(without_constraints(SPLIT), settle=False)]
     course.tell(PlanMade(stages=stages(DESK)), Retired(), Loaded())
     assert course.state.asked == SPLIT  # once everyone is back
 
@@ -289,7 +290,7 @@ def test_a_computer_that_is_back_before_the_next_prompt_gets_its_layers_again() 
     course = Course().loaded(SPLIT, DESK, LAPTOP)
     course.tell(lost(LAPTOP), Present(computers=frozenset({DESK, LAPTOP})))
 
-    assert course.prompt() == [planned(2, SPLIT, settle=False)]
+    assert course.prompt() == [planned(SPLIT, settle=False)]
 
 
 @pytest.mark.parametrize("request_", [SPLIT, AUTO])
@@ -301,7 +302,7 @@ def test_a_computer_that_is_back_is_used_by_the_next_load(request_: PlanRequest)
 
     assert course.load(request_) == [Answer(ticket=3)]  # it is not back yet
     course.tell(Present(computers=frozenset({DESK, LAPTOP})))
-    assert course.load(request_) == [planned(4, request_)]
+    assert course.load(request_) == [planned(request_)]
     course.tell(PlanMade(stages=stages(DESK, LAPTOP)), Retired(), Loaded())
     assert course.load(request_) == [Answer(ticket=5)]
 
@@ -338,7 +339,7 @@ def test_a_plan_that_a_computer_has_left_is_made_again_without_it() -> None:
     course.load(AUTO)
     course.tell(Present(computers=frozenset({DESK})))
 
-    assert course.tell(PlanMade(stages=stages(DESK, LAPTOP))) == [planned(1, AUTO)]
+    assert course.tell(PlanMade(stages=stages(DESK, LAPTOP))) == [planned(AUTO)]
     assert course.tell(PlanMade(stages=stages(DESK))) == [Deploy(epoch=11)]
 
 
@@ -348,7 +349,7 @@ def test_also_when_it_leaves_while_the_plan_before_makes_room() -> None:
     course.tell(PlanMade(stages=stages(DESK, LAPTOP)))
 
     assert course.tell(lost(LAPTOP)) == []
-    assert course.tell(Retired()) == [planned(2, AUTO)]
+    assert course.tell(Retired()) == [planned(AUTO)]
 
 
 def test_a_prompt_is_planned_again_without_a_computer_that_was_asked_for() -> None:
@@ -358,7 +359,7 @@ def test_a_prompt_is_planned_again_without_a_computer_that_was_asked_for() -> No
     course.tell(Present(computers=frozenset({DESK})))
 
     plan = PlanMade(stages=stages(DESK, LAPTOP))
-    assert course.tell(plan) == [planned(2, without_constraints(SPLIT), settle=False)]
+    assert course.tell(plan) == [planned(without_constraints(SPLIT), settle=False)]
 
 
 def test_a_load_that_names_a_computer_fails_when_that_leaves() -> None:
@@ -384,7 +385,7 @@ def test_a_lost_stage_counts_if_the_plan_in_force_has_it() -> None:
     [told] = course.tell(StageLost(**gone, epoch=11, device=DeviceId(kind="cuda", index=1)))
     assert isinstance(told, Break)
     assert "Desk/cuda:1 lost its engine" in told.error.message
-    assert course.prompt() == [planned(2, AUTO, settle=False)]  # the computer is here
+    assert course.prompt() == [planned(AUTO, settle=False)]  # the computer is here
 
 
 # --- unloading
@@ -395,7 +396,7 @@ def test_unloading_frees_everyone_and_forgets_what_was_asked() -> None:
 
     assert course.wish(UnloadWish) == [Retire(keep=NOBODY)]
     assert course.tell(Retired()) == [Answer(ticket=2)]
-    assert course.prompt() == [planned(3, DEFAULT)]
+    assert course.prompt() == [planned(DEFAULT)]
 
 
 def test_unloading_ends_whatever_waits_for_a_model() -> None:
@@ -428,7 +429,7 @@ def test_what_was_lent_gives_way_to_what_was_asked_for_before() -> None:
 
     assert returned(course, course) == [Retire(keep=NOBODY)]
     assert course.tell(Retired()) == [Answer(ticket=3)]
-    assert course.prompt() == [planned(4, AUTO)]
+    assert course.prompt() == [planned(AUTO)]
 
 
 def test_what_was_there_before_stays() -> None:
@@ -486,7 +487,7 @@ def test_what_a_computer_still_holds_waits_for_the_master_that_was_restarted() -
     course = Course()
 
     assert course.tell(Holds(node_id=LAPTOP, epoch=3)) == []
-    assert course.load(AUTO) == [planned(1, AUTO)]
+    assert course.load(AUTO) == [planned(AUTO)]
     course.tell(PlanMade(stages=stages(DESK, LAPTOP)))
     assert course.tell(Loaded()) == [Answer(ticket=1)]  # its assignment took the old one's place
     assert course.tell(Holds(node_id=LAPTOP, epoch=11)) == []
