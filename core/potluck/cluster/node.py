@@ -1,19 +1,13 @@
-"""One node: all parts of a user's Potluck on one computer.
-
-run(folders)        serve until stopped, or until nobody needs the node any more
-"""
+"""One node: all parts of a user's Potluck on one computer."""
 
 import asyncio
 import logging
-import logging.handlers
 import os
 import platform
 import secrets
 import shutil
-import signal
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -43,7 +37,7 @@ from potluck.cluster.events import (
 from potluck.cluster.machine import machine_id
 from potluck.cluster.master.loader import DEPLOYING
 from potluck.cluster.master.master import Master
-from potluck.cluster.master.models import Models, reading
+from potluck.cluster.master.models import Models, guide_folder, reading
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planning import DEADLINES, PlanningDeadlines
 from potluck.cluster.membership.local import LocalComputer
@@ -65,7 +59,6 @@ from potluck.settings import (
     Folders,
     NodeFile,
     cpu_threads,
-    exclusive,
     load_settings,
     remove_node_file,
     write_node_file,
@@ -76,8 +69,6 @@ from potluck.wire.messages import Address, NodeInfo
 from potluck.wire.versions import PROTOCOL_VERSIONS
 
 logger = logging.getLogger(__name__)
-
-_LOG_BYTES = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,40 +377,3 @@ class Node:
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
-
-
-def guide_folder() -> Path:
-    """Folder of the model that comes with Potluck: in the package, or in the checkout."""
-    package = Path(potluck.__file__).parent
-    installed = package / "_assets" / "guide"
-    return installed if installed.is_dir() else package.parent.parent / "assets" / "guide"
-
-
-def run(folders: Folders) -> None:
-    """Run this user's node on this computer until it ends.
-
-    Raises:
-        AlreadyRunningError: another process runs it already.
-    """
-    with exclusive(folders.node_lock):
-        _log_to(folders.log_file)
-        asyncio.run(_run(folders))
-
-
-async def _run(folders: Folders) -> None:
-    node = Node(folders)
-    loop = asyncio.get_running_loop()
-    for name in ("SIGINT", "SIGTERM"):
-        with suppress(NotImplementedError, AttributeError):  # Windows has no such handlers
-            loop.add_signal_handler(getattr(signal, name), node.stop)
-    await node.run()
-
-
-def _log_to(path: Path) -> None:
-    handler = logging.handlers.RotatingFileHandler(
-        path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8"
-    )
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+import potluck
 from potluck.api.schema import PlanRequest
 from potluck.cluster.tasks import in_thread
 from potluck.errors import UsageError
@@ -74,3 +75,10 @@ def reading(digests: Path) -> ReadModel:
         )
 
     return read
+
+
+def guide_folder() -> Path:
+    """Folder of the model that comes with Potluck: in the package, or in the checkout."""
+    package = Path(potluck.__file__).parent
+    installed = package / "_assets" / "guide"
+    return installed if installed.is_dir() else package.parent.parent / "assets" / "guide"
