@@ -77,7 +77,7 @@ class NodeDeadlines:
 
     idle_s: float = 600.0  # a model or a node that nobody needs for so long is given up
     idle_check_s: float = 5.0  # between two checks of that
-    leave_s: float = 3.0  # for the other computers to free their memory when the node ends
+    leave_s: float = 3.0  # for a load that is under way to be undone when the node ends
     planning: PlanningDeadlines = DEADLINES
 
 
@@ -269,10 +269,10 @@ class Node:
             logger.info("node ends")
 
     async def _leave(self) -> None:
-        """Free the memory of the other computers. One that cannot be reached frees it by itself."""
+        """Take the model out of force. The other computers free its memory by themselves."""
         with suppress(PotluckError, TimeoutError):
             async with asyncio.timeout(self._deadlines.leave_s):
-                await self.master.unload()
+                await self.master.leave()
 
     async def _end_when_idle(self) -> None:
         """Unload the model when nobody needs it, and later end the node."""

@@ -399,6 +399,26 @@ def test_unloading_frees_everyone_and_forgets_what_was_asked() -> None:
     assert course.prompt() == [planned(DEFAULT)]
 
 
+def test_a_master_that_leaves_lets_everyone_keep_their_layers() -> None:
+    course = Course().loaded(SPLIT, DESK, LAPTOP)
+    course.tell(Holds(node_id=LAPTOP, epoch=11))
+    assert course.wish(UnloadWish, keeps_layers=True) == [Retire(keep=frozenset({DESK, LAPTOP}))]
+    assert course.tell(Retired()) == [Answer(ticket=2)]
+
+
+def test_a_master_that_leaves_undoes_the_load_under_way() -> None:
+    course = Course()
+    course.load(SPLIT)
+    course.tell(PlanMade(stages=stages(DESK, LAPTOP)))
+    assert course.wish(UnloadWish, keeps_layers=True) == [Cancel()]
+    fault = Failed(error=FAULT)
+    assert course.tell(fault) == [Retire(keep=NOBODY)]
+    first, second = course.tell(Retired())
+    assert isinstance(first, Answer)
+    assert isinstance(first.error, UsageError)
+    assert second == Answer(ticket=2)
+
+
 def test_unloading_ends_whatever_waits_for_a_model() -> None:
     course = Course()
     course.load(AUTO)

@@ -65,9 +65,11 @@ def _next_for(state: State, wish: Wish) -> Action:
                 return granted
             # In the middle of a chat, do not wait for a worker that was just lost.
             return MakePlan(request=possible(state, wish), settle=not state.missing)
-        case UnloadWish():
+        case UnloadWish(keeps_layers=keeps_layers):
             if state.deployed is not None:
-                return Retire(keep=frozenset())
+                return Retire(keep=state.deployed.computers if keeps_layers else frozenset())
+            if keeps_layers:
+                return granted
             return _free(state.kept) or _free(state.held) or granted
         case ReturnWish():
             is_to_go = state.deployed is not None and is_lent_still(state, wish)

@@ -190,6 +190,13 @@ class Master:
         """Free the model's memory on every computer. A load that is under way ends."""
         await self._ask(UnloadWish(ticket=next(self._tickets)))
 
+    async def leave(self) -> None:
+        """End every answer and load, because this node ends.
+
+        The workers keep their layers for a while: a master that is started again finds them.
+        """
+        await self._ask(UnloadWish(ticket=next(self._tickets), keeps_layers=True))
+
     @asynccontextmanager
     async def borrowed(self, request: PlanRequest) -> AsyncIterator[None]:
         """Load a model for the length of a `with` block: it is unloaded at the end of the block.

@@ -249,7 +249,7 @@ def _answered(state: State, answer: Answer) -> State:
     wish, *others = state.wishes
     state = replace(state, wishes=tuple(others))
     if isinstance(wish, UnloadWish):
-        return replace(state, asked=None, failure=None, missing=frozenset())
+        return replace(state, asked=None, failure=None, missing=frozenset(), kept={})
     if isinstance(wish, ReturnWish) and is_lent_still(state, wish):
         # The request before it is in force again: the next prompt loads it.
         return replace(state, asked=wish.asked, failure=None, missing=frozenset())

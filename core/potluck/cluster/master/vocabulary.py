@@ -49,6 +49,7 @@ class UnloadWish:
     """A caller wants the model unloaded from all computers."""
 
     ticket: int
+    keeps_layers: bool = False  # only out of force: the computers free their layers by themselves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

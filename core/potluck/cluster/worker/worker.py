@@ -242,6 +242,9 @@ class Worker:
             if isinstance(digest, str):
                 self._store.discard(Digest(digest))  # so that the master sends it again
             raise
+        logger.info(
+            "stage loaded layers_kept=%d layers_loaded=%d", loaded.layers_kept, loaded.layers_loaded
+        )
         lent.is_loaded, lent.progress = True, None
         self._lease_changed()
         return Loaded(
