@@ -122,7 +122,7 @@ def _start(folders: Folders, wait_s: float) -> Client:
         process.wait()
     raise NodeStartError(
         "Potluck's node could not be started on this computer."
-        f" {_last_line(folders.output_file)} (More is in {folders.state}.)"
+        f" {last_line(folders.output_file)} (More is in {folders.state}.)"
     )
 
 
@@ -156,8 +156,8 @@ def _open_output(folders: Folders) -> int:
     return os.open(folders.output_file, flags, 0o600)
 
 
-def _last_line(file: Path) -> str:
-    """Return the last line that the node printed, or a sentence that it printed nothing."""
+def last_line(file: Path) -> str:
+    """Return the last line that a process printed to this file, as a sentence."""
     try:
         lines = file.read_bytes().decode(errors="replace").split("\n")
     except OSError:

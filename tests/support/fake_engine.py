@@ -12,7 +12,7 @@ from potluck.cluster.processes.messages import (
     StageLoaded,
 )
 from potluck.store.registry import LocalModel
-from potluck.wire.measuring_messages import Profiled, StageTimes
+from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
 from potluck.wire.messages import Assign, DeviceInfo, HeldStage
 
 DEVICE = DeviceInfo(kind="cpu", memory_total=10, memory_free=5)
@@ -31,10 +31,8 @@ class FakeEngine:
         self.unloads = 0
         self.profiled: list[str] = []  # the cache of each profile
 
-    async def profile(
-        self, config: object, scheme: str, tokens: int, cache: str = "full"
-    ) -> Profiled:
-        self.profiled.append(cache)
+    async def profile(self, wanted: Profile) -> Profiled:
+        self.profiled.append(wanted.cache)
         return Profiled(device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0)
 
     async def load(

@@ -22,6 +22,7 @@ from potluck.errors import (
 from potluck.ids import Digest
 from potluck.net.reactor import Reactor
 from potluck.store.registry import LocalModel
+from potluck.wire.measuring_messages import Profile
 from potluck.wire.messages import DeviceId, DeviceInfo, Message, Unloaded, WarmingUp
 
 pytestmark = pytest.mark.net
@@ -37,7 +38,11 @@ def test_a_worker_takes_its_stage_all_the_way(tmp_path: Path, model: LocalModel)
         async with Rig(tmp_path) as rig:
             laptop = (await rig.control()).computer
             config = model.manifest.config
-            assert (await laptop.profile(config, "f32", 8, cache="int8")).device == DEVICE
+            assert (
+                await laptop.profile(
+                    Profile(config=dict(config), scheme="f32", tokens=8, cache="int8")
+                )
+            ).device == DEVICE
             assert rig.engine.profiled == ["int8"]
 
             message = assign(model)
@@ -153,7 +158,7 @@ def test_an_answer_of_the_wrong_kind_is_an_error(tmp_path: Path) -> None:
             cast("Any", Confused()), identity=party.identity, me=party.me, addresses=()
         )
         with pytest.raises(RemoteProtocolError, match="Laptop answered with Unloaded"):
-            await laptop.profile({}, "f32", 8)
+            await laptop.profile(Profile(config={}, scheme="f32", tokens=8))
 
     run(main())
 
@@ -225,7 +230,7 @@ def test_this_computer_reads_the_models_own_files(tmp_path: Path, model: LocalMo
         assert processes.engine.loaded is None
         assert desk.name == "Desk"
         assert desk.devices == (DEVICE, OTHER)
-        assert (await desk.profile({}, "f32", 8)).device == DEVICE
+        assert (await desk.profile(Profile(config={}, scheme="f32", tokens=8))).device == DEVICE
 
     run(main())
 

@@ -12,6 +12,7 @@ from potluck.cluster.processes import handle
 from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import LoadStage, StageSettings, Start
 from potluck.errors import EngineError, IntegrityError, PotluckError
+from potluck.wire.measuring_messages import Profile
 from potluck.wire.messages import NodeInfo, StepFailed
 
 pytestmark = pytest.mark.slow
@@ -117,7 +118,7 @@ def test_the_log_of_one_that_died_outlives_the_start_of_the_next(process: MakePr
     async def main() -> None:
         async with process(READY + "hear(); sys.exit('a bug')") as dying:
             with pytest.raises(EngineError) as caught:
-                await dying.handle.profile({}, "f32", 8)
+                await dying.handle.profile(Profile(config={}, scheme="f32", tokens=8))
         async with process("print('up', file=sys.stderr)\n" + READY + DEAF) as next_one:
             assert str(next_one.previous_log) in caught.value.message
             assert "a bug" in next_one.previous_log.read_text()
@@ -176,7 +177,7 @@ def test_what_was_asked_of_one_that_dies_is_answered_with_an_error(process: Make
     async def main() -> None:
         async with process(READY + "hear(); sys.exit(3)") as dying:
             with pytest.raises(EngineError, match="status 3"):
-                await dying.handle.profile({}, "f32", 8)
+                await dying.handle.profile(Profile(config={}, scheme="f32", tokens=8))
             await until(lambda: dying.exits)
 
             assert len(dying.exits) == 1
@@ -205,7 +206,7 @@ def test_one_that_speaks_nonsense_is_ended(process: MakeProcess) -> None:
 hear(); sys.stdout.buffer.write(b"\0\0\0\x04what"); sys.stdout.buffer.flush(); time.sleep(60)"""
         async with process(READY + nonsense) as confused:
             with pytest.raises(EngineError):
-                await confused.handle.profile({}, "f32", 8)
+                await confused.handle.profile(Profile(config={}, scheme="f32", tokens=8))
             await until(lambda: confused.exits)
 
     run(main())
@@ -217,7 +218,7 @@ def test_one_that_announces_an_endless_message_is_ended(process: MakeProcess) ->
 hear(); sys.stdout.buffer.write(b"\xff" * 8); sys.stdout.buffer.flush(); time.sleep(60)"""
         async with process(READY + endless) as confused:
             with pytest.raises(EngineError):
-                await confused.handle.profile({}, "f32", 8)
+                await confused.handle.profile(Profile(config={}, scheme="f32", tokens=8))
 
     run(main())
 
@@ -226,7 +227,7 @@ def test_the_wrong_answer_is_an_error(process: MakeProcess) -> None:
     async def main() -> None:
         async with process(READY + "say(StageUnloaded(request=hear().request))\n" + DEAF) as odd:
             with pytest.raises(EngineError, match="StageUnloaded"):
-                await odd.handle.profile({}, "f32", 8)
+                await odd.handle.profile(Profile(config={}, scheme="f32", tokens=8))
 
     run(main())
 
@@ -248,7 +249,7 @@ say(RequestFailed(request=hear().request, kind="integrity", message="Altered.",
 
 def asking(call: str) -> Callable[[StageHandle], Awaitable[object]]:
     calls: dict[str, Callable[[StageHandle], Awaitable[object]]] = {
-        "profile": lambda handle: handle.profile({}, "f32", 8),
+        "profile": lambda handle: handle.profile(Profile(config={}, scheme="f32", tokens=8)),
         "load": lambda handle: handle.load(LOAD, lambda _: None),
         "unload": lambda handle: handle.unload(),
     }
@@ -365,6 +366,6 @@ hear()
     async def main() -> None:
         async with process(two) as dying:
             with pytest.raises(EngineError, match="on Desk/cpu:0 stopped"):
-                await dying.handle.profile({}, "f32", 8)
+                await dying.handle.profile(Profile(config={}, scheme="f32", tokens=8))
 
     run(main())

@@ -31,7 +31,7 @@ from potluck.cluster.processes.messages import (
     encode,
     read_frame,
 )
-from potluck.wire.measuring_messages import Profiled, StageTimes
+from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
 from potluck.wire.messages import (
     Address,
     DeviceInfo,
@@ -54,7 +54,9 @@ TIMES = StageTimes(
 TO_STAGE: list[ToStage] = [
     Start(identity_folder="/somewhere", me=ME, memory_limit=7),
     StageSettings(memory_limit=None, threads=2),
-    ProfileLayer(request=1, config={"a": [1, {"b": None}]}, scheme="f32", tokens=128),
+    ProfileLayer(
+        request=1, wanted=Profile(config={"a": [1, {"b": None}]}, scheme="f32", tokens=128)
+    ),
     LoadStage(
         request=2,
         home="ef" * 32,

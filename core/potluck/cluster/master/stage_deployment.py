@@ -48,7 +48,6 @@ class StageProgress:
     sent: int = 0  # bytes
     total: int = 0  # bytes to send
     bytes_per_s: float | None = None
-    eta_s: float | None = None
     loaded: float = 0.0  # from 0 to 1
 
 
@@ -142,7 +141,6 @@ class StageDeployment:
         def sent(progress: TransferProgress) -> None:
             self.progress.sent = before + progress.sent
             self.progress.bytes_per_s = progress.bytes_per_s
-            self.progress.eta_s = progress.eta_s
             self.changed()
 
         await self.computer.send_weights(need, sources, sent)

@@ -11,9 +11,7 @@ from potluck.cluster.processes.messages import LoadStage, TensorFile
 from potluck.cluster.tasks import together
 from potluck.errors import BusyError, PeerTimeoutError
 from potluck.ids import Digest, HomeId, NodeId
-from potluck.model.schemes import Cache, Scheme
 from potluck.net.identity import Identity
-from potluck.net.link import Link
 from potluck.net.measure import measure
 from potluck.net.reactor import Reactor
 from potluck.net.step_link import StepLink
@@ -22,6 +20,7 @@ from potluck.plan.cost import LinkCost
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.wire.measuring_messages import (
+    Profile,
     Profiled,
     StageTimes,
 )
@@ -32,7 +31,6 @@ from potluck.wire.messages import (
     DeviceInfo,
     Need,
     NodeInfo,
-    Purpose,
 )
 
 
@@ -98,19 +96,20 @@ class LocalComputer:
         if not self.devices:
             await self._processes.handle()
 
-    async def profile(
-        self,
-        config: Mapping[str, object],
-        scheme: Scheme,
-        tokens: int,
-        device: DeviceId | None = None,
-        cache: Cache = "full",
-    ) -> Profiled:
-        stage = await self._processes.handle(device)
-        return await stage.profile(dict(config), scheme, tokens, cache)
+    async def profile(self, wanted: Profile) -> Profiled:
+        stage = await self._processes.handle(wanted.device)
+        return await stage.profile(wanted)
 
     async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkCost:
-        link = await self._dial(self._home(), peer, addresses, "weights")
+        link = await dial(
+            addresses,
+            self._identity,
+            home=self._home(),
+            peer=peer,
+            purpose="weights",
+            me=self._me(),
+            timeout_s=self._patience.dial_s,
+        )
         try:
             async with asyncio.timeout(self._patience.measure_link_s):
                 quality = await measure(link)
@@ -128,19 +127,6 @@ class LocalComputer:
         if home is None:
             home = self._identity.create_home(self.name)
         return home.home_id
-
-    async def _dial(
-        self, home: HomeId, peer: NodeId, addresses: Sequence[Address], purpose: Purpose
-    ) -> Link:
-        return await dial(
-            addresses,
-            self._identity,
-            home=home,
-            peer=peer,
-            purpose=purpose,
-            me=self._me(),
-            timeout_s=self._patience.dial_s,
-        )
 
     async def assign(self, assign: Assign) -> Need:
         """Assign a stage. No weights are missing: the stage process reads the model's own files.

@@ -46,8 +46,7 @@ from potluck.cluster.processes.messages import (
     decode_from_stage,
     encode,
 )
-from potluck.model.schemes import Cache, Scheme
-from potluck.wire.measuring_messages import Profiled, StageTimes
+from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
 from potluck.wire.messages import (
     DeviceInfo,
     StepFailed,
@@ -185,13 +184,10 @@ class StageHandle:
         """Have the process take over these settings, and read the identity's folder again."""
         self._send(settings)
 
-    async def profile(
-        self, config: dict[str, object], scheme: Scheme, tokens: int, cache: Cache = "full"
-    ) -> Profiled:
+    async def profile(self, wanted: Profile) -> Profiled:
+        """Measure this process's device, whichever the message names."""
         request = next(self._requests)
-        message = ProfileLayer(
-            request=request, config=config, scheme=scheme, tokens=tokens, cache=cache
-        )
+        message = ProfileLayer(request=request, wanted=wanted)
         return (await self._ask(request, message, LayerProfiled, PROFILE_TIMEOUT_S)).profiled
 
     async def load(

@@ -10,7 +10,7 @@ from typing import BinaryIO, TypeAlias
 import msgspec
 
 from potluck.model.schemes import Cache, Scheme
-from potluck.wire.measuring_messages import Profiled, StageTimes
+from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
 from potluck.wire.messages import (
     Assign,
     DeviceId,
@@ -64,10 +64,7 @@ class ProfileLayer(StageMessage, frozen=True, tag="profile_layer"):
     """Measure a decoder layer of each kind that this model has, and its head."""
 
     request: int
-    config: dict[str, object]
-    scheme: Scheme
-    tokens: int
-    cache: Cache = "full"
+    wanted: Profile
 
 
 class LoadStage(StageMessage, frozen=True, tag="load_stage"):

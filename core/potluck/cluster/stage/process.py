@@ -183,17 +183,18 @@ class StageServer:
         )
 
     async def _profile(self, message: ProfileLayer) -> LayerProfiled:
-        config = ModelConfig.from_dict(message.config)
+        wanted = message.wanted
+        config = ModelConfig.from_dict(wanted.config)
 
         def measure() -> LayerProfile:
             with computing_with(self._loader.threads_for(config)):  # a loaded stage keeps its own
                 return profile_layers(
                     config,
                     self._device,
-                    message.scheme,
-                    chunk=message.tokens,
+                    wanted.scheme,
+                    chunk=wanted.tokens,
                     memory=self._lent().memory_free,
-                    cache=message.cache,
+                    cache=wanted.cache,
                 )
 
         profile = await self._compute.call(measure)

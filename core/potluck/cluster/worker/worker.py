@@ -34,7 +34,6 @@ from potluck.store.progress import TransferProgress
 from potluck.wire.measuring_messages import (
     MeasureStage,
     Profile,
-    Profiled,
     StageMeasured,
 )
 from potluck.wire.messages import (
@@ -105,7 +104,7 @@ class Worker:
         match message:
             case Profile():
                 self._check_free(link)
-                return await self._profile(message)
+                return await (await self._stage(message.device)).profile(message)
             case Assign():
                 self._check_free(link)  # refuse at once, without waiting for the turn
                 async with self._turn:
@@ -134,10 +133,6 @@ class Worker:
         lease = self.lease
         if lease is not None and lease.home != link.home and lease.link is not None:
             raise BusyError(f"This computer is lent to {lease.master_name}.")
-
-    async def _profile(self, message: Profile) -> Profiled:
-        stage = await self._stage(message.device)
-        return await stage.profile(message.config, message.scheme, message.tokens, message.cache)
 
     async def _measure(self, link: MasterLink, message: MeasureStage) -> StageMeasured:
         stage = await self._stage(message.device)

@@ -28,6 +28,7 @@ from potluck.errors import (
     UnreachableError,
 )
 from potluck.store.registry import LocalModel, open_model
+from potluck.wire.measuring_messages import Profile
 from potluck.wire.messages import DeviceInfo, Hop
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
@@ -336,7 +337,8 @@ def test_a_profile_of_another_model_leaves_what_is_loaded_its_threads(
         await server._load(stage)
         assert await server._compute.call(torch.get_num_threads) == 2
 
-        await server._profile(ProfileLayer(request=1, config=dict(CONFIG), scheme="int8", tokens=8))
+        wanted = Profile(config=dict(CONFIG), scheme="int8", tokens=8)
+        await server._profile(ProfileLayer(request=1, wanted=wanted))
 
         assert await server._compute.call(torch.get_num_threads) == 2
 

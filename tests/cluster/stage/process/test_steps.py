@@ -17,6 +17,7 @@ from potluck.errors import (
     UnknownSessionError,
 )
 from potluck.store.registry import LocalModel
+from potluck.wire.measuring_messages import Profile
 from potluck.wire.messages import Attach, Forward, OpenSession, Result, Sampling, TensorHeader
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
@@ -249,7 +250,9 @@ def test_a_result_that_is_ready_before_its_driver_waits_for_it(
             ),
             token_payload([1, 2]),
         )
-        await desk.handle.profile(dict(CONFIG), "f32", 8)  # behind the step, in the same queue
+        await desk.handle.profile(
+            Profile(config=dict(CONFIG), scheme="f32", tokens=8)
+        )  # behind the step, in the same queue
         link.send_nowait(Attach(epoch=1))
 
         result, _ = await link.receive()
