@@ -148,7 +148,7 @@ class Bench:
                 request=0,
                 home=stage.node.home,
                 epoch=1,
-                model_id="",
+                model_id="ab" * 32,
                 config=self._raw,
                 scheme=self._scheme,
                 layers=stage.layers,

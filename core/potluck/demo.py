@@ -40,8 +40,10 @@ class Demo:
 
     client: Client  # of the main node
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], *, together_s: float = TOGETHER_S) -> None:
+        """`together_s` is how long the nodes may take to start and pair, in seconds."""
         self._say = say
+        self._together_s = together_s
         self._stack = ExitStack()
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -118,7 +120,7 @@ class Demo:
         Raises:
             DemoError: a worker ended, or they took too long.
         """
-        deadline = time.monotonic() + TOGETHER_S
+        deadline = time.monotonic() + self._together_s
         while True:
             computers = self.client.state().computers
             ready = {c.name for c in computers if c.paired and c.online and not c.is_self}

@@ -37,8 +37,12 @@ class NodeStartError(PotluckError):
     code = "node_start"
 
 
-def find(folders: Folders) -> Client | None:
+def find(folders: Folders, *, health_s: float = HEALTH_S) -> Client | None:
     """Return the running node after a check that it answers; delete the file of a dead node.
+
+    Args:
+        folders: of the node.
+        health_s: how long its answer is waited for, in seconds.
 
     Raises:
         NodeGoneError: the process of the node is alive but does not answer.
@@ -48,7 +52,7 @@ def find(folders: Folders) -> Client | None:
         return None
     client = Client(node.port, node.token)
     try:
-        if client.health(timeout_s=HEALTH_S).pid == node.pid:
+        if client.health(timeout_s=health_s).pid == node.pid:
             return client
     except NodeGoneError:
         if _hangs(node):

@@ -9,7 +9,7 @@ import pytest
 from fake_cluster import run, until
 
 from potluck.cluster.processes import handle
-from potluck.cluster.processes.handle import StageHandle
+from potluck.cluster.processes.handle import HandleTimes, StageHandle
 from potluck.cluster.processes.messages import LoadStage, StageSettings, Start
 from potluck.errors import EngineError, IntegrityError, PotluckError
 from potluck.wire.measuring_messages import Profile
@@ -47,7 +47,11 @@ class Process:
     """A handle whose process runs this program."""
 
     def __init__(
-        self, folder: Path, program: str, monkeypatch: pytest.MonkeyPatch, **timeouts: float
+        self,
+        folder: Path,
+        program: str,
+        monkeypatch: pytest.MonkeyPatch,
+        times: HandleTimes | None = None,
     ) -> None:
         self.failures: list[StepFailed] = []
         self.exits: list[PotluckError] = []
@@ -70,7 +74,7 @@ class Process:
             on_step_failed=self.failures.append,
             on_changed=lambda: self.memory.append(self.handle.devices[0].memory_free),
             on_exit=self.exits.append,
-            **timeouts,
+            times=times,
         )
 
     async def __aenter__(self) -> "Process":
@@ -86,7 +90,7 @@ MakeProcess = Callable[..., Process]
 
 @pytest.fixture
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeProcess:
-    return lambda program, **timeouts: Process(tmp_path, program, monkeypatch, **timeouts)
+    return lambda program, times=None: Process(tmp_path, program, monkeypatch, times)
 
 
 def test_it_is_ready_when_it_has_said_so(process: MakeProcess) -> None:
@@ -140,7 +144,7 @@ def test_the_log_of_one_whose_node_was_lost_is_kept(process: MakeProcess) -> Non
 
 def test_one_that_never_gets_ready_is_given_up(process: MakeProcess) -> None:
     async def main() -> None:
-        slow = process(DEAF, start_timeout_s=0.01)
+        slow = process(DEAF, HandleTimes(start_s=0.01))
         with pytest.raises(EngineError, match=r"did not start .*engine\.previous\.log"):
             await slow.handle.start()
         assert slow.handle._process is not None
@@ -165,7 +169,9 @@ def test_a_program_that_is_not_there_is_an_error(
 
 def test_one_that_does_not_end_when_asked_is_killed(process: MakeProcess) -> None:
     async def main() -> None:
-        async with process(READY + "while True: time.sleep(60)", stop_timeout_s=0.01) as stubborn:
+        async with process(
+            READY + "while True: time.sleep(60)", HandleTimes(stop_s=0.01)
+        ) as stubborn:
             pass
         assert stubborn.handle._process is not None
         assert stubborn.handle._process.returncode not in (None, 0)
@@ -257,14 +263,10 @@ def asking(call: str) -> Callable[[StageHandle], Awaitable[object]]:
 
 
 @pytest.mark.parametrize("call", ["profile", "load", "unload"])
-def test_silence_is_an_error_and_not_a_wait_for_ever(
-    process: MakeProcess, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    for name in ("PROFILE_TIMEOUT_S", "LOAD_SILENCE_S", "UNLOAD_TIMEOUT_S"):
-        monkeypatch.setattr(handle, name, 0.01)
-
+def test_silence_is_an_error_and_not_a_wait_for_ever(process: MakeProcess, call: str) -> None:
     async def main() -> None:
-        async with process(READY + DEAF) as silent:
+        times = HandleTimes(profile_s=0.01, load_silence_s=0.01, unload_s=0.01)
+        async with process(READY + DEAF, times) as silent:
             with pytest.raises(EngineError, match="log is"):
                 await asking(call)(silent.handle)
             assert not silent.handle._waiting.keys() - {0}

@@ -62,7 +62,7 @@ def test_little_is_taken_beside_weights_and_caches_after_a_profile_a_load_and_a_
                     request=0,
                     home=node.home,
                     epoch=1,
-                    model_id="",
+                    model_id="ab" * 32,
                     config=CONFIG,
                     scheme="int4",
                     layers=(0, 2),

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, assert_never
 
@@ -54,16 +55,22 @@ from potluck.wire.messages import (
 
 logger = logging.getLogger(__name__)
 
-_START_TIMEOUT_S = 90.0  # importing torch on a cold disk took 12 s on an old laptop
-PROFILE_TIMEOUT_S = 60.0
-LOAD_SILENCE_S = 60.0  # a load that reports no progress for so long is stuck
-UNLOAD_TIMEOUT_S = 20.0
-TIME_TIMEOUT_S = 60.0  # six passes over the weights, the first time twelve
-QUANTISE_TIMEOUT_S = 600.0  # for one matrix: a gigabyte on a slow disk, after others that wait
-_STOP_TIMEOUT_S = 3.0
 _LENGTH_BYTES = 4
 
 _Answer = TypeVar("_Answer", LayerProfiled, StageLoaded, StageTimed, StageUnloaded, Quantised)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandleTimes:
+    """How long a stage process is waited for, in seconds."""
+
+    start_s: float = 90.0  # importing torch on a cold disk took 12 s on an old laptop
+    stop_s: float = 3.0
+    profile_s: float = 60.0
+    load_silence_s: float = 60.0  # a load that reports no progress for so long is stuck
+    unload_s: float = 20.0
+    measure_s: float = 60.0  # six passes over the weights, the first time twelve
+    quantise_s: float = 600.0  # one matrix: a gigabyte on a slow disk, after others that wait
 
 
 class StageHandle:
@@ -81,10 +88,9 @@ class StageHandle:
         on_step_failed: Callable[[StepFailed], None],
         on_changed: Callable[[], None],
         on_exit: Callable[[errors.PotluckError], None],
-        start_timeout_s: float = _START_TIMEOUT_S,
-        stop_timeout_s: float = _STOP_TIMEOUT_S,
+        times: HandleTimes | None = None,
     ) -> None:
-        self._start_timeout_s, self._stop_timeout_s = start_timeout_s, stop_timeout_s
+        self._times = times if times is not None else HandleTimes()
         self.devices: tuple[DeviceInfo, ...] = ()
         self.activation_port = 0
         self._start = start
@@ -125,12 +131,12 @@ class StageHandle:
         self._waiting[0] = ready
         self._reader = asyncio.create_task(self._read(), name="stage process")
         try:
-            async with asyncio.timeout(self._start_timeout_s):
+            async with asyncio.timeout(self._times.start_s):
                 await ready
         except TimeoutError:
             await self.stop()
             raise errors.EngineError(
-                f"The engine did not start within {self._start_timeout_s:.0f} seconds."
+                f"The engine did not start within {self._times.start_s:.0f} seconds."
                 f" Its log is {self._keep_log()}."
             ) from None
 
@@ -172,7 +178,7 @@ class StageHandle:
         if process.stdin is not None:
             process.stdin.close()  # the process ends when its node is gone
         try:
-            async with asyncio.timeout(self._stop_timeout_s):
+            async with asyncio.timeout(self._times.stop_s):
                 await process.wait()
         except TimeoutError:
             process.kill()
@@ -188,7 +194,7 @@ class StageHandle:
         """Measure this process's device, whichever the message names."""
         request = next(self._requests)
         message = ProfileLayer(request=request, wanted=wanted)
-        return (await self._ask(request, message, LayerProfiled, PROFILE_TIMEOUT_S)).profiled
+        return (await self._ask(request, message, LayerProfiled, self._times.profile_s)).profiled
 
     async def load(
         self, stage: LoadStage, on_progress: Callable[[LoadProgress], None]
@@ -203,10 +209,10 @@ class StageHandle:
         stage = msgspec.structs.replace(stage, request=next(self._requests))
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(LOAD_SILENCE_S) as deadline:
+            async with asyncio.timeout(self._times.load_silence_s) as deadline:
 
                 def progressed(progress: LoadProgress) -> None:
-                    deadline.reschedule(loop.time() + LOAD_SILENCE_S)
+                    deadline.reschedule(loop.time() + self._times.load_silence_s)
                     on_progress(progress)
 
                 self._on_progress = progressed
@@ -214,7 +220,7 @@ class StageHandle:
         except TimeoutError:
             self._give_up()
             raise errors.EngineError(
-                f"The engine on this computer has read nothing for {LOAD_SILENCE_S:.0f} seconds."
+                f"The engine on this computer has read nothing for {self._times.load_silence_s:.0f} seconds."
                 f" Its log is {self._log_path}."
             ) from None
         except asyncio.CancelledError:
@@ -237,11 +243,11 @@ class StageHandle:
         """
         request = next(self._requests)
         message = TimeStage(request=request, epoch=epoch, position=position)
-        return (await self._ask(request, message, StageTimed, TIME_TIMEOUT_S)).times
+        return (await self._ask(request, message, StageTimed, self._times.measure_s)).times
 
     async def unload(self) -> None:
         request = next(self._requests)
-        await self._ask(request, UnloadStage(request=request), StageUnloaded, UNLOAD_TIMEOUT_S)
+        await self._ask(request, UnloadStage(request=request), StageUnloaded, self._times.unload_s)
 
     async def quantise(self, matrix: Quantise) -> Quantised:
         """Write a matrix in its packed form. Cancelling the call does not end the writing.
@@ -252,7 +258,7 @@ class StageHandle:
             DiskFullError: the packed file cannot be written.
         """
         matrix = msgspec.structs.replace(matrix, request=next(self._requests))
-        return await self._ask(matrix.request, matrix, Quantised, QUANTISE_TIMEOUT_S)
+        return await self._ask(matrix.request, matrix, Quantised, self._times.quantise_s)
 
     async def _ask(
         self, request: int, message: ToStage, answer: type[_Answer], timeout_s: float | None

@@ -331,7 +331,7 @@ def test_a_profile_of_another_model_leaves_what_is_loaded_its_threads(
         server._compute.start()
         large = {**CONFIG, "hidden_size": 256, "intermediate_size": 2500}
         stage = LoadStage(
-            request=0, home=node.home, epoch=1, model_id="", config=large, scheme="int8", layers=(0, 1),
+            request=0, home=node.home, epoch=1, model_id="ab" * 32, config=large, scheme="int8", layers=(0, 1),
             embedding=False, head=False, context=16, tensors=(), seed=0, next_hop=None,
         )  # fmt: skip
         await server._load(stage)
