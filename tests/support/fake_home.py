@@ -22,6 +22,7 @@ from potluck.store.registry import LocalModel
 from potluck.wire.messages import DeviceId, DeviceInfo
 
 SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 2)), context=64)
+TINY = PlanRequest(shape="tiny", context=64)
 
 
 class Home:
