@@ -16,6 +16,7 @@ from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
 from potluck.wire.messages import Assign, DeviceInfo, HeldStage
 
 DEVICE = DeviceInfo(kind="cpu", memory_total=10, memory_free=5)
+OTHER = DeviceInfo(kind="cpu", index=1, memory_total=10, memory_free=5)
 
 
 class FakeEngine:

@@ -1,7 +1,8 @@
 """Real stage processes of a home, and a driver that sends them steps."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -147,6 +148,16 @@ class StageNode:
             me=self.me,
             reactor=reactor,
         )
+
+
+@asynccontextmanager
+async def chatting(desk: StageNode, model: LocalModel) -> AsyncGenerator[Pipeline, None]:
+    """Yield the pipeline of a stage with the whole model, and an open session; unload it after."""
+    await desk.load(desk.stage(model, range(model.config.num_layers)))
+    async with Driver(desk, desk) as pipeline:
+        pipeline.open(CHAT)
+        yield pipeline
+    await desk.handle.unload()
 
 
 class Driver:
