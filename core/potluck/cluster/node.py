@@ -21,15 +21,11 @@ from potluck.cluster.events import (
     Changed,
     ComputerLost,
     ComputerPaired,
-    DiscoveryChanged,
     Events,
-    HolderLeft,
     Holds,
     HomeJoined,
-    HomeLeft,
     ModelChanged,
     Notice,
-    StageDied,
     StageLost,
     StepRefused,
     ThreadsChanged,
@@ -49,7 +45,7 @@ from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.links import WorkerLinks
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import PotluckError
-from potluck.ids import short
+from potluck.ids import HomeId, short
 from potluck.net.advert import Advert
 from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
@@ -65,7 +61,7 @@ from potluck.settings import (
 )
 from potluck.store.chunks import ChunkStore
 from potluck.store.hub import RecentFolders, find_model
-from potluck.wire.messages import Address, NodeInfo
+from potluck.wire.messages import Address, DeviceId, NodeInfo
 from potluck.wire.versions import PROTOCOL_VERSIONS
 
 logger = logging.getLogger(__name__)
@@ -108,9 +104,7 @@ class Node:
             arch=platform.machine()[:32],
             machine=machine_id(),
         )
-        self.activity = Activity(
-            let_go=lambda holder: self.events.publish(HolderLeft(holder=holder))
-        )
+        self.activity = Activity(let_go=lambda holder: self.lending.let_go(holder))
         folders.cache.mkdir(parents=True, exist_ok=True)
         half = shutil.disk_usage(folders.cache).total // 2
         self.store = ChunkStore(folders.cache / "tensors", settings.store_limit or half)
@@ -123,7 +117,7 @@ class Node:
             threads=settings.threads,
             cpus=cpu_threads(),
             step_failed=lambda failure: self.events.publish(StepRefused(failure=failure)),
-            died=lambda device, error: self.events.publish(StageDied(device=device, error=error)),
+            died=self._stage_died,
             changed=self.events.changed,
             is_used=use.has,
         )
@@ -147,11 +141,11 @@ class Node:
             identity=self.identity,
             me=self.me,
             devices=lambda: self.processes.devices,
-            removed=lambda home: self.events.publish(HomeLeft(home=home)),
+            removed=self._removed,
             changed=self.events.changed,
         )
         self.discovery = Discovery(
-            on_change=lambda: self.events.publish(DiscoveryChanged()),
+            on_change=lambda: self.membership.look(),
             remembered=folders.config / "addresses.json",
             probe=lambda address: identify(address, self.identity),
         )
@@ -201,10 +195,7 @@ class Node:
             Parts(
                 name=lambda: self._info.name,
                 addresses=self.addresses,
-                set_role=self.lending.set_role,
-                memory_limit=lambda: self.lending.settings.memory_limit,
                 homes=self._others_homes,
-                computing_with=self.lending.computing_with,
                 masters=self.links.master_names,
                 stop=self._stop.set,
                 guide=guide,
@@ -212,6 +203,7 @@ class Node:
                 discovery=self.discovery,
                 membership=self.membership,
                 worker=self.worker,
+                lending=self.lending,
                 master=self.master,
                 pairings=self.pairings,
                 recent=self.recent,
@@ -224,17 +216,16 @@ class Node:
         events.on(Changed, lambda _: self._changed())
         events.on(ModelChanged, lambda _: self.activity.touch())
         events.on(Notice, lambda notice: self.backend.notice(notice.level, notice.text))
-        events.on(HolderLeft, lambda event: self.lending.let_go(event.holder))
-        events.on(ThreadsChanged, lambda _: self._forget_profiles())
-        events.on(DiscoveryChanged, lambda _: self.membership.look())
+        events.on(
+            ThreadsChanged,
+            lambda _: self.master.measurements.forget_profiles(self.identity.node_id),
+        )
         events.on(ComputerPaired, self.membership.admit)
         events.on(HomeJoined, self._joined)
-        events.on(HomeLeft, self._removed)
         events.on(ComputerLost, self.master.lost)
         events.on(StageLost, self.master.lost)
         events.on(Holds, self.master.happened)
         events.on(StepRefused, self._step_refused)
-        events.on(StageDied, self._stage_died)
 
     # --- start and end
 
@@ -342,17 +333,15 @@ class Node:
         self.backend.notice("info", f"This computer helps {event.master_name} now.")
         self.events.changed()
 
-    def _removed(self, event: HomeLeft) -> None:
-        home = self.identity.homes.get(event.home)
-        if self.worker.lease is not None and self.worker.lease.home == event.home:
+    def _removed(self, home_id: HomeId) -> None:
+        """The master of a home has removed this computer from it."""
+        home = self.identity.homes.get(home_id)
+        if self.worker.lease is not None and self.worker.lease.home == home_id:
             self._tasks.spawn(self.worker.release())
-        self.identity.remove_home(event.home)
+        self.identity.remove_home(home_id)
         name = home.name if home is not None else "A home"
         self.backend.notice("info", f"{name} has removed this computer.")
         self.events.changed()
-
-    def _forget_profiles(self) -> None:
-        self.master.measurements.forget_profiles(self.identity.node_id)
 
     def _step_refused(self, event: StepRefused) -> None:
         if event.node_id is None and self.worker.lease is not None:
@@ -360,18 +349,19 @@ class Node:
         else:
             self.master.step_refused(event)
 
-    def _stage_died(self, event: StageDied) -> None:
-        self.worker.stage_died(event.device)
-        place = place_name(self._info.name, event.device, self.processes.devices)
+    def _stage_died(self, device: DeviceId, error: PotluckError) -> None:
+        """A stage process of this computer ended without being asked, and its layers are gone."""
+        self.worker.stage_died(device)
+        place = place_name(self._info.name, device, self.processes.devices)
         self.master.lost(
             StageLost(
                 node_id=self.identity.node_id,
                 place=place,
                 how="lost its engine",
-                device=event.device,
+                device=device,
             )
         )
-        self.backend.notice("error", event.error.message)
+        self.backend.notice("error", error.message)
 
 
 async def _end(task: asyncio.Task[None]) -> None:
