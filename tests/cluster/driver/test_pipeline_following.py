@@ -8,9 +8,7 @@ from fake_cluster import run
 from two_links import CHAT, follow, on_two_links, result, start
 
 from potluck.cluster.driver.pipeline import Pipeline
-from potluck.errors import (
-    PeerLostError,
-)
+from potluck.errors import PeerLostError
 
 
 def test_a_token_is_sent_back_in_by_who_received_it() -> None:

@@ -13,9 +13,7 @@ from potluck.errors import EngineError, PeerLostError
 from potluck.model.config import ModelConfig
 from potluck.plan.correction import MAX_AGE_S
 from potluck.wire.measuring_messages import Profiled
-from potluck.wire.messages import (
-    DeviceInfo,
-)
+from potluck.wire.messages import DeviceInfo
 
 MIXED_CONFIG = {
     **CONFIG,

@@ -27,7 +27,7 @@ from potluck.plan.placement import Plan, Stage
 from potluck.plan.prefill import best_chunk
 from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel
-from potluck.wire.messages import Address, Assign, DeviceId, Hop
+from potluck.wire.messages import Address, Assign, Hop
 
 logger = logging.getLogger(__name__)
 
@@ -199,12 +199,9 @@ class Deployment:
             sent[task.stage.name] += task.progress.sent
         return dict(sent)
 
-    def uses(self, node_id: NodeId, device: DeviceId | None = None) -> bool:
-        """Whether a computer has a stage; with `device`, whether that device of it has one."""
-        return any(
-            task.stage.node == node_id and device in (None, task.assign.device)
-            for task in self.tasks
-        )
+    def uses(self, node_id: NodeId) -> bool:
+        """Whether a computer has a stage."""
+        return any(task.stage.node == node_id for task in self.tasks)
 
     async def start(self) -> Pipeline:
         """Bring every stage up and connect the driver to both ends.

@@ -26,10 +26,7 @@ from potluck.plan.correction import Correction
 from potluck.plan.cost import DeviceCost, LinkCost
 from potluck.plan.shape import kinds_of
 from potluck.wire.measuring_messages import Profile, Profiled
-from potluck.wire.messages import (
-    DeviceId,
-    DeviceInfo,
-)
+from potluck.wire.messages import DeviceId, DeviceInfo
 
 logger = logging.getLogger(__name__)
 

@@ -171,7 +171,6 @@ class Packing:
         path.parent.mkdir(exist_ok=True)
         file = await engine.quantise(
             Quantise(
-                request=0,
                 config=matrix.config,
                 shape=matrix.shape,
                 dtype=matrix.format.dtype,

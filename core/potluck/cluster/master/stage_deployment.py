@@ -20,10 +20,7 @@ from potluck.ids import Digest, NodeId
 from potluck.plan.placement import Stage
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
-from potluck.wire.messages import (
-    Assign,
-    Need,
-)
+from potluck.wire.messages import Assign, Need
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, assert_never
+from typing import TypeAlias, TypeVar, assert_never
 
 import msgspec
 
@@ -48,15 +48,13 @@ from potluck.cluster.processes.messages import (
     encode,
 )
 from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
-from potluck.wire.messages import (
-    DeviceInfo,
-    StepFailed,
-)
+from potluck.wire.messages import DeviceInfo, StepFailed
 
 logger = logging.getLogger(__name__)
 
 _LENGTH_BYTES = 4
 
+_Request: TypeAlias = ProfileLayer | LoadStage | TimeStage | UnloadStage | Quantise
 _Answer = TypeVar("_Answer", LayerProfiled, StageLoaded, StageTimed, StageUnloaded, Quantised)
 
 
@@ -192,9 +190,8 @@ class StageHandle:
 
     async def profile(self, wanted: Profile) -> Profiled:
         """Measure this process's device, whichever the message names."""
-        request = next(self._requests)
-        message = ProfileLayer(request=request, wanted=wanted)
-        return (await self._ask(request, message, LayerProfiled, self._times.profile_s)).profiled
+        message = ProfileLayer(wanted=wanted)
+        return (await self._ask(message, LayerProfiled, self._times.profile_s)).profiled
 
     async def load(
         self, stage: LoadStage, on_progress: Callable[[LoadProgress], None]
@@ -206,7 +203,6 @@ class StageHandle:
             OutOfMemoryError, EngineError: the device could not load it. Then no stage is in force,
                 and `held` says which layers are still in memory.
         """
-        stage = msgspec.structs.replace(stage, request=next(self._requests))
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._times.load_silence_s) as deadline:
@@ -216,7 +212,7 @@ class StageHandle:
                     on_progress(progress)
 
                 self._on_progress = progressed
-                return await self._ask(stage.request, stage, StageLoaded, None)
+                return await self._ask(stage, StageLoaded, None)
         except TimeoutError:
             self._give_up()
             raise errors.EngineError(
@@ -241,13 +237,11 @@ class StageHandle:
             StaleEpochError: the loaded stage is not of this plan.
             OutOfMemoryError, EngineError: it could not be measured; the stage stays in force.
         """
-        request = next(self._requests)
-        message = TimeStage(request=request, epoch=epoch, position=position)
-        return (await self._ask(request, message, StageTimed, self._times.measure_s)).times
+        message = TimeStage(epoch=epoch, position=position)
+        return (await self._ask(message, StageTimed, self._times.measure_s)).times
 
     async def unload(self) -> None:
-        request = next(self._requests)
-        await self._ask(request, UnloadStage(request=request), StageUnloaded, self._times.unload_s)
+        await self._ask(UnloadStage(), StageUnloaded, self._times.unload_s)
 
     async def quantise(self, matrix: Quantise) -> Quantised:
         """Write a matrix in its packed form. Cancelling the call does not end the writing.
@@ -257,16 +251,16 @@ class StageHandle:
             BrokenModelError: a file does not contain valid weights.
             DiskFullError: the packed file cannot be written.
         """
-        matrix = msgspec.structs.replace(matrix, request=next(self._requests))
-        return await self._ask(matrix.request, matrix, Quantised, self._times.quantise_s)
+        return await self._ask(matrix, Quantised, self._times.quantise_s)
 
     async def _ask(
-        self, request: int, message: ToStage, answer: type[_Answer], timeout_s: float | None
+        self, message: _Request, answer: type[_Answer], timeout_s: float | None
     ) -> _Answer:
         future: asyncio.Future[FromStage] = asyncio.get_running_loop().create_future()
+        request = next(self._requests)
         self._waiting[request] = future
         try:
-            self._send(message)
+            self._send(msgspec.structs.replace(message, request=request))
             async with asyncio.timeout(timeout_s):
                 result = await future
         except TimeoutError:

@@ -30,6 +30,12 @@ class StageMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="op"):
     """Base class of the messages in the unions below."""
 
 
+class StageRequest(StageMessage, frozen=True, kw_only=True):
+    """Base class of the messages that are answered."""
+
+    request: int = 0  # its number, which the answer repeats; set when it is sent
+
+
 class TensorFile(msgspec.Struct, frozen=True, kw_only=True):
     """Where a tensor's bytes are on this computer's disk."""
 
@@ -60,21 +66,19 @@ class StageSettings(StageMessage, frozen=True, tag="stage_settings"):
     threads: int | None = None  # for what is loaded or measured next; None: one for each core
 
 
-class ProfileLayer(StageMessage, frozen=True, tag="profile_layer"):
+class ProfileLayer(StageRequest, frozen=True, tag="profile_layer"):
     """Measure a decoder layer of each kind that this model has, and its head."""
 
-    request: int
     wanted: Profile
 
 
-class LoadStage(StageMessage, frozen=True, tag="load_stage"):
+class LoadStage(StageRequest, frozen=True, tag="load_stage"):
     """Load these layers and compute with them from now on.
 
     Layers in memory that have the same content are kept. Content means home, model id, seed,
     config, scheme and cache.
     """
 
-    request: int
     home: str
     epoch: int
     model_id: str  # identifies the weights, together with the seed
@@ -100,9 +104,8 @@ class LoadStage(StageMessage, frozen=True, tag="load_stage"):
         next_hop: Hop | None,
         previous: str | None,
     ) -> "LoadStage":
-        """The load of an assigned stage. Its number is set by who sends it."""
+        """The load of an assigned stage."""
         return cls(
-            request=0,
             home=home,
             epoch=assign.epoch,
             model_id=assign.model_id,
@@ -120,24 +123,20 @@ class LoadStage(StageMessage, frozen=True, tag="load_stage"):
         )
 
 
-class TimeStage(StageMessage, frozen=True, tag="time_stage"):
+class TimeStage(StageRequest, frozen=True, tag="time_stage"):
     """Time the parts of one token in the loaded stage, once."""
 
-    request: int
     epoch: int
     position: int  # number of cached tokens
 
 
-class UnloadStage(StageMessage, frozen=True, tag="unload_stage"):
+class UnloadStage(StageRequest, frozen=True, tag="unload_stage"):
     """Take the stage out of force and free its memory."""
 
-    request: int
 
-
-class Quantise(StageMessage, frozen=True, tag="quantise"):
+class Quantise(StageRequest, frozen=True, tag="quantise"):
     """Write the packed bytes of one matrix to a file. Several matrices are written at a time."""
 
-    request: int
     config: dict[str, object]
     shape: tuple[int, int]  # of the matrix
     dtype: str  # of the packed bytes: one of `formats.PACKED_DTYPES`
