@@ -57,6 +57,7 @@ from potluck.model.caches import CacheSizes
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import Scheme
 from potluck.model.shapes import DEFAULT_SHAPE, SHAPES
+from potluck.wire.measuring_messages import Profile
 from potluck.wire.messages import Sampling
 
 CONTEXT = 8192
@@ -111,7 +112,9 @@ class Bench:
         try:
             self._print("started")
             for stage in self._stages:
-                await stage.node.handle.profile(self._raw, self._scheme, PROFILED)
+                await stage.node.handle.profile(
+                    Profile(config=self._raw, scheme=self._scheme, tokens=PROFILED)
+                )
             self._print("profiled")
             for stage in reversed(self._stages):
                 await self._load(stage)
@@ -146,7 +149,7 @@ class Bench:
                 request=0,
                 home=stage.node.home,
                 epoch=1,
-                model_id="",
+                model_id="ab" * 32,
                 config=self._raw,
                 scheme=self._scheme,
                 layers=stage.layers,

@@ -91,7 +91,7 @@ def test_workers_that_do_not_come_are_waited_for_no_longer_than_said(
 
     with (
         pytest.raises(DemoError, match=r"Study and Attic did not come in time\. It said nothing"),
-        Demo(said.append, wait_s=0.3),
+        Demo(said.append, together_s=0.3),
     ):
         pass
 

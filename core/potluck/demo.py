@@ -19,7 +19,7 @@ import msgspec
 from potluck.api.schema import PlanRequest
 from potluck.client import Client
 from potluck.errors import PotluckError
-from potluck.launch import command, environment, find, find_or_start
+from potluck.launch import command, environment, find, find_or_start, last_line
 from potluck.settings import Folders, Settings, exclusive, save_settings
 
 MAIN = "Living room"
@@ -45,9 +45,10 @@ class Demo:
 
     client: Client  # of the main node
 
-    def __init__(self, say: Callable[[str], None], *, wait_s: float = TOGETHER_S) -> None:
+    def __init__(self, say: Callable[[str], None], *, together_s: float = TOGETHER_S) -> None:
+        """`together_s` is how long the nodes may take to start and pair, in seconds."""
         self._say = say
-        self._wait_s = wait_s
+        self._together_s = together_s
         self._stack = ExitStack()
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -124,7 +125,7 @@ class Demo:
         Raises:
             DemoError: a worker ended, or they took too long.
         """
-        deadline = time.monotonic() + self._wait_s
+        deadline = time.monotonic() + self._together_s
         while True:
             computers = self.client.state().computers
             ready = {c.name for c in computers if c.paired and c.online and not c.is_self}
@@ -133,25 +134,19 @@ class Demo:
                 return
             for name, process in self._workers.items():
                 if process.poll() is not None:
-                    raise DemoError(f"{name} ended before it could help. {_said(folders[name])}")
+                    raise DemoError(
+                        f"{name} ended before it could help. {last_line(_log(folders[name]))}"
+                    )
             if time.monotonic() > deadline:
                 who = " and ".join(missing)
-                raise DemoError(f"{who} did not come in time. {_said(folders[missing[0]])}")
+                raise DemoError(
+                    f"{who} did not come in time. {last_line(_log(folders[missing[0]]))}"
+                )
             time.sleep(POLL_S)
 
 
 def _log(folders: Folders) -> Path:
     return folders.state / "worker.log"
-
-
-def _said(folders: Folders) -> str:
-    """Return the last line that a worker's command printed."""
-    with suppress(OSError):
-        lines = _log(folders).read_text(errors="replace").split("\n")
-        said = [line.strip() for line in lines if line.strip()]
-        if said:
-            return f"It said: {said[-1]}"
-    return "It said nothing."
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:

@@ -40,6 +40,10 @@ class NodeStartError(PotluckError):
 def find(folders: Folders, *, health_s: float = HEALTH_S) -> Client | None:
     """Return the running node after a check that it answers; delete the file of a dead node.
 
+    Args:
+        folders: of the node.
+        health_s: how long its answer is waited for, in seconds.
+
     Raises:
         NodeGoneError: the process of the node is alive but does not answer.
     """
@@ -122,7 +126,7 @@ def _start(folders: Folders, wait_s: float) -> Client:
         process.wait()
     raise NodeStartError(
         "Potluck's node could not be started on this computer."
-        f" {_last_line(folders.output_file)} (More is in {folders.state}.)"
+        f" {last_line(folders.output_file)} (More is in {folders.state}.)"
     )
 
 
@@ -156,8 +160,8 @@ def _open_output(folders: Folders) -> int:
     return os.open(folders.output_file, flags, 0o600)
 
 
-def _last_line(file: Path) -> str:
-    """Return the last line that the node printed, or a sentence that it printed nothing."""
+def last_line(file: Path) -> str:
+    """Return the last line that a process printed to this file, as a sentence."""
     try:
         lines = file.read_bytes().decode(errors="replace").split("\n")
     except OSError:

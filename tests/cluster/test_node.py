@@ -9,9 +9,11 @@ import pytest
 from fake_cluster import Run
 from whole_nodes import chat, folders_of, running, stages
 
-from potluck.cluster import node as node_module
-from potluck.cluster.node import Node, NodeDeadlines, guide_folder
+from potluck.cluster import serving
+from potluck.cluster.master.models import guide_folder
+from potluck.cluster.node import Node, NodeDeadlines
 from potluck.cluster.processes.handle import StageHandle
+from potluck.cluster.processes.messages import StageSettings
 from potluck.ids import NodeId
 from potluck.settings import AlreadyRunningError, exclusive, read_node_file
 
@@ -78,13 +80,8 @@ def test_the_engine_hears_of_whatever_changes_in_whom_this_computer_trusts(
 
     async def main() -> None:
         node = Node(folders_of(tmp_path, "Desk"))
-        told: list[str] = []
-        handle = SimpleNamespace(
-            devices=(),
-            lend=lambda _: None,
-            compute_with=lambda _: None,
-            trust_changed=lambda: told.append("trust"),
-        )
+        told: list[StageSettings] = []
+        handle = SimpleNamespace(devices=(), change=told.append)
         node.processes._best._handle = cast("StageHandle", handle)
 
         node.identity.create_home("Desk")
@@ -98,7 +95,7 @@ def test_the_engine_hears_of_whatever_changes_in_whom_this_computer_trusts(
 def test_a_user_has_one_node(tmp_path: Path) -> None:
     folders = folders_of(tmp_path, "One")
     with exclusive(folders.node_lock), pytest.raises(AlreadyRunningError):
-        node_module.run(folders)
+        serving.run(folders)
 
 
 def test_the_model_that_comes_along_is_found() -> None:

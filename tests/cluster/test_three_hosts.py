@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from byte_model import LAYERS, make_byte_model
 from hosts import Host, Lan
@@ -141,6 +142,33 @@ def test_packed_matrices_are_what_is_sent_and_they_are_sent_once(master: Host, m
     assert alone["text"] == together["text"]
     last = chat(master, model, "--layers", SPLIT, scheme="int4")
     assert sum(last["streamed_bytes"].values()) == 0
+
+
+@pytest.mark.parametrize("end", [Host.kill, Host.shut_down])
+def test_a_main_computer_that_is_restarted_finds_what_its_workers_have_loaded(
+    lan: Lan, master: Host, model: Path, end: Callable[[Host], None]
+) -> None:
+    chat(master, model, "--layers", SPLIT)
+    before = tokens(master)
+    loads = {name: loads_of(lan.hosts[name]) for name in ("desktop", "laptop")}
+    pid = master.node_pid()
+    end(master)
+    wait_for(lambda: not psutil.pid_exists(pid), "the node of the main computer has ended")
+
+    again = chat(master, model, "--layers", SPLIT)
+
+    assert layers_of(again) == {"master": 2, "desktop": 2, "laptop": 2}
+    assert tokens(master) == before
+    for name, loads_before in loads.items():
+        *those, last = loads_of(lan.hosts[name])
+        assert those == loads_before
+        assert "layers_kept=2 layers_loaded=0" in last
+
+
+def loads_of(host: Host) -> list[str]:
+    """What the log says of each load of this worker."""
+    log = (host.home / "state" / "node.log").read_text(encoding="utf-8")
+    return [line for line in log.split("\n") if "stage loaded" in line]
 
 
 def test_a_killed_worker_is_named_and_the_next_prompt_runs_without_it(

@@ -12,6 +12,7 @@ from packing_engine import Workplace
 from potluck.api.schema import Computer, PlanRequest
 from potluck.cluster.events import ComputerLost, Events, ModelChanged
 from potluck.cluster.master.master import Master
+from potluck.cluster.master.models import Models
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.membership.membership import MemberRecord
 from potluck.cluster.views import (
@@ -44,7 +45,7 @@ class Home:
         self.desk.stores_weights = True
         self.computers = FakeComputers(self.desk, self.laptop)
 
-        async def open_model(folder: Path, progress: Callable[[int, int], None]) -> LocalModel:
+        async def read(folder: Path, progress: Callable[[int, int], None]) -> LocalModel:
             progress(1, 2)
             self.seen.append(load_progress(self.master).fraction)
             return model
@@ -54,8 +55,7 @@ class Home:
         events.on(ModelChanged, lambda _: self.seen.append(load_progress(self.master).fraction))
         self.master = Master(
             computers=self.computers,
-            open_model=open_model,
-            resolve=lambda words: Path(words or "guide"),
+            models=Models(resolve=lambda words: Path(words or "guide"), read=read),
             events=events,
             packing=packing,
         )

@@ -13,7 +13,7 @@ from potluck.model.schemes import Cache
 from potluck.plan.cost import LinkCost
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
-from potluck.wire.measuring_messages import Profiled, StageTimes
+from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
 from potluck.wire.messages import (
     Address,
     Assign,
@@ -22,7 +22,6 @@ from potluck.wire.messages import (
     Hop,
     Need,
     NeedTensor,
-    Scheme,
 )
 
 _T = TypeVar("_T")
@@ -90,19 +89,12 @@ class FakeComputer:
         if not self.devices:
             await self._do("look")
 
-    async def profile(
-        self,
-        config: Mapping[str, object],
-        scheme: Scheme,
-        tokens: int,
-        device: DeviceId | None = None,
-        cache: Cache = "full",
-    ) -> Profiled:
-        self.measured.append(device)
-        self.caches.append(cache)
+    async def profile(self, wanted: Profile) -> Profiled:
+        self.measured.append(wanted.device)
+        self.caches.append(wanted.cache)
         await self._do("profile")
         return Profiled(
-            device=next(d for d in self.devices if device in (None, d.id)),
+            device=next(d for d in self.devices if wanted.device in (None, d.id)),
             decode_ms=(self._ms,) * self.kinds,
             prefill_ms=(2 * self._ms,) * self.kinds,
             head_ms=self._ms,

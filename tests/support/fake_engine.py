@@ -7,17 +7,16 @@ from typing import Any
 from potluck.cluster.master.stage_tensors import tensor_info
 from potluck.cluster.processes.messages import (
     Held,
-    HeldSession,
-    LayerProfiled,
     LoadProgress,
     LoadStage,
     StageLoaded,
 )
 from potluck.store.registry import LocalModel
-from potluck.wire.measuring_messages import StageTimes
-from potluck.wire.messages import Assign, DeviceInfo
+from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
+from potluck.wire.messages import Assign, DeviceInfo, HeldStage
 
 DEVICE = DeviceInfo(kind="cpu", memory_total=10, memory_free=5)
+OTHER = DeviceInfo(kind="cpu", index=1, memory_total=10, memory_free=5)
 
 
 class FakeEngine:
@@ -31,17 +30,11 @@ class FakeEngine:
         self.gate: asyncio.Event | None = None
         self.error: Exception | None = None
         self.unloads = 0
-        self.sessions: tuple[HeldSession, ...] = ()  # as it said last
-        self.sessions_now: tuple[HeldSession, ...] = ()
         self.profiled: list[str] = []  # the cache of each profile
 
-    async def profile(
-        self, config: object, scheme: str, tokens: int, cache: str = "full"
-    ) -> LayerProfiled:
-        self.profiled.append(cache)
-        return LayerProfiled(
-            request=1, device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0
-        )
+    async def profile(self, wanted: Profile) -> Profiled:
+        self.profiled.append(wanted.cache)
+        return Profiled(device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0)
 
     async def load(
         self, stage: LoadStage, on_progress: Callable[[LoadProgress], None]
@@ -67,8 +60,8 @@ class FakeEngine:
         stage = self.loaded
         if stage is None:
             return None
-        return Held(
-            home=stage.home,
+        held = HeldStage(
+            device=self.devices[0].id,
             model_id=stage.model_id,
             seed=stage.seed,
             scheme=stage.scheme,
@@ -76,15 +69,10 @@ class FakeEngine:
             layers=stage.layers,
             embedding=stage.embedding,
             head=stage.head,
-            memory_bytes=99,
             epoch=stage.epoch,
             context=stage.context,
-            sessions=self.sessions,
         )
-
-    async def tell_held(self) -> Held | None:
-        self.sessions = self.sessions_now
-        return self.held
+        return Held(home=stage.home, stage=held)
 
     async def measure(self, epoch: int, position: int) -> StageTimes:
         return StageTimes(

@@ -12,6 +12,7 @@ from potluck.cluster.device_names import place_name
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.events import ComputerLost, Events, ModelChanged, Notice, StageLost
 from potluck.cluster.master.master import Master
+from potluck.cluster.master.models import Models
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planning import DEADLINES, PlanningDeadlines
 from potluck.errors import PeerLostError
@@ -21,6 +22,7 @@ from potluck.store.registry import LocalModel
 from potluck.wire.messages import DeviceId, DeviceInfo
 
 SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 2)), context=64)
+TINY = PlanRequest(shape="tiny", context=64)
 
 
 class Home:
@@ -47,12 +49,14 @@ class Home:
         self.open_error: BaseException | None = None
         self.master = Master(
             computers=self.computers,
-            open_model=self._open,
-            resolve=resolve,
+            models=Models(
+                resolve=resolve,
+                read=self._open,
+                shapes={"tiny": {**CONFIG, "num_hidden_layers": 4}},
+            ),
             events=self.events,
             packing=packing,
             use=self.use,
-            shapes={"tiny": {**CONFIG, "num_hidden_layers": 4}},
             deadlines=deadlines,
         )
         self.states: list[tuple[str | None, str]] = []

@@ -103,6 +103,10 @@ class Host:
         """End the node without a goodbye, as a power failure would."""
         os.kill(self.node_pid(), signal.SIGKILL)
 
+    def shut_down(self) -> None:
+        """Ask the node to end, as the window does. It may end a moment later."""
+        self.run("-c", _SHUT_DOWN)
+
     def set_cable(self, *, plugged: bool) -> None:
         assert self._namespace is not None, "only a namespace has a cable"
         state = "up" if plugged else "down"
@@ -120,7 +124,7 @@ class Host:
                 process.wait()
             if process.stdout is not None:
                 process.stdout.close()
-        self.run("-c", _SHUT_DOWN)
+        self.shut_down()
 
 
 class Lan:

@@ -3,8 +3,8 @@
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.processes.messages import Quantise, Quantised
@@ -44,16 +44,15 @@ class PackingEngine:
 class Workplace:
     """The store, the memory and the stage process of one test."""
 
-    def __init__(
-        self, folder: Path, *, quota: int | None = None, clock: Callable[[], float] | None = None
-    ) -> None:
+    def __init__(self, folder: Path, *, quota: int | None = None, **options: Any) -> None:
+        """`options` are those of `Packing`."""
         self.engine = PackingEngine()
         self.store = ChunkStore(folder / "tensors", quota, reserve=0)
         self.packing = Packing(
             store=self.store,
             memory=folder / "packed",
             engine=self._handle,
-            **({} if clock is None else {"clock": clock}),
+            **options,
         )
 
     async def _handle(self) -> PackingEngine:

@@ -19,7 +19,8 @@ from potluck.wire.token import PairingToken
 class Side:
     """The pairing part of a computer."""
 
-    def __init__(self, name: str, folder: Path, *, keep_ended_s: float = 30.0) -> None:
+    def __init__(self, name: str, folder: Path, **times: float) -> None:
+        """`times` are those of `Pairings`."""
         self.name = name
         self.identity = Identity.load_or_create(folder / name, name)
         self.joinable = True
@@ -40,7 +41,7 @@ class Side:
             port=lambda: self.port or 4000,
             may_join=lambda: self.joinable,
             events=events,
-            keep_ended_s=keep_ended_s,
+            **times,
         )
 
     def _on_admitted(self, paired: ComputerPaired) -> None:

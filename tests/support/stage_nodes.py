@@ -1,7 +1,8 @@
 """Real stage processes of a home, and a driver that sends them steps."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from potluck.cluster.processes.messages import (
     LoadProgress,
     LoadStage,
     StageLoaded,
+    StageSettings,
     Start,
     TensorFile,
 )
@@ -56,9 +58,15 @@ class StageNode:
             Start(identity_folder=str(self.identity.folder), me=self.me, threads=1),
             log_path=self.log,
             on_step_failed=self.failures.append,
-            on_devices=lambda: None,
+            on_changed=lambda: None,
             on_exit=self.exits.append,
         )
+
+    def lend(self, memory_limit: int | None) -> None:
+        self.handle.change(StageSettings(memory_limit=memory_limit, threads=1))
+
+    def trust_changed(self) -> None:
+        self.lend(None)
 
     async def start(self) -> psutil.Process:
         """Start the stage process and return it. No other one may be started at the same time."""
@@ -140,6 +148,16 @@ class StageNode:
             me=self.me,
             reactor=reactor,
         )
+
+
+@asynccontextmanager
+async def chatting(desk: StageNode, model: LocalModel) -> AsyncGenerator[Pipeline, None]:
+    """Yield the pipeline of a stage with the whole model, and an open session; unload it after."""
+    await desk.load(desk.stage(model, range(model.config.num_layers)))
+    async with Driver(desk, desk) as pipeline:
+        pipeline.open(CHAT)
+        yield pipeline
+    await desk.handle.unload()
 
 
 class Driver:

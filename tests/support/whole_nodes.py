@@ -15,6 +15,7 @@ from potluck.cluster.master.planning import PlanningDeadlines
 from potluck.cluster.node import Node, NodeDeadlines
 from potluck.settings import Folders, Settings, read_node_file, save_settings
 
+SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 4)), context=128)  # of the byte model
 QUESTION = GenerationRequest(
     prompt=TextPrompt("hello"),
     sampling=SamplingOptions(temperature=0.0),

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from fake_engine import DEVICE, FakeEngine
+from fake_engine import DEVICE, OTHER, FakeEngine
 from memory_links import link_pair
 
 from potluck.cluster.worker.worker import Worker
@@ -16,7 +16,6 @@ from potluck.store.registry import LocalModel
 from potluck.wire.messages import (
     Assign,
     DeviceId,
-    DeviceInfo,
     Load,
     Loaded,
     Message,
@@ -24,7 +23,6 @@ from potluck.wire.messages import (
     NodeInfo,
 )
 
-OTHER = DeviceInfo(kind="cpu", index=1, memory_total=10, memory_free=5)
 MY_HOME, ANAS_HOME = HomeId("aa" * 32), HomeId("bb" * 32)
 
 

@@ -42,7 +42,9 @@ def node(options: argparse.Namespace) -> int:
     if options.name is not None:
         settings = load_settings(folders.settings_file)
         save_settings(folders.settings_file, msgspec.structs.replace(settings, name=options.name))
-    from potluck.cluster.node import run  # imported here, since only the node needs an event loop
+    from potluck.cluster.serving import (
+        run,  # imported here, since only the node needs an event loop
+    )
 
     run(folders)
     return 0

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from potluck import __version__
 from potluck.api import schema
@@ -29,12 +28,14 @@ from potluck.api.schema import (
 from potluck.api.server import HttpServer, public_app
 from potluck.cluster.activity import Activity
 from potluck.cluster.driver.completion import LoadedModel, complete
+from potluck.cluster.events import NoticeLevel
 from potluck.cluster.master.bench import Bench, check_context
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.master import Master
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.views import ComputerViews, load_progress, loaded, model_state, plan_view
+from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import NotFoundError, UsageError
 from potluck.ids import NodeId
@@ -49,8 +50,6 @@ from potluck.wire import proofs
 from potluck.wire.messages import Address
 from potluck.wire.token import PairingToken
 
-NoticeLevel: TypeAlias = Literal["info", "warning", "error"]
-
 _LOAD_INTERVAL_S = 0.1  # between two events of a load
 _MAX_NOTICES = 20
 
@@ -61,10 +60,7 @@ class Parts:
 
     name: Callable[[], str]
     addresses: Callable[[], tuple[Address, ...]]
-    set_role: Callable[[schema.RoleRequest], None]
-    memory_limit: Callable[[], int | None]
     homes: Callable[[], tuple[str, ...]]  # names of other homes that it is a worker of
-    computing_with: Callable[[int | None], AbstractContextManager[None]]  # takes a thread count
     masters: Callable[[], tuple[str, ...]]  # names of the masters that this computer helps now
     stop: Callable[[], None]
     guide: Path
@@ -72,6 +68,7 @@ class Parts:
     discovery: Discovery
     membership: Members
     worker: Worker
+    lending: LendingSettings
     master: Master
     pairings: Pairings
     recent: RecentFolders
@@ -111,7 +108,7 @@ class NodeBackend:
                 paused=parts.worker.is_paused,
                 member_of=parts.homes(),
                 lent_to=parts.masters(),
-                memory_limit=parts.memory_limit(),
+                memory_limit=parts.lending.settings.memory_limit,
             ),
             computers=self._views.all(parts.discovery.peers(), parts.worker),
             model=model_state(parts.master, self._tokens_per_s),
@@ -201,7 +198,7 @@ class NodeBackend:
         self._parts.activity.touch()
 
     async def set_role(self, request: schema.RoleRequest) -> None:
-        self._parts.set_role(request)
+        self._parts.lending.set_role(request)
 
     # --- the model
 
@@ -244,7 +241,7 @@ class NodeBackend:
 
     async def bench(self, request: BenchRequest) -> AsyncGenerator[BenchProgress, None]:
         master = self._parts.master
-        with self._parts.computing_with(request.threads):
+        with self._parts.lending.computing_with(request.threads):
             async with master.borrowed(request.plan):
                 check = partial(check_context, request)
                 anew = request.threads is not None  # a loaded model keeps its number of threads

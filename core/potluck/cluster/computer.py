@@ -10,12 +10,11 @@ from typing import Protocol
 
 from potluck.cluster.driver.pipeline import ActivationLink
 from potluck.ids import Digest, NodeId
-from potluck.model.schemes import Cache, Scheme
 from potluck.net.reactor import Reactor
 from potluck.plan.cost import LinkCost
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
-from potluck.wire.measuring_messages import Profiled, StageTimes
+from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
 from potluck.wire.messages import Address, Assign, DeviceId, DeviceInfo, Hop, Need
 
 
@@ -76,23 +75,8 @@ class Computer(Protocol):
         """Wait until its devices are known."""
         ...
 
-    async def profile(
-        self,
-        config: Mapping[str, object],
-        scheme: Scheme,
-        tokens: int,
-        device: DeviceId | None = None,
-        cache: Cache = "full",
-    ) -> Profiled:
-        """Measure one layer of each kind of a model.
-
-        Args:
-            config: the model's `config.json`.
-            scheme: the number format of the weights in memory.
-            tokens: length of the prefill chunk that is timed.
-            device: the device to measure; None: the best one.
-            cache: how keys and values are kept.
-        """
+    async def profile(self, wanted: Profile) -> Profiled:
+        """Measure one layer of each kind of a model."""
         ...
 
     async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkCost:

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from potluck.api.backend import Holder
-from potluck.errors import PotluckError
-from potluck.ids import HomeId, NodeId
+from potluck.ids import NodeId
 from potluck.wire.messages import Address, DeviceId, StepFailed
 
 NoticeLevel: TypeAlias = Literal["info", "warning", "error"]
@@ -34,22 +32,7 @@ class Notice:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HolderLeft:
-    """The last holder of this kind does not need the node any more."""
-
-    holder: Holder
-
-
 # --- this computer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageDied:
-    """A stage process of this computer ended without being asked, and its layers are gone."""
-
-    device: DeviceId
-    error: PotluckError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +52,6 @@ class ThreadsChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscoveryChanged:
-    """Discovery found other computers on the network, or they have left it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ComputerPaired:
     """A computer was paired, and belongs to this one's home."""
 
@@ -87,13 +65,6 @@ class HomeJoined:
     """This computer is a worker of another computer's home now."""
 
     master_name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HomeLeft:
-    """The master of a home has removed this computer from it."""
-
-    home: HomeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,20 +1,13 @@
-"""One node: all parts of a user's Potluck on one computer.
-
-run(folders)        serve until stopped, or until nobody needs the node any more
-"""
+"""One node: all parts of a user's Potluck on one computer."""
 
 import asyncio
 import logging
-import logging.handlers
 import os
 import platform
 import secrets
 import shutil
-import signal
-from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -28,21 +21,19 @@ from potluck.cluster.events import (
     Changed,
     ComputerLost,
     ComputerPaired,
-    DiscoveryChanged,
     Events,
-    HolderLeft,
     Holds,
     HomeJoined,
-    HomeLeft,
     ModelChanged,
     Notice,
-    StageDied,
     StageLost,
     StepRefused,
     ThreadsChanged,
 )
 from potluck.cluster.machine import machine_id
-from potluck.cluster.master.master import DEPLOYING, Master
+from potluck.cluster.master.loader import DEPLOYING
+from potluck.cluster.master.master import Master
+from potluck.cluster.master.models import Models, guide_folder, reading
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planning import DEADLINES, PlanningDeadlines
 from potluck.cluster.membership.local import LocalComputer
@@ -53,7 +44,7 @@ from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.links import WorkerLinks
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import PotluckError
-from potluck.ids import short
+from potluck.ids import HomeId, short
 from potluck.net.advert import Advert
 from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
@@ -63,21 +54,17 @@ from potluck.settings import (
     Folders,
     NodeFile,
     cpu_threads,
-    exclusive,
     load_settings,
     remove_node_file,
     write_node_file,
 )
 from potluck.store.chunks import ChunkStore
 from potluck.store.hub import RecentFolders, find_model
-from potluck.store.registry import LocalModel, open_model
-from potluck.tasks import TaskSet, in_thread
-from potluck.wire.messages import Address, NodeInfo
+from potluck.tasks import TaskSet
+from potluck.wire.messages import Address, DeviceId, NodeInfo
 from potluck.wire.versions import PROTOCOL_VERSIONS
 
 logger = logging.getLogger(__name__)
-
-_LOG_BYTES = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +73,7 @@ class NodeDeadlines:
 
     idle_s: float = 600.0  # a model or a node that nobody needs for so long is given up
     idle_check_s: float = 5.0  # between two checks of that
-    leave_s: float = 3.0  # for the other computers to free their memory when the node ends
+    leave_s: float = 3.0  # for a load that is under way to be undone when the node ends
     planning: PlanningDeadlines = DEADLINES
 
 
@@ -117,9 +104,7 @@ class Node:
             arch=platform.machine()[:32],
             machine=machine_id(),
         )
-        self.activity = Activity(
-            let_go=lambda holder: self.events.publish(HolderLeft(holder=holder))
-        )
+        self.activity = Activity(let_go=lambda holder: self.lending.let_go(holder))
         folders.cache.mkdir(parents=True, exist_ok=True)
         half = shutil.disk_usage(folders.cache).total // 2
         self.store = ChunkStore(folders.cache / "tensors", settings.store_limit or half)
@@ -132,7 +117,7 @@ class Node:
             threads=settings.threads,
             cpus=cpu_threads(),
             step_failed=lambda failure: self.events.publish(StepRefused(failure=failure)),
-            died=lambda device, error: self.events.publish(StageDied(device=device, error=error)),
+            died=self._stage_died,
             changed=self.events.changed,
             is_used=use.has,
         )
@@ -156,11 +141,11 @@ class Node:
             identity=self.identity,
             me=self.me,
             devices=lambda: self.processes.devices,
-            removed=lambda home: self.events.publish(HomeLeft(home=home)),
+            removed=self._removed,
             changed=self.events.changed,
         )
         self.discovery = Discovery(
-            on_change=lambda: self.events.publish(DiscoveryChanged()),
+            on_change=lambda: self.membership.look(),
             remembered=folders.config / "addresses.json",
             probe=lambda address: identify(address, self.identity),
         )
@@ -194,10 +179,13 @@ class Node:
             events=self.events,
         )
         guide, recent = guide_folder(), self.recent
+        self.models = Models(
+            resolve=lambda query: find_model(query, default=guide, recent=recent.folders()),
+            read=reading(folders.cache / "digests"),
+        )
         self.master = Master(
             computers=self.membership,
-            open_model=self._open_model,
-            resolve=lambda query: find_model(query, default=guide, recent=recent.folders()),
+            models=self.models,
             events=self.events,
             packing=self.packing,
             use=use,
@@ -207,10 +195,7 @@ class Node:
             Parts(
                 name=lambda: self._info.name,
                 addresses=self.addresses,
-                set_role=self.lending.set_role,
-                memory_limit=lambda: self.lending.settings.memory_limit,
                 homes=self._others_homes,
-                computing_with=self.lending.computing_with,
                 masters=self.links.master_names,
                 stop=self._stop.set,
                 guide=guide,
@@ -218,6 +203,7 @@ class Node:
                 discovery=self.discovery,
                 membership=self.membership,
                 worker=self.worker,
+                lending=self.lending,
                 master=self.master,
                 pairings=self.pairings,
                 recent=self.recent,
@@ -230,17 +216,16 @@ class Node:
         events.on(Changed, lambda _: self._changed())
         events.on(ModelChanged, lambda _: self.activity.touch())
         events.on(Notice, lambda notice: self.backend.notice(notice.level, notice.text))
-        events.on(HolderLeft, lambda event: self.lending.let_go(event.holder))
-        events.on(ThreadsChanged, lambda _: self._forget_profiles())
-        events.on(DiscoveryChanged, lambda _: self.membership.look())
+        events.on(
+            ThreadsChanged,
+            lambda _: self.master.measurements.forget_profiles(self.identity.node_id),
+        )
         events.on(ComputerPaired, self.membership.admit)
         events.on(HomeJoined, self._joined)
-        events.on(HomeLeft, self._removed)
         events.on(ComputerLost, self.master.lost)
         events.on(StageLost, self.master.lost)
         events.on(Holds, self.master.happened)
         events.on(StepRefused, self._step_refused)
-        events.on(StageDied, self._stage_died)
 
     # --- start and end
 
@@ -275,10 +260,10 @@ class Node:
             logger.info("node ends")
 
     async def _leave(self) -> None:
-        """Free the memory of the other computers. One that cannot be reached frees it by itself."""
+        """Take the model out of force. The other computers free its memory by themselves."""
         with suppress(PotluckError, TimeoutError):
             async with asyncio.timeout(self._deadlines.leave_s):
-                await self.master.unload()
+                await self.master.leave()
 
     async def _end_when_idle(self) -> None:
         """Unload the model when nobody needs it, and later end the node."""
@@ -348,17 +333,15 @@ class Node:
         self.backend.notice("info", f"This computer helps {event.master_name} now.")
         self.events.changed()
 
-    def _removed(self, event: HomeLeft) -> None:
-        home = self.identity.homes.get(event.home)
-        if self.worker.lease is not None and self.worker.lease.home == event.home:
+    def _removed(self, home_id: HomeId) -> None:
+        """The master of a home has removed this computer from it."""
+        home = self.identity.homes.get(home_id)
+        if self.worker.lease is not None and self.worker.lease.home == home_id:
             self._tasks.spawn(self.worker.release())
-        self.identity.remove_home(event.home)
+        self.identity.remove_home(home_id)
         name = home.name if home is not None else "A home"
         self.backend.notice("info", f"{name} has removed this computer.")
         self.events.changed()
-
-    def _forget_profiles(self) -> None:
-        self.master.measurements.forget_profiles(self.identity.node_id)
 
     def _step_refused(self, event: StepRefused) -> None:
         if event.node_id is None and self.worker.lease is not None:
@@ -366,63 +349,21 @@ class Node:
         else:
             self.master.step_refused(event)
 
-    def _stage_died(self, event: StageDied) -> None:
-        self.worker.stage_died(event.device)
-        place = place_name(self._info.name, event.device, self.processes.devices)
+    def _stage_died(self, device: DeviceId, error: PotluckError) -> None:
+        """A stage process of this computer ended without being asked, and its layers are gone."""
+        self.worker.stage_died(device)
+        place = place_name(self._info.name, device, self.processes.devices)
         self.master.lost(
             StageLost(
                 node_id=self.identity.node_id,
                 place=place,
                 how="lost its engine",
-                device=event.device,
+                device=device,
             )
         )
-        self.backend.notice("error", event.error.message)
-
-    async def _open_model(self, folder: Path, progress: Callable[[int, int], None]) -> LocalModel:
-        cache = self._folders.cache / "digests"
-        return await in_thread(
-            lambda report: open_model(folder, cache_dir=cache, progress=report), progress
-        )
+        self.backend.notice("error", error.message)
 
 
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
-
-
-def guide_folder() -> Path:
-    """Folder of the model that comes with Potluck: in the package, or in the checkout."""
-    package = Path(potluck.__file__).parent
-    installed = package / "_assets" / "guide"
-    return installed if installed.is_dir() else package.parent.parent / "assets" / "guide"
-
-
-def run(folders: Folders) -> None:
-    """Run this user's node on this computer until it ends.
-
-    Raises:
-        AlreadyRunningError: another process runs it already.
-    """
-    with exclusive(folders.node_lock):
-        _log_to(folders.log_file)
-        asyncio.run(_run(folders))
-
-
-async def _run(folders: Folders) -> None:
-    node = Node(folders)
-    loop = asyncio.get_running_loop()
-    for name in ("SIGINT", "SIGTERM"):
-        with suppress(NotImplementedError, AttributeError):  # Windows has no such handlers
-            loop.add_signal_handler(getattr(signal, name), node.stop)
-    await node.run()
-
-
-def _log_to(path: Path) -> None:
-    handler = logging.handlers.RotatingFileHandler(
-        path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8"
-    )
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)

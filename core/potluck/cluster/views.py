@@ -8,7 +8,8 @@ import msgspec
 from potluck.api import schema
 from potluck.api.schema import ComputerState, LoadProgress, PlanView, StageView, Transfer
 from potluck.cluster.master.deployment import Deployment, Planned
-from potluck.cluster.master.master import DEPLOYING, LoadState, Master
+from potluck.cluster.master.loader import DEPLOYING, LoadState
+from potluck.cluster.master.master import Master
 from potluck.cluster.master.stage_deployment import StageDeployment
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Members

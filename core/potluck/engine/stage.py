@@ -128,11 +128,6 @@ class Stage:
         known = self._sessions.get(session)
         return known.cache.length if known else 0
 
-    @property
-    def positions(self) -> dict[SessionId, int]:
-        """How many tokens of each session are cached. On the thread that computes."""
-        return {name: known.cache.length for name, known in self._sessions.items()}
-
     def open(self, session: SessionId, *, epoch: int) -> None:
         """Begin a session at position 0. One of the same name is forgotten."""
         self.close(session, epoch=epoch)

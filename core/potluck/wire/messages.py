@@ -34,7 +34,6 @@ MAX_ADDRESSES = 16  # no computer of a home has more interfaces
 MAX_TENSORS = 1 << 17  # a mixture of experts with 128 layers of 256 experts has 98,304
 MAX_TOKENS = 1 << 20  # one forward; the longest context of any known model
 MAX_REVOKED = 1024  # no home gives away so many computers
-MAX_HELD_SESSIONS = 64  # of one stage: those of 16 devices are 1024 in all
 MAX_HISTORY = 1 << 17  # tokens of a repetition penalty's history; 5 bytes each at most
 
 
@@ -160,13 +159,6 @@ class Error(_Told, frozen=True, tag="error"):
 # --- control: the master asks, a worker answers
 
 
-class HeldSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation that a stage has cached."""
-
-    session: SessionName
-    position: Count  # how many tokens are cached
-
-
 class HeldStage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The layers that a device has in memory, and the stage that computes with them.
 
@@ -183,7 +175,6 @@ class HeldStage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: Count | None = None  # of random weights
     epoch: Count | None = None
     context: Count | None = None  # tokens that one session holds at most
-    sessions: Annotated[tuple[HeldSession, ...], Meta(max_length=MAX_HELD_SESSIONS)] = ()
 
 
 class Status(Message, frozen=True, tag="status"):

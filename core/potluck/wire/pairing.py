@@ -64,6 +64,7 @@ class Me:
     sign: Callable[[bytes], bytes]  # ECDSA with SHA-256 and the certificate's key
     random: Callable[[int], bytes]  # returns this many unpredictable bytes
     versions: tuple[int, ...] = PROTOCOL_VERSIONS
+    person_timeout_s: float = PERSON_TIMEOUT_S
 
 
 Issue: TypeAlias = Callable[[bytes], Joined]
@@ -225,7 +226,7 @@ class Pairing(ABC):
     def _enter(self, state: PairingState, now: float) -> None:
         self.state = state
         if state is PairingState.COMPARING:
-            self.deadline = now + PERSON_TIMEOUT_S
+            self.deadline = now + self.me.person_timeout_s
         elif state not in _WAITS_FOR_PEOPLE:  # both people share one deadline
             self.deadline = now + EXCHANGE_TIMEOUT_S
 

@@ -263,19 +263,23 @@ def test_the_seed_and_the_history_go_along_to_another_pipeline() -> None:
     run(main())
 
 
-def test_conversations_at_rest_know_that_another_pipeline_has_cached_nothing() -> None:
+def test_a_conversation_at_rest_goes_on_with_caches_that_another_pipeline_computes() -> None:
     async def main() -> None:
         generator = Generator()
-        new = FakeChain()
-        async with attached(generator, FakeChain()):
+        old, new = FakeChain(), FakeChain()
+        async with attached(generator, old):
             first = await answer(generator, PROMPT, 4)
+            await answer(generator, [40, 41], 1)
             async with attached(generator, new, epoch=2):
                 usage = Usage()
                 prompt = [*PROMPT, *first, 9]
                 assert await answer(generator, prompt, 3, usage) == expected(prompt, 3)
+                again = await answer(generator, prompt, 3, usage_again := Usage())
         assert usage.cached_tokens == 0
+        assert new.opened == old.opened[:1]  # the same conversation
         assert new.forwards[0].position == 0
-        assert not new.trims
+        assert again == expected(prompt, 3)
+        assert usage_again.cached_tokens == len(prompt) - 1
 
     run(main())
 

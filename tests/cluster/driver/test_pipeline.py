@@ -1,13 +1,11 @@
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
 
 import pytest
 from fake_chain import FakeChain
-from fake_cluster import run, until
 from fake_time import run_at_once
+from two_links import CHAT, failure, follow, on_two_links, result, start
 
-from potluck.cluster.driver.pipeline import PendingStep, Pipeline, token_payload
+from potluck.cluster.driver.pipeline import Pipeline, token_payload
 from potluck.cluster.loss import computer_lost
 from potluck.errors import (
     EngineError,
@@ -20,49 +18,7 @@ from potluck.errors import (
     StaleEpochError,
     UnknownSessionError,
 )
-from potluck.ids import SessionId
-from potluck.wire.messages import Error, Result, Sampling, StepFailed, TrimSession
-
-CHAT = SessionId("chat")
-
-
-Scenario = Callable[[Pipeline, FakeChain, FakeChain], Awaitable[None]]
-
-
-def on_two_links(
-    scenario: Scenario, *, run: Callable[[Coroutine[Any, Any, None]], None] = run
-) -> None:
-    """A pipeline whose first and last stage are two silent links."""
-
-    async def main() -> None:
-        first, last = FakeChain(), FakeChain()
-        first.is_silent = True
-        clock = asyncio.get_running_loop().time
-        pipeline = Pipeline(epoch=3, first=first, last=last, stages=2, silence_s=180, clock=clock)
-        running = asyncio.create_task(pipeline.run())
-        await until(lambda: last.attached)
-        await scenario(pipeline, first, last)
-        pipeline.shut()
-        running.cancel()
-        await asyncio.wait([running])
-        assert first.is_closed
-        assert last.is_closed
-
-    run(main())
-
-
-def start(pipeline: Pipeline, step: int = 1) -> PendingStep:
-    return pipeline.start_step(CHAT, step=step, position=0, tokens=[1, 2], sampling=Sampling())
-
-
-def failure(kind: str, *, step: int = 1, epoch: int = 3) -> StepFailed:
-    return StepFailed(
-        epoch=epoch, session=CHAT, step=step, kind=kind, message="A sentence.", position=5
-    )
-
-
-def result(*, step: int = 1, epoch: int = 3, token: int | None = 7) -> Result:
-    return Result(epoch=epoch, session=CHAT, step=step, position=2, token_id=token)
+from potluck.wire.messages import Error, TrimSession
 
 
 def test_tokens_are_little_endian_and_of_four_bytes() -> None:
@@ -161,187 +117,6 @@ def test_a_failure_of_another_plan_is_not_ours() -> None:
         pipeline.step_failed(failure("need_replay", step=9))
         last.say(result())
         await future.future
-
-    on_two_links(scenario)
-
-
-def follow(pipeline: Pipeline, step: int, *, stops: tuple[int, ...] = ()) -> PendingStep:
-    return pipeline.follow(CHAT, step=step, sampling=Sampling(), stops=stops)
-
-
-def test_a_token_is_sent_back_in_by_who_received_it() -> None:
-    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
-        one, two = start(pipeline, 1), follow(pipeline, 2)
-        pipeline._receive(result(step=1), memoryview(b""))  # and nobody has awaited anything
-
-        assert [(f.step, f.position) for f in first.forwards] == [(1, 0), (2, 2)]
-        assert two.token == 7
-        last.say(result(step=2))
-        assert (await one.future).result.step == 1
-        assert (await two.future).result.step == 2
-
-    on_two_links(scenario)
-
-
-def test_a_step_that_is_asked_for_late_follows_at_once() -> None:
-    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
-        one = start(pipeline, 1)
-        last.say(result(step=1))
-        await one.future
-        assert follow(pipeline, 2).token == 7
-        assert len(first.forwards) == 2
-
-    on_two_links(scenario)
-
-
-def test_a_step_follows_the_one_before_it_and_no_other() -> None:
-    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
-        one = start(pipeline, 1)
-        last.say(result(step=1))
-        await one.future
-        two = start(pipeline, 2)  # a prompt of the same session
-        three = follow(pipeline, 3)
-        last.say(result(step=3))  # that was never sent
-        last.say(result(step=2))
-        await two.future
-        assert [f.step for f in first.forwards] == [1, 2, 3]
-        assert not three.future.done()
-
-    on_two_links(scenario)
-
-
-def test_a_step_that_was_sent_is_not_sent_again_when_the_one_before_it_is_done() -> None:
-    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
-        one, two = start(pipeline, 1), start(pipeline, 2)
-        last.say(result(step=1))
-        await one.future
-        assert [f.step for f in first.forwards] == [1, 2]
-        assert two.token is None
-
-    on_two_links(scenario)
-
-
-def test_a_step_whose_number_is_not_the_next_does_not_follow() -> None:
-    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
-        one = start(pipeline, 1)
-        last.say(result(step=1))
-        await one.future
-        assert follow(pipeline, 3).token is None
-        assert len(first.forwards) == 1
-
-    on_two_links(scenario)
-
-
-@pytest.mark.parametrize("is_late", [False, True])
-def test_a_chunk_that_came_to_no_token_has_nothing_to_send_back_in(is_late: bool) -> None:
-    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
-        one = start(pipeline, 1)
-        two = None if is_late else follow(pipeline, 2)
-        last.say(result(step=1, token=None))
-        await one.future
-        assert (two or follow(pipeline, 2)).token is None
-        assert len(first.forwards) == 1
-
-    on_two_links(scenario)
-
-
-def test_a_session_that_was_closed_has_nothing_to_follow() -> None:
-    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
-        one = start(pipeline, 1)
-        last.say(result(step=1))
-        await one.future
-        pipeline.close(CHAT)
-        assert follow(pipeline, 2).token is None
-
-    on_two_links(scenario)
-
-
-def test_how_long_a_step_took_is_counted_from_when_it_was_sent() -> None:
-    async def main() -> None:
-        now = 100.0
-        link = FakeChain()
-        link.is_silent = True
-        pipeline = Pipeline(epoch=3, first=link, last=link, stages=1, clock=lambda: now)
-        one, two = start(pipeline, 1), follow(pipeline, 2)
-        now = 100.25
-        pipeline._receive(result(step=1), memoryview(b""))  # which sends the second
-        now = 101.0
-        pipeline._receive(result(step=2), memoryview(b""))
-        assert (await one.future).seconds == 0.25
-        assert (await two.future).seconds == 0.75
-
-    run(main())
-
-
-def test_a_token_that_ends_the_answer_is_not_sent_back_in() -> None:
-    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
-        one, two = start(pipeline, 1), follow(pipeline, 2, stops=(7,))
-        last.say(result(step=1))
-        await one.future
-        assert two.token is None
-        assert len(first.forwards) == 1
-
-    on_two_links(scenario)
-
-
-def test_a_result_that_comes_twice_counts_once() -> None:
-    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
-        one, two = start(pipeline, 1), follow(pipeline, 2, stops=(7,))
-        for token in (7, 8):
-            pipeline._receive(result(step=1, token=token), memoryview(b""))
-        assert (await one.future).result.token_id == 7
-        assert two.token is None
-
-    on_two_links(scenario)
-
-
-def test_a_result_of_a_step_that_was_just_given_up_harms_nothing() -> None:
-    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
-        errors = list[dict[str, object]]()
-        asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
-        one = start(pipeline)
-        pipeline._receive(result(), memoryview(b""))
-        pipeline.give_up(one)
-        await asyncio.sleep(0)
-        assert not errors
-
-    on_two_links(scenario)
-
-
-def test_a_step_that_was_given_up_is_not_sent() -> None:
-    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
-        one, two = start(pipeline, 1), follow(pipeline, 2)
-        pipeline.give_up(two)
-        last.say(result(step=1))
-        await one.future
-        assert len(first.forwards) == 1
-
-    on_two_links(scenario)
-
-
-def test_steps_that_were_to_follow_fail_with_the_pipeline() -> None:
-    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
-        start(pipeline, 1)
-        two = follow(pipeline, 2)
-        first.break_off()
-        with pytest.raises(PeerLostError):
-            await two.future
-        with pytest.raises(PeerLostError):
-            await follow(pipeline, 3).future
-
-    on_two_links(scenario)
-
-
-def test_a_token_that_came_is_handed_out_though_it_cannot_be_sent_back_in() -> None:
-    def refuse(*_: object) -> None:
-        raise PeerLostError("gone")
-
-    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
-        one = start(pipeline, 1)
-        follow(pipeline, 2)
-        first.send_nowait = refuse  # type: ignore[method-assign]
-        pipeline._receive(result(step=1), memoryview(b""))
-        assert (await one.future).result.token_id == 7
 
     on_two_links(scenario)
 

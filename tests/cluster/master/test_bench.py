@@ -8,6 +8,7 @@ from potluck.api.schema import BenchProgress, BenchRequest, BenchResult, PlanReq
 from potluck.cluster.events import Events
 from potluck.cluster.master.bench import PROMPT_DECODE, SHORT_PROMPT, TURN, Bench
 from potluck.cluster.master.master import Master
+from potluck.cluster.master.models import Models
 from potluck.errors import PeerLostError, UsageError
 from potluck.ids import NodeId
 from potluck.store.registry import LocalModel
@@ -24,10 +25,12 @@ class Home:
         self.computers = FakeComputers(self.desk)
         self.master = Master(
             computers=self.computers,
-            open_model=_no_files,
-            resolve=lambda _: pytest.fail("a shape has no folder"),
+            models=Models(
+                resolve=lambda _: pytest.fail("a shape has no folder"),
+                read=_no_files,
+                shapes={"tiny": TINY},
+            ),
             events=Events(),
-            shapes={"tiny": TINY},
         )
         self.asked: list[tuple[NodeId, NodeId, int]] = []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_cluster import failing, run, until
-from fake_home import SPLIT, Home
+from fake_home import SPLIT, TINY, Home
 from packing_engine import Workplace
 
 from potluck.api.openai import StageTiming, Timings
@@ -291,9 +291,6 @@ def test_after_a_failed_load_no_other_model_answers_in_its_place(home: Home) -> 
         assert home.master.request == PlanRequest()
 
     run(main())
-
-
-TINY = PlanRequest(shape="tiny", context=64)
 
 
 def test_a_shape_is_loaded_without_files_and_nothing_is_sent(home: Home) -> None:

@@ -5,20 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 from fake_cluster import FakeComputer, devices, failing, run, until
+from measured import SHAPE, measured, observe
 from model_folders import CONFIG
 
 from potluck.cluster.master.measurements import Measurements, unmeasured_devices
 from potluck.errors import EngineError, PeerLostError
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import Cache
 from potluck.plan.correction import MAX_AGE_S
-from potluck.plan.cost import DeviceCost
 from potluck.wire.measuring_messages import Profiled
-from potluck.wire.messages import (
-    DeviceInfo,
-)
+from potluck.wire.messages import DeviceInfo
 
-SHAPE = ModelConfig.from_dict(CONFIG)
 MIXED_CONFIG = {
     **CONFIG,
     "architectures": ["Qwen3MoeForCausalLM"],
@@ -30,31 +26,6 @@ MIXED_CONFIG = {
 }
 MIXED = ModelConfig.from_dict(MIXED_CONFIG)
 PROFILED_MS = SHAPE.num_layers * 1.0 + 1.0  # of a token on a fake computer: its layers and the head
-
-
-async def measured(measurements: Measurements, *computers: FakeComputer) -> list[DeviceCost]:
-    return await measurements.device_costs(computers, CONFIG, SHAPE, "f32")
-
-
-def observe(
-    measurements: Measurements,
-    computer: FakeComputer,
-    measured_ms: float,
-    *,
-    device: int = 0,
-    cache: Cache = "full",
-) -> None:
-    """An answer in which a device had all layers and the head."""
-    measurements.observe(
-        computer.node_id,
-        computer.devices[device].id,
-        SHAPE,
-        "f32",
-        measured_ms,
-        layers=range(SHAPE.num_layers),
-        head=True,
-        cache=cache,
-    )
 
 
 @pytest.mark.parametrize(("machine", "together"), [("aa", 1), ("bb", 2), ("", 2)])

@@ -141,15 +141,12 @@ def test_what_the_disk_has_no_room_for_is_not_begun(tmp_path: Path) -> None:
     run(main())
 
 
-def test_the_rate_is_what_was_measured_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packing_module, "MEASURABLE", 2000)
+def test_the_rate_is_what_was_measured_last(tmp_path: Path) -> None:
     now = 10.0
 
     async def main() -> None:
         nonlocal now
-        with Workplace(tmp_path, clock=lambda: now) as workplace:
+        with Workplace(tmp_path, measurable=2000, clock=lambda: now) as workplace:
             usual = workplace.packing.rate
             assert usual >= packing_module.CORE_RATE
             await pack_for(workplace, 0.25, matrix(1))  # 1024 bytes are too few to say
@@ -174,21 +171,18 @@ def test_the_rate_is_what_was_measured_last(
     run(main())
 
 
-def test_packing_that_is_slower_than_the_link_is_given_up(
-    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packing_module, "MEASURABLE", 1)
-    monkeypatch.setattr(packing_module, "CORE_RATE", 1e18)
+def test_packing_that_is_slower_than_the_link_is_given_up(tmp_path: Path) -> None:
     made: list[str] = []
 
     async def main() -> None:
-        await workplace.packing.pack(
-            [matrix(number) for number in range(5 * AT_A_TIME)],
-            lambda matrix, _: made.append(matrix.name),
-            link_rate=1e15,
-        )
+        with Workplace(tmp_path, measurable=1, core_rate=1e18) as workplace:
+            await workplace.packing.pack(
+                [matrix(number) for number in range(5 * AT_A_TIME)],
+                lambda matrix, _: made.append(matrix.name),
+                link_rate=1e15,
+            )
 
-        assert 1 <= len(made) <= AT_A_TIME
-        assert sorted(made) == sorted(workplace.engine.packed)
+            assert 1 <= len(made) <= AT_A_TIME
+            assert sorted(made) == sorted(workplace.engine.packed)
 
     run(main())

@@ -1,115 +1,43 @@
 """The master's decisions: sequences of events, and the actions that come of them."""
 
-from typing import Any
-
 import pytest
+from course import (
+    AUTO,
+    DEFAULT,
+    DESK,
+    FAULT,
+    LAPTOP,
+    NOBODY,
+    OTHER,
+    SPLIT,
+    Course,
+    lost,
+    planned,
+    stages,
+)
 
 from potluck.api.schema import PlanRequest
-from potluck.cluster.events import ComputerLost, Holds, StageLost
-from potluck.cluster.master.state import State, apply, next_action, without_constraints
+from potluck.cluster.events import Holds
+from potluck.cluster.master.state import without_constraints
 from potluck.cluster.master.vocabulary import (
     Action,
     Answer,
-    Began,
     Break,
     Cancel,
     Deploy,
-    Event,
     Failed,
     Free,
     GivenUp,
     Loaded,
-    LoadWish,
-    MakePlan,
     PipelineBroke,
     PlanMade,
     Present,
-    PromptWish,
     Retire,
     Retired,
     ReturnWish,
     UnloadWish,
-    Wished,
 )
-from potluck.errors import EngineError, PeerLostError, UsageError
-from potluck.ids import NodeId
-from potluck.plan.placement import StagePlan
-from potluck.wire.messages import DeviceId
-
-DESK, LAPTOP, ATTIC = (NodeId(letter * 64) for letter in "abc")
-NAMES = {DESK: "Desk", LAPTOP: "Laptop", ATTIC: "Attic"}
-AUTO = PlanRequest(model="m")
-SPLIT = PlanRequest(model="m", layers=(("Desk", 2), ("Laptop", 2)))
-OTHER = PlanRequest(model="other")
-DEFAULT = PlanRequest()
-NOBODY: frozenset[NodeId] = frozenset()
-FAULT = EngineError("The engine is not running.")
-
-
-def stages(*nodes: NodeId, device: str = "cpu") -> tuple[StagePlan, ...]:
-    return tuple(
-        StagePlan(
-            node=node,
-            name=NAMES[node],
-            device=device,
-            layers=range(index, index + 1),
-            embedding=index == 0,
-            head=index + 1 == len(nodes),
-            predicted_ms=1.0,
-            head_ms=0.0,
-            prefill_ms=1.0,
-            memory=1,
-        )
-        for index, node in enumerate(nodes)
-    )
-
-
-class Course:
-    """What happens to a master, and what it begins."""
-
-    def __init__(self, *here: NodeId) -> None:
-        self.state = State(epoch=10, here=frozenset(here or (DESK, LAPTOP)))
-        self.begun: list[Action] = []
-        self._tickets = 0
-
-    def tell(self, *events: Event) -> list[Action]:
-        """What is begun because of these events."""
-        before = len(self.begun)
-        for event in events:
-            self.state = apply(self.state, event)
-            while (action := next_action(self.state)) is not None:
-                self.begun.append(action)
-                self.state = apply(self.state, Began(action=action))
-        return self.begun[before:]
-
-    def wish(self, kind: type, **fields: Any) -> list[Action]:
-        self._tickets += 1
-        return self.tell(Wished(wish=kind(ticket=self._tickets, **fields)))
-
-    def load(self, request: PlanRequest, *, anew: bool = False) -> list[Action]:
-        return self.wish(LoadWish, request=request, anew=anew)
-
-    def prompt(self) -> list[Action]:
-        return self.wish(PromptWish, default=DEFAULT)
-
-    def loaded(self, request: PlanRequest, *nodes: NodeId) -> "Course":
-        """With a model in force on these computers."""
-        self.load(request)
-        self.tell(PlanMade(stages=stages(*nodes)))
-        if isinstance(self.state.work, Retire):
-            self.tell(Retired())
-        self.tell(Loaded())
-        assert self.state.is_ready
-        return self
-
-
-def planned(ticket: int, request: PlanRequest, *, settle: bool = True) -> MakePlan:
-    return MakePlan(ticket=ticket, request=request, settle=settle)
-
-
-def lost(node: NodeId) -> ComputerLost:
-    return ComputerLost(node_id=node, name=NAMES[node], how="stopped answering")
-
+from potluck.errors import UsageError
 
 # --- a load
 
@@ -117,7 +45,7 @@ def lost(node: NodeId) -> ComputerLost:
 def test_a_load_is_planned_deployed_and_answered() -> None:
     course = Course()
 
-    assert course.load(AUTO) == [planned(1, AUTO)]
+    assert course.load(AUTO) == [planned(AUTO)]
     assert course.tell(PlanMade(stages=stages(DESK, LAPTOP))) == [Deploy(epoch=11)]
     assert not course.state.is_ready
     assert course.tell(Loaded()) == [Answer(ticket=1)]
@@ -129,13 +57,13 @@ def test_what_is_loaded_as_asked_is_not_loaded_again() -> None:
     course = Course().loaded(AUTO, DESK)
 
     assert course.load(AUTO) == [Answer(ticket=2)]
-    assert course.load(AUTO, anew=True) == [planned(3, AUTO)]
+    assert course.load(AUTO, anew=True) == [planned(AUTO)]
 
 
 def test_another_model_is_planned_before_the_one_before_makes_room() -> None:
     course = Course().loaded(AUTO, DESK)
 
-    assert course.load(OTHER) == [planned(2, OTHER)]
+    assert course.load(OTHER) == [planned(OTHER)]
     assert course.state.is_ready  # prompts that are under way go on
     assert course.tell(PlanMade(stages=stages(LAPTOP))) == [Retire(keep=frozenset({LAPTOP}))]
     assert course.tell(Retired()) == [Deploy(epoch=12)]
@@ -148,7 +76,7 @@ def test_loads_come_one_after_the_other() -> None:
 
     assert course.load(OTHER) == []
     course.tell(PlanMade(stages=stages(DESK)))
-    assert course.tell(Loaded()) == [Answer(ticket=1), planned(2, OTHER)]
+    assert course.tell(Loaded()) == [Answer(ticket=1), planned(OTHER)]
 
 
 def test_a_load_without_a_plan_leaves_what_was_loaded() -> None:
@@ -167,7 +95,7 @@ def test_after_a_failed_load_no_other_model_answers_in_its_place() -> None:
 
     assert course.tell(Failed(error=FAULT)) == [Answer(ticket=1, error=FAULT)]
     assert course.state.failure is FAULT
-    assert course.prompt() == [planned(2, SPLIT)]
+    assert course.prompt() == [planned(SPLIT)]
     assert course.state.failure is None
     course.tell(Failed(error=FAULT))
     assert course.state.asked == SPLIT
@@ -253,7 +181,7 @@ def test_one_that_waits_for_its_turn_is_given_up_at_once() -> None:
 
 def test_a_prompt_loads_what_was_asked_for_or_the_default() -> None:
     course = Course()
-    assert course.prompt() == [planned(1, DEFAULT)]
+    assert course.prompt() == [planned(DEFAULT)]
     course.tell(PlanMade(stages=stages(DESK)), Loaded())
     assert course.prompt() == [Answer(ticket=2)]
     assert course.state.asked == DEFAULT
@@ -263,7 +191,7 @@ def test_a_prompt_loads_again_what_broke_by_itself() -> None:
     course = Course().loaded(SPLIT, DESK, LAPTOP)
 
     assert course.tell(PipelineBroke()) == []
-    assert course.prompt() == [planned(2, SPLIT)]
+    assert course.prompt() == [planned(SPLIT)]
 
 
 def test_a_lost_computer_breaks_what_runs_and_is_named() -> None:
@@ -280,7 +208,7 @@ def test_the_next_prompt_runs_on_who_is_left_and_waits_for_nobody() -> None:
     course = Course().loaded(SPLIT, DESK, LAPTOP)
     course.tell(lost(LAPTOP))
 
-    assert course.prompt() == [planned(2, without_constraints(SPLIT), settle=False)]
+    assert course.prompt() == [planned(without_constraints(SPLIT), settle=False)]
     course.tell(PlanMade(stages=stages(DESK)), Retired(), Loaded())
     assert course.state.asked == SPLIT  # once everyone is back
 
@@ -289,7 +217,7 @@ def test_a_computer_that_is_back_before_the_next_prompt_gets_its_layers_again() 
     course = Course().loaded(SPLIT, DESK, LAPTOP)
     course.tell(lost(LAPTOP), Present(computers=frozenset({DESK, LAPTOP})))
 
-    assert course.prompt() == [planned(2, SPLIT, settle=False)]
+    assert course.prompt() == [planned(SPLIT, settle=False)]
 
 
 @pytest.mark.parametrize("request_", [SPLIT, AUTO])
@@ -301,7 +229,7 @@ def test_a_computer_that_is_back_is_used_by_the_next_load(request_: PlanRequest)
 
     assert course.load(request_) == [Answer(ticket=3)]  # it is not back yet
     course.tell(Present(computers=frozenset({DESK, LAPTOP})))
-    assert course.load(request_) == [planned(4, request_)]
+    assert course.load(request_) == [planned(request_)]
     course.tell(PlanMade(stages=stages(DESK, LAPTOP)), Retired(), Loaded())
     assert course.load(request_) == [Answer(ticket=5)]
 
@@ -309,82 +237,6 @@ def test_a_computer_that_is_back_is_used_by_the_next_load(request_: PlanRequest)
 def test_without_constraints_the_model_stays_the_same() -> None:
     request = PlanRequest(model="m", scheme="bf16", layers=(("a", 1),), workers=2, context=9)
     assert without_constraints(request) == PlanRequest(model="m", scheme="bf16", context=9)
-
-
-# --- who leaves, and when
-
-
-def test_a_lost_computer_without_layers_is_no_matter() -> None:
-    course = Course().loaded(AUTO, DESK)
-
-    assert course.tell(lost(LAPTOP)) == []
-    assert course.state.is_ready
-
-
-def test_a_computer_lost_while_it_loads_fails_the_load_by_its_name() -> None:
-    course = Course()
-    course.load(SPLIT)
-    course.tell(PlanMade(stages=stages(DESK, LAPTOP)))
-    [told] = course.tell(lost(LAPTOP))
-
-    assert isinstance(told, Break)
-    assert "Laptop stopped answering before the model was ready" in told.error.message
-    assert course.tell(Failed(error=told.error)) == [Retire(keep=NOBODY)]
-    assert course.tell(Retired()) == [Answer(ticket=1, error=told.error)]
-
-
-def test_a_plan_that_a_computer_has_left_is_made_again_without_it() -> None:
-    course = Course()
-    course.load(AUTO)
-    course.tell(Present(computers=frozenset({DESK})))
-
-    assert course.tell(PlanMade(stages=stages(DESK, LAPTOP))) == [planned(1, AUTO)]
-    assert course.tell(PlanMade(stages=stages(DESK))) == [Deploy(epoch=11)]
-
-
-def test_also_when_it_leaves_while_the_plan_before_makes_room() -> None:
-    course = Course().loaded(OTHER, DESK, LAPTOP)
-    course.load(AUTO)
-    course.tell(PlanMade(stages=stages(DESK, LAPTOP)))
-
-    assert course.tell(lost(LAPTOP)) == []
-    assert course.tell(Retired()) == [planned(2, AUTO)]
-
-
-def test_a_prompt_is_planned_again_without_a_computer_that_was_asked_for() -> None:
-    course = Course().loaded(SPLIT, DESK, LAPTOP)
-    course.tell(PipelineBroke())
-    course.prompt()
-    course.tell(Present(computers=frozenset({DESK})))
-
-    plan = PlanMade(stages=stages(DESK, LAPTOP))
-    assert course.tell(plan) == [planned(2, without_constraints(SPLIT), settle=False)]
-
-
-def test_a_load_that_names_a_computer_fails_when_that_leaves() -> None:
-    course = Course()
-    course.load(SPLIT)
-    course.tell(Present(computers=frozenset({DESK})))
-    [answer] = course.tell(PlanMade(stages=stages(DESK, LAPTOP)))
-
-    assert isinstance(answer, Answer)
-    assert isinstance(answer.error, PeerLostError)
-    assert "Laptop left" in answer.error.message
-
-
-def test_a_lost_stage_counts_if_the_plan_in_force_has_it() -> None:
-    course = Course()
-    course.load(AUTO)
-    course.tell(PlanMade(stages=stages(DESK, device="cuda:1")), Loaded())
-    gone = {"node_id": DESK, "place": "Desk/cuda:1", "how": "lost its engine"}
-
-    assert course.tell(StageLost(**gone, device=DeviceId(kind="cpu"))) == []
-    assert course.tell(StageLost(**gone, epoch=10)) == []
-    assert course.state.is_ready
-    [told] = course.tell(StageLost(**gone, epoch=11, device=DeviceId(kind="cuda", index=1)))
-    assert isinstance(told, Break)
-    assert "Desk/cuda:1 lost its engine" in told.error.message
-    assert course.prompt() == [planned(2, AUTO, settle=False)]  # the computer is here
 
 
 # --- unloading
@@ -395,7 +247,27 @@ def test_unloading_frees_everyone_and_forgets_what_was_asked() -> None:
 
     assert course.wish(UnloadWish) == [Retire(keep=NOBODY)]
     assert course.tell(Retired()) == [Answer(ticket=2)]
-    assert course.prompt() == [planned(3, DEFAULT)]
+    assert course.prompt() == [planned(DEFAULT)]
+
+
+def test_a_master_that_leaves_lets_everyone_keep_their_layers() -> None:
+    course = Course().loaded(SPLIT, DESK, LAPTOP)
+    course.tell(Holds(node_id=LAPTOP, epoch=11))
+    assert course.wish(UnloadWish, keeps_layers=True) == [Retire(keep=frozenset({DESK, LAPTOP}))]
+    assert course.tell(Retired()) == [Answer(ticket=2)]
+
+
+def test_a_master_that_leaves_undoes_the_load_under_way() -> None:
+    course = Course()
+    course.load(SPLIT)
+    course.tell(PlanMade(stages=stages(DESK, LAPTOP)))
+    assert course.wish(UnloadWish, keeps_layers=True) == [Cancel()]
+    fault = Failed(error=FAULT)
+    assert course.tell(fault) == [Retire(keep=NOBODY)]
+    first, second = course.tell(Retired())
+    assert isinstance(first, Answer)
+    assert isinstance(first.error, UsageError)
+    assert second == Answer(ticket=2)
 
 
 def test_unloading_ends_whatever_waits_for_a_model() -> None:
@@ -428,7 +300,7 @@ def test_what_was_lent_gives_way_to_what_was_asked_for_before() -> None:
 
     assert returned(course, course) == [Retire(keep=NOBODY)]
     assert course.tell(Retired()) == [Answer(ticket=3)]
-    assert course.prompt() == [planned(4, AUTO)]
+    assert course.prompt() == [planned(AUTO)]
 
 
 def test_what_was_there_before_stays() -> None:
@@ -455,55 +327,3 @@ def test_what_somebody_else_loaded_meanwhile_stays() -> None:
     assert returned(course) == [Answer(ticket=3)]
     assert course.state.is_ready
     assert course.state.asked == AUTO
-
-
-# --- what computers hold
-
-
-def test_computers_of_the_next_plan_keep_their_layers_for_it() -> None:
-    course = Course(DESK, LAPTOP, ATTIC).loaded(OTHER, DESK, LAPTOP)
-    course.load(AUTO)
-
-    plan = PlanMade(stages=stages(LAPTOP, ATTIC))
-    assert course.tell(plan) == [Retire(keep=frozenset({LAPTOP, ATTIC}))]
-    course.tell(Retired())
-    assert course.tell(Loaded()) == [Answer(ticket=2)]
-    assert course.state.kept == {}
-
-
-def test_what_was_kept_for_a_plan_that_fails_is_given_back() -> None:
-    course = Course().loaded(OTHER, DESK, LAPTOP)
-    course.load(AUTO)
-    course.tell(PlanMade(stages=stages(LAPTOP)), Retired(), Failed(error=FAULT))
-
-    assert course.tell(Retired()) == [
-        Answer(ticket=2, error=FAULT),
-        Free(node_id=LAPTOP, epoch=11),
-    ]
-
-
-def test_what_a_computer_still_holds_waits_for_the_master_that_was_restarted() -> None:
-    course = Course()
-
-    assert course.tell(Holds(node_id=LAPTOP, epoch=3)) == []
-    assert course.load(AUTO) == [planned(1, AUTO)]
-    course.tell(PlanMade(stages=stages(DESK, LAPTOP)))
-    assert course.tell(Loaded()) == [Answer(ticket=1)]  # its assignment took the old one's place
-    assert course.tell(Holds(node_id=LAPTOP, epoch=11)) == []
-
-
-def test_what_no_plan_needs_is_given_back_once_another_one_runs() -> None:
-    course = Course()
-    course.tell(Holds(node_id=LAPTOP, epoch=3))
-    course.load(AUTO)
-    course.tell(PlanMade(stages=stages(DESK)))
-
-    assert course.tell(Loaded()) == [Answer(ticket=1), Free(node_id=LAPTOP, epoch=3)]
-    assert course.tell(Holds(node_id=LAPTOP, epoch=None)) == []
-
-
-def test_unloading_gives_back_what_a_master_before_has_left() -> None:
-    course = Course()
-    course.tell(Holds(node_id=LAPTOP, epoch=3))
-
-    assert course.wish(UnloadWish) == [Free(node_id=LAPTOP, epoch=3), Answer(ticket=1)]

@@ -5,12 +5,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 from fake_cluster import run, until
-from fake_engine import DEVICE, FakeEngine, assign
+from fake_engine import DEVICE, OTHER, FakeEngine, assign
+from own_computer import StageProcesses, own_computer
 from worker_rig import Party, Rig, join
 
 from potluck.cluster.computer import Neighbours, Patience
 from potluck.cluster.device_use import DeviceUse
-from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.errors import (
     BusyError,
@@ -22,7 +22,8 @@ from potluck.errors import (
 from potluck.ids import Digest
 from potluck.net.reactor import Reactor
 from potluck.store.registry import LocalModel
-from potluck.wire.messages import DeviceId, DeviceInfo, Message, Unloaded, WarmingUp
+from potluck.wire.measuring_messages import Profile
+from potluck.wire.messages import DeviceId, Message, Unloaded, WarmingUp
 
 pytestmark = pytest.mark.net
 
@@ -37,7 +38,11 @@ def test_a_worker_takes_its_stage_all_the_way(tmp_path: Path, model: LocalModel)
         async with Rig(tmp_path) as rig:
             laptop = (await rig.control()).computer
             config = model.manifest.config
-            assert (await laptop.profile(config, "f32", 8, cache="int8")).device == DEVICE
+            assert (
+                await laptop.profile(
+                    Profile(config=dict(config), scheme="f32", tokens=8, cache="int8")
+                )
+            ).device == DEVICE
             assert rig.engine.profiled == ["int8"]
 
             message = assign(model)
@@ -63,7 +68,9 @@ def test_the_way_is_measured_from_both_ends(tmp_path: Path) -> None:
     async def main() -> None:
         async with Rig(tmp_path) as rig:
             laptop = (await rig.control()).computer
-            there = await local(rig).measure_link_to(laptop.node_id, laptop.addresses)
+            there = await own_computer(rig.desk, StageProcesses()).measure_link_to(
+                laptop.node_id, laptop.addresses
+            )
             back = await laptop.measure_link_to(rig.desk.node_id, rig.desk.addresses)
 
             for quality in (there, back):
@@ -153,7 +160,7 @@ def test_an_answer_of_the_wrong_kind_is_an_error(tmp_path: Path) -> None:
             cast("Any", Confused()), identity=party.identity, me=party.me, addresses=()
         )
         with pytest.raises(RemoteProtocolError, match="Laptop answered with Unloaded"):
-            await laptop.profile({}, "f32", 8)
+            await laptop.profile(Profile(config={}, scheme="f32", tokens=8))
 
     run(main())
 
@@ -173,41 +180,9 @@ def test_a_stage_that_does_not_listen_cannot_be_connected(tmp_path: Path) -> Non
 # --- this computer
 
 
-OTHER = DeviceInfo(kind="cpu", index=1, memory_total=10, memory_free=5)
-
-
-class StageProcesses:
-    """StageProcesses that are always up."""
-
-    devices = (DEVICE, OTHER)
-
-    def __init__(self) -> None:
-        self.engine, self.other = FakeEngine(), FakeEngine(OTHER)
-
-    async def handle(self, device: DeviceId | None = None) -> FakeEngine:
-        return {None: self.engine, DEVICE.id: self.engine, OTHER.id: self.other}[device]
-
-    def running(self) -> tuple[FakeEngine, ...]:
-        return self.engine, self.other
-
-
-def local(rig: Rig) -> LocalComputer:
-    return LocalComputer(
-        identity=rig.desk.identity,
-        me=rig.desk.me,
-        processes=cast("Any", StageProcesses()),
-        addresses=lambda: rig.desk.addresses,
-    )
-
-
 def test_this_computer_reads_the_models_own_files(tmp_path: Path, model: LocalModel) -> None:
     party, processes = Party("Desk", tmp_path), StageProcesses()
-    desk = LocalComputer(
-        identity=party.identity,
-        me=party.me,
-        processes=cast("Any", processes),
-        addresses=lambda: party.addresses,
-    )
+    desk = own_computer(party, processes)
 
     async def main() -> None:
         message = assign(model)
@@ -225,7 +200,7 @@ def test_this_computer_reads_the_models_own_files(tmp_path: Path, model: LocalMo
         assert processes.engine.loaded is None
         assert desk.name == "Desk"
         assert desk.devices == (DEVICE, OTHER)
-        assert (await desk.profile({}, "f32", 8)).device == DEVICE
+        assert (await desk.profile(Profile(config={}, scheme="f32", tokens=8))).device == DEVICE
 
     run(main())
 
@@ -239,12 +214,7 @@ def test_this_computer_knows_its_devices_once_its_engine_is_up(tmp_path: Path) -
             return await super().handle(device)
 
     party = Party("Desk", tmp_path)
-    desk = LocalComputer(
-        identity=party.identity,
-        me=party.me,
-        processes=cast("Any", Starting()),
-        addresses=lambda: party.addresses,
-    )
+    desk = own_computer(party, Starting())
 
     async def main() -> None:
         assert not desk.devices
@@ -257,12 +227,7 @@ def test_this_computer_knows_its_devices_once_its_engine_is_up(tmp_path: Path) -
 def test_each_device_of_this_computer_has_its_stage(tmp_path: Path, model: LocalModel) -> None:
     party, processes = Party("Desk", tmp_path), StageProcesses()
     processes.other.activation_port = 4712
-    desk = LocalComputer(
-        identity=party.identity,
-        me=party.me,
-        processes=cast("Any", processes),
-        addresses=lambda: party.addresses,
-    )
+    desk = own_computer(party, processes)
 
     async def main() -> None:
         on_other = msgspec.structs.replace(assign(model), device=OTHER.id)
@@ -282,12 +247,7 @@ def test_a_device_without_a_stage_of_the_next_plan_gives_its_layers_back(
     tmp_path: Path, model: LocalModel
 ) -> None:
     party, processes = Party("Desk", tmp_path), StageProcesses()
-    desk = LocalComputer(
-        identity=party.identity,
-        me=party.me,
-        processes=cast("Any", processes),
-        addresses=lambda: party.addresses,
-    )
+    desk = own_computer(party, processes)
 
     async def main() -> None:
         first = assign(model)
@@ -308,12 +268,7 @@ def test_a_computer_that_works_alone_makes_a_home_for_its_own_connections(
     tmp_path: Path, model: LocalModel
 ) -> None:
     party, processes = Party("Desk", tmp_path), StageProcesses()
-    desk = LocalComputer(
-        identity=party.identity,
-        me=party.me,
-        processes=cast("Any", processes),
-        addresses=lambda: party.addresses,
-    )
+    desk = own_computer(party, processes)
 
     async def main() -> None:
         await desk.load(assign(model), model.sources, ALONE, lambda _: None)
@@ -327,13 +282,7 @@ def test_a_computer_that_works_alone_makes_a_home_for_its_own_connections(
 
 def test_a_computer_that_is_lent_is_not_its_own_masters(tmp_path: Path, model: LocalModel) -> None:
     party, processes = Party("Desk", tmp_path), StageProcesses()
-    desk = LocalComputer(
-        identity=party.identity,
-        me=party.me,
-        processes=cast("Any", processes),
-        addresses=lambda: party.addresses,
-        use=DeviceUse(lent_to="Ana's Mac"),
-    )
+    desk = own_computer(party, processes, use=DeviceUse(lent_to="Ana's Mac"))
 
     async def main() -> None:
         with pytest.raises(BusyError, match="Ana's Mac"):

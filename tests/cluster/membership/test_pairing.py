@@ -10,7 +10,6 @@ from pairing_sides import Side, Sides, comparing
 from potluck.errors import IdentityError, NotFoundError, UnreachableError
 from potluck.net.homes import Home
 from potluck.net.transport import dial_pairing
-from potluck.wire import pairing as machine_module
 from potluck.wire.messages import Address
 from potluck.wire.pairing_messages import PairAccept, PairRefuse
 
@@ -79,9 +78,8 @@ def test_one_who_refuses_is_enough(sides: Sides, who: str) -> None:
     run(main())
 
 
-def test_people_who_never_answer_end_it(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_module, "PERSON_TIMEOUT_S", 0.05)
-    desk, laptop = sides
+def test_people_who_never_answer_end_it(tmp_path: Path) -> None:
+    desk, laptop = (Side(name, tmp_path, person_timeout_s=0.05) for name in ("Desk", "Laptop"))
 
     async def main() -> None:
         async with laptop.listening():

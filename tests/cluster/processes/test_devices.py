@@ -8,7 +8,7 @@ from fake_cluster import run, until
 
 from potluck.cluster.processes import supervisor
 from potluck.cluster.processes.devices import StageProcesses
-from potluck.cluster.processes.messages import Start
+from potluck.cluster.processes.messages import StageSettings, Start
 from potluck.cluster.processes.supervisor import Restarts
 from potluck.errors import EngineError, PotluckError, UsageError
 from potluck.wire.messages import DeviceId, DeviceInfo, NodeInfo
@@ -32,17 +32,16 @@ class FakeHandle:
         start: Start,
         *,
         log_path: Path,
-        on_devices: Callable[[], None],
+        on_changed: Callable[[], None],
         on_exit: Callable[[PotluckError], None],
         **_: object,
     ) -> None:
         self.devices: tuple[DeviceInfo, ...] = ()
         self.begun = start
         self.log_path = log_path
-        self.on_devices = on_devices
+        self.on_changed = on_changed
         self.on_exit = on_exit
-        self.told: list[object] = []
-        self.threads: int | None = None
+        self.told: list[StageSettings] = []
         self.is_idle = False
         self.is_stopped = False
         FakeHandle.made.append(self)
@@ -56,14 +55,8 @@ class FakeHandle:
     async def stop(self) -> None:
         self.is_stopped = True
 
-    def lend(self, limit: int | None) -> None:
-        self.told.append(limit)
-
-    def compute_with(self, threads: int | None) -> None:
-        self.threads = threads
-
-    def trust_changed(self) -> None:
-        self.told.append("trust")
+    def change(self, settings: StageSettings) -> None:
+        self.told.append(settings)
 
 
 class Desk:
@@ -257,13 +250,10 @@ def test_what_changes_is_told_to_every_process(monkeypatch: pytest.MonkeyPatch) 
         async with Desk(monkeypatch) as processes:
             await processes.handle(CPU.id)
             processes.lend(99)
-            for handle in FakeHandle.made:
-                assert 99 in handle.told
             processes.trust_changed()
-            for handle in FakeHandle.made:
-                assert handle.told[-1] == "trust"
             processes.compute_with(3)
-            assert [handle.threads for handle in FakeHandle.made] == [3] * len(FakeHandle.made)
+            before, now = (StageSettings(memory_limit=99, threads=n) for n in (None, 3))
+            assert [handle.told for handle in FakeHandle.made] == [[before, before, now]] * 2
             assert (await processes.handle(SECOND.id)).devices == (SECOND,)
             assert FakeHandle.made[2].begun.memory_limit == 99
 

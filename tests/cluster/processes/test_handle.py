@@ -9,9 +9,10 @@ import pytest
 from fake_cluster import run, until
 
 from potluck.cluster.processes import handle
-from potluck.cluster.processes.handle import StageHandle
-from potluck.cluster.processes.messages import LoadStage, Start
+from potluck.cluster.processes.handle import HandleTimes, StageHandle
+from potluck.cluster.processes.messages import LoadStage, StageSettings, Start
 from potluck.errors import EngineError, IntegrityError, PotluckError
+from potluck.wire.measuring_messages import Profile
 from potluck.wire.messages import NodeInfo, StepFailed
 
 pytestmark = pytest.mark.slow
@@ -46,7 +47,11 @@ class Process:
     """A handle whose process runs this program."""
 
     def __init__(
-        self, folder: Path, program: str, monkeypatch: pytest.MonkeyPatch, **timeouts: float
+        self,
+        folder: Path,
+        program: str,
+        monkeypatch: pytest.MonkeyPatch,
+        times: HandleTimes | None = None,
     ) -> None:
         self.failures: list[StepFailed] = []
         self.exits: list[PotluckError] = []
@@ -67,9 +72,9 @@ class Process:
             Start(identity_folder="", me=ME),
             log_path=self.log,
             on_step_failed=self.failures.append,
-            on_devices=lambda: self.memory.append(self.handle.devices[0].memory_free),
+            on_changed=lambda: self.memory.append(self.handle.devices[0].memory_free),
             on_exit=self.exits.append,
-            **timeouts,
+            times=times,
         )
 
     async def __aenter__(self) -> "Process":
@@ -85,7 +90,7 @@ MakeProcess = Callable[..., Process]
 
 @pytest.fixture
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeProcess:
-    return lambda program, **timeouts: Process(tmp_path, program, monkeypatch, **timeouts)
+    return lambda program, times=None: Process(tmp_path, program, monkeypatch, times)
 
 
 def test_it_is_ready_when_it_has_said_so(process: MakeProcess) -> None:
@@ -117,7 +122,7 @@ def test_the_log_of_one_that_died_outlives_the_start_of_the_next(process: MakePr
     async def main() -> None:
         async with process(READY + "hear(); sys.exit('a bug')") as dying:
             with pytest.raises(EngineError) as caught:
-                await dying.handle.profile({}, "f32", 8)
+                await dying.handle.profile(Profile(config={}, scheme="f32", tokens=8))
         async with process("print('up', file=sys.stderr)\n" + READY + DEAF) as next_one:
             assert str(next_one.previous_log) in caught.value.message
             assert "a bug" in next_one.previous_log.read_text()
@@ -139,7 +144,7 @@ def test_the_log_of_one_whose_node_was_lost_is_kept(process: MakeProcess) -> Non
 
 def test_one_that_never_gets_ready_is_given_up(process: MakeProcess) -> None:
     async def main() -> None:
-        slow = process(DEAF, start_timeout_s=0.01)
+        slow = process(DEAF, HandleTimes(start_s=0.01))
         with pytest.raises(EngineError, match=r"did not start .*engine\.previous\.log"):
             await slow.handle.start()
         assert slow.handle._process is not None
@@ -164,7 +169,9 @@ def test_a_program_that_is_not_there_is_an_error(
 
 def test_one_that_does_not_end_when_asked_is_killed(process: MakeProcess) -> None:
     async def main() -> None:
-        async with process(READY + "while True: time.sleep(60)", stop_timeout_s=0.01) as stubborn:
+        async with process(
+            READY + "while True: time.sleep(60)", HandleTimes(stop_s=0.01)
+        ) as stubborn:
             pass
         assert stubborn.handle._process is not None
         assert stubborn.handle._process.returncode not in (None, 0)
@@ -176,7 +183,7 @@ def test_what_was_asked_of_one_that_dies_is_answered_with_an_error(process: Make
     async def main() -> None:
         async with process(READY + "hear(); sys.exit(3)") as dying:
             with pytest.raises(EngineError, match="status 3"):
-                await dying.handle.profile({}, "f32", 8)
+                await dying.handle.profile(Profile(config={}, scheme="f32", tokens=8))
             await until(lambda: dying.exits)
 
             assert len(dying.exits) == 1
@@ -205,7 +212,7 @@ def test_one_that_speaks_nonsense_is_ended(process: MakeProcess) -> None:
 hear(); sys.stdout.buffer.write(b"\0\0\0\x04what"); sys.stdout.buffer.flush(); time.sleep(60)"""
         async with process(READY + nonsense) as confused:
             with pytest.raises(EngineError):
-                await confused.handle.profile({}, "f32", 8)
+                await confused.handle.profile(Profile(config={}, scheme="f32", tokens=8))
             await until(lambda: confused.exits)
 
     run(main())
@@ -217,7 +224,7 @@ def test_one_that_announces_an_endless_message_is_ended(process: MakeProcess) ->
 hear(); sys.stdout.buffer.write(b"\xff" * 8); sys.stdout.buffer.flush(); time.sleep(60)"""
         async with process(READY + endless) as confused:
             with pytest.raises(EngineError):
-                await confused.handle.profile({}, "f32", 8)
+                await confused.handle.profile(Profile(config={}, scheme="f32", tokens=8))
 
     run(main())
 
@@ -226,7 +233,7 @@ def test_the_wrong_answer_is_an_error(process: MakeProcess) -> None:
     async def main() -> None:
         async with process(READY + "say(StageUnloaded(request=hear().request))\n" + DEAF) as odd:
             with pytest.raises(EngineError, match="StageUnloaded"):
-                await odd.handle.profile({}, "f32", 8)
+                await odd.handle.profile(Profile(config={}, scheme="f32", tokens=8))
 
     run(main())
 
@@ -248,7 +255,7 @@ say(RequestFailed(request=hear().request, kind="integrity", message="Altered.",
 
 def asking(call: str) -> Callable[[StageHandle], Awaitable[object]]:
     calls: dict[str, Callable[[StageHandle], Awaitable[object]]] = {
-        "profile": lambda handle: handle.profile({}, "f32", 8),
+        "profile": lambda handle: handle.profile(Profile(config={}, scheme="f32", tokens=8)),
         "load": lambda handle: handle.load(LOAD, lambda _: None),
         "unload": lambda handle: handle.unload(),
     }
@@ -256,14 +263,10 @@ def asking(call: str) -> Callable[[StageHandle], Awaitable[object]]:
 
 
 @pytest.mark.parametrize("call", ["profile", "load", "unload"])
-def test_silence_is_an_error_and_not_a_wait_for_ever(
-    process: MakeProcess, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    for name in ("PROFILE_TIMEOUT_S", "LOAD_SILENCE_S", "UNLOAD_TIMEOUT_S"):
-        monkeypatch.setattr(handle, name, 0.01)
-
+def test_silence_is_an_error_and_not_a_wait_for_ever(process: MakeProcess, call: str) -> None:
     async def main() -> None:
-        async with process(READY + DEAF) as silent:
+        times = HandleTimes(profile_s=0.01, load_silence_s=0.01, unload_s=0.01)
+        async with process(READY + DEAF, times) as silent:
             with pytest.raises(EngineError, match="log is"):
                 await asking(call)(silent.handle)
             assert not silent.handle._waiting.keys() - {0}
@@ -317,15 +320,13 @@ say(StepFailed(epoch=1, session="s", step=2, kind="engine", message="No."))
 
 def test_what_the_owner_says_reaches_it(process: MakeProcess) -> None:
     program = """
-lend, trust = hear(), hear()
-assert lend == Lend(memory_limit=99) and trust == TrustChanged()
+assert hear() == StageSettings(memory_limit=99, threads=2)
 say(StageUnloaded(request=hear().request))
 """
 
     async def main() -> None:
         async with process(READY + program + DEAF) as running:
-            running.handle.lend(99)
-            running.handle.trust_changed()
+            running.handle.change(StageSettings(memory_limit=99, threads=2))
             await running.handle.unload()
 
     run(main())
@@ -333,7 +334,8 @@ say(StageUnloaded(request=hear().request))
 
 def test_it_is_idle_when_it_holds_nothing_and_is_asked_nothing(process: MakeProcess) -> None:
     program = """
-HELD = Held(home="", model_id="", seed=None, scheme="f32", cache="full", layers=(0, 1), embedding=True, head=True, memory_bytes=1, epoch=1)
+STAGE = HeldStage(device=DeviceId(kind="cpu"), model_id="ab" * 32, scheme="f32", layers=(0, 1), embedding=True, head=True, epoch=1)
+HELD = Held(home="ab" * 32, stage=STAGE)
 load = hear()
 say(Holds(held=HELD))
 say(StageLoaded(request=load.request, seconds=0.1, memory_bytes=1, cache_tokens=64, layers_kept=0, layers_loaded=1))
@@ -366,6 +368,6 @@ hear()
     async def main() -> None:
         async with process(two) as dying:
             with pytest.raises(EngineError, match="on Desk/cpu:0 stopped"):
-                await dying.handle.profile({}, "f32", 8)
+                await dying.handle.profile(Profile(config={}, scheme="f32", tokens=8))
 
     run(main())

@@ -5,13 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potluck.cluster.processes.messages import (
-    ComputeWith,
     FromStage,
     Held,
-    HeldSession,
     Holds,
     LayerProfiled,
-    Lend,
     LoadProgress,
     LoadStage,
     Memory,
@@ -21,24 +18,24 @@ from potluck.cluster.processes.messages import (
     Ready,
     RequestFailed,
     StageLoaded,
+    StageSettings,
     StageTimed,
     StageUnloaded,
     Start,
-    TellHeld,
     TensorFile,
     TimeStage,
     ToStage,
-    TrustChanged,
     UnloadStage,
     decode_from_stage,
     decode_to_stage,
     encode,
     read_frame,
 )
-from potluck.wire.measuring_messages import StageTimes
+from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
 from potluck.wire.messages import (
     Address,
     DeviceInfo,
+    HeldStage,
     Hop,
     NodeInfo,
     StepFailed,
@@ -56,9 +53,10 @@ TIMES = StageTimes(
 )
 TO_STAGE: list[ToStage] = [
     Start(identity_folder="/somewhere", me=ME, memory_limit=7),
-    Lend(memory_limit=None),
-    TrustChanged(),
-    ProfileLayer(request=1, config={"a": [1, {"b": None}]}, scheme="f32", tokens=128),
+    StageSettings(memory_limit=None, threads=2),
+    ProfileLayer(
+        request=1, wanted=Profile(config={"a": [1, {"b": None}]}, scheme="f32", tokens=128)
+    ),
     LoadStage(
         request=2,
         home="ef" * 32,
@@ -74,8 +72,6 @@ TO_STAGE: list[ToStage] = [
         next_hop=Hop(node_id="ab" * 32, addresses=(Address(host="::1", port=1),)),
     ),
     UnloadStage(request=4),
-    TellHeld(request=7),
-    ComputeWith(threads=2),
     TimeStage(request=6, epoch=3, position=16),
     Quantise(
         request=5,
@@ -89,7 +85,10 @@ TO_STAGE: list[ToStage] = [
 FROM_STAGE: list[FromStage] = [
     Ready(devices=(DEVICE,), activation_port=5),
     Memory(devices=(DEVICE,)),
-    LayerProfiled(request=1, device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0),
+    LayerProfiled(
+        request=1,
+        profiled=Profiled(device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0),
+    ),
     LoadProgress(epoch=1, done=2, total=3),
     StageLoaded(
         request=2, seconds=0.5, memory_bytes=9, cache_tokens=64, layers_kept=3, layers_loaded=1
@@ -97,20 +96,18 @@ FROM_STAGE: list[FromStage] = [
     StageUnloaded(request=4),
     Holds(held=None),
     Holds(
-        request=7,
         held=Held(
             home="ef" * 32,
-            model_id="ab" * 32,
-            seed=None,
-            scheme="bf16",
-            cache="full",
-            layers=(0, 4),
-            embedding=True,
-            head=False,
-            memory_bytes=9,
-            epoch=3,
-            context=64,
-            sessions=(HeldSession(session="s", position=5),),
+            stage=HeldStage(
+                device=DEVICE.id,
+                model_id="ab" * 32,
+                scheme="bf16",
+                layers=(0, 4),
+                embedding=True,
+                head=False,
+                epoch=3,
+                context=64,
+            ),
         ),
     ),
     StageTimed(request=6, times=TIMES),

@@ -6,7 +6,7 @@ import pytest
 from fake_cluster import run, until
 
 from potluck.cluster.processes import supervisor
-from potluck.cluster.processes.messages import Start
+from potluck.cluster.processes.messages import StageSettings, Start
 from potluck.cluster.processes.supervisor import Restarts, Supervisor
 from potluck.errors import EngineError, PotluckError
 from potluck.wire.messages import DeviceInfo, NodeInfo
@@ -27,8 +27,7 @@ class FakeHandle:
         self.devices: tuple[DeviceInfo, ...] = ()
         self.start_message = start
         self.on_exit = on_exit
-        self.told: list[object] = []
-        self.threads: int | None = None
+        self.told: list[StageSettings] = []
         self.is_stopped = False
         self.is_dead = False
         FakeHandle.made.append(self)
@@ -42,19 +41,10 @@ class FakeHandle:
     async def stop(self) -> None:
         self.is_stopped = True
 
-    def _tell(self, what: object) -> None:
+    def change(self, settings: StageSettings) -> None:
         if self.is_dead:
             raise EngineError("not running")
-        self.told.append(what)
-
-    def lend(self, limit: int | None) -> None:
-        self._tell(limit)
-
-    def compute_with(self, threads: int | None) -> None:
-        self.threads = threads
-
-    def trust_changed(self) -> None:
-        self._tell("trust")
+        self.told.append(settings)
 
     def die(self) -> None:
         self.is_dead = True
@@ -70,11 +60,12 @@ class Desk:
         FakeHandle.gate.set()
         patch.setattr(supervisor, "StageHandle", FakeHandle)
         self.died: list[PotluckError] = []
+        self.memory_limit = 7
         self.engine = Supervisor(
-            identity_folder=Path("identity"),
-            me=lambda: ME,
+            start=lambda: Start(
+                identity_folder="identity", me=ME, memory_limit=self.memory_limit, threads=3
+            ),
             log_path=Path("log"),
-            memory_limit=7,
             step_failed=lambda _: None,
             died=self.died.append,
             changed=lambda: None,
@@ -84,6 +75,10 @@ class Desk:
     async def __aenter__(self) -> "Desk":
         self._running = asyncio.create_task(self.engine.run())
         return self
+
+    def lend(self, memory_limit: int) -> None:
+        self.memory_limit = memory_limit
+        self.engine.settings_changed()
 
     async def __aexit__(self, *_: object) -> None:
         self._running.cancel()
@@ -165,12 +160,8 @@ def test_what_changes_while_it_runs_is_told_at_once(monkeypatch: pytest.MonkeyPa
     async def main() -> None:
         async with Desk(monkeypatch) as desk:
             await desk.engine.handle()
-            desk.engine.lend(99)
-            assert 99 in FakeHandle.made[0].told
-            desk.engine.trust_changed()
-            assert FakeHandle.made[0].told[-1] == "trust"
-            desk.engine.compute_with(3)
-            assert FakeHandle.made[0].threads == 3
+            desk.lend(99)
+            assert FakeHandle.made[0].told == [StageSettings(memory_limit=99, threads=3)]
 
     run(main())
 
@@ -182,12 +173,12 @@ def test_what_changes_while_it_starts_is_told_when_it_is_up(
         async with Desk(monkeypatch) as desk:
             FakeHandle.gate.clear()
             await until(lambda: FakeHandle.made)
-            desk.engine.lend(99)
-            desk.engine.trust_changed()
+            desk.lend(98)
+            desk.lend(99)
             FakeHandle.gate.set()
             await desk.engine.handle()
 
-            assert FakeHandle.made[0].told == [99, "trust"]
+            assert FakeHandle.made[0].told == [StageSettings(memory_limit=99, threads=3)]
 
     run(main())
 
@@ -199,13 +190,10 @@ def test_what_changes_while_it_dies_is_known_to_the_next(
         async with Desk(monkeypatch) as desk:
             await desk.engine.handle()
             FakeHandle.made[0].is_dead = True  # and nobody has noticed yet
-            desk.engine.lend(99)
-            desk.engine.compute_with(3)
-            desk.engine.trust_changed()
+            desk.lend(99)
             FakeHandle.made[0].die()
             await desk.engine.handle()
 
             assert FakeHandle.made[1].start_message.memory_limit == 99
-            assert FakeHandle.made[1].start_message.threads == 3
 
     run(main())

@@ -12,6 +12,7 @@ from potluck.cluster.driver.generation import Generator, Usage
 from potluck.cluster.processes.messages import LoadStage
 from potluck.model.caches import CacheSizes
 from potluck.model.config import ModelConfig
+from potluck.wire.measuring_messages import Profile
 from potluck.wire.messages import Sampling
 
 pytestmark = [
@@ -54,14 +55,14 @@ def test_little_is_taken_beside_weights_and_caches_after_a_profile_a_load_and_a_
         process = await node.start()
         started = own_bytes(process)
         try:
-            await node.handle.profile(CONFIG, "int4", 256)
+            await node.handle.profile(Profile(config=CONFIG, scheme="int4", tokens=256))
             profiled = own_bytes(process)
             loaded, _ = await node.load(
                 LoadStage(
                     request=0,
                     home=node.home,
                     epoch=1,
-                    model_id="",
+                    model_id="ab" * 32,
                     config=CONFIG,
                     scheme="int4",
                     layers=(0, 2),

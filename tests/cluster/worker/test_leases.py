@@ -9,7 +9,6 @@ from fake_cluster import run, until
 from fake_engine import DEVICE, assign
 from worker_bench import ANAS_HOME, MY_HOME, OTHER, Bench, FakeMaster
 
-from potluck.cluster.processes.messages import HeldSession
 from potluck.errors import BusyError, NotAllowedError, StaleEpochError
 from potluck.store.chunks import ChunkStore
 from potluck.store.registry import LocalModel
@@ -222,21 +221,5 @@ def test_a_worker_says_what_it_holds_to_the_home_that_it_holds_it_for(
         assert bench.worker.held(ANAS_HOME) == ()
         await bench.worker.release()
         assert bench.worker.held(MY_HOME) == ()
-
-    run(main())
-
-
-def test_a_master_that_comes_back_hears_how_far_the_sessions_are(
-    bench: Bench, model: LocalModel
-) -> None:
-    async def main() -> None:
-        await bench.take(assign(model, 0, 2), model)
-        bench.worker.master_left(bench.mine)
-        bench.stage.sessions_now = (HeldSession(session="chat", position=12),)
-        bench.worker.master_came(bench.mine)
-        await until(lambda: bench.worker.held(MY_HOME)[0].sessions)
-
-        ((session,),) = (held.sessions for held in bench.worker.held(MY_HOME))
-        assert (session.session, session.position) == ("chat", 12)
 
     run(main())

@@ -6,12 +6,13 @@ well. The last stage chooses a token by seed and position alone, so the answer g
 have.
 """
 
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from potluck.cluster.driver.pipeline import PendingStep, Pipeline
+from potluck.cluster.driver.pipeline import PendingStep, Pipeline, StepResult
 from potluck.ids import SessionId
 from potluck.wire.messages import MAX_HISTORY, Sampling
 
@@ -152,6 +153,41 @@ class Conversation:
         if self.sampling.repetition_penalty == 1.0:
             return self.sampling
         return msgspec.structs.replace(self.sampling, history=tuple(self.tokens[-MAX_HISTORY:]))
+
+
+class StepsAhead:
+    """The steps that follow a token, asked for before it is known which tokens they carry."""
+
+    def __init__(self, conversation: Conversation, most: int) -> None:
+        self.conversation = conversation
+        self._most = most
+        self._steps: deque[PendingStep] = deque()
+
+    def ask(self, left: int) -> None:
+        """Ask for the next steps, at most so many."""
+        while len(self._steps) < min(self._most, left):
+            self._steps.append(self.conversation.follow())
+
+    async def next(self) -> StepResult:
+        """The result of the next step, which has the next token."""
+        step = self._steps[0]
+        arrived = await step.future
+        self._steps.popleft()
+        self.conversation.cached += 1
+        return arrived
+
+    def give_up(self) -> list[int]:
+        """Forget the steps; return the tokens that were sent with them already."""
+        steps = list(self._steps)
+        self._steps.clear()
+        for step in steps:
+            self.conversation.give_up(step)
+        return [step.token for step in steps if step.token is not None]
+
+    def stop(self) -> None:
+        """Forget the steps at the end of the answer; their tokens will be in the caches."""
+        if sent := self.give_up():
+            self.conversation.sent_ahead(sent)
 
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

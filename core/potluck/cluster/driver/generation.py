@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from potluck.cluster.driver.conversation import Conversation
+from potluck.cluster.driver.conversation import Conversation, StepsAhead
 from potluck.cluster.driver.limits import Limits
 from potluck.cluster.driver.pipeline import PendingStep, Pipeline, Room
 from potluck.errors import (
@@ -198,7 +198,7 @@ class Generator:
             usage.cached_tokens = conversation.begin_answer(
                 prompt, sampling, limit=limit, stops=stops
             )
-            ahead = _StepsAhead(conversation, self._limits.steps_ahead)
+            ahead = StepsAhead(conversation, self._limits.steps_ahead)
             try:
                 token = await self._advance(conversation)
                 while (left := conversation.give_out(token.token_id)) > 0:
@@ -209,13 +209,14 @@ class Generator:
             finally:
                 ahead.stop()
 
-    async def _next(self, ahead: "_StepsAhead") -> Token:
+    async def _next(self, ahead: StepsAhead) -> Token:
         """The token after the one that was given out last."""
         try:
-            return await ahead.next()
+            arrived = await ahead.next()
         except PotluckError as error:
             ahead.give_up()
             return await self._advance(ahead.conversation, error)
+        return _token(arrived.result, arrived.seconds)
 
     @asynccontextmanager
     async def _borrow(self, prompt: Sequence[int]) -> AsyncIterator[Conversation]:
@@ -234,13 +235,12 @@ class Generator:
         """A conversation that is not busy. The semaphore ensures that there is one, or room."""
         assert self._attached is not None
         pipeline = self._attached.pipeline
-        self._conversations = [
-            c for c in self._conversations if c.is_busy or c.pipeline is pipeline
-        ]
         free = [c for c in self._conversations if not c.is_busy]
         best = max(free, key=lambda c: c.shares(prompt), default=None)
         # One that shares less than half of its cached tokens is another conversation: keep it.
         if best is not None and 2 * best.shares(prompt) >= best.cached > 0:
+            if best.pipeline is not pipeline:
+                best.cached = 0  # its caches went with its pipeline: `_run` computes them again
             return best
         if len(self._conversations) >= self._limits.conversations:
             oldest = min(free, key=lambda c: c.last_used)
@@ -346,41 +346,6 @@ class Generator:
         finally:
             for step in under_way:  # the first failure is enough; the rest follow from it
                 pipeline.give_up(step)
-
-
-class _StepsAhead:
-    """The steps that follow a token, asked for before it is known which tokens they carry."""
-
-    def __init__(self, conversation: Conversation, most: int) -> None:
-        self.conversation = conversation
-        self._most = most
-        self._steps: deque[PendingStep] = deque()
-
-    def ask(self, left: int) -> None:
-        """Ask for the next steps, at most so many."""
-        while len(self._steps) < min(self._most, left):
-            self._steps.append(self.conversation.follow())
-
-    async def next(self) -> Token:
-        """The token that the next step chooses."""
-        step = self._steps[0]
-        arrived = await step.future
-        self._steps.popleft()
-        self.conversation.cached += 1
-        return _token(arrived.result, arrived.seconds)
-
-    def give_up(self) -> list[int]:
-        """Forget the steps; return the tokens that were sent with them already."""
-        steps = list(self._steps)
-        self._steps.clear()
-        for step in steps:
-            self.conversation.give_up(step)
-        return [step.token for step in steps if step.token is not None]
-
-    def stop(self) -> None:
-        """Forget the steps at the end of the answer; their tokens will be in the caches."""
-        if sent := self.give_up():
-            self.conversation.sent_ahead(sent)
 
 
 def _check(tokens: Sequence[int], attached: _Attached) -> None:

@@ -25,8 +25,8 @@ from potluck.errors import (
     PeerTimeoutError,
     PotluckError,
     PromptError,
-    StaleEpochError,
     UnknownSessionError,
+    rebuild,
 )
 from potluck.ids import SessionId
 from potluck.wire.messages import (
@@ -50,24 +50,12 @@ SILENCE_S = 180.0  # for one chunk on the slowest computer; heartbeats notice a 
 
 # These errors end one step. Any other error of a stage breaks the pipeline.
 _PASSING = (
-    NeedReplayError.code,
-    UnknownSessionError.code,
-    OutOfMemoryError.code,
-    PromptError.code,
-    InvalidStepError.code,
+    NeedReplayError,
+    UnknownSessionError,
+    OutOfMemoryError,
+    PromptError,
+    InvalidStepError,
 )
-_STEP_ERRORS: dict[str, type[PotluckError]] = {
-    error.code: error
-    for error in (
-        InvalidStepError,
-        NeedReplayError,
-        OutOfMemoryError,
-        PeerLostError,
-        PromptError,
-        StaleEpochError,
-        UnknownSessionError,
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +261,9 @@ class Pipeline:
         if failure.epoch != self.epoch:
             return
         self._heard = self._clock()
-        kind = _STEP_ERRORS.get(failure.kind, EngineError)
-        error = kind(failure.message, position=failure.position)
-        if failure.kind not in _PASSING:
+        data = {"position": failure.position}
+        error = rebuild(failure.kind, failure.message, data, default=EngineError)
+        if not isinstance(error, _PASSING):
             self.fail(error)
             return
         with self._lock:

@@ -23,9 +23,7 @@ from potluck.ids import NodeId
 from potluck.model.schemes import activation_item
 from potluck.plan.cost import TOKEN_MESSAGE_BYTES
 from potluck.wire.measuring_messages import StageTimes
-from potluck.wire.messages import (
-    Sampling,
-)
+from potluck.wire.messages import Sampling
 
 SHORT_PROMPT = (
     16  # tokens before decoding: few, so that attention is small and decoding mostly reads weights

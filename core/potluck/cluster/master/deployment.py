@@ -19,7 +19,7 @@ from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.stage_deployment import Retries, StageDeployment, StageProgress
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.errors import PotluckError, format_bytes
-from potluck.ids import NodeId
+from potluck.ids import ModelId, NodeId
 from potluck.model.schemes import Cache, Scheme
 from potluck.net.reactor import ReactorThread
 from potluck.plan.placement import Plan, StagePlan
@@ -27,7 +27,7 @@ from potluck.plan.prefill import best_chunk
 from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel
 from potluck.tasks import together
-from potluck.wire.messages import Address, Assign, DeviceId, Hop
+from potluck.wire.messages import Address, Assign, Hop
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ LOOPBACK = (Address(host="127.0.0.1", port=1),)  # the port is replaced by that 
 
 _T = TypeVar("_T")
 Phase: TypeAlias = Literal["quantising", "streaming", "loading"]
+ModelInUse: TypeAlias = tuple[ModelId, Scheme, Cache, int]
+"""A model, and how it is computed, with its context: a conversation goes on if this is the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,10 @@ class Planned:
     context: int  # tokens
     plan: Plan
     names: Mapping[NodeId, str]  # the name of every computer that was considered
+
+    @property
+    def model_in_use(self) -> ModelInUse:
+        return self.model.manifest.model_id, self.scheme, self.cache, self.context
 
     @property
     def stage_names(self) -> tuple[str, ...]:
@@ -193,12 +199,9 @@ class Deployment:
             sent[task.stage.name] += task.progress.sent
         return dict(sent)
 
-    def uses(self, node_id: NodeId, device: DeviceId | None = None) -> bool:
-        """Whether a computer has a stage; with `device`, whether that device of it has one."""
-        return any(
-            task.stage.node == node_id and device in (None, task.assign.device)
-            for task in self.tasks
-        )
+    def uses(self, node_id: NodeId) -> bool:
+        """Whether a computer has a stage."""
+        return any(task.stage.node == node_id for task in self.tasks)
 
     async def start(self) -> Pipeline:
         """Bring every stage up and connect the driver to both ends.

@@ -1,23 +1,19 @@
 """Carry out the master's work: from a request for a model to a pipeline that answers prompts.
 
-`state.py` decides, and `Master` carries out: it begins each action, and reports to the state how
+`decision.py` decides, and `Master` carries out: it begins each action, and reports to the state how
 the action ended and what else happened. One model is loaded at a time, by one plan.
 """
 
 import asyncio
 import itertools
-import logging
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeAlias, assert_never
 
 from potluck.api.openai import Timings
-from potluck.api.schema import LoadPhase, PlanRequest
-from potluck.cluster.computer import Computer
+from potluck.api.schema import PlanRequest
 from potluck.cluster.device_names import device_of
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.driver.generation import Generator
@@ -29,65 +25,46 @@ from potluck.cluster.events import (
     StageLost,
     StepRefused,
 )
-from potluck.cluster.master.deployment import Deployment, Planned, unload
+from potluck.cluster.master.decision import next_action
+from potluck.cluster.master.deployment import Deployment, Planned
+from potluck.cluster.master.loader import Loader, LoadState
 from potluck.cluster.master.measurements import Measurements
+from potluck.cluster.master.models import Models
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planning import (
     DEADLINES,
     Computers,
     Planner,
     PlanningDeadlines,
-    context_of,
 )
-from potluck.cluster.master.state import State, apply, next_action
+from potluck.cluster.master.state import State, apply
 from potluck.cluster.master.vocabulary import (
     Action,
     Answer,
     Began,
     Break,
     Cancel,
+    Check,
     Deploy,
     Event,
     Failed,
     Free,
     GivenUp,
-    Loaded,
     LoadWish,
     MakePlan,
     PipelineBroke,
-    PlanMade,
     Present,
     PromptWish,
     Retire,
-    Retired,
     ReturnWish,
     UnloadWish,
     Wish,
     Wished,
+    no_check,
 )
-from potluck.errors import PotluckError, UsageError
-from potluck.ids import NodeId
-from potluck.model.shapes import SHAPES
-from potluck.store.registry import LocalModel, random_model
 from potluck.tasks import TaskSet
 
-logger = logging.getLogger(__name__)
-
-DEPLOYING: tuple[LoadPhase, ...] = ("quantising", "streaming", "loading")
-
-OpenModel: TypeAlias = Callable[[Path, Callable[[int, int], None]], Awaitable[LocalModel]]
 _Granted: TypeAlias = tuple[Deployment, Generator] | None
-_Check: TypeAlias = Callable[[int], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadState:
-    """How far the loading of a model is, as clients see it."""
-
-    phase: LoadPhase | None = None  # None: nothing was asked for
-    message: str = ""
-    hashed: float = 0.0
-    error: PotluckError | None = None
 
 
 class Master:
@@ -97,50 +74,42 @@ class Master:
         self,
         *,
         computers: Computers,
-        open_model: OpenModel,
-        resolve: Callable[[str | None], Path],
+        models: Models,
         events: Events,
         packing: Packing | None = None,
         use: DeviceUse | None = None,
-        shapes: Mapping[str, Mapping[str, object]] = SHAPES,
         deadlines: PlanningDeadlines = DEADLINES,
     ) -> None:
         """Make a master that has loaded nothing.
 
         Args:
             computers: this computer and the connected workers.
-            open_model: reads a model's folder; calls its second argument with bytes done and total.
-            resolve: finds the folder of a request's `model`; None is the default model. It may
-                block.
+            models: opens the models that are asked for.
             events: receives `ModelChanged` and `Notice`.
             packing: packs weights before they are sent; None: they are sent as the files have them.
             use: told which devices of this computer have a stage of this master's plan.
-            shapes: configurations that can be loaded with random weights, by name.
             deadlines: how long planning waits for computers, and how long it may search.
         """
-        self.deployment: Deployment | None = None  # in force, or being put into force
         # A random first epoch: two masters should not use the same one.
         self._state = State(epoch=secrets.randbelow(1 << 30))
         self._computers = computers
-        self._open_model = open_model
-        self._resolve = resolve
         self._events = events
-        self._packing = packing
         self._use = use if use is not None else DeviceUse()
-        self._shapes = shapes
-        self._planner = Planner(computers, deadlines)
-        self._planned: Planned | None = None  # the result of the last `MakePlan`
-        self._generator: Generator | None = None
-        self._progress = LoadState()  # of the load that is under way
+        self._planner = Planner(computers, models, deadlines)
+        self._loader = Loader(computers, self._planner, events, packing=packing)
         self._inbox: deque[Event] = deque()
         self._is_deciding = False
         self._tickets = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[_Granted]] = {}
-        self._checks: dict[int, _Check] = {}  # of the waiting loads, by ticket
         self._work: asyncio.Task[Event] | None = None  # the action that is under way
         self._tasks = TaskSet()
 
     # --- what clients see
+
+    @property
+    def deployment(self) -> Deployment | None:
+        """The plan that is in force, or being put into force."""
+        return self._loader.deployment
 
     @property
     def measurements(self) -> Measurements:
@@ -165,7 +134,7 @@ class Master:
         """How far the model is on its way to being ready, or why it failed."""
         state = self._state
         if state.is_preparing or isinstance(state.work, Deploy):
-            return self._progress
+            return self._loader.progress
         if (error := state.failure) is not None:
             return LoadState(phase="failed", message=error.message, error=error)
         if state.deployed is not None and state.deployed.is_loaded:
@@ -185,12 +154,10 @@ class Master:
         Raises:
             ModelError, PlanError, UsageError: the model cannot be read, or there is no such plan.
         """
-        model = await self._open(request, lambda phase, message, hashed=0.0: None)
-        await self._planner.wait(request, model, settle=not self._state.missing)
-        return await self._planner.plan(request, model)
+        return await self._planner.plan(request, settle=not self._state.missing)
 
     async def load(
-        self, request: PlanRequest, *, anew: bool = False, check: _Check = lambda context: None
+        self, request: PlanRequest, *, anew: bool = False, check: Check = no_check
     ) -> Deployment:
         """Load this model as requested, unless it is loaded in this way already.
 
@@ -204,12 +171,8 @@ class Master:
             PotluckError: the model cannot be loaded. The model that was loaded before still is,
                 unless it had to make room already.
         """
-        wish = LoadWish(ticket=next(self._tickets), request=request, anew=anew)
-        self._checks[wish.ticket] = check
-        try:
-            granted = await self._ask(wish)
-        finally:
-            del self._checks[wish.ticket]
+        ticket = next(self._tickets)
+        granted = await self._ask(LoadWish(ticket=ticket, request=request, anew=anew, check=check))
         assert granted is not None
         return granted[0]
 
@@ -226,6 +189,13 @@ class Master:
     async def unload(self) -> None:
         """Free the model's memory on every computer. A load that is under way ends."""
         await self._ask(UnloadWish(ticket=next(self._tickets)))
+
+    async def leave(self) -> None:
+        """End every answer and load, because this node ends.
+
+        The workers keep their layers for a while: a master that is started again finds them.
+        """
+        await self._ask(UnloadWish(ticket=next(self._tickets), keeps_layers=True))
 
     @asynccontextmanager
     async def borrowed(self, request: PlanRequest) -> AsyncIterator[None]:
@@ -244,8 +214,8 @@ class Master:
     async def _ask(self, wish: Wish) -> _Granted:
         """Wait until a wish is granted.
 
-        If the caller of a load or a prompt is cancelled, the wish is given up: the work that was begun
-        for it is undone before this returns.
+        If the caller of a load or a prompt is cancelled, the wish is given up: the work that was
+        begun for it is undone before this returns.
         """
         waiting = self._waiting[wish.ticket] = asyncio.get_running_loop().create_future()
         self.happened(Wished(wish=wish))
@@ -323,15 +293,11 @@ class Master:
     def _begin(self, action: Action) -> None:
         match action:
             case MakePlan():
-                self._progress = LoadState(phase="hashing", message="Looking for the model")
-                self._start(self._make_plan(action))
+                self._start(self._loader.make_plan(action))
             case Deploy(epoch=epoch):
-                self.deployment = self._deployment(epoch)
-                self._start(self._deploy(self.deployment))
-            case Retire():
-                deployment, self.deployment, self._generator = self.deployment, None, None
-                assert deployment is not None
-                self._start(self._retire(deployment, action))
+                self._start(self._loader.deploy(epoch))
+            case Retire(keep=keep):
+                self._start(self._loader.retire(keep))
             case Cancel():
                 assert self._work is not None
                 self._work.cancel()
@@ -343,8 +309,7 @@ class Master:
             case Answer():
                 self._answer(action)
             case Free(node_id=node_id, epoch=epoch):
-                if (computer := self._present().get(node_id)) is not None:
-                    self._tasks.spawn(unload(computer, epoch), name="free")
+                self._tasks.spawn(self._loader.free(node_id, epoch), name="free")
             case _:
                 assert_never(action)
 
@@ -366,89 +331,9 @@ class Master:
         if waiting is None or waiting.done():  # the caller of an unload was cancelled
             return
         match answer.error:
-            case None if self.deployment is not None and self._generator is not None:
-                waiting.set_result((self.deployment, self._generator))
             case None:
-                waiting.set_result(None)
+                waiting.set_result(self._loader.loaded)
             case asyncio.CancelledError():  # the node is shutting down
                 waiting.cancel()
             case error:
                 waiting.set_exception(error)
-
-    async def _make_plan(self, action: MakePlan) -> PlanMade:
-        model = await self._open(action.request, self._enter)
-        if (check := self._checks.get(action.ticket)) is not None:
-            check(context_of(action.request, model))
-        self._enter("waiting", "Looking for your computers")
-        await self._planner.wait(action.request, model, settle=action.settle)
-        self._enter("planning", "Measuring the computers")
-        self._planned = await self._planner.plan(action.request, model)
-        return PlanMade(stages=self._planned.plan.stages)
-
-    async def _open(self, request: PlanRequest, enter: Callable[..., None]) -> LocalModel:
-        if request.shape is not None:
-            return self._random_model(request.shape)
-        folder = await asyncio.to_thread(self._resolve, request.model)
-        message = f"Reading {folder.name}"
-        enter("hashing", message)
-        return await self._open_model(
-            folder, lambda done, total: enter("hashing", message, done / max(total, 1))
-        )
-
-    def _random_model(self, shape: str) -> LocalModel:
-        if (config := self._shapes.get(shape)) is None:
-            raise UsageError(
-                f"There is no shape called {shape}. There are: {', '.join(self._shapes)}."
-            )
-        return random_model(shape, config)
-
-    def _deployment(self, epoch: int) -> Deployment:
-        assert self._planned is not None
-        return Deployment(
-            planned=self._planned,
-            epoch=epoch,
-            computers=self._present(),
-            changed=self._deployment_changed,
-            packing=self._packing,
-            link_rate=self._link_rate,
-        )
-
-    async def _deploy(self, deployment: Deployment) -> Loaded:
-        planned = deployment.planned
-        pipeline = await deployment.start()
-        self._generator = Generator()
-        self._generator.attach(
-            pipeline,
-            context=planned.context,
-            room=deployment.room,
-            chunk_tokens=planned.chunk_tokens,
-        )
-        return Loaded()
-
-    async def _retire(self, deployment: Deployment, action: Retire) -> Retired:
-        try:
-            await deployment.stop(keep=action.keep)
-        except Exception:  # the plan is out of force all the same, and the next action can begin
-            logger.exception(
-                "the plan in force did not end as it should epoch=%d", deployment.epoch
-            )
-        return Retired()
-
-    def _present(self) -> dict[NodeId, Computer]:
-        return {c.node_id: c for c in (self._computers.local, *self._computers.available())}
-
-    def _enter(self, phase: LoadPhase, message: str, hashed: float | None = None) -> None:
-        hashed = self._progress.hashed if hashed is None else hashed
-        self._progress = LoadState(phase=phase, message=message, hashed=hashed)
-        self._events.publish(ModelChanged())
-
-    def _deployment_changed(self) -> None:
-        if self.deployment is not None:
-            phase, message = self.deployment.phase, self.deployment.message
-            self._progress = replace(self._progress, phase=phase, message=message)
-        self._events.publish(ModelChanged())
-
-    def _link_rate(self, node: NodeId) -> float | None:
-        """Bytes per second to a computer, as measured last; None: not measured."""
-        link = self.measurements.link(self._computers.local.node_id, node)
-        return link.bytes_per_s if link is not None else None

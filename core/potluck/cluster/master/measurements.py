@@ -25,11 +25,8 @@ from potluck.model.schemes import Cache, Scheme
 from potluck.plan.correction import Correction
 from potluck.plan.cost import DeviceCost, LinkCost
 from potluck.plan.shape import kinds_of, numbered_kinds
-from potluck.wire.measuring_messages import Profiled
-from potluck.wire.messages import (
-    DeviceId,
-    DeviceInfo,
-)
+from potluck.wire.measuring_messages import Profile, Profiled
+from potluck.wire.messages import DeviceId, DeviceInfo
 
 logger = logging.getLogger(__name__)
 
@@ -175,8 +172,14 @@ class Measurements:
         measured_as = (_shape_key(config), scheme, cache)
         key = (computer.node_id, device and device.id, device and device.name, *measured_as)
         if (known := self._profiles.get(key)) is None:
-            wanted = device and device.id
-            profile = await computer.profile(raw, scheme, PROFILE_TOKENS, wanted, cache)
+            wanted = Profile(
+                config=dict(raw),
+                scheme=scheme,
+                tokens=PROFILE_TOKENS,
+                cache=cache,
+                device=device and device.id,
+            )
+            profile = await computer.profile(wanted)
             if {len(profile.decode_ms), len(profile.prefill_ms)} != {len(kinds_of(config))}:
                 raise EngineError(
                     f"{computer.name} measured other layers than the model has."

@@ -75,6 +75,8 @@ class Packing:
         store: ChunkStore,
         memory: Path,
         engine: Callable[[], Awaitable[Engine]],
+        core_rate: float = CORE_RATE,
+        measurable: int = MEASURABLE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make a packing that has packed nothing yet.
@@ -83,10 +85,13 @@ class Packing:
             store: where packed bytes are kept.
             memory: folder where the digests of packed matrices are remembered.
             engine: returns the running stage process; waits while it starts.
+            core_rate: bytes per second of a core, as long as nothing was measured.
+            measurable: fewest bytes from which a rate is measured.
             clock: time in seconds.
         """
         self.store, self.memory = store, memory
         self._engine = engine
+        self._core_rate, self._measurable = core_rate, measurable
         self._clock = clock
         self._measured: tuple[float, float] | None = None  # time, and bytes per second
         self._under_way: dict[tuple[ModelId, str], asyncio.Task[Packed]] = {}
@@ -96,7 +101,7 @@ class Packing:
         """Bytes of the files packed per second: measured a short time ago, else a usual value."""
         if self._measured is not None and self._clock() - self._measured[0] < RATE_AGE_S:
             return self._measured[1]
-        return CORE_RATE * (os.cpu_count() or 1)
+        return self._core_rate * (os.cpu_count() or 1)
 
     def pays(self, link_rate: float | None) -> bool:
         """Whether packing before sending saves time on a link of `link_rate` bytes per second.
@@ -143,7 +148,7 @@ class Packing:
         logger.info("quantised bytes=%d seconds=%.2f", nbytes, self._clock() - started)
 
     def _measure(self, nbytes: int, seconds: float) -> None:
-        if nbytes >= MEASURABLE and seconds > 0:
+        if nbytes >= self._measurable and seconds > 0:
             self._measured = (self._clock(), nbytes / seconds)
 
     def _task(self, matrix: Matrix) -> "asyncio.Task[Packed]":
@@ -166,7 +171,6 @@ class Packing:
         path.parent.mkdir(exist_ok=True)
         file = await engine.quantise(
             Quantise(
-                request=0,
                 config=matrix.config,
                 shape=matrix.shape,
                 dtype=matrix.format.dtype,

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from potluck.api.schema import PlanRequest
+from potluck.api.schema import LoadPhase, PlanRequest
 from potluck.cluster.computer import Computer
 from potluck.cluster.device_names import computer_of
 from potluck.cluster.master.deployment import Planned
 from potluck.cluster.master.measurements import Measurements, unmeasured_devices
+from potluck.cluster.master.models import Models
+from potluck.cluster.master.vocabulary import Check, no_check
 from potluck.errors import (
     InvalidLayersError,
     NotEnoughMemoryError,
@@ -52,6 +54,12 @@ class PlanningDeadlines:
 DEADLINES = PlanningDeadlines()
 
 
+class Enter(Protocol):
+    """Takes the phase that a load enters, and how much of the model is read, from 0 to 1."""
+
+    def __call__(self, phase: LoadPhase, message: str, done: float | None = None) -> None: ...
+
+
 class Computers(Protocol):
     """This computer and the workers. `changed` is notified whenever a worker comes or goes."""
 
@@ -72,18 +80,43 @@ class Computers(Protocol):
 class Planner:
     """Makes plans for the available computers, and keeps what it measured."""
 
-    def __init__(self, computers: Computers, deadlines: PlanningDeadlines = DEADLINES) -> None:
+    def __init__(
+        self, computers: Computers, models: Models, deadlines: PlanningDeadlines = DEADLINES
+    ) -> None:
         self.measurements = Measurements()
         self._computers = computers
+        self._models = models
         self._deadlines = deadlines
 
-    async def plan(self, request: PlanRequest, model: LocalModel) -> Planned:
-        """Measure the computers and make a plan; with scheme "auto", in the best scheme that fits.
+    async def plan(
+        self,
+        request: PlanRequest,
+        *,
+        settle: bool,
+        check: Check = no_check,
+        enter: Enter = lambda phase, message, done=None: None,
+    ) -> Planned:
+        """Open the model, wait for the computers, measure them and make a plan.
+
+        Args:
+            request: with scheme "auto", the plan is in the best scheme that fits.
+            settle: wait a moment for computers that are being discovered, unless the request says
+                which or how many it needs.
+            check: called with the context before anything is measured.
+            enter: called at the beginning of each phase, and with how much of the model is read.
 
         Raises:
             PlanError, UsageError: there is no such plan.
+            ModelError: the model cannot be read.
             EngineError: no stage process starts on this computer.
         """
+        model = await self._models.open(
+            request, lambda name, done: enter("hashing", f"Reading {name}", done)
+        )
+        check(context_of(request, model))
+        enter("waiting", "Looking for your computers")
+        await self._wait(request, model, settle=settle)
+        enter("planning", "Measuring the computers")
         await self._computers.local.look()
         schemes = schemes_of(request.scheme, model)
         note = explain_more_bits(model.config) if request.scheme == "auto" else ""
@@ -165,14 +198,8 @@ class Planner:
         search = partial(lacking_memory, _shape(scheme, request, model), counted)
         return await search_in_thread(search, limit_s=self._deadlines.search_s)
 
-    async def wait(self, request: PlanRequest, model: LocalModel, *, settle: bool) -> None:
+    async def _wait(self, request: PlanRequest, model: LocalModel, *, settle: bool) -> None:
         """Wait for the workers that the request asks for.
-
-        Args:
-            request: names workers, or says how many it needs.
-            model: the model that is planned.
-            settle: if the request does neither, wait a moment for computers that are being
-                discovered.
 
         Raises:
             InvalidLayersError: workers with these names did not come in time, or the layers of the

@@ -20,10 +20,7 @@ from potluck.ids import Digest, NodeId
 from potluck.plan.placement import StagePlan
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
-from potluck.wire.messages import (
-    Assign,
-    Need,
-)
+from potluck.wire.messages import Assign, Need
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +45,6 @@ class StageProgress:
     sent: int = 0  # bytes
     total: int = 0  # bytes to send
     bytes_per_s: float | None = None
-    eta_s: float | None = None
     loaded: float = 0.0  # from 0 to 1
 
 
@@ -142,7 +138,6 @@ class StageDeployment:
         def sent(progress: TransferProgress) -> None:
             self.progress.sent = before + progress.sent
             self.progress.bytes_per_s = progress.bytes_per_s
-            self.progress.eta_s = progress.eta_s
             self.changed()
 
         await self.computer.send_weights(need, sources, sent)

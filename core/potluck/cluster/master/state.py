@@ -1,13 +1,9 @@
-"""What the master decides, as pure functions of what has happened.
+"""What the master knows, as a pure function of what has happened.
 
     state = apply(state, event)      the state after an event
-    action = next_action(state)      the action to begin now; None: wait for the next event
 
-The state has the known computers, the waiting wishes and the action under way. `Master` begins the
-action, says so (`Began`), and reports its end as an event. Only one of the long actions
-(`MakePlan`, `Deploy`, `Retire`) is under way at a time, always for the first wish.
-
-Every rule about which model is loaded, and when, is here. No I/O, no clock, no tasks.
+The state has the known computers, the waiting wishes and the action under way. What follows from it
+is in `decision.py`. No I/O, no clock, no tasks.
 """
 
 from collections.abc import Mapping
@@ -114,114 +110,6 @@ class State:
     def is_preparing(self) -> bool:
         """Whether a model is being prepared whose plan is not in force yet."""
         return isinstance(self.work, MakePlan) or self.plan is not None
-
-
-# --- the decision
-
-
-def next_action(state: State) -> Action | None:
-    """The action to begin now. None: wait for the next event."""
-    deployed = state.deployed
-    if deployed is not None and deployed.loss is not None:
-        return deployed.loss  # comes first: an answer may be waiting for the lost computer
-    if state.answers:
-        return state.answers[0]
-    if state.work is not None:
-        is_wanted = state.ending is None or state.ending.is_told
-        return None if is_wanted or isinstance(state.work, Retire) else Cancel()
-    if deployed is not None and deployed.has_failed:
-        return Retire(keep=frozenset())
-    if state.plan is not None:
-        if deployed is not None:
-            return Retire(keep=_computers(state.plan))
-        return Deploy(epoch=state.epoch + 1)
-    if state.wishes:
-        return _next_for(state, state.wishes[0])
-    return _next_to_free(state)
-
-
-def _next_for(state: State, wish: Wish) -> Action:
-    """The next action for the first wish. A new plan is begun here and nowhere else."""
-    granted = Answer(ticket=wish.ticket)
-    match wish:
-        case LoadWish():
-            is_as_asked = state.is_ready and wish.request == state.asked and not wish.anew
-            if is_as_asked and not can_improve(state):
-                return granted
-            return MakePlan(ticket=wish.ticket, request=wish.request, settle=True)
-        case PromptWish():
-            if state.is_ready:
-                return granted
-            # In the middle of a chat, do not wait for a worker that was just lost.
-            return MakePlan(
-                ticket=wish.ticket, request=possible(state, wish), settle=not state.missing
-            )
-        case UnloadWish():
-            if state.deployed is not None:
-                return Retire(keep=frozenset())
-            return _free(state.kept) or _free(state.held) or granted
-        case ReturnWish():
-            is_to_go = state.deployed is not None and _is_lent_still(state, wish)
-            return Retire(keep=frozenset()) if is_to_go else granted
-        case _:
-            assert_never(wish)
-
-
-def _next_to_free(state: State) -> Action | None:
-    """If nobody waits, free the layers that computers hold of plans that are over.
-
-    Layers that were kept for a plan that then failed are freed at once. Layers of a plan that this
-    master does not know stay until another plan runs: a master that was restarted may make the same
-    plan again, and then finds the layers loaded.
-    """
-    deployed = state.deployed
-    if deployed is None:
-        return _free(state.kept)
-    if not deployed.is_ready:
-        return None
-    return _free({n: epoch for n, epoch in state.held.items() if not deployed.uses(n)})
-
-
-def _free(held: Mapping[NodeId, int]) -> Free | None:
-    """Free the layers of the first of these computers."""
-    return next((Free(node_id=n, epoch=epoch) for n, epoch in held.items()), None)
-
-
-def can_improve(state: State) -> bool:
-    """Whether a computer has come back that is missing from the plan in force."""
-    return bool(state.missing & state.here)
-
-
-def possible(state: State, wish: PromptWish) -> PlanRequest:
-    """The request that a prompt can run on now, without constraints if a computer is missing."""
-    request = state.asked or wish.default
-    return request if state.missing <= state.here else without_constraints(request)
-
-
-def has_constraints(request: PlanRequest) -> bool:
-    """Whether a request says which computers take part, or how many."""
-    return request != without_constraints(request)
-
-
-def without_constraints(request: PlanRequest) -> PlanRequest:
-    """The same request for any computers: without layers by hand and a number of workers."""
-    return PlanRequest(
-        model=request.model,
-        shape=request.shape,
-        scheme=request.scheme,
-        context=request.context,
-        cache=request.cache,
-    )
-
-
-def _is_lent_still(state: State, wish: ReturnWish) -> bool:
-    """Whether the temporary load is still in force: nothing else was asked for since."""
-    epoch = state.deployed.epoch if state.deployed is not None else None
-    return state.asked in (wish.lent, None) and (epoch is None or epoch != wish.epoch)
-
-
-def _computers(stages: tuple[StagePlan, ...]) -> frozenset[NodeId]:
-    return frozenset(stage.node for stage in stages)
 
 
 # --- the events
@@ -361,8 +249,8 @@ def _answered(state: State, answer: Answer) -> State:
     wish, *others = state.wishes
     state = replace(state, wishes=tuple(others))
     if isinstance(wish, UnloadWish):
-        return replace(state, asked=None, failure=None, missing=frozenset())
-    if isinstance(wish, ReturnWish) and _is_lent_still(state, wish):
+        return replace(state, asked=None, failure=None, missing=frozenset(), kept={})
+    if isinstance(wish, ReturnWish) and is_lent_still(state, wish):
         # The request before it is in force again: the next prompt loads it.
         return replace(state, asked=wish.asked, failure=None, missing=frozenset())
     return state
@@ -447,3 +335,28 @@ def _change_deployed(state: State, **changes: Any) -> State:
 
 def _without(held: Mapping[NodeId, int], node_id: NodeId) -> dict[NodeId, int]:
     return {node: epoch for node, epoch in held.items() if node != node_id}
+
+
+# --- the requests
+
+
+def has_constraints(request: PlanRequest) -> bool:
+    """Whether a request says which computers take part, or how many."""
+    return request != without_constraints(request)
+
+
+def without_constraints(request: PlanRequest) -> PlanRequest:
+    """The same request for any computers: without layers by hand and a number of workers."""
+    return PlanRequest(
+        model=request.model,
+        shape=request.shape,
+        scheme=request.scheme,
+        context=request.context,
+        cache=request.cache,
+    )
+
+
+def is_lent_still(state: State, wish: ReturnWish) -> bool:
+    """Whether the temporary load is still in force: nothing else was asked for since."""
+    epoch = state.deployed.epoch if state.deployed is not None else None
+    return state.asked in (wish.lent, None) and (epoch is None or epoch != wish.epoch)

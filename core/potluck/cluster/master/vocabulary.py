@@ -5,6 +5,7 @@ the state what has happened. Three events come from other parts of the node: see
 `cluster/events.py`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -13,6 +14,14 @@ from potluck.cluster.events import ComputerLost, Holds, StageLost
 from potluck.errors import PotluckError
 from potluck.ids import NodeId
 from potluck.plan.placement import StagePlan
+
+Check: TypeAlias = Callable[[int], None]
+"""Raises an error if the context, in tokens, does not suit the caller."""
+
+
+def no_check(context: int) -> None:
+    """Any context suits."""
+
 
 # --- wishes: what callers wait for
 
@@ -24,6 +33,7 @@ class LoadWish:
     ticket: int  # number of the wish, unique within its master
     request: PlanRequest
     anew: bool = False  # load it even if it is loaded already, because something else has changed
+    check: Check = no_check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +49,7 @@ class UnloadWish:
     """A caller wants the model unloaded from all computers."""
 
     ticket: int
+    keeps_layers: bool = False  # only out of force: the computers free their layers by themselves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +72,9 @@ Wish: TypeAlias = LoadWish | PromptWish | UnloadWish | ReturnWish
 class MakePlan:
     """Open the model, wait for computers, measure them and plan. Ends in `PlanMade` or `Failed`."""
 
-    ticket: int
     request: PlanRequest
     settle: bool  # wait a moment for computers that are being discovered
+    check: Check = no_check  # called before anything is measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

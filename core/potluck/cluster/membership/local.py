@@ -1,7 +1,7 @@
 """This computer as its own master uses it: over the pipes to its stage processes."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from potluck.cluster.computer import PATIENCE, Neighbours, Patience
 from potluck.cluster.device_use import DeviceUse
@@ -10,9 +10,7 @@ from potluck.cluster.processes.messages import LoadProgress as StageProgress
 from potluck.cluster.processes.messages import LoadStage, TensorFile
 from potluck.errors import BusyError, PeerTimeoutError
 from potluck.ids import Digest, HomeId, NodeId
-from potluck.model.schemes import Cache, Scheme
 from potluck.net.identity import Identity
-from potluck.net.link import Link
 from potluck.net.measure import measure
 from potluck.net.reactor import Reactor
 from potluck.net.step_link import StepLink
@@ -22,6 +20,7 @@ from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.tasks import together
 from potluck.wire.measuring_messages import (
+    Profile,
     Profiled,
     StageTimes,
 )
@@ -32,7 +31,6 @@ from potluck.wire.messages import (
     DeviceInfo,
     Need,
     NodeInfo,
-    Purpose,
 )
 
 
@@ -98,25 +96,20 @@ class LocalComputer:
         if not self.devices:
             await self._processes.handle()
 
-    async def profile(
-        self,
-        config: Mapping[str, object],
-        scheme: Scheme,
-        tokens: int,
-        device: DeviceId | None = None,
-        cache: Cache = "full",
-    ) -> Profiled:
-        stage = await self._processes.handle(device)
-        profile = await stage.profile(dict(config), scheme, tokens, cache)
-        return Profiled(
-            device=profile.device,
-            decode_ms=profile.decode_ms,
-            prefill_ms=profile.prefill_ms,
-            head_ms=profile.head_ms,
-        )
+    async def profile(self, wanted: Profile) -> Profiled:
+        stage = await self._processes.handle(wanted.device)
+        return await stage.profile(wanted)
 
     async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkCost:
-        link = await self._dial(self._home(), peer, addresses, "weights")
+        link = await dial(
+            addresses,
+            self._identity,
+            home=self._home(),
+            peer=peer,
+            purpose="weights",
+            me=self._me(),
+            timeout_s=self._patience.dial_s,
+        )
         try:
             async with asyncio.timeout(self._patience.measure_link_s):
                 quality = await measure(link)
@@ -134,19 +127,6 @@ class LocalComputer:
         if home is None:
             home = self._identity.create_home(self.name)
         return home.home_id
-
-    async def _dial(
-        self, home: HomeId, peer: NodeId, addresses: Sequence[Address], purpose: Purpose
-    ) -> Link:
-        return await dial(
-            addresses,
-            self._identity,
-            home=home,
-            peer=peer,
-            purpose=purpose,
-            me=self._me(),
-            timeout_s=self._patience.dial_s,
-        )
 
     async def assign(self, assign: Assign) -> Need:
         """Assign a stage. No weights are missing: the stage process reads the model's own files.
@@ -182,22 +162,12 @@ class LocalComputer:
         def loaded(report: StageProgress) -> None:
             progress(report.done / max(report.total, 1))
 
-        stage = LoadStage(
-            request=0,
+        stage = LoadStage.of(
+            assign,
             home=self._home(),
-            epoch=assign.epoch,
-            model_id=assign.model_id,
-            config=assign.config,
-            scheme=assign.scheme,
-            cache=assign.cache,
-            layers=assign.layers,
-            embedding=assign.embedding,
-            head=assign.head,
-            context=assign.context,
-            tensors=tuple(_files(assign, sources)),
+            tensors=_files(assign, sources),
             next_hop=neighbours.next_hop,
             previous=neighbours.previous,
-            seed=assign.seed,
         )
         await self._give_back_unused()
         handle = await self._processes.handle(assign.device)
@@ -232,9 +202,7 @@ class LocalComputer:
         )
 
 
-def _files(assign: Assign, sources: Mapping[Digest, TensorSource]) -> Sequence[TensorFile]:
-    files: list[TensorFile] = []
+def _files(assign: Assign, sources: Mapping[Digest, TensorSource]) -> Iterator[TensorFile]:
     for info in assign.tensors:
         source = sources[Digest(info.digest)]
-        files.append(TensorFile(info=info, path=str(source.path), offset=source.offset))
-    return files
+        yield TensorFile(info=info, path=str(source.path), offset=source.offset)

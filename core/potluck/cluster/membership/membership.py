@@ -134,11 +134,6 @@ class Members:
         """The error that keeps a found, paired computer from connecting; None: there is none."""
         return self._problems.get(node_id)
 
-    def color(self, node_id: NodeId) -> int:
-        """Number of a computer's color. 0 is this computer; the others keep their number."""
-        record = self._records.get(node_id)
-        return record.color if record is not None else 0
-
     # --- members are added and removed
 
     def admit(self, paired: ComputerPaired) -> None:

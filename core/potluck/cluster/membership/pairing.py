@@ -31,6 +31,7 @@ from potluck.tasks import TaskSet
 from potluck.wire import proofs
 from potluck.wire.messages import Address, Message
 from potluck.wire.pairing import (
+    PERSON_TIMEOUT_S,
     Admitted,
     Me,
     Member,
@@ -98,6 +99,7 @@ class Pairings:
         may_join: whether this computer offers itself as a worker now.
         events: receives `ComputerPaired` and `HomeJoined`, and `Changed` when the list has changed.
         keep_ended_s: how long a pairing that has ended is still listed.
+        person_timeout_s: how long people have to compare the digits.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Pairings:
         may_join: Callable[[], bool],
         events: Events,
         keep_ended_s: float = KEEP_ENDED_S,
+        person_timeout_s: float = PERSON_TIMEOUT_S,
     ) -> None:
         self._identity = identity
         self._name = name
@@ -116,6 +119,7 @@ class Pairings:
         self._may_join = may_join
         self._events = events
         self._keep_ended_s = keep_ended_s
+        self._person_timeout_s = person_timeout_s
         self._invites = Invites(os.urandom)
         self._attempts: dict[str, Attempt] = {}
         self._ids = itertools.count(1)
@@ -326,6 +330,7 @@ class Pairings:
             certificate=self._identity.certificate_der,
             sign=self._identity.sign,
             random=os.urandom,
+            person_timeout_s=self._person_timeout_s,
         )
 
     def _issue(self, certificate: bytes) -> Joined:

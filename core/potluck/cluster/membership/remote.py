@@ -8,7 +8,6 @@ from typing import TypeVar
 from potluck.cluster.computer import PATIENCE, Neighbours, Patience
 from potluck.errors import PeerTimeoutError, RemoteProtocolError
 from potluck.ids import Digest, NodeId
-from potluck.model.schemes import Cache, Scheme
 from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.net.reactor import Reactor
@@ -38,7 +37,6 @@ from potluck.wire.messages import (
     Message,
     Need,
     NodeInfo,
-    Purpose,
     Unload,
     Unloaded,
     WarmingUp,
@@ -92,18 +90,8 @@ class RemoteComputer:
             raise RemoteProtocolError(f"{self.name} answered with {type(reply).__name__}.")
         return reply
 
-    async def profile(
-        self,
-        config: Mapping[str, object],
-        scheme: Scheme,
-        tokens: int,
-        device: DeviceId | None = None,
-        cache: Cache = "full",
-    ) -> Profiled:
-        message = Profile(
-            config=dict(config), scheme=scheme, tokens=tokens, cache=cache, device=device
-        )
-        return await self._ask(message, Profiled, self._patience.profile_s)
+    async def profile(self, wanted: Profile) -> Profiled:
+        return await self._ask(wanted, Profiled, self._patience.profile_s)
 
     async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkCost:
         message = MeasureLink(node_id=peer, addresses=addresses)
@@ -127,7 +115,15 @@ class RemoteComputer:
         progress: Callable[[TransferProgress], None],
     ) -> None:
         async with self._sending:
-            link = await self._dial(self.addresses, "weights")
+            link = await dial(
+                self.addresses,
+                self._identity,
+                home=self.link.home,
+                peer=self.node_id,
+                purpose="weights",
+                me=self._me(),
+                timeout_s=self._patience.dial_s,
+            )
             try:
                 await send_tensors(link, need.tensors, sources, progress=progress)
             finally:
@@ -186,16 +182,5 @@ class RemoteComputer:
             peer=self.node_id,
             me=self._me(),
             reactor=reactor,
-            timeout_s=self._patience.dial_s,
-        )
-
-    async def _dial(self, addresses: Sequence[Address], purpose: Purpose) -> Link:
-        return await dial(
-            addresses,
-            self._identity,
-            home=self.link.home,
-            peer=self.node_id,
-            purpose=purpose,
-            me=self._me(),
             timeout_s=self._patience.dial_s,
         )

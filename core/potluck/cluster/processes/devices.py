@@ -16,6 +16,7 @@ import msgspec
 
 from potluck.cluster.device_names import device_label, place_name
 from potluck.cluster.processes.handle import StageHandle
+from potluck.cluster.processes.messages import Start
 from potluck.cluster.processes.supervisor import Restarts, Supervisor
 from potluck.errors import PotluckError, UsageError
 from potluck.wire.messages import DeviceId, DeviceInfo, NodeInfo, StepFailed
@@ -140,22 +141,20 @@ class StageProcesses:
     def lend(self, memory_limit: int | None) -> None:
         """Lend at most so many bytes of the RAM, and of each GPU, from now on; None: no limit."""
         self._memory_limit = memory_limit
-        self._best.lend(memory_limit)
-        for other in self._others.values():
-            other.process.lend(memory_limit)
+        self._settings_changed()
 
     def compute_with(self, threads: int | None) -> None:
         """Use so many threads for what is loaded next; None: one for each core."""
         self._threads = threads
-        self._best.compute_with(threads)
-        for other in self._others.values():
-            other.process.compute_with(threads)
+        self._settings_changed()
 
     def trust_changed(self) -> None:
         """Read the identity's folder again. The identity calls this when its folder has changed."""
-        self._best.trust_changed()
-        for other in self._others.values():
-            other.process.trust_changed()
+        self._settings_changed()
+
+    def _settings_changed(self) -> None:
+        for process in (self._best, *(other.process for other in self._others.values())):
+            process.settings_changed()
 
     async def run(self) -> None:
         """Keep the processes running, until cancelled."""
@@ -188,17 +187,22 @@ class StageProcesses:
         if device is not None:
             log = f"engine-{device.kind}-{device.index}.log"
         return Supervisor(
-            identity_folder=self._identity_folder,
-            me=partial(self._name, device),
+            start=partial(self._start, device),
             log_path=self._log_folder / log,
-            memory_limit=self._memory_limit,
-            threads=self._threads,
             step_failed=self._step_failed,
             died=partial(self._one_died, device),
             changed=self._one_changed,
+            restarts=self._restarts,
+        )
+
+    def _start(self, device: DeviceId | None) -> Start:
+        return Start(
+            identity_folder=str(self._identity_folder),
+            me=self._name(device),
+            memory_limit=self._memory_limit,
+            threads=self._threads,
             device=device,
             cpus=self._cpus,
-            restarts=self._restarts,
         )
 
     def _name(self, device: DeviceId | None) -> NodeInfo:

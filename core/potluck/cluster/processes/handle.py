@@ -13,8 +13,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, assert_never
+from typing import TypeAlias, TypeVar, assert_never
 
 import msgspec
 
@@ -23,12 +24,10 @@ from potluck import errors
 from potluck.cluster.device_names import place_name
 from potluck.cluster.processes.messages import (
     MAX_FRAME,
-    ComputeWith,
     FromStage,
     Held,
     Holds,
     LayerProfiled,
-    Lend,
     LoadProgress,
     LoadStage,
     Memory,
@@ -38,46 +37,45 @@ from potluck.cluster.processes.messages import (
     Ready,
     RequestFailed,
     StageLoaded,
+    StageSettings,
     StageTimed,
     StageUnloaded,
     Start,
-    TellHeld,
     TimeStage,
     ToStage,
-    TrustChanged,
     UnloadStage,
     decode_from_stage,
     encode,
 )
-from potluck.model.schemes import Cache, Scheme
-from potluck.wire.measuring_messages import StageTimes
-from potluck.wire.messages import (
-    DeviceInfo,
-    StepFailed,
-)
+from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
+from potluck.wire.messages import DeviceInfo, StepFailed
 
 logger = logging.getLogger(__name__)
 
-_START_TIMEOUT_S = 90.0  # importing torch on a cold disk took 12 s on an old laptop
-PROFILE_TIMEOUT_S = 60.0
-LOAD_SILENCE_S = 60.0  # a load that reports no progress for so long is stuck
-UNLOAD_TIMEOUT_S = 20.0
-HELD_TIMEOUT_S = 20.0  # the answer may wait for a chunk of a prompt that is being computed
-TIME_TIMEOUT_S = 60.0  # six passes over the weights, the first time twelve
-QUANTISE_TIMEOUT_S = 600.0  # for one matrix: a gigabyte on a slow disk, after others that wait
-_STOP_TIMEOUT_S = 3.0
 _LENGTH_BYTES = 4
 
-_Answer = TypeVar(
-    "_Answer", LayerProfiled, StageLoaded, StageTimed, StageUnloaded, Holds, Quantised
-)
+_Request: TypeAlias = ProfileLayer | LoadStage | TimeStage | UnloadStage | Quantise
+_Answer = TypeVar("_Answer", LayerProfiled, StageLoaded, StageTimed, StageUnloaded, Quantised)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandleTimes:
+    """How long a stage process is waited for, in seconds."""
+
+    start_s: float = 90.0  # importing torch on a cold disk took 12 s on an old laptop
+    stop_s: float = 3.0
+    profile_s: float = 60.0
+    load_silence_s: float = 60.0  # a load that reports no progress for so long is stuck
+    unload_s: float = 20.0
+    measure_s: float = 60.0  # six passes over the weights, the first time twelve
+    quantise_s: float = 600.0  # one matrix: a gigabyte on a slow disk, after others that wait
 
 
 class StageHandle:
     """Starts and talks to one stage process.
 
     Callbacks run in the event loop: `on_step_failed` for a step that could not be done,
-    `on_devices` when free memory has changed, `on_exit` once if the process ends without `stop`.
+    `on_changed` when what it lends or holds has changed, `on_exit` once if the process ends without `stop`.
     """
 
     def __init__(
@@ -86,18 +84,17 @@ class StageHandle:
         *,
         log_path: Path,
         on_step_failed: Callable[[StepFailed], None],
-        on_devices: Callable[[], None],
+        on_changed: Callable[[], None],
         on_exit: Callable[[errors.PotluckError], None],
-        start_timeout_s: float = _START_TIMEOUT_S,
-        stop_timeout_s: float = _STOP_TIMEOUT_S,
+        times: HandleTimes | None = None,
     ) -> None:
-        self._start_timeout_s, self._stop_timeout_s = start_timeout_s, stop_timeout_s
+        self._times = times if times is not None else HandleTimes()
         self.devices: tuple[DeviceInfo, ...] = ()
         self.activation_port = 0
         self._start = start
         self._log_path = log_path
         self._on_step_failed = on_step_failed
-        self._on_devices = on_devices
+        self._on_changed = on_changed
         self._on_exit = on_exit
         self._requests = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[FromStage]] = {}
@@ -106,22 +103,13 @@ class StageHandle:
         self._reader: asyncio.Task[None] | None = None
         self._is_ready = False
         self._is_stopping = False
-        self._held: Held | None = None
-
-    @property
-    def held(self) -> Held | None:
-        """What the process holds according to its last report; None: nothing.
-
-        The sessions and their positions are those of that report: `tell_held` asks for current
-            ones.
-        """
-        return self._held
+        self.held: Held | None = None  # what the process holds; None: nothing
 
     @property
     def is_idle(self) -> bool:
         """Whether the process has no stage in force and no open request."""
         waiting = any(not future.done() for future in self._waiting.values())
-        return not waiting and (self._held is None or self._held.epoch is None)
+        return not waiting and (self.held is None or self.held.stage.epoch is None)
 
     async def start(self) -> None:
         """Start the process and wait until its devices are known.
@@ -141,12 +129,12 @@ class StageHandle:
         self._waiting[0] = ready
         self._reader = asyncio.create_task(self._read(), name="stage process")
         try:
-            async with asyncio.timeout(self._start_timeout_s):
+            async with asyncio.timeout(self._times.start_s):
                 await ready
         except TimeoutError:
             await self.stop()
             raise errors.EngineError(
-                f"The engine did not start within {self._start_timeout_s:.0f} seconds."
+                f"The engine did not start within {self._times.start_s:.0f} seconds."
                 f" Its log is {self._keep_log()}."
             ) from None
 
@@ -188,7 +176,7 @@ class StageHandle:
         if process.stdin is not None:
             process.stdin.close()  # the process ends when its node is gone
         try:
-            async with asyncio.timeout(self._stop_timeout_s):
+            async with asyncio.timeout(self._times.stop_s):
                 await process.wait()
         except TimeoutError:
             process.kill()
@@ -196,24 +184,14 @@ class StageHandle:
         if self._reader is not None:
             await self._reader
 
-    def lend(self, memory_limit: int | None) -> None:
-        self._start = msgspec.structs.replace(self._start, memory_limit=memory_limit)
-        self._send(Lend(memory_limit=memory_limit))
+    def change(self, settings: StageSettings) -> None:
+        """Have the process take over these settings, and read the identity's folder again."""
+        self._send(settings)
 
-    def compute_with(self, threads: int | None) -> None:
-        self._send(ComputeWith(threads=threads))
-
-    def trust_changed(self) -> None:
-        self._send(TrustChanged())
-
-    async def profile(
-        self, config: dict[str, object], scheme: Scheme, tokens: int, cache: Cache = "full"
-    ) -> LayerProfiled:
-        request = next(self._requests)
-        message = ProfileLayer(
-            request=request, config=config, scheme=scheme, tokens=tokens, cache=cache
-        )
-        return await self._ask(request, message, LayerProfiled, PROFILE_TIMEOUT_S)
+    async def profile(self, wanted: Profile) -> Profiled:
+        """Measure this process's device, whichever the message names."""
+        message = ProfileLayer(wanted=wanted)
+        return (await self._ask(message, LayerProfiled, self._times.profile_s)).profiled
 
     async def load(
         self, stage: LoadStage, on_progress: Callable[[LoadProgress], None]
@@ -225,21 +203,20 @@ class StageHandle:
             OutOfMemoryError, EngineError: the device could not load it. Then no stage is in force,
                 and `held` says which layers are still in memory.
         """
-        stage = msgspec.structs.replace(stage, request=next(self._requests))
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(LOAD_SILENCE_S) as deadline:
+            async with asyncio.timeout(self._times.load_silence_s) as deadline:
 
                 def progressed(progress: LoadProgress) -> None:
-                    deadline.reschedule(loop.time() + LOAD_SILENCE_S)
+                    deadline.reschedule(loop.time() + self._times.load_silence_s)
                     on_progress(progress)
 
                 self._on_progress = progressed
-                return await self._ask(stage.request, stage, StageLoaded, None)
+                return await self._ask(stage, StageLoaded, None)
         except TimeoutError:
             self._give_up()
             raise errors.EngineError(
-                f"The engine on this computer has read nothing for {LOAD_SILENCE_S:.0f} seconds."
+                f"The engine on this computer has read nothing for {self._times.load_silence_s:.0f} seconds."
                 f" Its log is {self._log_path}."
             ) from None
         except asyncio.CancelledError:
@@ -260,23 +237,11 @@ class StageHandle:
             StaleEpochError: the loaded stage is not of this plan.
             OutOfMemoryError, EngineError: it could not be measured; the stage stays in force.
         """
-        request = next(self._requests)
-        message = TimeStage(request=request, epoch=epoch, position=position)
-        return (await self._ask(request, message, StageTimed, TIME_TIMEOUT_S)).times
+        message = TimeStage(epoch=epoch, position=position)
+        return (await self._ask(message, StageTimed, self._times.measure_s)).times
 
     async def unload(self) -> None:
-        request = next(self._requests)
-        await self._ask(request, UnloadStage(request=request), StageUnloaded, UNLOAD_TIMEOUT_S)
-
-    async def tell_held(self) -> Held | None:
-        """Ask what the process holds now, with its sessions and their positions; None: nothing.
-
-        Raises:
-            EngineError: the process is not running, or does not answer.
-        """
-        request = next(self._requests)
-        message = TellHeld(request=request)
-        return (await self._ask(request, message, Holds, HELD_TIMEOUT_S)).held
+        await self._ask(UnloadStage(), StageUnloaded, self._times.unload_s)
 
     async def quantise(self, matrix: Quantise) -> Quantised:
         """Write a matrix in its packed form. Cancelling the call does not end the writing.
@@ -286,16 +251,16 @@ class StageHandle:
             BrokenModelError: a file does not contain valid weights.
             DiskFullError: the packed file cannot be written.
         """
-        matrix = msgspec.structs.replace(matrix, request=next(self._requests))
-        return await self._ask(matrix.request, matrix, Quantised, QUANTISE_TIMEOUT_S)
+        return await self._ask(matrix, Quantised, self._times.quantise_s)
 
     async def _ask(
-        self, request: int, message: ToStage, answer: type[_Answer], timeout_s: float | None
+        self, message: _Request, answer: type[_Answer], timeout_s: float | None
     ) -> _Answer:
         future: asyncio.Future[FromStage] = asyncio.get_running_loop().create_future()
+        request = next(self._requests)
         self._waiting[request] = future
         try:
-            self._send(message)
+            self._send(msgspec.structs.replace(message, request=request))
             async with asyncio.timeout(timeout_s):
                 result = await future
         except TimeoutError:
@@ -341,7 +306,7 @@ class StageHandle:
                 self._answer(0, message)
             case Memory():
                 self.devices = message.devices
-                self._on_devices()
+                self._on_changed()
             case LoadProgress():
                 self._on_progress(message)
             case StepFailed():
@@ -354,9 +319,8 @@ class StageHandle:
                 if future is not None and not future.done():
                     future.set_exception(error)
             case Holds():
-                self._held = message.held
-                if message.request is not None:
-                    self._answer(message.request, message)
+                self.held = message.held
+                self._on_changed()
             case LayerProfiled() | StageLoaded() | StageTimed() | StageUnloaded() | Quantised():
                 self._answer(message.request, message)
             case _:
@@ -368,7 +332,7 @@ class StageHandle:
             future.set_result(message)
 
     def _ended(self, status: int) -> None:
-        self._held = None
+        self.held = None
         name = self._start.me.name
         if self.devices:
             name = place_name(name, self.devices[0], self.devices)

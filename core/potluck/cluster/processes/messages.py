@@ -4,15 +4,18 @@ Both are the same program on the same computer, so there is no negotiation. A fr
 big-endian length and a MessagePack value, which is decoded into one of the two unions below.
 """
 
+from collections.abc import Iterable
 from typing import BinaryIO, TypeAlias
 
 import msgspec
 
 from potluck.model.schemes import Cache, Scheme
-from potluck.wire.measuring_messages import StageTimes
+from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
 from potluck.wire.messages import (
+    Assign,
     DeviceId,
     DeviceInfo,
+    HeldStage,
     Hop,
     NodeInfo,
     StepFailed,
@@ -25,6 +28,12 @@ _LENGTH_BYTES = 4
 
 class StageMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="op"):
     """Base class of the messages in the unions below."""
+
+
+class StageRequest(StageMessage, frozen=True, kw_only=True):
+    """Base class of the messages that are answered."""
+
+    request: int = 0  # its number, which the answer repeats; set when it is sent
 
 
 class TensorFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,40 +55,30 @@ class Start(StageMessage, frozen=True, tag="start"):
     cpus: tuple[int, ...] = ()  # if the CPU is offered as several devices, the threads of each
 
 
-class Lend(StageMessage, frozen=True, tag="lend"):
-    """The user changed how much memory this computer lends."""
+class StageSettings(StageMessage, frozen=True, tag="stage_settings"):
+    """All that can change while the process runs, whichever of it has changed.
 
-    memory_limit: int | None
+    The identity's folder may have changed as well (a home joined or left, a computer revoked): it
+    is read again.
+    """
 
-
-class ComputeWith(StageMessage, frozen=True, tag="compute_with"):
-    """Use so many threads for what is loaded or measured next."""
-
-    threads: int | None  # None: one for each core
-
-
-class TrustChanged(StageMessage, frozen=True, tag="trust_changed"):
-    """The identity's folder changed (a home joined or left, a computer revoked): read it again."""
+    memory_limit: int | None = None  # bytes of the RAM, and of each GPU
+    threads: int | None = None  # for what is loaded or measured next; None: one for each core
 
 
-class ProfileLayer(StageMessage, frozen=True, tag="profile_layer"):
+class ProfileLayer(StageRequest, frozen=True, tag="profile_layer"):
     """Measure a decoder layer of each kind that this model has, and its head."""
 
-    request: int
-    config: dict[str, object]
-    scheme: Scheme
-    tokens: int
-    cache: Cache = "full"
+    wanted: Profile
 
 
-class LoadStage(StageMessage, frozen=True, tag="load_stage"):
+class LoadStage(StageRequest, frozen=True, tag="load_stage"):
     """Load these layers and compute with them from now on.
 
     Layers in memory that have the same content are kept. Content means home, model id, seed,
     config, scheme and cache.
     """
 
-    request: int
     home: str
     epoch: int
     model_id: str  # identifies the weights, together with the seed
@@ -95,31 +94,49 @@ class LoadStage(StageMessage, frozen=True, tag="load_stage"):
     previous: str | None = None  # node id of the stage before; None: the driver
     seed: int | None = None  # of random weights, made by the process: no tensors are given
 
+    @classmethod
+    def of(
+        cls,
+        assign: Assign,
+        *,
+        home: str,
+        tensors: Iterable[TensorFile],
+        next_hop: Hop | None,
+        previous: str | None,
+    ) -> "LoadStage":
+        """The load of an assigned stage."""
+        return cls(
+            home=home,
+            epoch=assign.epoch,
+            model_id=assign.model_id,
+            config=assign.config,
+            scheme=assign.scheme,
+            cache=assign.cache,
+            layers=assign.layers,
+            embedding=assign.embedding,
+            head=assign.head,
+            context=assign.context,
+            tensors=tuple(tensors),
+            next_hop=next_hop,
+            previous=previous,
+            seed=assign.seed,
+        )
 
-class TimeStage(StageMessage, frozen=True, tag="time_stage"):
+
+class TimeStage(StageRequest, frozen=True, tag="time_stage"):
     """Time the parts of one token in the loaded stage, once."""
 
-    request: int
     epoch: int
     position: int  # number of cached tokens
 
 
-class UnloadStage(StageMessage, frozen=True, tag="unload_stage"):
+class UnloadStage(StageRequest, frozen=True, tag="unload_stage"):
     """Take the stage out of force and free its memory."""
 
-    request: int
 
-
-class TellHeld(StageMessage, frozen=True, tag="tell_held"):
-    """Report what is held now. The answer is `holds`."""
-
-    request: int
-
-
-class Quantise(StageMessage, frozen=True, tag="quantise"):
+class Quantise(StageRequest, frozen=True, tag="quantise"):
     """Write the packed bytes of one matrix to a file. Several matrices are written at a time."""
 
-    request: int
     config: dict[str, object]
     shape: tuple[int, int]  # of the matrix
     dtype: str  # of the packed bytes: one of `formats.PACKED_DTYPES`
@@ -128,16 +145,7 @@ class Quantise(StageMessage, frozen=True, tag="quantise"):
 
 
 ToStage: TypeAlias = (
-    Start
-    | Lend
-    | ComputeWith
-    | TrustChanged
-    | ProfileLayer
-    | LoadStage
-    | TimeStage
-    | UnloadStage
-    | TellHeld
-    | Quantise
+    Start | StageSettings | ProfileLayer | LoadStage | TimeStage | UnloadStage | Quantise
 )
 
 
@@ -158,10 +166,7 @@ class LayerProfiled(StageMessage, frozen=True, tag="layer_profiled"):
     """The answer to `profile_layer`."""
 
     request: int
-    device: DeviceInfo
-    decode_ms: tuple[float, ...]  # for each kind of layer, as in `profiled`
-    prefill_ms: tuple[float, ...]
-    head_ms: float
+    profiled: Profiled
 
 
 class LoadProgress(StageMessage, frozen=True, tag="load_progress"):
@@ -196,38 +201,17 @@ class StageUnloaded(StageMessage, frozen=True, tag="stage_unloaded"):
     request: int
 
 
-class HeldSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that the stage in force knows."""
-
-    session: str
-    position: int  # how many tokens are cached
-
-
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """The weights that the process has in memory, and the stage that computes with them.
-
-    After a failed load there may be weights but no stage in force: then `epoch` is None.
-    """
+    """The weights that the process has in memory, and the home whose they are."""
 
     home: str
-    model_id: str
-    seed: int | None  # of random weights
-    scheme: Scheme
-    cache: Cache
-    layers: tuple[int, int]  # start, stop
-    embedding: bool
-    head: bool
-    memory_bytes: int  # of the weights
-    epoch: int | None = None  # of the stage in force
-    context: int | None = None  # most tokens of one session of the stage
-    sessions: tuple[HeldSession, ...] = ()
+    stage: HeldStage
 
 
 class Holds(StageMessage, frozen=True, tag="holds"):
-    """What the process holds: sent after every load and unload, and to answer `tell_held`."""
+    """What the process holds: sent whenever that has changed, by a load or an unload."""
 
     held: Held | None  # None: nothing
-    request: int | None = None  # the `tell_held` that this answers; None: sent without a request
 
 
 class Quantised(StageMessage, frozen=True, tag="quantised"):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from potluck.cluster.processes.handle import StageHandle
-from potluck.cluster.processes.messages import Start
+from potluck.cluster.processes.messages import StageSettings, Start
 from potluck.errors import EngineError, PotluckError
-from potluck.wire.messages import DeviceId, DeviceInfo, NodeInfo, StepFailed
+from potluck.wire.messages import DeviceInfo, StepFailed
 
 logger = logging.getLogger(__name__)
 
@@ -31,39 +31,27 @@ class Supervisor:
     """Owns the stage process of one device of this computer.
 
     Args:
-        device: the device of the process; None: the best one.
-        cpus: if the CPU is offered as several devices, the threads of each; empty: it is one
-            device.
+        start: returns the first message to the process, with the settings of now.
         died: called when the process is gone, together with all its layers.
-        changed: called when the devices or their memory have changed.
+        changed: called when the devices, their memory or what is held have changed.
         restarts: when a process that died is started again.
     """
 
     def __init__(
         self,
         *,
-        identity_folder: Path,
-        me: Callable[[], NodeInfo],
+        start: Callable[[], Start],
         log_path: Path,
-        memory_limit: int | None,
-        threads: int | None = None,
         step_failed: Callable[[StepFailed], None],
         died: Callable[[PotluckError], None],
         changed: Callable[[], None],
-        device: DeviceId | None = None,
-        cpus: tuple[int, ...] = (),
         restarts: Restarts | None = None,
     ) -> None:
-        self._identity_folder = identity_folder
-        self._me = me
+        self._start = start
         self._log_path = log_path
-        self._memory_limit = memory_limit
-        self._threads = threads
         self._step_failed = step_failed
         self._died = died
         self._changed = changed
-        self._device = device
-        self._cpus = cpus
         self._restarts = restarts or Restarts()
         self.is_given_up = False
         self._handle: StageHandle | None = None
@@ -100,28 +88,14 @@ class Supervisor:
             raise self._problem or EngineError("The engine of this computer is not running.")
         return self._handle
 
-    def lend(self, memory_limit: int | None) -> None:
-        """Lend at most so many bytes from now on; None: no limit."""
-        self._memory_limit = memory_limit
-        self._tell()
-
-    def compute_with(self, threads: int | None) -> None:
-        """Use so many threads for what is loaded next; None: one for each core."""
-        self._threads = threads
-        self._tell()
-
-    def trust_changed(self) -> None:
-        """Read the identity's folder again. The identity calls this when its folder has changed."""
-        self._tell()
-
-    def _tell(self) -> None:
-        """Send all settings to the process. One that is starting gets them when it is up."""
+    def settings_changed(self) -> None:
+        """Send the settings to the process. One that is starting gets them when it is up."""
         self._is_behind = self._handle is None
         if self._handle is not None:
+            start = self._start()
+            settings = StageSettings(memory_limit=start.memory_limit, threads=start.threads)
             with suppress(EngineError):  # it has just died; the next one starts with these settings
-                self._handle.lend(self._memory_limit)
-                self._handle.compute_with(self._threads)
-                self._handle.trust_changed()
+                self._handle.change(settings)
 
     async def run(self) -> None:
         """Start the process, and start it again when it dies, until cancelled or given up."""
@@ -135,7 +109,7 @@ class Supervisor:
                 await handle.start()
                 self._handle = handle
                 if self._is_behind:
-                    self._tell()
+                    self.settings_changed()
                 self._up.set()
                 self._changed()
                 await self._wake.wait()
@@ -159,17 +133,10 @@ class Supervisor:
 
     def _new_handle(self) -> StageHandle:
         return StageHandle(
-            Start(
-                identity_folder=str(self._identity_folder),
-                me=self._me(),
-                memory_limit=self._memory_limit,
-                device=self._device,
-                cpus=self._cpus,
-                threads=self._threads,
-            ),
+            self._start(),
             log_path=self._log_path,
             on_step_failed=self._step_failed,
-            on_devices=self._changed,
+            on_changed=self._changed,
             on_exit=self._on_exit,
         )
 

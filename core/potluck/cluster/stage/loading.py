@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypedDict
 
-import msgspec
 import torch
 
-from potluck.cluster.processes.messages import Held, HeldSession, LoadProgress, LoadStage
+from potluck.cluster.processes.messages import Held, LoadProgress, LoadStage
 from potluck.cluster.stage.chain import LoadedStage
 from potluck.cluster.stage.compute_thread import ComputeThread
 from potluck.cluster.stage.packer import stored_tensor
@@ -29,6 +28,7 @@ from potluck.errors import EngineError
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint, usable_memory, working_bytes
 from potluck.model.schemes import Cache, Scheme
+from potluck.wire.messages import HeldStage
 
 PROGRESS_INTERVAL_S = 0.1
 SMALL_LAYER = 2_000_000  # parameters; one thread computes such a layer before a second one wakes
@@ -138,7 +138,7 @@ class StageLoader:
         self._weights = stage.weights
         return stage
 
-    async def held(self, loaded: LoadedStage | None) -> Held | None:
+    def held(self, loaded: LoadedStage | None) -> Held | None:
         """Describe the held weights to the node; None: nothing is held.
 
         Args:
@@ -147,8 +147,8 @@ class StageLoader:
         weights, content = self._weights, self._content
         if weights is None or content is None:
             return None
-        held = Held(
-            home=content.home,
+        stage = HeldStage(
+            device=self._lending.own().id,
             model_id=content.model_id,
             seed=content.seed,
             scheme=content.scheme,
@@ -156,17 +156,10 @@ class StageLoader:
             layers=(weights.layers[0], weights.layers[-1] + 1) if weights.layers else (0, 0),
             embedding=weights.embedding is not None,
             head=weights.lm_head is not None,
-            memory_bytes=weights.nbytes,
+            epoch=loaded.epoch if loaded is not None else None,
+            context=loaded.stage.context if loaded is not None else None,
         )
-        if loaded is None:
-            return held
-        positions = await self._compute.call(lambda: loaded.stage.positions)
-        return msgspec.structs.replace(
-            held,
-            epoch=loaded.epoch,
-            context=loaded.stage.context,
-            sessions=tuple(HeldSession(session=s, position=p) for s, p in positions.items()),
-        )
+        return Held(home=content.home, stage=stage)
 
     def threads_for(self, config: ModelConfig) -> int | None:
         """How many threads compute this model. Set it on the computing thread: it is per thread."""

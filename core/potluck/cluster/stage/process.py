@@ -26,11 +26,9 @@ import torch
 
 from potluck.cluster.device_names import place_name
 from potluck.cluster.processes.messages import (
-    ComputeWith,
     FromStage,
     Holds,
     LayerProfiled,
-    Lend,
     LoadStage,
     Memory,
     ProfileLayer,
@@ -38,13 +36,12 @@ from potluck.cluster.processes.messages import (
     Ready,
     RequestFailed,
     StageLoaded,
+    StageSettings,
     StageTimed,
     StageUnloaded,
     Start,
-    TellHeld,
     TimeStage,
     ToStage,
-    TrustChanged,
     UnloadStage,
     decode_to_stage,
     encode,
@@ -72,9 +69,8 @@ from potluck.net.identity import Identity
 from potluck.net.link_kind import step_links
 from potluck.net.transport import Listener, StepLink, dial_steps
 from potluck.tasks import TaskSet
-from potluck.wire.messages import (
-    DeviceInfo,
-)
+from potluck.wire.measuring_messages import Profiled
+from potluck.wire.messages import DeviceInfo
 
 logger = logging.getLogger(__name__)
 
@@ -137,13 +133,8 @@ class StageServer:
 
     def _handle(self, message: ToStage) -> None:
         match message:
-            case Lend():
-                self._lending.limit = message.memory_limit
-                self._tell_memory()
-            case ComputeWith():
-                self._loader.threads = self._lending.threads or message.threads
-            case TrustChanged():
-                self._trust_changed()
+            case StageSettings():
+                self._change(message)
             case ProfileLayer():
                 self._tasks.spawn(self._answer(message.request, self._profile(message)))
             case LoadStage():
@@ -152,8 +143,6 @@ class StageServer:
             case UnloadStage():
                 self._loader.want(message.request)
                 self._tasks.spawn(self._answer(message.request, self._unload(message)))
-            case TellHeld():
-                self._tasks.spawn(self._answer(message.request, self._holds(message.request)))
             case TimeStage():
                 self._tasks.spawn(self._answer(message.request, self._time(message)))
             case Quantise():
@@ -163,7 +152,10 @@ class StageServer:
             case _:
                 assert_never(message)
 
-    def _trust_changed(self) -> None:
+    def _change(self, settings: StageSettings) -> None:
+        self._lending.limit = settings.memory_limit
+        self._loader.threads = self._lending.threads or settings.threads
+        self._tell_memory()
         try:
             self._identity.reload()
         except (IdentityError, OSError):  # the homes that were known before stay in force
@@ -191,27 +183,28 @@ class StageServer:
         )
 
     async def _profile(self, message: ProfileLayer) -> LayerProfiled:
-        config = ModelConfig.from_dict(message.config)
+        wanted = message.wanted
+        config = ModelConfig.from_dict(wanted.config)
 
         def measure() -> LayerProfile:
             with computing_with(self._loader.threads_for(config)):  # a loaded stage keeps its own
                 return profile_layers(
                     config,
                     self._device,
-                    message.scheme,
-                    chunk=message.tokens,
+                    wanted.scheme,
+                    chunk=wanted.tokens,
                     memory=self._lent().memory_free,
-                    cache=message.cache,
+                    cache=wanted.cache,
                 )
 
         profile = await self._compute.call(measure)
-        return LayerProfiled(
-            request=message.request,
+        profiled = Profiled(
             device=self._lent(),
             decode_ms=tuple(times.decode_ms for times in profile.kinds.values()),
             prefill_ms=tuple(times.prefill_ms for times in profile.kinds.values()),
             head_ms=profile.head_ms,
         )
+        return LayerProfiled(request=message.request, profiled=profiled)
 
     # --- loading
 
@@ -225,7 +218,7 @@ class StageServer:
         try:
             kept = await self._loader.prepare(message)
         finally:
-            await self._tell_held()
+            self._tell_held()
         home = HomeId(message.home)
         next_link: StepLink | None = None
         if (hop := message.next_hop) is not None:
@@ -251,7 +244,7 @@ class StageServer:
             self._tasks.spawn(self._chain.watch(next_link))
         seconds = time.perf_counter() - started
         self._tell_memory()
-        await self._tell_held()
+        self._tell_held()
         return StageLoaded(
             request=message.request,
             seconds=seconds,
@@ -261,11 +254,8 @@ class StageServer:
             layers_loaded=len(stage.weights.layers) - kept,
         )
 
-    async def _holds(self, request: int | None = None) -> Holds:
-        return Holds(held=await self._loader.held(self._chain.loaded), request=request)
-
-    async def _tell_held(self) -> None:
-        self._tell(await self._holds())
+    def _tell_held(self) -> None:
+        self._tell(Holds(held=self._loader.held(self._chain.loaded)))
 
     async def _time(self, message: TimeStage) -> StageTimed:
         loaded = self._chain.loaded
@@ -283,7 +273,7 @@ class StageServer:
             self._withdraw()
             await self._loader.drop()
         self._tell_memory()
-        await self._tell_held()
+        self._tell_held()
         return StageUnloaded(request=message.request)
 
     def _withdraw(self) -> None:

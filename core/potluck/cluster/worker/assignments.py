@@ -1,18 +1,10 @@
-"""Check what a master assigns, and describe to it what is held."""
+"""Check what a master assigns."""
 
-from potluck.cluster.processes.messages import Held
 from potluck.errors import BrokenModelError
 from potluck.ids import Digest
 from potluck.model.config import ModelConfig
 from potluck.model.stored import find_stored
-from potluck.wire.messages import (
-    MAX_HELD_SESSIONS,
-    Assign,
-    DeviceId,
-    HeldSession,
-    HeldStage,
-    TensorInfo,
-)
+from potluck.wire.messages import Assign, TensorInfo
 
 
 def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
@@ -38,21 +30,3 @@ def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
     if sum(map(len, stored.values())) != len(message.tensors):
         raise BrokenModelError("The tensors of the assignment are not those of its layers.")
     return {Digest(info.digest): info for info in message.tensors}
-
-
-def held_stage(device: DeviceId, held: Held) -> HeldStage:
-    """Convert what a stage process says that it holds into the form that its master is told."""
-    sessions = held.sessions[-MAX_HELD_SESSIONS:]
-    return HeldStage(
-        device=device,
-        model_id=held.model_id,
-        scheme=held.scheme,
-        layers=held.layers,
-        embedding=held.embedding,
-        head=held.head,
-        cache=held.cache,
-        seed=held.seed,
-        epoch=held.epoch,
-        context=held.context,
-        sessions=tuple(HeldSession(session=s.session, position=s.position) for s in sessions),
-    )

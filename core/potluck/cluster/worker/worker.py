@@ -16,7 +16,7 @@ from contextlib import suppress
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import LoadProgress, LoadStage, TensorFile
-from potluck.cluster.worker.assignments import check_assignment, held_stage
+from potluck.cluster.worker.assignments import check_assignment
 from potluck.cluster.worker.lease import Lease, LeasedStage, MasterLink
 from potluck.errors import (
     BusyError,
@@ -34,7 +34,6 @@ from potluck.tasks import TaskSet, together
 from potluck.wire.measuring_messages import (
     MeasureStage,
     Profile,
-    Profiled,
     StageMeasured,
 )
 from potluck.wire.messages import (
@@ -105,7 +104,7 @@ class Worker:
         match message:
             case Profile():
                 self._check_free(link)
-                return await self._profile(message)
+                return await (await self._stage(message.device)).profile(message)
             case Assign():
                 self._check_free(link)  # refuse at once, without waiting for the turn
                 async with self._turn:
@@ -134,16 +133,6 @@ class Worker:
         lease = self.lease
         if lease is not None and lease.home != link.home and lease.link is not None:
             raise BusyError(f"This computer is lent to {lease.master_name}.")
-
-    async def _profile(self, message: Profile) -> Profiled:
-        stage = await self._stage(message.device)
-        profile = await stage.profile(message.config, message.scheme, message.tokens, message.cache)
-        return Profiled(
-            device=profile.device,
-            decode_ms=profile.decode_ms,
-            prefill_ms=profile.prefill_ms,
-            head_ms=profile.head_ms,
-        )
 
     async def _measure(self, link: MasterLink, message: MeasureStage) -> StageMeasured:
         stage = await self._stage(message.device)
@@ -223,26 +212,16 @@ class Worker:
         lent = self._lent_stage(link, message.epoch, handle.devices[0].id)
         await self._give_back_unused()
         assign = lent.assign
-        files = tuple(
+        files = (
             TensorFile(info=info, path=str(self._store.path(Digest(info.digest))), offset=0)
             for info in assign.tensors
         )
-        stage = LoadStage(
-            request=0,
+        stage = LoadStage.of(
+            assign,
             home=link.home,
-            epoch=assign.epoch,
-            model_id=assign.model_id,
-            config=assign.config,
-            scheme=assign.scheme,
-            cache=assign.cache,
-            layers=assign.layers,
-            embedding=assign.embedding,
-            head=assign.head,
-            context=assign.context,
             tensors=files,
             next_hop=message.next_hop,
             previous=message.previous,
-            seed=assign.seed,
         )
 
         def warming_up(progress: LoadProgress) -> None:
@@ -258,6 +237,9 @@ class Worker:
             if isinstance(digest, str):
                 self._store.discard(Digest(digest))  # so that the master sends it again
             raise
+        logger.info(
+            "stage loaded layers_kept=%d layers_loaded=%d", loaded.layers_kept, loaded.layers_loaded
+        )
         lent.is_loaded, lent.progress = True, None
         self._lease_changed()
         return Loaded(
@@ -322,7 +304,6 @@ class Worker:
             lease.link = link
             if lease.release is not None:
                 lease.release.cancel()
-            self._tasks.spawn(self._ask_what_is_held(lease))
 
     def master_left(self, link: MasterLink) -> None:
         """Keep the layers for a while when a master disconnects: it may come back."""
@@ -368,24 +349,12 @@ class Worker:
             stage.tensors = {}
 
     def held(self, home: HomeId) -> tuple[HeldStage, ...]:
-        """What the devices hold for a home, as their stage processes reported last."""
+        """What the devices hold for a home."""
         lease = self.lease
         if lease is None or lease.home != home:
             return ()
-        said = ((device, handle.held) for device, handle in lease.handles.items())
-        return tuple(
-            held_stage(device, held)
-            for device, held in said
-            if held is not None and held.home == home
-        )
-
-    async def _ask_what_is_held(self, lease: Lease) -> None:
-        """Ask the stage processes for their sessions: else they report them only at every load."""
-        try:
-            await together(handle.tell_held() for handle in lease.handles.values())
-        except PotluckError as error:  # a process died: `stage_died` is called for that
-            logger.info("nobody says what is held: %s", error)
-        self._lease_changed()
+        all_held = (handle.held for handle in lease.handles.values())
+        return tuple(held.stage for held in all_held if held is not None and held.home == home)
 
     def stage_died(self, device: DeviceId) -> None:
         """End the lease if the process of one of its stages died: the other stages are useless."""

@@ -13,7 +13,7 @@ from model_folders import CONFIG, make_folder
 from stage_nodes import CHAT, Driver, StageNode, answer, reported, step
 
 from potluck.cluster.driver.generation import Token
-from potluck.cluster.processes.messages import HeldSession, LoadStage, ProfileLayer, Start
+from potluck.cluster.processes.messages import LoadStage, ProfileLayer, Start
 from potluck.cluster.stage import loading
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.process import StageServer
@@ -28,6 +28,7 @@ from potluck.errors import (
     UnreachableError,
 )
 from potluck.store.registry import LocalModel, open_model
+from potluck.wire.measuring_messages import Profile
 from potluck.wire.messages import DeviceInfo, Hop
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
@@ -44,29 +45,22 @@ def test_a_load_says_how_far_it_is(desk: StageNode, model: LocalModel, run: Run)
     run(main())
 
 
-def test_the_node_knows_what_its_process_holds_and_can_ask_for_more(
+def test_the_node_knows_what_its_process_holds(
     desk: StageNode, model: LocalModel, run: Run
 ) -> None:
     async def main() -> None:
-        loaded, _ = await desk.load(desk.stage(model, range(4), epoch=3))
-        held = desk.handle.held
-        assert held is not None
-        assert (held.home, held.model_id, held.seed) == (desk.home, model.manifest.model_id, None)
+        await desk.load(desk.stage(model, range(4), epoch=3))
+        assert desk.handle.held is not None
+        assert desk.handle.held.home == desk.home
+        held = desk.handle.held.stage
+        assert held.device == desk.handle.devices[0].id
+        assert (held.model_id, held.seed) == (model.manifest.model_id, None)
         assert (held.scheme, held.cache, held.layers) == ("f32", "full", (0, 4))
         assert (held.embedding, held.head) == (True, True)
-        assert (held.epoch, held.context, held.sessions) == (3, 64, ())
-        assert held.memory_bytes == loaded.memory_bytes
-        async with Driver(desk, desk, epoch=3) as pipeline:
-            pipeline.open(CHAT)
-            await step(pipeline, 0, [1, 2, 3])
-        told = await desk.handle.tell_held()
-        assert told is not None
-        assert told.sessions == (HeldSession(session=CHAT, position=3),)
-        assert desk.handle.held == told
+        assert (held.epoch, held.context) == (3, 64)
 
         await desk.handle.unload()
         assert desk.handle.held is None
-        assert await desk.handle.tell_held() is None
 
     run(main())
 
@@ -176,10 +170,10 @@ def test_layers_that_are_held_and_needed_are_kept(
 
         part, progress = await desk.load(desk.stage(model, range(1, 3), epoch=3))
         assert (part.layers_kept, part.layers_loaded, progress) == (2, 0, [])
-        held = desk.handle.held
-        assert held is not None
+        assert desk.handle.held is not None
+        held = desk.handle.held.stage
         assert (held.layers, held.embedding, held.head) == ((1, 3), False, False)
-        assert held.memory_bytes == part.memory_bytes < whole.memory_bytes
+        assert part.memory_bytes < whole.memory_bytes
 
         rest, progress = await desk.load(desk.stage(model, range(4), epoch=4))
         assert (rest.layers_kept, rest.layers_loaded) == (2, 2)
@@ -221,16 +215,16 @@ def test_after_a_load_that_failed_what_is_held_is_what_is_told_and_is_kept_by_th
         )
         with pytest.raises(PotluckError):
             await desk.load(msgspec.structs.replace(stage, tensors=gone))
-        told = await desk.handle.tell_held()
+        told = desk.handle.held
         assert told is not None
-        assert (told.epoch, told.layers, told.sessions) == (None, (1, 3), ())
+        assert (told.stage.epoch, told.stage.layers) == (None, (1, 3))
         assert desk.handle.is_idle
 
-        desk.handle.lend(1000)
+        desk.lend(1000)
         with pytest.raises(OutOfMemoryError):
             await desk.load(stage)
         assert desk.handle.held == told
-        desk.handle.lend(None)
+        desk.lend(None)
         loaded, _ = await desk.load(stage)
         assert (loaded.layers_kept, loaded.layers_loaded) == (2, 2)
         await desk.handle.unload()
@@ -267,10 +261,10 @@ def test_random_weights_that_do_not_fit_are_refused_before_they_are_made(
     desk: StageNode, model: LocalModel, run: Run
 ) -> None:
     async def main() -> None:
-        desk.handle.lend(1000)
+        desk.lend(1000)
         with pytest.raises(OutOfMemoryError):
             await desk.load(random_stage(desk, model))
-        desk.handle.lend(None)
+        desk.lend(None)
         await desk.load(random_stage(desk, model))
         await desk.handle.unload()
 
@@ -337,13 +331,14 @@ def test_a_profile_of_another_model_leaves_what_is_loaded_its_threads(
         server._compute.start()
         large = {**CONFIG, "hidden_size": 256, "intermediate_size": 2500}
         stage = LoadStage(
-            request=0, home=node.home, epoch=1, model_id="", config=large, scheme="int8", layers=(0, 1),
+            request=0, home=node.home, epoch=1, model_id="ab" * 32, config=large, scheme="int8", layers=(0, 1),
             embedding=False, head=False, context=16, tensors=(), seed=0, next_hop=None,
         )  # fmt: skip
         await server._load(stage)
         assert await server._compute.call(torch.get_num_threads) == 2
 
-        await server._profile(ProfileLayer(request=1, config=dict(CONFIG), scheme="int8", tokens=8))
+        wanted = Profile(config=dict(CONFIG), scheme="int8", tokens=8)
+        await server._profile(ProfileLayer(request=1, wanted=wanted))
 
         assert await server._compute.call(torch.get_num_threads) == 2
 

@@ -23,6 +23,7 @@ from potluck.errors import (
 )
 from potluck.net.transport import dial
 from potluck.store.registry import LocalModel
+from potluck.wire.measuring_messages import Profile
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 
@@ -39,13 +40,15 @@ def test_a_process_that_is_up_knows_its_device_and_listens(desk: StageNode) -> N
 
 def test_a_layer_is_measured(desk: StageNode, run: Run) -> None:
     async def main() -> None:
-        profile = await desk.handle.profile(dict(CONFIG), "f32", 16)
+        profile = await desk.handle.profile(Profile(config=dict(CONFIG), scheme="f32", tokens=16))
 
         assert all(ms > 0 for ms in profile.decode_ms)
         assert len(profile.prefill_ms) == len(profile.decode_ms) == 1
         assert profile.head_ms > 0
         assert profile.device.kind == desk.handle.devices[0].kind
-        small = await desk.handle.profile(dict(CONFIG), "int8", 16, "int8")
+        small = await desk.handle.profile(
+            Profile(config=dict(CONFIG), scheme="int8", tokens=16, cache="int8")
+        )
         assert all(ms > 0 for ms in small.decode_ms)
 
     run(main())
@@ -56,8 +59,10 @@ def test_what_is_no_model_cannot_be_measured_and_the_process_lives_on(
 ) -> None:
     async def main() -> None:
         with pytest.raises(PotluckError):
-            await desk.handle.profile({"model_type": "toaster"}, "f32", 16)
-        await desk.handle.profile(dict(CONFIG), "bf16", 8)
+            await desk.handle.profile(
+                Profile(config={"model_type": "toaster"}, scheme="f32", tokens=16)
+            )
+        await desk.handle.profile(Profile(config=dict(CONFIG), scheme="bf16", tokens=8))
 
     run(main())
 
@@ -117,7 +122,7 @@ def test_who_was_removed_from_the_home_is_cut_off_at_once(
         stranger = StageNode("Stranger", tmp_path, desk.identity)
         link = await stranger.connect(desk)
         desk.identity.revoke(stranger.identity.node_id)
-        desk.handle.trust_changed()
+        desk.trust_changed()
 
         with pytest.raises(PeerLostError):
             await link.receive()
@@ -134,13 +139,13 @@ def test_a_damaged_home_leaves_the_old_trust_in_force(
         file = desk.identity.folder / "homes" / desk.home / "ca.pem"
         whole = file.read_bytes()
         file.write_bytes(b"not a certificate")
-        desk.handle.trust_changed()
+        desk.trust_changed()
         try:
             link = await laptop.connect(desk)
             link.close()
         finally:
             file.write_bytes(whole)
-            desk.handle.trust_changed()
+            desk.trust_changed()
 
         assert not desk.exits
 
@@ -167,9 +172,9 @@ def test_a_stage_port_takes_activations_and_nothing_else(
 
 def test_what_is_lent_follows_what_the_owner_says(desk: StageNode, run: Run) -> None:
     async def main() -> None:
-        desk.handle.lend(12_345)
+        desk.lend(12_345)
         await until_soon(lambda: desk.handle.devices[0].memory_free == 12_345)
-        desk.handle.lend(None)
+        desk.lend(None)
         await until_soon(lambda: desk.handle.devices[0].memory_free > 12_345)
 
     run(main())
@@ -185,7 +190,7 @@ def test_the_log_says_what_the_device_computes_with(desk: StageNode, run: Run) -
 def test_a_second_start_is_ignored(desk: StageNode, run: Run) -> None:
     async def main() -> None:
         desk.handle._send(Start(identity_folder="/nowhere", me=desk.me))
-        await desk.handle.profile(dict(CONFIG), "f32", 8)
+        await desk.handle.profile(Profile(config=dict(CONFIG), scheme="f32", tokens=8))
 
     run(main())
 

@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 from fake_cluster import Run
 from model_folders import CONFIG
-from stage_nodes import CHAT, PROMPT, Driver, StageNode, answer, reported, step, until_soon
+from stage_nodes import (
+    CHAT,
+    PROMPT,
+    Driver,
+    StageNode,
+    answer,
+    chatting,
+    reported,
+    step,
+    until_soon,
+)
 
 from potluck.cluster.driver.pipeline import Pipeline, token_payload
 from potluck.errors import (
@@ -18,6 +28,7 @@ from potluck.errors import (
 )
 from potluck.net.reactor import Reactor
 from potluck.store.registry import LocalModel
+from potluck.wire.measuring_messages import Profile
 from potluck.wire.messages import Attach, Forward, OpenSession, Result, Sampling, TensorHeader
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
@@ -53,9 +64,7 @@ def test_a_stage_that_holds_less_asks_for_a_replay(
     desk: StageNode, model: LocalModel, run: Run
 ) -> None:
     async def main() -> None:
-        await desk.load(desk.stage(model, range(4)))
-        async with Driver(desk, desk) as pipeline:
-            pipeline.open(CHAT)
+        async with chatting(desk, model) as pipeline:
             await step(pipeline, 0, [1, 2, 3])
             ahead = asyncio.create_task(step(pipeline, 5, [4], number=2))
             await reported(desk, pipeline)
@@ -65,7 +74,6 @@ def test_a_stage_that_holds_less_asks_for_a_replay(
             assert caught.value.data["position"] == 3
             result = await step(pipeline, 3, [4], number=3)
             assert result.position == 4
-        await desk.handle.unload()
 
     run(main())
 
@@ -74,12 +82,9 @@ def test_a_step_sent_again_is_answered_from_memory(
     desk: StageNode, model: LocalModel, run: Run
 ) -> None:
     async def main() -> None:
-        await desk.load(desk.stage(model, range(4)))
-        async with Driver(desk, desk) as pipeline:
-            pipeline.open(CHAT)
+        async with chatting(desk, model) as pipeline:
             first = await step(pipeline, 0, [1, 2, 3], number=1)
             assert (await step(pipeline, 0, [1, 2, 3], number=1)).token_id == first.token_id
-        await desk.handle.unload()
 
     run(main())
 
@@ -150,20 +155,17 @@ def test_a_prompt_is_refused_by_what_is_free_now_and_not_when_it_was_loaded(
     desk: StageNode, model: LocalModel, run: Run
 ) -> None:
     async def main() -> None:
-        await desk.load(desk.stage(model, range(4)))
-        desk.handle.lend(1)
-        await until_soon(lambda: desk.handle.devices[0].memory_free == 1)
-        async with Driver(desk, desk) as pipeline:
-            pipeline.open(CHAT)
+        async with chatting(desk, model) as pipeline:
+            desk.lend(1)
+            await until_soon(lambda: desk.handle.devices[0].memory_free == 1)
             refused = asyncio.create_task(step(pipeline, 0, PROMPT, number=1))
             await reported(desk, pipeline)
             with pytest.raises(OutOfMemoryError, match=r"Desk.*: .* 8 tokens .* 0 B are free"):
                 await refused
 
-            desk.handle.lend(None)
+            desk.lend(None)
             await until_soon(lambda: desk.handle.devices[0].memory_free > 1)
             assert (await step(pipeline, 0, PROMPT, number=2)).token_id is not None
-        await desk.handle.unload()
 
     run(main())
 
@@ -252,7 +254,9 @@ def test_a_result_that_is_ready_before_its_driver_waits_for_it(
             ),
             token_payload([1, 2]),
         )
-        await desk.handle.profile(dict(CONFIG), "f32", 8)  # behind the step, in the same queue
+        await desk.handle.profile(
+            Profile(config=dict(CONFIG), scheme="f32", tokens=8)
+        )  # behind the step, in the same queue
         link.send_nowait(Attach(epoch=1))
 
         result, _ = await link.receive()

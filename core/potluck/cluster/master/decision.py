@@ -1,0 +1,109 @@
+"""What the master begins next, as a pure function of its state.
+
+    action = next_action(state)      the action to begin now; None: wait for the next event
+
+`Master` begins the action, says so (`Began`), and reports its end as an event. Only one of the long
+actions (`MakePlan`, `Deploy`, `Retire`) is under way at a time, always for the first wish.
+
+Every rule about which model is loaded, and when, is here and in `state.py`.
+"""
+
+from collections.abc import Mapping
+from typing import assert_never
+
+from potluck.api.schema import PlanRequest
+from potluck.cluster.master.state import State, is_lent_still, without_constraints
+from potluck.cluster.master.vocabulary import (
+    Action,
+    Answer,
+    Cancel,
+    Deploy,
+    Free,
+    LoadWish,
+    MakePlan,
+    PromptWish,
+    Retire,
+    ReturnWish,
+    UnloadWish,
+    Wish,
+)
+from potluck.ids import NodeId
+
+
+def next_action(state: State) -> Action | None:
+    """The action to begin now. None: wait for the next event."""
+    deployed = state.deployed
+    if deployed is not None and deployed.loss is not None:
+        return deployed.loss  # comes first: an answer may be waiting for the lost computer
+    if state.answers:
+        return state.answers[0]
+    if state.work is not None:
+        is_wanted = state.ending is None or state.ending.is_told
+        return None if is_wanted or isinstance(state.work, Retire) else Cancel()
+    if deployed is not None and deployed.has_failed:
+        return Retire(keep=frozenset())
+    if state.plan is not None:
+        if deployed is not None:
+            return Retire(keep=frozenset(stage.node for stage in state.plan))
+        return Deploy(epoch=state.epoch + 1)
+    if state.wishes:
+        return _next_for(state, state.wishes[0])
+    return _next_to_free(state)
+
+
+def _next_for(state: State, wish: Wish) -> Action:
+    """The next action for the first wish. A new plan is begun here and nowhere else."""
+    granted = Answer(ticket=wish.ticket)
+    match wish:
+        case LoadWish():
+            is_as_asked = state.is_ready and wish.request == state.asked and not wish.anew
+            if is_as_asked and not can_improve(state):
+                return granted
+            return MakePlan(request=wish.request, settle=True, check=wish.check)
+        case PromptWish():
+            if state.is_ready:
+                return granted
+            # In the middle of a chat, do not wait for a worker that was just lost.
+            return MakePlan(request=possible(state, wish), settle=not state.missing)
+        case UnloadWish(keeps_layers=keeps_layers):
+            if state.deployed is not None:
+                return Retire(keep=state.deployed.computers if keeps_layers else frozenset())
+            if keeps_layers:
+                return granted
+            return _free(state.kept) or _free(state.held) or granted
+        case ReturnWish():
+            is_to_go = state.deployed is not None and is_lent_still(state, wish)
+            return Retire(keep=frozenset()) if is_to_go else granted
+        case _:
+            assert_never(wish)
+
+
+def _next_to_free(state: State) -> Action | None:
+    """If nobody waits, free the layers that computers hold of plans that are over.
+
+    Layers that were kept for a plan that then failed are freed at once. Layers of a plan that this
+    master does not know stay until another plan runs: a master that was restarted may make the same
+    plan again, and then finds the layers loaded.
+    """
+    deployed = state.deployed
+    if deployed is None:
+        return _free(state.kept)
+    if not deployed.is_ready:
+        return None
+    return _free({n: epoch for n, epoch in state.held.items() if not deployed.uses(n)})
+
+
+def _free(held: Mapping[NodeId, int]) -> Free | None:
+    """Free the layers of the first of these computers."""
+    return next((Free(node_id=n, epoch=epoch) for n, epoch in held.items()), None)
+
+
+def can_improve(state: State) -> bool:
+    """Whether a computer has come back that is missing from the plan in force."""
+    return bool(state.missing & state.here)
+
+
+def possible(state: State, wish: PromptWish) -> PlanRequest:
+    """The request that a prompt can run on now, without constraints if a computer is missing."""
+    request = state.asked or wish.default
+    return request if state.missing <= state.here else without_constraints(request)

@@ -1,0 +1,161 @@
+"""The long actions of the master: make a plan, put it into force, and take it out of force."""
+
+import logging
+from collections.abc import Container, Coroutine
+from dataclasses import dataclass, replace
+
+from potluck.api.schema import LoadPhase
+from potluck.cluster.computer import Computer
+from potluck.cluster.driver.generation import Generator
+from potluck.cluster.events import Events, ModelChanged
+from potluck.cluster.master.deployment import Deployment, ModelInUse, Planned, unload
+from potluck.cluster.master.packing import Packing
+from potluck.cluster.master.planning import Computers, Planner
+from potluck.cluster.master.vocabulary import Loaded, MakePlan, PlanMade, Retired
+from potluck.errors import PeerLostError, PotluckError
+from potluck.ids import NodeId
+
+logger = logging.getLogger(__name__)
+
+DEPLOYING: tuple[LoadPhase, ...] = ("quantising", "streaming", "loading")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadState:
+    """How far the loading of a model is, as clients see it."""
+
+    phase: LoadPhase | None = None  # None: nothing was asked for
+    message: str = ""
+    hashed: float = 0.0
+    error: PotluckError | None = None
+
+
+class Loader:
+    """Carries out one long action at a time. What it has loaded is known as soon as one begins.
+
+    Attributes:
+        deployment: the plan that is in force, or being put into force.
+        progress: of the load that is under way.
+    """
+
+    def __init__(
+        self,
+        computers: Computers,
+        planner: Planner,
+        events: Events,
+        *,
+        packing: Packing | None = None,
+    ) -> None:
+        """Make a loader that has loaded nothing.
+
+        Args:
+            computers: this computer and the connected workers.
+            planner: makes the plans.
+            events: receives `ModelChanged`.
+            packing: packs weights before they are sent; None: they are sent as the files have them.
+        """
+        self.deployment: Deployment | None = None
+        self.progress = LoadState()
+        self._computers = computers
+        self._planner = planner
+        self._events = events
+        self._packing = packing
+        self._planned: Planned | None = None  # the plan that was made last
+        self._generator: Generator | None = None
+        self._generates: ModelInUse | None = None
+
+    @property
+    def loaded(self) -> tuple[Deployment, Generator] | None:
+        """What answers prompts; None: nothing is loaded."""
+        if self.deployment is None or self._generator is None:
+            return None
+        return self.deployment, self._generator
+
+    # --- a plan
+
+    def make_plan(self, action: MakePlan) -> Coroutine[None, None, PlanMade]:
+        self.progress = LoadState(phase="hashing", message="Looking for the model")
+        return self._make_plan(action)
+
+    async def _make_plan(self, action: MakePlan) -> PlanMade:
+        self._planned = await self._planner.plan(
+            action.request, settle=action.settle, check=action.check, enter=self._enter
+        )
+        return PlanMade(stages=self._planned.plan.stages)
+
+    def _enter(self, phase: LoadPhase, message: str, done: float | None = None) -> None:
+        hashed = self.progress.hashed if done is None else done
+        self.progress = LoadState(phase=phase, message=message, hashed=hashed)
+        self._events.publish(ModelChanged())
+
+    # --- a deployment
+
+    def deploy(self, epoch: int) -> Coroutine[None, None, Loaded]:
+        """Put the plan that was made last into force."""
+        assert self._planned is not None
+        self.deployment = Deployment(
+            planned=self._planned,
+            epoch=epoch,
+            computers=self._present(),
+            changed=self._deployment_changed,
+            packing=self._packing,
+            link_rate=self._link_rate,
+        )
+        return self._deploy(self.deployment)
+
+    async def _deploy(self, deployment: Deployment) -> Loaded:
+        planned = deployment.planned
+        pipeline = await deployment.start()
+        self._generator = self._generator_of(planned)
+        self._generator.attach(
+            pipeline,
+            context=planned.context,
+            room=deployment.room,
+            chunk_tokens=planned.chunk_tokens,
+        )
+        return Loaded()
+
+    def _generator_of(self, planned: Planned) -> Generator:
+        """The generator before, if it has the same model, so that its conversations go on."""
+        if self._generator is not None:
+            if self._generates == planned.model_in_use:
+                return self._generator
+            error = PeerLostError(
+                "Another model was loaded meanwhile. Send the message again, and that one answers."
+            )
+            self._generator.close(error)
+        self._generates = planned.model_in_use
+        return Generator()
+
+    def _deployment_changed(self) -> None:
+        if self.deployment is not None:
+            phase, message = self.deployment.phase, self.deployment.message
+            self.progress = replace(self.progress, phase=phase, message=message)
+        self._events.publish(ModelChanged())
+
+    def _link_rate(self, node: NodeId) -> float | None:
+        """Bytes per second to a computer, as measured last; None: not measured."""
+        link = self._planner.measurements.link(self._computers.local.node_id, node)
+        return link.bytes_per_s if link is not None else None
+
+    def retire(self, keep: Container[NodeId]) -> Coroutine[None, None, Retired]:
+        """Take the deployment out of force. The computers in `keep` keep their layers."""
+        deployment, self.deployment = self.deployment, None
+        assert deployment is not None
+        return _retire(deployment, keep)
+
+    async def free(self, node_id: NodeId, epoch: int) -> None:
+        """Have a computer free the layers of an epoch, if it is still connected."""
+        if (computer := self._present().get(node_id)) is not None:
+            await unload(computer, epoch)
+
+    def _present(self) -> dict[NodeId, Computer]:
+        return {c.node_id: c for c in (self._computers.local, *self._computers.available())}
+
+
+async def _retire(deployment: Deployment, keep: Container[NodeId]) -> Retired:
+    try:
+        await deployment.stop(keep=keep)
+    except Exception:  # the plan is out of force all the same, and the next action can begin
+        logger.exception("the plan in force did not end as it should epoch=%d", deployment.epoch)
+    return Retired()

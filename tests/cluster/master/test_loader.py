@@ -1,0 +1,98 @@
+"""A generator and its conversations go on under another plan of the same model."""
+
+import msgspec
+import pytest
+from chain_answers import expected
+from fake_cluster import failing, run
+from fake_home import SPLIT, TINY, Home
+
+from potluck.api.schema import PlanRequest
+from potluck.cluster.driver.generation import Usage
+from potluck.errors import EngineError, PeerLostError
+from potluck.wire.messages import Sampling
+
+ALONE = msgspec.structs.replace(SPLIT, layers=(("Desk", 4),))
+
+
+async def session_of(home: Home, prompt: list[int]) -> str:
+    """Answer a prompt; return the session that it was computed in."""
+    _, generator = await home.master.ready(PlanRequest())
+    async for _ in generator.tokens(prompt, Sampling(), limit=1, usage=Usage()):
+        pass
+    return home.desk.chains[-1].forwards[-1].session
+
+
+@pytest.mark.parametrize(
+    ("other", "goes_on"),
+    [
+        (ALONE, True),
+        (msgspec.structs.replace(SPLIT, scheme="int8"), False),
+        (msgspec.structs.replace(SPLIT, cache="int8"), False),
+        (msgspec.structs.replace(SPLIT, context=32), False),
+    ],
+    ids=["other cut", "other scheme", "other cache", "other context"],
+)
+def test_conversations_go_on_when_the_same_model_is_loaded_again(
+    home: Home, other: PlanRequest, goes_on: bool
+) -> None:
+    async def main() -> None:
+        await home.master.load(SPLIT)
+        session = await session_of(home, [1, 2, 3])
+        await home.master.load(other)
+        assert (await session_of(home, [1, 2, 3, 4]) == session) == goes_on
+
+    run(main())
+
+
+def test_conversations_go_on_without_a_lost_computer_and_after_an_unload(home: Home) -> None:
+    async def main() -> None:
+        await home.master.load(SPLIT)
+        session = await session_of(home, [1, 2, 3])
+        home.lose_laptop()
+        assert await session_of(home, [1, 2, 3]) == session
+        assert home.stages == ["Desk"]
+        await home.master.unload()
+        await home.master.load(ALONE)
+        assert await session_of(home, [1, 2, 3]) == session
+
+    run(main())
+
+
+def test_conversations_go_on_after_a_load_of_another_model_that_failed(home: Home) -> None:
+    async def main() -> None:
+        await home.master.load(SPLIT)
+        session = await session_of(home, [1, 2, 3])
+        home.desk.errors["load"] = failing(EngineError("No."))
+        with pytest.raises(EngineError):
+            await home.master.load(TINY)
+        await home.master.load(SPLIT)
+        assert await session_of(home, [1, 2, 3]) == session
+
+    run(main())
+
+
+def test_an_answer_whose_model_was_replaced_ends(home: Home) -> None:
+    async def main() -> None:
+        await home.master.load(ALONE)
+        _, generator = await home.master.ready(PlanRequest())
+        stream = generator.tokens([1, 2, 3], Sampling(), usage=Usage())
+        await anext(stream)
+        await home.master.load(TINY)
+        with pytest.raises(PeerLostError, match="Another model"):
+            async for _ in stream:
+                pass
+
+    run(main())
+
+
+def test_an_answer_read_slowly_goes_on_where_its_model_was_loaded_again(home: Home) -> None:
+    async def main() -> None:
+        await home.master.load(ALONE)
+        _, generator = await home.master.ready(PlanRequest())
+        stream = generator.tokens([1, 2], Sampling(), limit=9, usage=Usage())
+        tokens = [(await anext(stream)).token_id]
+        await home.master.load(SPLIT)
+        tokens += [token.token_id async for token in stream]
+        assert tokens == expected([1, 2], 9)
+
+    run(main())
