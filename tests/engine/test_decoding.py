@@ -21,7 +21,7 @@ from potluck.engine.rotary import Rotary
 from potluck.engine.weights import load_weights
 from potluck.model.schemes import Scheme
 
-TOKENS = 24  # more than any window
+TOKENS = 16  # more than any window
 # Of the hidden states. Both paths multiply with the same integers, but round their inputs to 8 bits:
 # where a last bit decides, that is a step of 1/127, which the next layers pass on. Which one decides
 # differs with the processor (torch's sums): 0.0210 was seen on an Intel Xeon.
@@ -29,8 +29,6 @@ TOLERANCE = 4 / 127
 
 FAMILIES = [
     "llama, biases",
-    "mistral, window",
-    "qwen 2, window in the last layers",
     "qwen 3, window",
     "phi 4 mini, short, partial",
     "gemma 2",
@@ -38,21 +36,8 @@ FAMILIES = [
     "olmo 2, no shared key heads, bias",
     "smollm 3, window, biases",
     "granite, tied, biases",
-    "exaone 4, hybrid",
-    *(
-        pytest.param(variant, marks=pytest.mark.slow)
-        for variant in (
-            "llama",
-            "phi 3",
-            "gemma 3, text of a model with pictures",
-            "olmo 2",
-            "smollm 3",
-            "granite",
-            "exaone 4",
-        )
-    ),
 ]
-MIXTURES = ["mixtral, one expert, window", "qwen 3 moe", "qwen 3 moe, some layers, odd"]
+MIXTURES = ["mixtral, one expert, window", "qwen 3 moe, some layers, odd"]
 
 
 Load = Callable[[str], Reference]
@@ -156,9 +141,9 @@ def test_runs_and_chunks_compute_what_torch_does(
     given = tokens.clone()
 
     one_by_one = run_tokens(weights, tokens)
-    in_chunks = run_chunks(weights, tokens, (14, 1, 9))
+    in_chunks = run_chunks(weights, tokens, (9, 1, 6))
     # Keys that are all turned too far look the same to each other, and not to those of a prompt.
-    after_a_prompt = run_tokens(weights, tokens, prompt=14)
+    after_a_prompt = run_tokens(weights, tokens, prompt=9)
 
     assert {type(run) for run in plain.runs} == {LayerRun}
     expected = run_tokens(plain, tokens)
@@ -168,7 +153,7 @@ def test_runs_and_chunks_compute_what_torch_does(
     assert torch.equal(tokens, given)
 
 
-@pytest.mark.parametrize("variant", ["gemma 2", "olmo 2", MIXTURES[1]])
+@pytest.mark.parametrize("variant", ["gemma 2", MIXTURES[0]])
 @torch.inference_mode()
 def test_layers_that_cannot_be_generated_are_computed_by_torch(
     make: Load, monkeypatch: pytest.MonkeyPatch, variant: str
@@ -186,8 +171,10 @@ def test_layers_that_cannot_be_generated_are_computed_by_torch(
     assert off(one_by_one, run_tokens(plain, tokens)) < TOLERANCE
 
 
-@pytest.mark.parametrize("variant", ["llama, biases", "gemma 2", "olmo 2", MIXTURES[1]])
-@pytest.mark.parametrize("scheme", ["bf16", "f16"])
+@pytest.mark.parametrize(
+    ("scheme", "variant"),
+    [("bf16", "llama, biases"), ("f16", "gemma 2"), ("f16", MIXTURES[1])],
+)
 @torch.inference_mode()
 def test_a_token_of_16_bits_is_as_exact_through_runs_as_through_layers(
     make: Load, variant: str, scheme: Scheme
@@ -204,17 +191,17 @@ def test_a_token_of_16_bits_is_as_exact_through_runs_as_through_layers(
     assert {type(run) for run in weights.runs} == {GeneratedRun}
 
 
-@pytest.mark.parametrize("variant", ["llama", "gemma 2"])
 @torch.inference_mode()
 def test_caches_of_int8_compute_what_torch_does_with_them(
-    make: Load, monkeypatch: pytest.MonkeyPatch, variant: str
+    make: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("potluck.engine.builder.cache_dtype", lambda *_, **__: torch.int8)
-    weights, plain = load(make(variant)), load_for_torch(make(variant), monkeypatch)
+    reference = make("gemma 2")
+    weights, plain = load(reference), load_for_torch(reference, monkeypatch)
     tokens = random_tokens(weights)
 
     one_by_one = run_tokens(weights, tokens)
-    in_chunks = run_chunks(weights, tokens, (14, 1, 9))
+    in_chunks = run_chunks(weights, tokens, (9, 1, 6))
 
     expected = run_tokens(plain, tokens)
     assert off(one_by_one, expected) < TOLERANCE
@@ -226,7 +213,7 @@ def test_caches_of_int8_compute_what_torch_does_with_them(
 def test_layers_in_the_middle_use_the_caches_that_are_theirs(
     make: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weights = load_for_torch(make("llama"), monkeypatch)
+    weights = load_for_torch(make("gemma 2"), monkeypatch)
     tokens = random_tokens(weights)
     cut = replace(weights, runs=(LayerRun(0, weights.blocks[:1]), LayerRun(1, weights.blocks[1:])))
 
