@@ -95,7 +95,7 @@ KINDS = (
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_choice_is_the_one_of_its_plain_definition(kind: str, size: int) -> None:
     rng = random.Random(f"{kind} {size}")
-    for _ in range(10 if size > 1000 else 80):
+    for _ in range(5 if size > 1000 else 40):
         row, sampling = row_of(kind, size, rng), some_sampling(rng)
         history = [rng.randrange(size) for _ in range(10)] if "finit" not in kind else ()
         position = rng.randrange(1 << 20)
