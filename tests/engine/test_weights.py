@@ -202,7 +202,7 @@ def test_a_load_that_failed_holds_nothing_of_what_it_had_loaded(
             super().__init__(tensor, *args)
             held.append(weakref.ref(tensor))
 
-    monkeypatch.setattr("potluck.engine.builder.TensorTarget", NotedTarget)
+    monkeypatch.setattr("potluck.engine.filling.TensorTarget", NotedTarget)
     tensors = replaced(llama, "model.layers.2.mlp.down_proj.weight", digest=Digest("0" * 64))
     gc.collect()
     gc.disable()
