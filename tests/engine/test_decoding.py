@@ -18,7 +18,6 @@ from potluck.engine.generated_run import GeneratedRun
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.rotary import Rotary
-from potluck.engine.weights import load_weights
 from potluck.model.schemes import Scheme
 
 TOKENS = 16  # more than any window
@@ -62,23 +61,11 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Load:
     return make
 
 
-def load(reference: Reference, scheme: Scheme = "int8") -> StageWeights:
-    return load_weights(
-        reference.config,
-        range(reference.config.num_layers),
-        embedding=False,
-        head=False,
-        tensors=reference.tensors,
-        scheme=scheme,
-        device=CPU,
-    )
-
-
 def load_for_torch(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> StageWeights:
     """The same packed weights, as they compute where no function can be generated."""
     with monkeypatch.context() as patch:
         patch.setattr("potluck.engine.builder.best_kernels", lambda **_: ReferenceKernels())
-        return load(reference)
+        return reference.weights(scheme="int8")
 
 
 def make_caches(weights: StageWeights) -> list[LayerCache]:
@@ -136,7 +123,10 @@ def run_layers(
 def test_runs_and_chunks_compute_what_torch_does(
     make: Load, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:
-    weights, plain = load(make(variant)), load_for_torch(make(variant), monkeypatch)
+    weights, plain = (
+        make(variant).weights(scheme="int8"),
+        load_for_torch(make(variant), monkeypatch),
+    )
     tokens = random_tokens(weights)
     given = tokens.clone()
 
@@ -162,7 +152,7 @@ def test_layers_that_cannot_be_generated_are_computed_by_torch(
     reference = make(variant)
     scaled = replace(reference.config, residual_multiplier=0.37)
     reference = replace(reference, config=scaled)
-    weights, plain = load(reference), load_for_torch(reference, monkeypatch)
+    weights, plain = reference.weights(scheme="int8"), load_for_torch(reference, monkeypatch)
     tokens = random_tokens(weights)
 
     one_by_one = run_tokens(weights, tokens)
@@ -179,7 +169,7 @@ def test_layers_that_cannot_be_generated_are_computed_by_torch(
 def test_a_token_of_16_bits_is_as_exact_through_runs_as_through_layers(
     make: Load, variant: str, scheme: Scheme
 ) -> None:
-    weights, exact = load(make(variant), scheme), load(make(variant), "f32")
+    weights, exact = make(variant).weights(scheme=scheme), make(variant).weights()
     tokens = random_tokens(weights).to(weights.dtype)
 
     one_by_one = run_tokens(weights, tokens)
@@ -197,7 +187,7 @@ def test_caches_of_int8_compute_what_torch_does_with_them(
 ) -> None:
     monkeypatch.setattr("potluck.engine.builder.cache_dtype", lambda *_, **__: torch.int8)
     reference = make("gemma 2")
-    weights, plain = load(reference), load_for_torch(reference, monkeypatch)
+    weights, plain = reference.weights(scheme="int8"), load_for_torch(reference, monkeypatch)
     tokens = random_tokens(weights)
 
     one_by_one = run_tokens(weights, tokens)
@@ -222,7 +212,7 @@ def test_layers_in_the_middle_use_the_caches_that_are_theirs(
 
 @pytest.mark.parametrize("variant", [*FAMILIES, *MIXTURES])
 def test_layers_of_one_kind_are_one_call(make: Load, variant: str) -> None:
-    weights = load(make(variant))
+    weights = make(variant).weights(scheme="int8")
 
     kinds = groupby(kind.has_experts for kind in weights.config.layer_kinds)
     assert [type(run) for run in weights.runs] == [GeneratedRun for _ in kinds]

@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import CPU, Pipeline, Reference, off, stored_tensors
+from tiny_models import Pipeline, Reference, off, stored_tensors
 
 from potluck.engine.blocks import LayerRun
-from potluck.engine.builder import StageWeights
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.linear import JoinedLinear, PackedLinear
-from potluck.engine.weights import load_weights
 from potluck.model.formats import PackedFormat
 from potluck.model.schemes import PACKED_SCHEMES, Scheme, tensor_format, weight_bytes
 
@@ -31,18 +29,6 @@ every_scheme_and_variant = pytest.mark.parametrize(
         *(("int4", variant) for variant in VARIANTS if variant != "llama, whole blocks"),
     ],
 )
-
-
-def load(reference: Reference, scheme: Scheme) -> StageWeights:
-    return load_weights(
-        reference.config,
-        range(reference.config.num_layers),
-        embedding=True,
-        head=True,
-        tensors=reference.tensors,
-        scheme=scheme,
-        device=CPU,
-    )
 
 
 def rounded(reference: Reference, scheme: Scheme, folder: Path) -> Reference:
@@ -72,7 +58,7 @@ def test_logits_are_those_of_the_rounded_weights_wherever_the_model_is_cut(
 
 @pytest.mark.parametrize("variant", ["llama, whole blocks", "qwen 2", "qwen 3"])
 def test_layers_of_one_shape_are_one_call(make_reference: MakeReference, variant: str) -> None:
-    weights = load(make_reference(variant), "int4")
+    weights = make_reference(variant).weights(scheme="int4")
 
     assert len(weights.runs) == 1
     assert not isinstance(weights.runs[0], LayerRun)
@@ -86,14 +72,16 @@ def test_a_stage_holds_what_was_planned_with(
     config = reference.config
     tensors = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
 
-    assert load(reference, scheme).nbytes == weight_bytes(config, tensors, scheme)
+    assert reference.weights(embedding=True, head=True, scheme=scheme).nbytes == weight_bytes(
+        config, tensors, scheme
+    )
 
 
 def test_projections_that_would_share_a_block_stay_apart(make_reference: MakeReference) -> None:
     reference = make_reference("llama, one key head, tied, odd")
     ids = reference.prompt(TOKENS)
 
-    weights = load(reference, "int8")
+    weights = reference.weights(scheme="int8")
 
     assert isinstance(weights.blocks[0].attention.qkv, JoinedLinear)
     logits = Pipeline(reference, [], "int8").run(ids)
@@ -104,12 +92,13 @@ def test_a_tied_head_shares_its_packed_rows(make_reference: MakeReference) -> No
     reference = make_reference("qwen 2")
     assert reference.config.tie_word_embeddings
 
-    weights = load(reference, "int4")
+    weights = reference.weights(embedding=True, head=True, scheme="int4")
 
     assert weights.is_tied
     assert isinstance(weights.lm_head, PackedLinear)
     assert weights.embedding is not None
-    assert weights.nbytes < load(reference, "int8").nbytes
+    larger = reference.weights(embedding=True, head=True, scheme="int8")
+    assert weights.nbytes < larger.nbytes
 
 
 @pytest.mark.parametrize("scheme", ["f32", "int8"])

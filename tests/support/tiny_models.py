@@ -13,6 +13,7 @@ import torch
 import transformers
 from torch import Tensor
 
+from potluck.engine.builder import StageWeights
 from potluck.engine.reading import StoredTensor
 from potluck.engine.stage import Stage
 from potluck.engine.weights import load_weights
@@ -251,17 +252,37 @@ class Reference:
         `sizes` replace sizes of the stage, such as `slack`.
         """
         stop = self.config.num_layers if stop is None else stop
-        weights = load_weights(
-            self.config,
+        weights = self.weights(
             range(start, stop),
             embedding=start == 0 if embedding is None else embedding,
             head=stop == self.config.num_layers if head is None else head,
-            tensors=self.tensors,
             scheme=scheme,
             cache=cache,
             device=device,
         )
         return Stage(weights, context=context, cache_budget=cache_budget, epoch=epoch, **sizes)
+
+    def weights(
+        self,
+        layers: range | None = None,
+        *,
+        embedding: bool = False,
+        head: bool = False,
+        scheme: Scheme = "f32",
+        cache: Cache = "full",
+        device: torch.device = CPU,
+    ) -> StageWeights:
+        """Load the weights of these layers; None: of all layers."""
+        return load_weights(
+            self.config,
+            range(self.config.num_layers) if layers is None else layers,
+            embedding=embedding,
+            head=head,
+            tensors=self.tensors,
+            scheme=scheme,
+            cache=cache,
+            device=device,
+        )
 
 
 class Pipeline:
