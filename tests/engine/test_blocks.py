@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import CPU, VARIANTS, Pipeline, Reference, difference, off
+from model_variants import VARIANTS
+from tiny_models import CPU, Pipeline, Reference, difference, off
 from torch import Tensor
 
 from potluck.engine.attention import Step
@@ -38,7 +39,7 @@ def test_logits_are_those_of_transformers_wherever_the_model_is_cut(
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_prompt_in_pieces_is_the_prompt(make_reference: MakeReference, variant: str) -> None:
-    """The first token alone, chunks, and single tokens beyond all windows."""
+    """The first token comes alone, then chunks, then single tokens beyond all windows."""
     reference = make_reference(variant)
     ids = reference.prompt(TOKENS)
 
@@ -92,7 +93,7 @@ def test_dynamic_scaling_is_that_of_a_context_that_is_full(make_reference: MakeR
 
 
 class Doubling:
-    """In place of attention or MLP."""
+    """Doubles its input. It stands in place of attention or an MLP."""
 
     nbytes = 0
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import CONTEXT, CPU, VARIANTS, Reference, make_model, off
+from model_variants import VARIANTS
+from tiny_models import CONTEXT, CPU, Reference, make_model, off
 from torch import Tensor
 
 from potluck.engine.attention import Step
@@ -62,7 +63,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Load:
 
 
 def load_for_torch(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> StageWeights:
-    """The same packed weights, as they compute where no function can be generated."""
+    """Load the same packed weights as on a computer for which no function can be generated."""
     with monkeypatch.context() as patch:
         patch.setattr("potluck.engine.builder.best_kernels", lambda **_: ReferenceKernels())
         return reference.weights(scheme="int8")
@@ -83,13 +84,13 @@ def make_step(weights: StageWeights, position: int, tokens: int) -> Step:
 
 
 def random_tokens(weights: StageWeights) -> Tensor:
-    """Hidden states (T, D), the same whether or not a model was made just before."""
+    """Return hidden states (T, D), the same whether or not a model was made just before."""
     seeded = torch.Generator().manual_seed(0)
     return torch.randn(TOKENS, weights.config.hidden_size, generator=seeded)
 
 
 def run_tokens(weights: StageWeights, tokens: Tensor, prompt: int = 0) -> Tensor:
-    """Hidden states (T, D) → (T, D): the prompt through the layers, then one by one through the runs."""
+    """(T, D) → (T, D): the prompt goes through the layers, then each token through the runs."""
     caches = make_caches(weights)
     outputs = [run_layers(weights, tokens[:prompt], caches, 0)] if prompt else list[Tensor]()
     for position, token in enumerate(tokens[prompt:], prompt):
@@ -101,7 +102,7 @@ def run_tokens(weights: StageWeights, tokens: Tensor, prompt: int = 0) -> Tensor
 
 
 def run_chunks(weights: StageWeights, tokens: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Hidden states (T, D) → (T, D), some at a time through the layers."""
+    """(T, D) → (T, D): pieces of these sizes go through the layers."""
     caches, outputs, position = make_caches(weights), list[Tensor](), 0
     for some in tokens.split(list(sizes)):
         outputs.append(run_layers(weights, some, caches, position))
