@@ -1,4 +1,4 @@
-"""How a stage is put together while its weights are read; `test_weights.py` has what comes of it."""
+"""A stage is put together from layers; `test_weights.py` tests the weights that are loaded into it."""
 
 from collections.abc import Callable
 

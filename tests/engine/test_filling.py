@@ -12,7 +12,7 @@ from potluck.engine.targets import Target, TensorTarget
 
 
 class Filled:
-    """Fills nothing; notes what is waited for."""
+    """Fills nothing. Counts what was begun and what was waited for."""
 
     def __init__(self) -> None:
         self.begun = self.ended = 0

@@ -1,4 +1,4 @@
-"""Which layers are one shape, and which have none."""
+"""Layers that one generated function can compute have one shape, and others have none."""
 
 from collections.abc import Callable
 from dataclasses import replace

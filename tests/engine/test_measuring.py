@@ -153,7 +153,7 @@ def test_of_a_large_model_a_part_tells_how_fast_it_is_read(llama: Reference) -> 
 
 
 def test_of_a_gpu_the_large_matrices_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a call takes longer than a small one; the tensors here stay on the CPU."""
+    """A small matrix is read faster than a call to a GPU takes. The tensors here stay on the CPU."""
     large, small = torch.ones(1 << 20), torch.ones(64, dtype=torch.uint8)
     monkeypatch.setattr("potluck.engine.measuring.synchronize", lambda _: None)
 

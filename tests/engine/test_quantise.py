@@ -54,7 +54,7 @@ FORMATS: dict[str, tuple[Quantization, Callable[[Tensor], Quantised]]] = {
 
 
 def matrix(folder: Path, *shape: int, dtype: torch.dtype = torch.bfloat16) -> StoredTensor:
-    """A matrix of a file, with numbers of very different size."""
+    """Write a matrix into a file, with numbers of very different size."""
     folder.mkdir(parents=True, exist_ok=True)
     numbers = torch.arange(math.prod(shape))
     values = (numbers * 7919 % 1021 - 510) * 2 ** (numbers % 7)  # whole numbers: exact everywhere
@@ -75,7 +75,7 @@ def quantised_matrix(
 
 
 def prequantised(reference: Reference, scheme: Scheme, folder: Path) -> Reference:
-    """The model with all matrices packed already."""
+    """Return the model with all matrices packed already."""
     config, tensors = reference.config, {t.name: t for t in reference.tensors}
     expected = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
     packed: list[StoredTensor] = []
@@ -178,7 +178,7 @@ def test_a_matrix_of_many_pieces_is_the_one_packed_at_once(
 
 
 def test_the_version_names_these_bytes(llama: Reference, tmp_path: Path) -> None:
-    """What was remembered under it would be wrong: other bytes need another `PACKING_VERSION`."""
+    """Digests are remembered for a version: other bytes need another `PACKING_VERSION`."""
     tensor = matrix(tmp_path, 48, 96)
     made = [
         quantised_matrix(llama, tensor, held, tmp_path / held.name)

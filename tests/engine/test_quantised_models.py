@@ -46,7 +46,7 @@ every_format = pytest.mark.parametrize("name", FORMATS)
 def quantised(
     reference: Reference, stored_as: str | Format, folder: Path
 ) -> tuple[Reference, Reference]:
-    """The model stored so, all matrices of its layers; and one with those values in plain numbers."""
+    """Return the model with quantised layers, and one with the same values in plain numbers."""
     quantization, make = FORMATS[stored_as] if isinstance(stored_as, str) else stored_as
     parts: dict[str, Tensor] = {}
     plain: dict[str, Tensor] = {}

@@ -42,11 +42,11 @@ class Conversation:
 
     @property
     def room(self) -> int:
-        """Tokens that the context has room for."""
+        """The number of tokens that the context still has room for."""
         return CONTEXT - len(self.ids)
 
     def run(self, tokens: int) -> Tensor:
-        """The logits of so many more tokens, and of those that had to be sent again."""
+        """Return the logits of so many more tokens, and of those that had to be sent again."""
         self._seed += 1
         self.ids = torch.cat((self.ids, self.reference.prompt(tokens, self._seed)))
         start = min(stage.position(SESSION) for stage in self.pipeline.stages)
@@ -168,7 +168,7 @@ def test_windows_that_move_compute_the_same_numbers_as_windows_that_hold_all(
     cache: Cache,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In torch, and in attention and decoding that are generated."""
+    """This holds in torch, and in generated attention and decoding."""
     # Which product of 16 bits is fastest is tried for each stage. The stages here must take the same.
     monkeypatch.setattr("potluck.engine.builder.fastest_products", lambda *_, **__: Products())
     sizes = {"hidden_size": 64, "head_dim": 16, "intermediate_size": 80}  # whole blocks of rows

@@ -1,4 +1,4 @@
-"""What a device computes with is tried, and said."""
+"""The way a device computes is found by trying, and told to people."""
 
 from importlib import import_module
 

@@ -44,7 +44,7 @@ def place(weights: StageWeights, weight_format: PackedFormat, make: MakeLinear) 
 
 
 def logits_of(stage: Stage, ids: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
-    """Of all tokens, one after the other."""
+    """Return the logits of all tokens, which go through the stage one after the other."""
     weights = replace(stage.weights, lm_head=None)
     body = Stage(weights, context=CONTEXT, cache_budget=1 << 24, epoch=1)
     body.open(SESSION, epoch=1)

@@ -1,4 +1,4 @@
-"""What is right on a device is taken; what is wrong, missing or unknown is done without."""
+"""Operators that are right on a device are used; those that are wrong or missing are not."""
 
 import pytest
 import torch
@@ -148,7 +148,7 @@ def test_attention_that_is_right_is_found(kind: type[Attention], dtype: torch.dt
 
 
 class ContiguousAttention(Attention):
-    """As MPS had it in torch 2.8: a kernel for one token that takes keys to stand head after head."""
+    """A kernel for one token that takes keys to stand head after head, as that of MPS in torch 2.8."""
 
     def _attend_one(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
         read = cache.read(span.start, span.length, q.dtype)
@@ -163,7 +163,7 @@ def _contiguous(shape: torch.Size) -> tuple[int, ...]:
 
 
 class MissingAttention(Attention):
-    """One of an operator that this version of torch has not."""
+    """Attention by an operator that this version of torch does not have."""
 
     def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
         raise NotImplementedError("not implemented for 'BFloat16'")

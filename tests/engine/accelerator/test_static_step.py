@@ -71,7 +71,7 @@ def hidden(weights: StageWeights, tokens: int) -> Tensor:
 
 @torch.inference_mode()
 def errors_of(reference: Reference, scheme: Scheme = "f32") -> list[float]:
-    """Relative errors of tokens after a prompt, in prefixes of 16 to 64, and of what was cached."""
+    """Return relative errors: of tokens after a prompt, in prefixes of 16 to 64, and of the caches."""
     weights = reference.stage(embedding=False, head=False, scheme=scheme).weights
     ours, theirs = Session(weights), Session(weights)
     prompt = hidden(weights, PROMPT)
