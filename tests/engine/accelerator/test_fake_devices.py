@@ -37,9 +37,9 @@ def tried_once() -> Iterator[None]:
     [
         pytest.param(CUDA, "llama, biases", "int4", marks=pytest.mark.slow),
         (CUDA, "gemma 2", "bf16"),
-        (CUDA, "gemma 3", "int8"),
+        pytest.param(CUDA, "gemma 3", "int8", marks=pytest.mark.slow),
         (CUDA, "olmo 2", "f16"),
-        (MPS, "gemma 2", "int4"),
+        pytest.param(MPS, "gemma 2", "int4", marks=pytest.mark.slow),
         (MPS, "gemma 3", "bf16"),
     ],
 )
