@@ -43,9 +43,7 @@ class GeneratedAttention(Attention):
 
 def has_kernels(spec: Mixer) -> bool:
     """Whether the kernels compute mixers of this specification, for one token and for many."""
-    match spec:
-        case AttentionSpec():
-            return True
+    return isinstance(spec, AttentionSpec)
 
 
 def kernel_heads(spec: AttentionSpec, cache: torch.dtype) -> Heads:
