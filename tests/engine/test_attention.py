@@ -1,4 +1,4 @@
-"""What a query looks at, and the softcap of its scores."""
+"""Attention of a query to cached tokens: which ones it sees, and the softcap of its scores."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ D, H, HKV, K = 12, 4, 2, 8
 
 
 def looks_at(position: int, tokens: int, window: int | None) -> Tensor:
-    """Of each of these queries, whether it looks at each of the cached tokens."""
+    """Return whether each of these queries looks at each of the cached tokens."""
     step = Step(position, tokens, [], CPU)
     span = step.span(window)
     seen = torch.zeros((tokens, position + tokens), dtype=torch.bool)
@@ -112,7 +112,7 @@ def test_a_cap_that_is_never_reached_changes_nothing(window: int | None) -> None
 def plain(
     spec: AttentionSpec, qkv: FloatLinear, output: FloatLinear, x: Tensor, cap: float
 ) -> Tensor:
-    """All queries and all keys at once, in floats of 64 bits."""
+    """Compute all queries and all keys at once, in 64 bits."""
     T, shared = len(x), spec.heads // spec.kv_heads
     values = (x.double() @ qkv.weight.double().t()).view(T, -1, spec.head_dim)
     q, k, v = values.split([spec.heads, spec.kv_heads, spec.kv_heads], 1)

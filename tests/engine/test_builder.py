@@ -1,84 +1,22 @@
-"""How a stage is put together while its weights are read; `test_weights.py` has what comes of it."""
+"""A stage is put together from layers; `test_weights.py` tests the weights that are loaded into it."""
 
 from collections.abc import Callable
-from contextlib import contextmanager
-from threading import Lock
 
 import pytest
 import torch
 from model_folders import CONFIG
-from tiny_models import Reference
+from tiny_models import Pipeline, Reference, off
 
-from potluck.engine.builder import StageWeights, _Builder
+from potluck.engine.attention import Attention
+from potluck.engine.blocks import LayerRun
+from potluck.engine.builder import StageWeights
 from potluck.engine.stage import Stage
-from potluck.engine.targets import Target, TensorTarget
 from potluck.engine.weights import random_weights
 from potluck.model.caches import session_bytes
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint
 
 MakeReference = Callable[..., Reference]
-
-
-class Filling:
-    """Fills nothing; notes what is waited for."""
-
-    def __init__(self) -> None:
-        self.begun = self.ended = 0
-
-    def __call__(self, targets: list[tuple[str, Target]]) -> Callable[[], None]:
-        self.begun += 1
-
-        def wait() -> None:
-            self.ended += 1
-
-        return wait
-
-
-@pytest.mark.parametrize(("kind", "under_way"), [("cpu", 4), ("cuda", 1), ("mps", 0)])
-def test_as_many_layers_are_filled_at_a_time_as_a_device_allows(
-    llama: Reference, kind: str, under_way: int
-) -> None:
-    """Metal allows none beside the thread that makes and places them."""
-    filling = Filling()
-    device = torch.device(kind, 0) if kind != "cpu" else torch.device(kind)
-    builder = _Builder(llama.config, "f32", device, torch.float32, 0, filling)
-
-    for _ in range(6):
-        with builder.filling():
-            assert filling.begun - filling.ended <= under_way
-
-    assert filling.begun - filling.ended == under_way
-    builder.finish()
-    assert filling.ended == 6
-
-
-def test_those_who_fill_take_turns_at_metal(llama: Reference) -> None:
-    builder = _Builder(
-        llama.config, "f32", torch.device("mps", 0), torch.float32, 0, lambda _: lambda: None
-    )
-
-    builder._filled("norm", torch.empty(3))
-    builder._filled("weight", torch.empty(3, 4))
-
-    turns = {target._turns for _, target in builder._targets if isinstance(target, TensorTarget)}
-    assert len(turns) == 1
-    assert isinstance(turns.pop(), type(Lock()))
-
-
-def test_a_tensor_is_written_in_turns() -> None:
-    log: list[str] = []
-    tensor = torch.zeros(2, 3)
-
-    @contextmanager
-    def turn():
-        log.append(f"before {tensor.sum().item():g}")
-        yield
-        log.append(f"after {tensor.sum().item():g}")
-
-    TensorTarget(tensor, turn()).fill(0, torch.ones(6))
-
-    assert log == ["before 0", "after 6"]
 
 
 def test_a_family_beyond_f16_is_computed_and_cached_in_f32_where_there_is_no_bf16(
@@ -101,6 +39,23 @@ def test_a_family_beyond_f16_is_computed_and_cached_in_f32_where_there_is_no_bf1
         assert weights.nbytes == footprint.weights
         stage = Stage(weights, context=64, cache_budget=1 << 20)
         assert session_bytes(stage.caches, 64) == footprint.cache
+
+
+def test_attention_without_kernels_is_that_of_torch_also_where_weights_are_packed(
+    make_reference: MakeReference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = make_reference("llama, whole blocks")
+    ids, sizes = reference.prompt(20), (16, 1, 1, 1, 1)
+    generated = Pipeline(reference, [], "int4").run_in_pieces(ids, sizes)
+    for module in ("generated_attention", "generated_run"):
+        monkeypatch.setattr(f"potluck.engine.{module}.has_kernels", lambda _: False)
+
+    pipeline = Pipeline(reference, [], "int4")
+
+    (stage,) = pipeline.stages
+    assert {type(block.mixer) for block in stage.weights.blocks} == {Attention}
+    assert {type(run) for run in stage.weights.runs} == {LayerRun}
+    assert off(pipeline.run_in_pieces(ids, sizes), generated) < 0.02
 
 
 def weights(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import CONTEXT, CPU, VARIANTS, Reference, make_model, off
+from model_variants import VARIANTS
+from tiny_models import CONTEXT, CPU, Reference, make_model, off
 from torch import Tensor
 
 from potluck.engine.attention import Step
@@ -18,10 +19,9 @@ from potluck.engine.generated_run import GeneratedRun
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.rotary import Rotary
-from potluck.engine.weights import load_weights
 from potluck.model.schemes import Scheme
 
-TOKENS = 24  # more than any window
+TOKENS = 16  # more than any window
 # Of the hidden states. Both paths multiply with the same integers, but round their inputs to 8 bits:
 # where a last bit decides, that is a step of 1/127, which the next layers pass on. Which one decides
 # differs with the processor (torch's sums): 0.0210 was seen on an Intel Xeon.
@@ -29,30 +29,20 @@ TOLERANCE = 4 / 127
 
 FAMILIES = [
     "llama, biases",
-    "mistral, window",
-    "qwen 2, window in the last layers",
-    "qwen 3, window",
-    "phi 4 mini, short, partial",
     "gemma 2",
     "gemma 3",
-    "olmo 2, no shared key heads, bias",
-    "smollm 3, window, biases",
-    "granite, tied, biases",
-    "exaone 4, hybrid",
     *(
-        pytest.param(variant, marks=pytest.mark.slow)
+        pytest.param(variant, marks=pytest.mark.slow)  # each takes half a second to compile
         for variant in (
-            "llama",
-            "phi 3",
-            "gemma 3, text of a model with pictures",
-            "olmo 2",
-            "smollm 3",
-            "granite",
-            "exaone 4",
+            "qwen 3, window",
+            "phi 4 mini, short, partial",
+            "olmo 2, no shared key heads, bias",
+            "smollm 3, window, biases",
+            "granite, tied, biases",
         )
     ),
 ]
-MIXTURES = ["mixtral, one expert, window", "qwen 3 moe", "qwen 3 moe, some layers, odd"]
+MIXTURES = ["mixtral, one expert, window", "qwen 3 moe, some layers, odd"]
 
 
 Load = Callable[[str], Reference]
@@ -77,23 +67,11 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Load:
     return make
 
 
-def load(reference: Reference, scheme: Scheme = "int8") -> StageWeights:
-    return load_weights(
-        reference.config,
-        range(reference.config.num_layers),
-        embedding=False,
-        head=False,
-        tensors=reference.tensors,
-        scheme=scheme,
-        device=CPU,
-    )
-
-
 def load_for_torch(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> StageWeights:
-    """The same packed weights, as they compute where no function can be generated."""
+    """Load the same packed weights as on a computer for which no function can be generated."""
     with monkeypatch.context() as patch:
         patch.setattr("potluck.engine.builder.best_kernels", lambda **_: ReferenceKernels())
-        return load(reference)
+        return reference.weights(scheme="int8")
 
 
 def make_caches(weights: StageWeights) -> list[LayerCache]:
@@ -111,13 +89,13 @@ def make_step(weights: StageWeights, position: int, tokens: int) -> Step:
 
 
 def random_tokens(weights: StageWeights) -> Tensor:
-    """Hidden states (T, D), the same whether or not a model was made just before."""
+    """Return hidden states (T, D), the same whether or not a model was made just before."""
     seeded = torch.Generator().manual_seed(0)
     return torch.randn(TOKENS, weights.config.hidden_size, generator=seeded)
 
 
 def run_tokens(weights: StageWeights, tokens: Tensor, prompt: int = 0) -> Tensor:
-    """Hidden states (T, D) → (T, D): the prompt through the layers, then one by one through the runs."""
+    """(T, D) → (T, D): the prompt goes through the layers, then each token through the runs."""
     caches = make_caches(weights)
     outputs = [run_layers(weights, tokens[:prompt], caches, 0)] if prompt else list[Tensor]()
     for position, token in enumerate(tokens[prompt:], prompt):
@@ -129,7 +107,7 @@ def run_tokens(weights: StageWeights, tokens: Tensor, prompt: int = 0) -> Tensor
 
 
 def run_chunks(weights: StageWeights, tokens: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Hidden states (T, D) → (T, D), some at a time through the layers."""
+    """(T, D) → (T, D): pieces of these sizes go through the layers."""
     caches, outputs, position = make_caches(weights), list[Tensor](), 0
     for some in tokens.split(list(sizes)):
         outputs.append(run_layers(weights, some, caches, position))
@@ -151,14 +129,17 @@ def run_layers(
 def test_runs_and_chunks_compute_what_torch_does(
     make: Load, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:
-    weights, plain = load(make(variant)), load_for_torch(make(variant), monkeypatch)
+    weights, plain = (
+        make(variant).weights(scheme="int8"),
+        load_for_torch(make(variant), monkeypatch),
+    )
     tokens = random_tokens(weights)
     given = tokens.clone()
 
     one_by_one = run_tokens(weights, tokens)
-    in_chunks = run_chunks(weights, tokens, (14, 1, 9))
+    in_chunks = run_chunks(weights, tokens, (9, 1, 6))
     # Keys that are all turned too far look the same to each other, and not to those of a prompt.
-    after_a_prompt = run_tokens(weights, tokens, prompt=14)
+    after_a_prompt = run_tokens(weights, tokens, prompt=9)
 
     assert {type(run) for run in plain.runs} == {LayerRun}
     expected = run_tokens(plain, tokens)
@@ -168,7 +149,7 @@ def test_runs_and_chunks_compute_what_torch_does(
     assert torch.equal(tokens, given)
 
 
-@pytest.mark.parametrize("variant", ["gemma 2", "olmo 2", MIXTURES[1]])
+@pytest.mark.parametrize("variant", ["gemma 2", MIXTURES[0]])
 @torch.inference_mode()
 def test_layers_that_cannot_be_generated_are_computed_by_torch(
     make: Load, monkeypatch: pytest.MonkeyPatch, variant: str
@@ -177,7 +158,7 @@ def test_layers_that_cannot_be_generated_are_computed_by_torch(
     reference = make(variant)
     scaled = replace(reference.config, residual_multiplier=0.37)
     reference = replace(reference, config=scaled)
-    weights, plain = load(reference), load_for_torch(reference, monkeypatch)
+    weights, plain = reference.weights(scheme="int8"), load_for_torch(reference, monkeypatch)
     tokens = random_tokens(weights)
 
     one_by_one = run_tokens(weights, tokens)
@@ -186,13 +167,15 @@ def test_layers_that_cannot_be_generated_are_computed_by_torch(
     assert off(one_by_one, run_tokens(plain, tokens)) < TOLERANCE
 
 
-@pytest.mark.parametrize("variant", ["llama, biases", "gemma 2", "olmo 2", MIXTURES[1]])
-@pytest.mark.parametrize("scheme", ["bf16", "f16"])
+@pytest.mark.parametrize(
+    ("scheme", "variant"),
+    [("bf16", "llama, biases"), ("f16", "gemma 2"), ("f16", MIXTURES[1])],
+)
 @torch.inference_mode()
 def test_a_token_of_16_bits_is_as_exact_through_runs_as_through_layers(
     make: Load, variant: str, scheme: Scheme
 ) -> None:
-    weights, exact = load(make(variant), scheme), load(make(variant), "f32")
+    weights, exact = make(variant).weights(scheme=scheme), make(variant).weights()
     tokens = random_tokens(weights).to(weights.dtype)
 
     one_by_one = run_tokens(weights, tokens)
@@ -204,17 +187,17 @@ def test_a_token_of_16_bits_is_as_exact_through_runs_as_through_layers(
     assert {type(run) for run in weights.runs} == {GeneratedRun}
 
 
-@pytest.mark.parametrize("variant", ["llama", "gemma 2"])
 @torch.inference_mode()
 def test_caches_of_int8_compute_what_torch_does_with_them(
-    make: Load, monkeypatch: pytest.MonkeyPatch, variant: str
+    make: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("potluck.engine.builder.cache_dtype", lambda *_, **__: torch.int8)
-    weights, plain = load(make(variant)), load_for_torch(make(variant), monkeypatch)
+    reference = make("gemma 2")
+    weights, plain = reference.weights(scheme="int8"), load_for_torch(reference, monkeypatch)
     tokens = random_tokens(weights)
 
     one_by_one = run_tokens(weights, tokens)
-    in_chunks = run_chunks(weights, tokens, (14, 1, 9))
+    in_chunks = run_chunks(weights, tokens, (9, 1, 6))
 
     expected = run_tokens(plain, tokens)
     assert off(one_by_one, expected) < TOLERANCE
@@ -226,7 +209,7 @@ def test_caches_of_int8_compute_what_torch_does_with_them(
 def test_layers_in_the_middle_use_the_caches_that_are_theirs(
     make: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weights = load_for_torch(make("llama"), monkeypatch)
+    weights = load_for_torch(make("gemma 2"), monkeypatch)
     tokens = random_tokens(weights)
     cut = replace(weights, runs=(LayerRun(0, weights.blocks[:1]), LayerRun(1, weights.blocks[1:])))
 
@@ -235,7 +218,7 @@ def test_layers_in_the_middle_use_the_caches_that_are_theirs(
 
 @pytest.mark.parametrize("variant", [*FAMILIES, *MIXTURES])
 def test_layers_of_one_kind_are_one_call(make: Load, variant: str) -> None:
-    weights = load(make(variant))
+    weights = make(variant).weights(scheme="int8")
 
     kinds = groupby(kind.has_experts for kind in weights.config.layer_kinds)
     assert [type(run) for run in weights.runs] == [GeneratedRun for _ in kinds]

@@ -1,4 +1,4 @@
-"""Which layers are one shape, and which have none."""
+"""Layers that one generated function can compute have one shape, and others have none."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,36 +6,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import CPU, Reference, make_model
+from tiny_models import Reference, make_model
 
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.generated_run import generated_layer, is_generable
 from potluck.engine.kernels.generated import KINDS
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.moe_kernel import MoeShape
-from potluck.engine.weights import load_weights
 from potluck.model.families import POST_NORMS, SANDWICH_NORMS, LayerNorms
 from potluck.model.formats import BF16
-from potluck.model.schemes import Scheme
 
 MakeReference = Callable[..., Reference]
 
 CACHE = torch.float16
 EPSILON = 0.01  # what the variants have is the usual, behind which a mistake could hide
 NORMS = {"llama": (True, False), "olmo 2": (False, True), "gemma 2": (True, True)}
-
-
-def load(reference: Reference, scheme: Scheme = "int4") -> tuple[DecoderLayer, ...]:
-    weights = load_weights(
-        reference.config,
-        range(reference.config.num_layers),
-        embedding=False,
-        head=False,
-        tensors=reference.tensors,
-        scheme=scheme,
-        device=CPU,
-    )
-    return weights.blocks
 
 
 def shape_of(block: DecoderLayer, cache: torch.dtype = CACHE) -> LayerShape | None:
@@ -49,7 +34,7 @@ def test_floats_of_16_bits_have_the_shape_of_their_layers(
 ) -> None:
     reference = make_reference(variant, dtype=torch.bfloat16)
     config = replace(reference.config, rms_norm_eps=EPSILON)
-    blocks = load(replace(reference, config=config), "bf16")
+    blocks = replace(reference, config=config).weights(scheme="bf16").blocks
 
     (shape,) = {shape_of(block, torch.bfloat16) for block in blocks}
 
@@ -69,7 +54,7 @@ def test_windows_and_ropes_are_data(make_reference: MakeReference) -> None:
     ropes = replace(reference.config.ropes, layers=(0, 0, None, 0))
     config = replace(reference.config, ropes=ropes, sliding_windows=(5, None, 5, 5))
 
-    blocks = load(replace(reference, config=config))
+    blocks = replace(reference, config=config).weights(scheme="int4").blocks
 
     shapes = {shape_of(block) for block in blocks}
     assert None not in shapes
@@ -80,7 +65,7 @@ def test_windows_and_ropes_are_data(make_reference: MakeReference) -> None:
 def test_projections_that_stay_apart_have_no_shape(
     make_reference: MakeReference, variant: str
 ) -> None:
-    blocks = load(make_reference(variant))
+    blocks = make_reference(variant).weights(scheme="int4").blocks
 
     assert {shape_of(block) for block in blocks} == {None}
 
@@ -88,7 +73,7 @@ def test_projections_that_stay_apart_have_no_shape(
 def test_layers_with_experts_have_the_shape_of_these(tmp_path: Path) -> None:
     # Whole blocks of rows, as all models of the Hub have them.
     reference = make_model("qwen 3 moe", tmp_path, changes={"moe_intermediate_size": 32})
-    (shape,) = {shape_of(block) for block in load(reference)}
+    (shape,) = {shape_of(block) for block in reference.weights(scheme="int4").blocks}
 
     experts = reference.config.experts
     assert experts is not None
@@ -100,7 +85,9 @@ def test_layers_with_experts_have_the_shape_of_these(tmp_path: Path) -> None:
 
 
 def test_experts_whose_matrices_stay_apart_have_no_shape(make_reference: MakeReference) -> None:
-    assert {shape_of(block) for block in load(make_reference("qwen 3 moe"))} == {None}
+    assert {
+        shape_of(block) for block in make_reference("qwen 3 moe").weights(scheme="int4").blocks
+    } == {None}
 
 
 def test_layers_that_no_kernel_computes_have_no_shape(tmp_path: Path) -> None:

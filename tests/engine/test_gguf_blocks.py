@@ -23,7 +23,7 @@ OFFSETS = ["Q4_1", "Q4_K"]
 
 
 def blocks_of(kind: str, rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Bytes (rows, bytes of a row), and what the package says that their values are."""
+    """Return bytes (rows, bytes of a row), and the values that the `gguf` package reads from them."""
     dtype = gguf.GGMLQuantizationType[kind]
     if kind in QUANTISED:
         blocks = gguf.quants.quantize(random_matrix(rows, WIDTH, seed).numpy(), dtype)

@@ -19,7 +19,7 @@ CPU = Device(kind="cpu", index=0, name="CPU", memory_total=50 * GB, memory_free=
 
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, int]]:
-    """What the devices have now, as (all, free)."""
+    """The memory of the devices as of now, as (all, free)."""
     now = {"cuda": (24 * GB, 20 * GB), "cpu": (50 * GB, 30 * GB)}
     ask = {kind: lambda _, kind=kind: now[kind] for kind in now}
     monkeypatch.setattr(device_module, "_MEMORY", ask)

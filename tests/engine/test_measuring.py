@@ -17,7 +17,6 @@ from potluck.model.schemes import Scheme, tensor_bytes
 from potluck.wire.messages import Sampling
 
 MakeReference = Callable[..., Reference]
-VARIANTS = ["llama, whole blocks", "llama", "gemma 2", "qwen 3 moe"]
 
 
 def make_stage(
@@ -30,8 +29,16 @@ def make_stage(
     return Stage(weights, context=512, cache_budget=1 << 30)
 
 
-@pytest.mark.parametrize("scheme", ["f32", "bf16", "int8", "int4"])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("variant", "scheme"),
+    [
+        ("llama", "f32"),
+        ("llama, whole blocks", "bf16"),
+        ("llama, whole blocks", "int4"),
+        ("gemma 2", "int8"),
+        ("qwen 3 moe", "int4"),
+    ],
+)
 def test_every_part_of_a_token_is_timed(
     make_reference: MakeReference, variant: str, scheme: Scheme
 ) -> None:
@@ -147,7 +154,7 @@ def test_of_a_large_model_a_part_tells_how_fast_it_is_read(llama: Reference) -> 
 
 
 def test_of_a_gpu_the_large_matrices_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a call takes longer than a small one; the tensors here stay on the CPU."""
+    """A small matrix is read faster than a call to a GPU takes. The tensors here stay on the CPU."""
     large, small = torch.ones(1 << 20), torch.ones(64, dtype=torch.uint8)
     monkeypatch.setattr("potluck.engine.measuring.synchronize", lambda _: None)
 

@@ -44,7 +44,7 @@ def mixture(*, per_token: int = 2, normalise: bool = True) -> tuple[MoE, list[Co
 
 
 def by_definition(mix: MoE, x: Tensor, per_token: int, normalise: bool) -> Tensor:
-    """All experts, of which those that were not chosen weigh nothing."""
+    """Compute all experts, and weigh those that were not chosen with 0."""
     probabilities = (x @ mix.router.T).softmax(-1)
     threshold = probabilities.sort(-1, descending=True).values[:, per_token - 1 : per_token]
     weights = torch.where(probabilities >= threshold, probabilities, 0.0)

@@ -1,4 +1,4 @@
-"""Norms are computed in 32 bits, over what they say."""
+"""Norms are computed in 32 bits, over the heads or the projection that they are for."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Choices follow the distribution they are told, and depend on seed and position alone."""
+"""Choices follow the distribution that is asked for, and depend on seed and position alone."""
 
 import math
 from collections import Counter

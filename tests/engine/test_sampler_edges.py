@@ -1,4 +1,4 @@
-"""Choices at the very edge of a filter, of a draw, and of what is told about them."""
+"""Choices at the limits of filters and of random numbers, and their log probabilities."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a stage refuses to compute, in words, and lives on."""
+"""A stage refuses wrong inputs with an error that says why, and goes on."""
 
 import math
 

@@ -32,7 +32,7 @@ SATURATED = {"logits_softcap": 0.01}  # many logits are the largest then
 
 
 def slowly(stage: Stage) -> Stage:
-    """The same stage, which goes through torch."""
+    """Return the same stage, whose tokens go through torch."""
     weights = replace(stage.weights, is_generated=False)
     return Stage(weights, context=CONTEXT, cache_budget=1 << 24, epoch=1)
 
@@ -98,7 +98,7 @@ def test_tokens_through_stages_are_those_with_torch(
 
 
 def test_layers_of_two_kinds_of_angles_are_those_with_torch(tmp_path: Path) -> None:
-    """As those of Gemma 3, with projections of whole blocks of rows."""
+    """Gemma 3 has them; projections have whole blocks of rows here."""
     sizes = {"hidden_size": 64, "head_dim": 16, "intermediate_size": 80}
     reference = make_model("gemma 3", tmp_path, changes=sizes)
     stage = reference.stage(scheme="int8")

@@ -62,7 +62,7 @@ def replaced(reference: Reference, name: str, **changes: object) -> tuple[Stored
 
 @pytest.fixture
 def damaged(llama: Reference, tmp_path: Path) -> Reference:
-    """The model in files of its own, which a test may damage."""
+    """Copy the model into files of its own, which a test may damage."""
     path = tmp_path / "model.safetensors"
     shutil.copy(llama.tensors[0].path, path)
     tensors = tuple(dataclasses.replace(tensor, path=path) for tensor in llama.tensors)
@@ -194,7 +194,7 @@ def test_a_changed_byte_is_found_and_its_digest_named(damaged: Reference) -> Non
 def test_a_load_that_failed_holds_nothing_of_what_it_had_loaded(
     llama: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not only when the garbage is collected: the next load asks at once what is free."""
+    """Memory is free at once, without a garbage collection: the next load asks what is free."""
     held: list[weakref.ref[Tensor]] = []
 
     class NotedTarget(TensorTarget):
@@ -202,7 +202,7 @@ def test_a_load_that_failed_holds_nothing_of_what_it_had_loaded(
             super().__init__(tensor, *args)
             held.append(weakref.ref(tensor))
 
-    monkeypatch.setattr("potluck.engine.builder.TensorTarget", NotedTarget)
+    monkeypatch.setattr("potluck.engine.filling.TensorTarget", NotedTarget)
     tensors = replaced(llama, "model.layers.2.mlp.down_proj.weight", digest=Digest("0" * 64))
     gc.collect()
     gc.disable()

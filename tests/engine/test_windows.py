@@ -22,14 +22,7 @@ from potluck.model.schemes import Cache, Scheme
 MakeReference = Callable[..., Reference]
 
 CHUNK, SLACK = 12, 16  # so that the windows of the variants, 7 and 9 tokens, move often
-VARIANTS = [
-    "mistral, window",
-    "gemma 2",
-    "gemma 3",
-    "exaone 4, hybrid",
-    "qwen 3, window",
-    "qwen 3 moe, some layers, odd",
-]
+VARIANTS = ["gemma 2", "gemma 3", "exaone 4, hybrid", "qwen 3 moe, some layers, odd"]
 
 
 class Broken:
@@ -49,11 +42,11 @@ class Conversation:
 
     @property
     def room(self) -> int:
-        """Tokens that the context has room for."""
+        """The number of tokens that the context still has room for."""
         return CONTEXT - len(self.ids)
 
     def run(self, tokens: int) -> Tensor:
-        """The logits of so many more tokens, and of those that had to be sent again."""
+        """Return the logits of so many more tokens, and of those that had to be sent again."""
         self._seed += 1
         self.ids = torch.cat((self.ids, self.reference.prompt(tokens, self._seed)))
         start = min(stage.position(SESSION) for stage in self.pipeline.stages)
@@ -102,7 +95,7 @@ def first_held(stage: Stage) -> list[int]:
 
 @settings(
     deadline=None,
-    max_examples=12,
+    max_examples=8,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
@@ -158,13 +151,16 @@ def test_a_long_session_holds_no_more_rows_than_its_window_needs(
     assert stage.cache_tokens == CONTEXT
 
 
-SCHEMES: list[tuple[Scheme, Cache]] = [
-    ("f32", "full"), ("bf16", "full"), ("int8", "full"), ("int4", "int8"), ("int4-offset", "full")
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("variant", ["mistral, window", "gemma 2", "gemma 3"])
-@pytest.mark.parametrize(("scheme", "cache"), SCHEMES, ids=str)
+@pytest.mark.parametrize(
+    ("variant", "scheme", "cache"),
+    [
+        ("mistral, window", "f32", "full"),
+        ("mistral, window", "int4", "int8"),
+        ("gemma 2", "int8", "full"),
+        ("gemma 3", "bf16", "full"),
+        ("gemma 3", "int4", "full"),
+    ],
+)
 def test_windows_that_move_compute_the_same_numbers_as_windows_that_hold_all(
     tmp_path: Path,
     variant: str,
@@ -172,7 +168,7 @@ def test_windows_that_move_compute_the_same_numbers_as_windows_that_hold_all(
     cache: Cache,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In torch, and in attention and decoding that are generated."""
+    """This holds in torch, and in generated attention and decoding."""
     # Which product of 16 bits is fastest is tried for each stage. The stages here must take the same.
     monkeypatch.setattr("potluck.engine.builder.fastest_products", lambda *_, **__: Products())
     sizes = {"hidden_size": 64, "head_dim": 16, "intermediate_size": 80}  # whole blocks of rows

@@ -1,5 +1,8 @@
 """What the formats take, and what they are called where others read it."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from potluck.model.formats import (
@@ -43,12 +46,24 @@ def test_the_parts_of_a_block_fill_it(held: PackedFormat) -> None:
     assert held.block_bytes == held.integers_start + integer_bytes
 
 
-@pytest.mark.parametrize("held", PACKED_FORMATS, ids=[one.name for one in PACKED_FORMATS])
-def test_every_integer_can_be_stored_unsigned(held: PackedFormat) -> None:
-    least, most = held.limits
-
-    assert least + held.zero_point >= 0
-    assert most + held.zero_point < 1 << held.integer_bits
+@pytest.mark.parametrize(
+    ("like", "changes"),
+    [
+        (INT8, {"limits": (-128, 127)}),  # a stored 0 has no negative in AVX2
+        (INT8, {"limits": (-127, 128)}),
+        (INT8, {"zero_point": 0, "limits": (1, 255)}),
+        (INT8, {"offsets_start": 32, "integers_start": 64, "zero_point": 0, "limits": (0, 255)}),
+        (INT4, {"limits": (-8, 8)}),
+        (INT4, {"zero_point": 0, "limits": (0, 15)}),
+        (INT4_OFFSET, {"zero_point": 8, "limits": (-8, 7)}),
+        (INT4, {"integer_bits": 2, "zero_point": 2, "limits": (-2, 1)}),
+    ],
+)
+def test_integers_that_no_product_computes_right_are_refused(
+    like: PackedFormat, changes: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match="the format odd stores integers from"):
+        replace(like, name="odd", **changes)
 
 
 def test_dtypes_are_those_of_messages_and_stores() -> None:

@@ -33,6 +33,15 @@ class SwappedForm(TorchForm):
         return super().multiply(x, (halves << 4 | halves >> 4).view(torch.int32), scales_and_zeros)
 
 
+class OffsetlessForm(TorchForm):
+    """Its product takes no notice of zeros, which all formats but `int4` need."""
+
+    def multiply(self, x: Tensor, packed: Tensor, scales_and_zeros: Tensor) -> Tensor:
+        scales = scales_and_zeros.clone()
+        scales[..., 1] = 0
+        return super().multiply(x, packed, scales)
+
+
 class StrangeForm(TorchForm):
     """Its product is right, but `unpack` returns another order."""
 

@@ -5,14 +5,10 @@ of the compute dtype or packed. The caller's `fill` writes them, layer by layer;
 weights (a norm's 1 + weight, the way to a GPU) is done after that.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
 from math import prod
-from threading import Lock
 
 import torch
 from torch import Tensor
@@ -29,6 +25,7 @@ from potluck.engine.accelerator import (
 from potluck.engine.attention import Attention, EagerAttention
 from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.device import cache_dtype, compute_dtype
+from potluck.engine.filling import Fill, Filling
 from potluck.engine.kernels import Arena, Kernels, PackedWeight, ReferenceKernels, best_kernels
 from potluck.engine.linear import (
     Embedding,
@@ -43,19 +40,11 @@ from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp
 from potluck.engine.norms import QkNorm, RmsNorm
 from potluck.engine.pages import Scratch
 from potluck.engine.products import Products, fastest_products
-from potluck.engine.targets import PackedTarget, Target, TensorTarget, is_whole_blocks
+from potluck.engine.targets import PackedTarget, is_whole_blocks
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PackedFormat
 from potluck.model.layers import AttentionSpec, DenseSpec, MoeSpec, Projection
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, tensor_format, weight_bytes
-
-Fill = Callable[[list[tuple[str, Target]]], Callable[[], None]]
-"""Begin to fill targets with the tensors of these names. The returned function waits for it."""
-
-# How many layers may be filling while another is made or placed: so threads have work while one of
-# them reads a large matrix. On Metal none, since it ends a process in which two threads use it at
-# once (pytorch issue 197805).
-_AHEAD = {"cpu": 4, "cuda": 1, "mps": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,17 +131,18 @@ def build_weights(
     token_tensors = [config.layer_tensors(layer) for layer in layers]
     token_tensors += [config.head_tensors()] if head else []
     token_bytes = sum(weight_bytes(config, tensors, scheme) for tensors in token_tensors)
-    builder = _Builder(config, scheme, device, keys, token_bytes, fill, kept)
+    filling = Filling(fill, device)
+    builder = _Builder(config, scheme, device, keys, token_bytes, filling, kept)
     is_tied = embedding and head and config.tie_word_embeddings
     loaded = {} if kept is None else dict(zip(kept.layers, kept.blocks, strict=True))
     first = None if kept is None else kept.embedding
     norm, lm_head = (None, None) if kept is None else (kept.norm, kept.lm_head)
     table = None
     if embedding and first is None:
-        with builder.filling():
+        with filling.layer():
             table = builder.matrix(config.embedding_name)
     if head and lm_head is None:  # filled first: waiting for the largest matrix last takes longest
-        with builder.filling():
+        with filling.layer():
             norm = builder.norm(config.final_norm_name, config.rms_norm_eps)
             matrix = table if is_tied and table is not None else builder.matrix(config.head_name)
             lm_head = builder.lm_head(matrix)
@@ -161,9 +151,9 @@ def build_weights(
         if layer in loaded:
             blocks.append(loaded[layer])
             continue
-        with builder.filling():
+        with filling.layer():
             blocks.append(builder.layer(layer))
-    builder.finish()
+    filling.finish()
     graphs = find_graphs(device) if kept is None else kept.graphs
     if graphs is not None:
         runs = graph_runs(blocks, graphs)
@@ -189,7 +179,7 @@ def build_weights(
 
 
 class _Builder:
-    """Makes layers. It collects the targets to fill, and the work to do after that."""
+    """Makes layers. It hands the targets to fill, and the work to do after that, to `filling`."""
 
     def __init__(
         self,
@@ -198,7 +188,7 @@ class _Builder:
         device: torch.device,
         cache_dtype: torch.dtype,
         token_bytes: int,
-        fill: Fill,
+        filling: Filling,
         kept: StageWeights | None = None,
     ) -> None:
         self._config, self._device = config, device
@@ -206,12 +196,7 @@ class _Builder:
         self.dtype = compute_dtype(scheme, device, exceeds_f16=config.exceeds_f16)
         self._cache_dtype = cache_dtype
         self._token_bytes = token_bytes  # of all weights that one token reads
-        self._fill = fill
-        self._targets: list[tuple[str, Target]] = []
-        self._finishing: list[Callable[[], object]] = []
-        self._being_filled: deque[tuple[Callable[[], None], list[Callable[[], object]]]] = deque()
-        # Threads that fill memory of Metal do so one at a time: they take this lock.
-        self._turns = Lock() if device.type == "mps" else nullcontext()
+        self._filling = filling
         # Matrices for a GPU are freed from RAM one by one. An arena could free them only together.
         self._arena = Arena() if device.type == "cpu" else None
         # Layers that are computed one after the other share both, also those that were loaded before.
@@ -247,22 +232,6 @@ class _Builder:
     def _ops(self) -> LayerOps:
         return choose_ops(self._device, self.dtype)
 
-    @contextmanager
-    def filling(self) -> Iterator[None]:
-        """Begin to fill the matrices that are made inside the block. `finish` waits for the end."""
-        yield
-        self._being_filled.append((self._fill(self._targets), self._finishing))
-        self._targets, self._finishing = [], []
-        self.finish(_AHEAD.get(self._device.type, 1))
-
-    def finish(self, ahead: int = 0) -> None:
-        """Wait until at most `ahead` layers are still being filled, and finish the others."""
-        while len(self._being_filled) > ahead:
-            wait, finishing = self._being_filled.popleft()
-            wait()
-            for finish in finishing:
-                finish()
-
     def layer(self, index: int) -> DecoderLayer:
         spec, prefix = self._config.layers[index], self._config.layer_prefix(index)
         match spec.mixer:
@@ -281,9 +250,9 @@ class _Builder:
         shape = (self._config.vocab_size, self._config.hidden_size)
         held = tensor_format(self._config, name, shape, self._scheme)
         if not isinstance(held, PackedFormat):
-            return self._filled(name, self._empty(*shape))
+            return self._filling.tensor(name, self._empty(*shape))
         weight = PackedWeight.empty(*shape, held, self._arena)
-        self._targets.append((name, PackedTarget(weight, 0, shape[0], self._kernels)))
+        self._filling.add(name, PackedTarget(weight, 0, shape[0], self._kernels))
         return weight
 
     def embedding(self, matrix: Tensor | PackedWeight) -> Embedding:
@@ -298,20 +267,21 @@ class _Builder:
 
     def norm(self, name: str, eps: float) -> RmsNorm:
         weight = self._norm_weight(self._config.hidden_size)
-        return self._ops.rms_norm(self._filled(name, weight), eps)
+        return self._ops.rms_norm(self._filling.tensor(name, weight), eps)
 
     def _attention(self, prefix: str, spec: AttentionSpec) -> Attention:
         qkv, qk_norm = self._linear(prefix, spec.qkv), self._qk_norm(prefix, spec)
         output = self._linear(prefix, spec.output)
         if self.is_generated:
             # Imported late: it brings llvmlite, which does not load on every computer.
-            from potluck.engine.generated_attention import GeneratedAttention
+            from potluck.engine.generated_attention import GeneratedAttention, has_kernels
             from potluck.engine.kernels.generated import GeneratedKernels
 
             assert isinstance(self._kernels, GeneratedKernels)
-            return GeneratedAttention(
-                spec, qkv, qk_norm, output, kernels=self._kernels, cache=self._cache_dtype
-            )
+            if has_kernels(spec):
+                return GeneratedAttention(
+                    spec, qkv, qk_norm, output, kernels=self._kernels, cache=self._cache_dtype
+                )
         kind = self._ops.attention if spec.softcap is None else EagerAttention
         return kind(spec, qkv, qk_norm, output)
 
@@ -321,12 +291,12 @@ class _Builder:
         sizes = [size for (size,) in spec.norm_tensors.values()]
         weight = self._norm_weight(sum(sizes))
         for name, part in zip(spec.norm_tensors, weight.split(sizes), strict=True):
-            self._filled(prefix + name, part)
+            self._filling.tensor(prefix + name, part)
         if spec.qk_norm == "projection":
             return self._ops.projection_norm(weight, sizes, spec.qk_norm_eps)
         heads = spec.heads, spec.kv_heads
         norm = self._ops.head_norm(weight.view(2, spec.head_dim), heads, spec.qk_norm_eps)
-        self._finishing.append(norm.spread)
+        self._filling.then(norm.spread)
         return norm
 
     def _mlp(self, prefix: str, spec: DenseSpec) -> Mlp:
@@ -337,7 +307,7 @@ class _Builder:
 
     def _moe(self, prefix: str, spec: MoeSpec) -> MoE:
         ((name, shape),) = spec.router.tensors()
-        router = self._filled(prefix + name, torch.empty(shape, device=self._device))
+        router = self._filling.tensor(prefix + name, torch.empty(shape, device=self._device))
         experts = spec.experts
         mlps = [self._mlp(prefix, spec.expert(index)) for index in range(experts.count)]
         return MoE(router, mlps, per_token=experts.per_token, normalise=experts.normalise)
@@ -351,18 +321,18 @@ class _Builder:
         bias = self._empty(sum(rows)) if projection.has_bias else None
         if bias is not None:
             for part, target in zip(projection.parts, bias.split(rows), strict=True):
-                self._filled(f"{prefix}{part}.bias", target)
+                self._filling.tensor(f"{prefix}{part}.bias", target)
         names = [f"{prefix}{part}.weight" for part in projection.parts]
         if not is_packed:
             weight = self._empty(sum(rows), width)
             for name, target in zip(names, weight.split(rows), strict=True):
-                self._filled(name, target)
+                self._filling.tensor(name, target)
             return FloatLinear(weight, bias, self._products)
         held = tensor_format(self._config, names[0], (rows[0], width), self._scheme)
         assert isinstance(held, PackedFormat)
         packed, first = PackedWeight.empty(sum(rows), width, held, self._arena), 0
         for name, some in zip(names, rows, strict=True):
-            self._targets.append((name, PackedTarget(packed, first, some, self._kernels)))
+            self._filling.add(name, PackedTarget(packed, first, some, self._kernels))
             first += some
         return self._packed_linear(packed, bias)
 
@@ -370,19 +340,15 @@ class _Builder:
         if self._device.type == "cpu":
             return PackedLinear(weight, bias, self._kernels)
         linear = self._make_placed(weight, bias)
-        self._finishing.append(linear.place)  # frees the packed bytes in RAM, layer by layer
+        self._filling.then(linear.place)  # frees the packed bytes in RAM, layer by layer
         return linear
 
     def _norm_weight(self, *shape: int) -> Tensor:
         """Memory for a norm's weight, f32. The 1 of a family's 1 + weight is added later."""
         weight = torch.empty(shape, device=self._device)
         if self._config.unit_offset:
-            self._finishing.append(lambda: weight.add_(1))
+            self._filling.then(lambda: weight.add_(1))
         return weight
-
-    def _filled(self, name: str, target: Tensor) -> Tensor:
-        self._targets.append((name, TensorTarget(target, self._turns)))
-        return target
 
     def _empty(self, *shape: int) -> Tensor:
         if self._arena is None:
@@ -394,29 +360,12 @@ class _Builder:
 def _kernel_runs(
     blocks: Sequence[DecoderLayer], kernels: Kernels | None, cache: torch.dtype
 ) -> tuple[Run, ...]:
-    """Cut a stage's layers into the longest runs that one call can compute for one token.
-
-    Args:
-        blocks: all layers of the stage.
-        kernels: those that functions are generated with; None: torch computes layer by layer.
-        cache: the dtype of keys and values.
-    """
+    """How one token goes through these layers: in runs that are generated, or layer by layer."""
     if kernels is None or isinstance(kernels, ReferenceKernels):
         return (LayerRun(0, blocks),)
     # Imported late: it brings llvmlite, which does not load on every computer.
-    from potluck.engine.generated_run import GeneratedRun, generated_layer
+    from potluck.engine.generated_run import cut_into_runs
     from potluck.engine.kernels.generated import GeneratedKernels
 
     assert isinstance(kernels, GeneratedKernels)
-    layers = [generated_layer(block, cache) for block in blocks]
-    runs: list[Run] = []
-    first = 0
-    for _, group in groupby(layers, lambda layer: None if layer is None else layer.shape):
-        some = list(group)
-        generated = [layer for layer in some if layer is not None]
-        if generated:
-            runs.append(GeneratedRun(first, generated, kernels))
-        else:
-            runs.append(LayerRun(first, blocks[first : first + len(some)]))
-        first += len(some)
-    return tuple(runs)
+    return cut_into_runs(blocks, kernels, cache)

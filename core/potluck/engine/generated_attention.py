@@ -9,7 +9,7 @@ from potluck.engine.kernels.generated import KINDS, GeneratedKernels
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.norms import QkNorm
-from potluck.model.layers import AttentionSpec
+from potluck.model.layers import AttentionSpec, Mixer
 
 
 class GeneratedAttention(Attention):
@@ -39,6 +39,11 @@ class GeneratedAttention(Attention):
         self._kernels.rope_and_cache(self._heads, qkv, memory, row, angles, self._norm)
         attended = self._kernels.attend(self._heads, qkv, memory, row, self.window)
         return self.output(attended)
+
+
+def has_kernels(spec: Mixer) -> bool:
+    """Whether the kernels compute mixers of this specification, for one token and for many."""
+    return isinstance(spec, AttentionSpec)
 
 
 def kernel_heads(spec: AttentionSpec, cache: torch.dtype) -> Heads:

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from potluck.engine.attention import Attention, Step
-from potluck.engine.blocks import DecoderLayer, Run
-from potluck.engine.generated_attention import kernel_heads
+from potluck.engine.blocks import DecoderLayer, LayerRun, Run
+from potluck.engine.generated_attention import has_kernels, kernel_heads
 from potluck.engine.kernels.decode import Decoder, Expert, LayerWeights, Moe, layer_shape
 from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.layer_kernel import LayerShape
@@ -16,7 +17,7 @@ from potluck.engine.kernels.tensors import FloatWeight, Weight
 from potluck.engine.kvcache import LayerCache, SessionCache
 from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.mlp import Mlp, MoE
-from potluck.model.layers import AttentionSpec, DenseSpec, LayerSpec, MoeSpec
+from potluck.model.layers import DenseSpec, LayerSpec, MoeSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,30 @@ class GeneratedRun(Run):
         return hidden.to(x.dtype)
 
 
+def cut_into_runs(
+    blocks: Sequence[DecoderLayer], kernels: GeneratedKernels, cache: torch.dtype
+) -> tuple[Run, ...]:
+    """Cut a stage's layers into the longest runs that one call can compute for one token.
+
+    Args:
+        blocks: all layers of the stage.
+        kernels: those that functions are generated with.
+        cache: the dtype of keys and values.
+    """
+    layers = [generated_layer(block, cache) for block in blocks]
+    runs: list[Run] = []
+    first = 0
+    for _, group in groupby(layers, lambda layer: None if layer is None else layer.shape):
+        some = list(group)
+        generated = [layer for layer in some if layer is not None]
+        if generated:
+            runs.append(GeneratedRun(first, generated, kernels))
+        else:
+            runs.append(LayerRun(first, blocks[first : first + len(some)]))
+        first += len(some)
+    return tuple(runs)
+
+
 def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer | None:
     """The layer for a generated function, with keys and values of this dtype.
 
@@ -84,15 +109,17 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
 
 def is_generable(spec: LayerSpec) -> bool:
     """Whether a function can be generated for layers of this specification."""
+    if not has_kernels(spec.mixer):
+        return False
     norms = spec.norms
     has_before, has_after = norms.before_mixer is not None, norms.after_mixer is not None
     if (has_before, has_after) != (norms.before_mlp is not None, norms.after_mlp is not None):
         return False
     adds_as_is = not has_after and spec.residual_multiplier == 1.0
-    match spec.mixer, spec.feed_forward:
-        case AttentionSpec(), DenseSpec():
+    match spec.feed_forward:
+        case DenseSpec():
             return not has_after or spec.residual_multiplier == 1.0
-        case AttentionSpec(), MoeSpec():
+        case MoeSpec():
             return has_before and adds_as_is
 
 

@@ -133,7 +133,8 @@ def _missing_tensors(
 
 def _fill(target: Target, numbers: torch.Tensor) -> None:
     """Fill a target with the same rows again and again; packed bytes are copied, not packed again."""
-    rows = min(_rows_at_once(target, 1), -(-target.rows // ROWS) * ROWS)
+    blocks = max(1, PIECE // max(1, target.width * ROWS))  # of rows, about as large as a piece
+    rows = min(blocks, -(-target.rows // ROWS)) * ROWS
     piece = numbers.repeat(-(-rows * target.width // PIECE))[: rows * target.width]
     piece = piece.view(rows, target.width)
     target.fill(0, piece[: target.rows])
@@ -144,9 +145,3 @@ def _fill(target: Target, numbers: torch.Tensor) -> None:
             packed.data[number * nbytes :][:nbytes] = packed.data[:nbytes]
         else:
             target.fill(first, piece[: target.rows - first])
-
-
-def _rows_at_once(target: Target, itemsize: int) -> int:
-    """How many rows to make at once: whole blocks, of about the bytes of a piece."""
-    rows = PIECE // max(1, target.width * itemsize)
-    return max(ROWS, rows // ROWS * ROWS)

@@ -25,6 +25,14 @@ from dataclasses import dataclass
 BLOCK_ROWS = 16
 BLOCK_INPUTS = 32  # inputs of a row that share a scale and an offset
 
+# What products compute right: bits, and whether there are offsets → the zero point, and what is stored.
+# From 8 bits, AVX2 and the GPU forms take 128 away; AVX2 negates the rest, and -128 has no negative.
+_STORED: Mapping[tuple[int, bool], tuple[int, range]] = {
+    (8, False): (128, range(1, 256)),
+    (4, False): (8, range(16)),
+    (4, True): (0, range(16)),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
@@ -58,6 +66,18 @@ class PackedFormat(WeightFormat):
     integer_bits: int  # 8, or 4: two integers share a byte
     zero_point: int
     limits: tuple[int, int]  # the least and the most of integer - zero point
+
+    def __post_init__(self) -> None:
+        """Refuse integers that kernels, torch or a GPU would compute wrong numbers with."""
+        zero_point, stored = _STORED.get((self.integer_bits, self.has_offsets), (0, range(0)))
+        least, most = (limit + self.zero_point for limit in self.limits)
+        if zero_point != self.zero_point or least not in stored or most not in stored:
+            raise ValueError(
+                f"the format {self.name} stores integers from {least} to {most} in"
+                f" {self.integer_bits} bits, with a zero point of {self.zero_point} and"
+                f" {'' if self.has_offsets else 'no '}offsets, and no product computes these right:"
+                " write code for them, and then a row of _STORED"
+            )
 
     @property
     def has_offsets(self) -> bool:

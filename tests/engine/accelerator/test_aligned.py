@@ -1,4 +1,4 @@
-"""Queries after other tokens are given no mask; `test_ops.py` has what they find."""
+"""Queries after other tokens get no mask; `test_ops.py` compares what they compute."""
 
 import torch
 from torch.nn.attention.bias import CausalBias

@@ -65,7 +65,7 @@ class Session:
             cache.both[:, :, self.position :].fill_(torch.nan)
 
     def prefill(self, tokens: int) -> None:
-        """A chunk of so many."""
+        """Run a chunk of so many tokens."""
         x = torch.randn(tokens, self._weights.config.hidden_size)
         step = Step(self.position, tokens, self._rotaries, CPU)
         for block, cache, other in zip(
@@ -77,7 +77,7 @@ class Session:
         self.position = step.end
 
     def error(self, runs: list[GraphRun]) -> float:
-        """Of one more token, relative to what the layers make of it."""
+        """Return the error of one more token, relative to the result of the layers."""
         step = Step(self.position, 1, self._rotaries, CPU)
         x = torch.randn(1, self._weights.config.hidden_size)
         given, y = x.clone(), x

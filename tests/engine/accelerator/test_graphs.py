@@ -1,4 +1,4 @@
-"""Graphs are used where they do what was captured, each time anew."""
+"""Graphs are used where a replay repeats what was captured."""
 
 import gc
 from collections.abc import Callable
@@ -77,7 +77,7 @@ def test_a_captured_product_is_done_again(cuda: FakeCuda) -> None:
 
 
 def test_graphs_go_and_others_come(cuda: FakeCuda) -> None:
-    """As when the only session's cache grows: its graph is let go before the next is captured."""
+    """When the only session's cache grows, its graph is freed before the next capture."""
     graphs = CudaGraphs(DEVICE)
     x, y = torch.ones(3), torch.zeros(3)
     for _ in range(3):

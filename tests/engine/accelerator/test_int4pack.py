@@ -1,4 +1,4 @@
-"""Integers stand where a device's own sources say, and 8 bits are twice 4."""
+"""Integers stand where torch's sources for a device want them, and 8 bits are two matrices of 4."""
 
 import pytest
 import torch

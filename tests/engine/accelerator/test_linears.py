@@ -1,4 +1,4 @@
-"""Packed matrices placed on a device multiply as the packed bytes are worth."""
+"""Packed matrices that are placed on a device multiply with the values of the packed bytes."""
 
 from collections.abc import Callable
 
@@ -24,13 +24,13 @@ def blocks(weight: PackedWeight, bias: Tensor | None, dtype: torch.dtype) -> Pla
 
 
 def operator(weight: PackedWeight, bias: Tensor | None, dtype: torch.dtype) -> PlacedLinear:
-    """Torch's own int4 product, on a CPU."""
+    """Make a matrix that torch's own int4 product multiplies, on a CPU."""
     form = CpuForm()
     return Int4Linear(weight, bias, dtype=dtype, device=CPU, form=form, many_by_operator=True)
 
 
 def unpacked(weight: PackedWeight, bias: Tensor | None, dtype: torch.dtype) -> PlacedLinear:
-    """Many rows of inputs by unpacking."""
+    """Make a matrix that is unpacked for many rows of inputs."""
     form = TorchForm()
     return Int4Linear(weight, bias, dtype=dtype, device=CPU, form=form, many_by_operator=False)
 

@@ -157,7 +157,7 @@ def test_a_graph_of_a_head_computes_what_the_head_does(llama: Reference) -> None
 @needs_graphs
 @torch.inference_mode()
 def test_graphs_that_go_leave_others_right_and_take_no_memory_with_them(llama: Reference) -> None:
-    """As when one conversation grows: the graph of its layers goes, that of the head stays."""
+    """When a conversation grows, the graph of its layers is freed, and that of the head stays."""
     stage = llama.stage(device=DEVICE, scheme="bf16")
     weights, config = stage.weights, llama.config
     layers, heads = find_graphs(DEVICE), find_graphs(DEVICE)

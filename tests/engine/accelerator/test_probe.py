@@ -1,10 +1,10 @@
-"""What is right on a device is taken; what is wrong, missing or unknown is done without."""
+"""Operators that are right on a device are used; those that are wrong or missing are not."""
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-from torch_forms import StrangeForm, SwappedForm, TorchForm
+from torch_forms import OffsetlessForm, StrangeForm, SwappedForm, TorchForm
 from weight_formats import every_format
 
 from potluck.engine.accelerator import probe
@@ -21,7 +21,7 @@ from potluck.engine.accelerator.probe import (
 from potluck.engine.attention import Attention, EagerAttention, ExpandedAttention, Span
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.kvcache import LayerCache
-from potluck.model.formats import INT4, PackedFormat
+from potluck.model.formats import INT4, INT4_OFFSET, INT8, PACKED_FORMATS, PackedFormat
 
 CPU = torch.device("cpu")
 
@@ -43,6 +43,19 @@ def test_a_product_with_wrong_numbers_is_not_taken(caplog: pytest.LogCaptureFixt
 def test_a_product_that_is_missing_is_not_taken(caplog: pytest.LogCaptureFixture) -> None:
     assert find_int4_product(CPU, torch.float32, CudaForm()) is None  # there is no such thing here
     assert "missing or wrong" in caplog.text
+
+
+def test_a_format_with_wrong_numbers_is_unpacked_and_the_others_go_to_the_product(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(probe, "int4_form", lambda _: OffsetlessForm())
+    packed = {held: ReferenceKernels().pack(torch.randn(16, 32), held) for held in PACKED_FORMATS}
+
+    make = choose_linear(CPU, torch.float32)
+
+    kinds = {held: type(make(weight, None)) for held, weight in packed.items()}
+    assert kinds == {INT8: BlockLinear, INT4: Int4Linear, INT4_OFFSET: BlockLinear}
+    assert "formats=int8,int4-offset;" in caplog.text
 
 
 def test_weights_in_an_unknown_order_are_left_to_the_operator() -> None:
@@ -135,7 +148,7 @@ def test_attention_that_is_right_is_found(kind: type[Attention], dtype: torch.dt
 
 
 class ContiguousAttention(Attention):
-    """As MPS had it in torch 2.8: a kernel for one token that takes keys to stand head after head."""
+    """A kernel for one token that takes keys to stand head after head, as that of MPS in torch 2.8."""
 
     def _attend_one(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
         read = cache.read(span.start, span.length, q.dtype)
@@ -150,7 +163,7 @@ def _contiguous(shape: torch.Size) -> tuple[int, ...]:
 
 
 class MissingAttention(Attention):
-    """One of an operator that this version of torch has not."""
+    """Attention by an operator that this version of torch does not have."""
 
     def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
         raise NotImplementedError("not implemented for 'BFloat16'")

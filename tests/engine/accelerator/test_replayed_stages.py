@@ -48,7 +48,7 @@ class Pair:
             stage.trim(session, position, epoch=1)
 
     def run(self, session: SessionId, tokens: int, prompt_end: int | None = None) -> None:
-        """So many more tokens at once."""
+        """Run so many more tokens at once."""
         ids = self._reference.prompt(tokens, seed=self._steps)
         ours, theirs = (self._forward(stage, session, ids, prompt_end) for stage in self._stages)
         self._steps += 1
@@ -59,7 +59,7 @@ class Pair:
         self.errors += [abs(top[0][token] - top[1][token]) for token in top[0]]
 
     def tokens(self, session: SessionId, count: int) -> None:
-        """One by one."""
+        """Run so many more tokens one by one."""
         for _ in range(count):
             self.run(session, 1)
 

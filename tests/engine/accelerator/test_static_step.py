@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 import torch
-from tiny_models import CPU, VARIANTS, Reference
+from tiny_models import CPU, Reference
 from torch import Tensor
 
 from potluck.engine.accelerator.static_step import (
@@ -24,6 +24,17 @@ MakeReference = Callable[..., Reference]
 
 CAPACITY = 64
 PROMPT = 12
+FAMILIES = [
+    "llama, biases",
+    "qwen 3, window",
+    "qwen 3 moe, some layers, odd",
+    "phi 4 mini, short, partial",
+    "gemma 2",
+    "gemma 3",
+    "olmo 2",
+    "smollm 3",
+    "granite",
+]
 TOKENS = 30
 
 
@@ -60,7 +71,7 @@ def hidden(weights: StageWeights, tokens: int) -> Tensor:
 
 @torch.inference_mode()
 def errors_of(reference: Reference, scheme: Scheme = "f32") -> list[float]:
-    """Relative errors of tokens after a prompt, in prefixes of 16 to 64, and of what was cached."""
+    """Return relative errors: of tokens after a prompt, in prefixes of 16 to 64, and of the caches."""
     weights = reference.stage(embedding=False, head=False, scheme=scheme).weights
     ours, theirs = Session(weights), Session(weights)
     prompt = hidden(weights, PROMPT)
@@ -91,12 +102,12 @@ def off(ours: Tensor, theirs: Tensor) -> float:
     return ((ours.float() - theirs.float()).norm() / theirs.float().norm()).item()
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", FAMILIES)
 def test_every_family_computes_the_same(make_reference: MakeReference, variant: str) -> None:
     assert max(errors_of(make_reference(variant))) < 1e-5
 
 
-@pytest.mark.parametrize("variant", ["llama", "gemma 2", "gemma 3", "qwen 3"])
+@pytest.mark.parametrize("variant", ["llama", "gemma 3"])
 def test_16_bits_compute_the_same_to_within_their_rounding(
     make_reference: MakeReference, variant: str
 ) -> None:

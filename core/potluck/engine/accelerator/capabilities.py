@@ -12,6 +12,7 @@ from potluck.engine.accelerator.probe import find_int4_product
 from potluck.engine.attention import EagerAttention, ExpandedAttention
 from potluck.engine.device import compute_capability, compute_dtype
 from potluck.engine.norms import RmsNorm
+from potluck.model.formats import PACKED_FORMATS
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +50,13 @@ def capabilities(device: torch.device) -> Capabilities:
         products, decoding = "int4", "graphs"
         if dtype != torch.bfloat16:
             notes.append("it has no fast bf16 and computes in f16 where a model allows it")
-        if find_int4_product(device, dtype) is None:
+        product = find_int4_product(device, dtype)
+        if product is None:
             products = "blocks"
-            notes.append("packed weights are unpacked for each product: 16 bits are faster here")
+        formats = () if product is None else product.formats
+        if lacking := [held.name for held in PACKED_FORMATS if held not in formats]:
+            names = ", ".join(lacking)
+            notes.append(f"weights of {names} are unpacked for each product: 16 bits are faster")
         if find_graphs(device) is None:
             decoding = "layers"
             if device.type == "cuda":

@@ -54,24 +54,29 @@ _CAPACITY = 64
 
 @dataclass(frozen=True, slots=True)
 class Int4Product:
-    """An int4 product that gives right numbers."""
+    """An int4 product, and the formats of weights for which it gives right numbers."""
 
     form: Int4Form
+    formats: tuple[PackedFormat, ...]
     many_by_operator: bool  # whether it is used for many input rows too; else weights are unpacked
 
 
 def choose_linear(device: torch.device, dtype: torch.dtype) -> MakeLinear:
-    """Choose the way to make packed matrices on this device, by trying."""
+    """Choose the way to make packed matrices of each format on this device, by trying."""
+    by_blocks = partial(BlockLinear, dtype=dtype, device=device)
     found = find_int4_product(device, dtype)
-    if found is None:
+    formats = () if found is None else found.formats
+    if lacking := [held.name for held in PACKED_FORMATS if held not in formats]:
         logger.warning(
-            "packed weights are unpacked for each product device=%s dtype=%s; 16 bits are faster"
-            " there, if they fit",
+            "packed weights are unpacked for each product device=%s dtype=%s formats=%s; 16 bits"
+            " are faster there, if they fit",
             device,
             dtype,
+            ",".join(lacking),
         )
-        return partial(BlockLinear, dtype=dtype, device=device)
-    return partial(
+    if found is None:
+        return by_blocks
+    by_operator = partial(
         Int4Linear,
         dtype=dtype,
         device=device,
@@ -79,12 +84,20 @@ def choose_linear(device: torch.device, dtype: torch.dtype) -> MakeLinear:
         many_by_operator=found.many_by_operator,
     )
 
+    def make(weight: PackedWeight, bias: Tensor | None) -> PlacedLinear:
+        return (by_operator if weight.format in formats else by_blocks)(weight, bias)
+
+    return make
+
 
 @torch.inference_mode()
 def find_int4_product(
     device: torch.device, dtype: torch.dtype, form: Int4Form | None = None
 ) -> Int4Product | None:
-    """Torch's int4 product in this device's form, or in `form`, if its numbers are right."""
+    """Torch's int4 product in this device's form, or in `form`, for formats that it computes right.
+
+    None: it computes none of them right.
+    """
     form = form or int4_form(device)
     obstacle = (
         "torch has none" if form is None else int4_obstacle(compute_capability(device), dtype)
@@ -94,18 +107,19 @@ def find_int4_product(
         return None
     make = partial(Int4Linear, dtype=dtype, device=device, form=form)
     by_operator, by_blocks = (partial(make, many_by_operator=is_so) for is_so in (True, False))
-    if not all(_multiplies(by_operator, held, device, dtype) for held in PACKED_FORMATS):
+    right = tuple(held for held in PACKED_FORMATS if _multiplies(by_operator, held, device, dtype))
+    if not right:
         logger.warning("int4 product is missing or wrong device=%s dtype=%s", device, dtype)
         return None
-    if not all(_multiplies(by_blocks, held, device, dtype) for held in PACKED_FORMATS):
+    if not all(_multiplies(by_blocks, held, device, dtype) for held in right):
         logger.info("int4 weights stand in an unknown order and stay packed device=%s", device)
-        return Int4Product(form, many_by_operator=True)
+        return Int4Product(form, right, many_by_operator=True)
     try:
         is_faster = _is_faster((by_blocks, by_operator), device, dtype)
     except _FAULTS as fault:  # out of memory; the operator needs less of it than unpacking
         logger.info("int4 products are not timed device=%s reason=%s", device, _said(fault))
         is_faster = False
-    return Int4Product(form, many_by_operator=not is_faster)
+    return Int4Product(form, right, many_by_operator=not is_faster)
 
 
 def int4_obstacle(
