@@ -36,13 +36,14 @@ class TrayWaiter(QObject):
         parent: QObject,
         is_available: Callable[[], bool] = QSystemTrayIcon.isSystemTrayAvailable,
         patience_ms: int = _PATIENCE_MS,
+        poll_ms: int = _POLL_MS,
     ) -> None:
         super().__init__(parent)
         self._is_available = is_available
         self._left_ms = patience_ms
         self._first = QTimer(self, singleShot=True, interval=0)
         self._first.timeout.connect(self._begin)
-        self._poll = QTimer(self, interval=min(_POLL_MS, max(patience_ms, 1)))
+        self._poll = QTimer(self, interval=poll_ms)
         self._poll.timeout.connect(self._look)
 
     def start(self) -> None:

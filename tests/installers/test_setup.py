@@ -10,13 +10,6 @@ import pytest
 from installer import lock, machine, run
 
 
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave pip no place to look, so that the pip that came with Python must do."""
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
-
-
 def noted(done: list[str], name: str) -> Callable[[], None]:
     return lambda: done.append(name)
 
@@ -88,18 +81,25 @@ def test_a_new_environment_means_that_every_step_is_done_again(checkout: Path) -
     assert done == ["venv", "torch", "new venv", "torch"]
 
 
-@pytest.mark.slow  # makes an environment with pip: 3 s alone
 def test_an_environment_without_pip_is_kept_and_gets_one(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = run.site_packages()[0] / "own.py"
     own.touch()
-    offline(monkeypatch)
+    installer = checkout / "fake/ensurepip"  # the real one takes seconds
+    installer.mkdir(parents=True)
+    (installer / "__init__.py").touch()
+    (installer / "__main__.py").write_text(
+        "import pathlib, sysconfig\n"
+        "pip = pathlib.Path(sysconfig.get_path('purelib')) / 'pip.py'\n"
+        "pip.write_text('print(\"pip 26.1 from here\")')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(installer.parent))
 
     run.make_venv()
 
     assert own.exists()
-    assert machine.pip_version(run.venv_python()) is not None
+    assert machine.pip_version(run.venv_python()) == (26, 1)
 
 
 @pytest.mark.slow  # makes an environment with pip: 3 s alone
@@ -109,12 +109,16 @@ def test_an_environment_whose_python_does_not_run_is_made_anew(
     own = run.site_packages()[0] / "own.py"
     own.touch()
     run.venv_python().unlink()
-    offline(monkeypatch)
+    # pip finds nothing to download, so that the one that came with Python must do.
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
 
     run.make_venv()
 
     assert not own.exists()
     assert machine.venv_version(run.VENV, run.venv_python()) == sys.version_info[:2]
+    assert machine.pip_version(run.venv_python()) is not None
 
 
 def test_an_environment_of_an_older_python_is_left_alone(

@@ -217,6 +217,7 @@ class IconButton(QToolButton):
         *,
         text: str = "",
         size: int = 16,
+        confirm_ms: int = _CONFIRM_MS,
     ) -> None:
         super().__init__()
         self._theme, self._icon = theme, icon
@@ -229,7 +230,7 @@ class IconButton(QToolButton):
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         if text:
             self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
-        self._back = QTimer(self, singleShot=True, interval=_CONFIRM_MS)
+        self._back = QTimer(self, singleShot=True, interval=confirm_ms)
         self._usual = (icon, text)
         self._back.timeout.connect(self._show_usual)
         theme.changed.connect(self.tint)
