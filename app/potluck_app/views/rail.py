@@ -19,12 +19,13 @@ class Rail(QFrame):
 
 
 class RailButton(IconButton):
-    """The button of one page: an icon above its name."""
+    """The button of one page: an icon, which is called as the page, above the page's name."""
 
-    def __init__(self, theme: Theme, icon: str, text: str, name: str) -> None:
-        super().__init__(theme, icon, text, name, size=20)
+    def __init__(self, theme: Theme, page: str) -> None:
+        icon = page.lower()
+        super().__init__(theme, icon, page, f"rail-{icon}", size=20)
         self.setProperty("kind", "rail")
-        self.setText(text)
+        self.setText(page)
         self.setToolTip("")
         self.setCheckable(True)
         self.setAutoExclusive(True)
