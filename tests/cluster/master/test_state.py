@@ -43,7 +43,7 @@ SPLIT = PlanRequest(model="m", layers=(("Desk", 2), ("Laptop", 2)))
 OTHER = PlanRequest(model="other")
 DEFAULT = PlanRequest()
 NOBODY: frozenset[NodeId] = frozenset()
-FAULT = EngineError("The engine is not running.")
+FAULT = EngineError("The compute process is not running.")
 
 
 def stages(*nodes: NodeId, device: str = "cpu") -> tuple[Stage, ...]:
@@ -376,14 +376,14 @@ def test_a_lost_stage_counts_if_the_plan_in_force_has_it() -> None:
     course = Course()
     course.load(AUTO)
     course.tell(PlanMade(stages=stages(DESK, device="cuda:1")), Loaded())
-    gone = {"node_id": DESK, "place": "Desk/cuda:1", "how": "lost its engine"}
+    gone = {"node_id": DESK, "place": "Desk/cuda:1", "how": "lost its compute process"}
 
     assert course.tell(StageLost(**gone, device=DeviceId(kind="cpu"))) == []
     assert course.tell(StageLost(**gone, epoch=10)) == []
     assert course.state.is_ready
     [told] = course.tell(StageLost(**gone, epoch=11, device=DeviceId(kind="cuda", index=1)))
     assert isinstance(told, Break)
-    assert "Desk/cuda:1 lost its engine" in told.error.message
+    assert "Desk/cuda:1 lost its compute process" in told.error.message
     assert course.prompt() == [planned(2, AUTO, settle=False)]  # the computer is here
 
 

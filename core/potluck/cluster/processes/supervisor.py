@@ -97,7 +97,9 @@ class Supervisor:
             async with asyncio.timeout(PATIENCE_S):
                 await self._up.wait()
         if self._handle is None:
-            raise self._problem or EngineError("The engine of this computer is not running.")
+            raise self._problem or EngineError(
+                "The compute process of this computer is not running."
+            )
         return self._handle
 
     def lend(self, memory_limit: int | None) -> None:
