@@ -84,15 +84,14 @@ def test_a_worker_that_ends_is_named_with_what_it_said(
 
 
 def test_workers_that_do_not_come_are_waited_for_no_longer_than_said(
-    place: Path, fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    place: Path, fake: Callable[[str], None]
 ) -> None:
     fake("import time; time.sleep(60)")
-    monkeypatch.setattr(demo, "TOGETHER_S", 0.3)
     said: list[str] = []
 
     with (
         pytest.raises(DemoError, match=r"Study and Attic did not come in time\. It said nothing"),
-        Demo(said.append),
+        Demo(said.append, together_s=0.3),
     ):
         pass
 

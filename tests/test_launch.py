@@ -86,15 +86,12 @@ def test_a_file_of_a_dead_node_is_removed(folders: Folders) -> None:
     assert not folders.node_file.exists()
 
 
-def test_a_node_that_hangs_is_told_and_not_replaced(
-    folders: Folders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch, "HEALTH_S", 0.05)
+def test_a_node_that_hangs_is_told_and_not_replaced(folders: Folders) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         announce(folders, port=mute.getsockname()[1])
 
         with pytest.raises(NodeGoneError, match=f"process {os.getpid()}"):
-            find(folders)
+            find(folders, health_s=0.05)
     assert folders.node_file.exists()
 
 

@@ -40,8 +40,8 @@ class Demo:
 
     client: Client  # of the main node
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, say: Callable[[str], None], *, together_s: float = TOGETHER_S) -> None:
+        self._say, self._together_s = say, together_s
         self._stack = ExitStack()
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -118,7 +118,7 @@ class Demo:
         Raises:
             DemoError: a worker ended, or they took too long.
         """
-        deadline = time.monotonic() + TOGETHER_S
+        deadline = time.monotonic() + self._together_s
         while True:
             computers = self.client.state().computers
             ready = {c.name for c in computers if c.paired and c.online and not c.is_self}

@@ -37,7 +37,7 @@ class NodeStartError(PotluckError):
     code = "node_start"
 
 
-def find(folders: Folders) -> Client | None:
+def find(folders: Folders, *, health_s: float = HEALTH_S) -> Client | None:
     """Return the running node after a check that it answers; delete the file of a dead node.
 
     Raises:
@@ -48,7 +48,7 @@ def find(folders: Folders) -> Client | None:
         return None
     client = Client(node.port, node.token)
     try:
-        if client.health(timeout_s=HEALTH_S).pid == node.pid:
+        if client.health(timeout_s=health_s).pid == node.pid:
             return client
     except NodeGoneError:
         if _hangs(node):

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, get_args
 
@@ -39,6 +40,20 @@ potluck COMMAND --help says more about each.
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """How long the commands wait, in seconds."""
+
+    poll_s: float = 0.2
+    """Between two questions to the node on this computer; to a person this looks immediate."""
+    discovery_s: float = 4.0
+    """A node that has just started has heard from every computer after 3 s."""
+    devices_s: float = 20.0
+    """torch is slow to start and to list the devices."""
+    pairing_s: float = 180.0
+    """A person has to walk to the other computer."""
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that reports an error as one sentence with a hint at the help."""
 
@@ -58,7 +73,12 @@ def make_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"potluck {__version__}")
-    parser.set_defaults(run="potluck.cli.window:window", home=None)
+    parser.set_defaults(
+        run="potluck.cli.window:window",
+        home=None,
+        app="potluck_app",  # a name and no import: core does not depend on the window
+        waits=Waits(),
+    )
     _add_home(parser)
     commands = parser.add_subparsers(metavar="", prog="potluck", help=argparse.SUPPRESS)
     _add_computer_commands(commands)
