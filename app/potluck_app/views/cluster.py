@@ -17,15 +17,16 @@ from potluck_app.http import Problem
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.views.add_computer import AddComputerDialog
+from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.cards import ComputerCardView, JoinCardView, ModelCardView
 from potluck_app.views.controls import (
     ButtonIcon,
     TintedIcon,
     button,
-    hbox,
+    card,
+    fill_page,
     label,
-    scrolling_page,
-    vbox,
+    make_page,
 )
 from potluck_app.views.dialogs import confirm
 
@@ -37,10 +38,7 @@ class ClusterView(QWidget):
 
     def __init__(self, theme: Theme, backend: Backend, open_models: Callable[[], object]) -> None:
         super().__init__()
-        self.setObjectName("cluster-page")
-        self.setProperty("page", "true")
-        self.setAccessibleName("Cluster")
-        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        make_page(self, "cluster-page", "Cluster")
         self._theme, self._backend = theme, backend
         self._asked: set[str] = set()
         self._addresses: dict[str, str] = {}  # node id → the address that was typed
@@ -49,8 +47,7 @@ class ClusterView(QWidget):
         self._joins: dict[str, JoinCardView] = {}
         self._columns = 2
 
-        self.subtitle = label("", "body2")
-        self.subtitle.setObjectName("cluster-subtitle")
+        self.subtitle = label("", "body2", name="cluster-subtitle")
         self.model = ModelCardView(theme, on_unload=self._unload, on_choose=open_models)
         self._grid = QGridLayout()
         self._grid.setSpacing(16)
@@ -61,39 +58,32 @@ class ClusterView(QWidget):
     def _arrange(self) -> None:
         self.add = button("Add computer", "cluster-add", self.open_add_dialog)
         ButtonIcon(self.add, self._theme, "plus", lambda: self._theme.tokens.text)
-        titles = vbox(spacing=10)
-        titles.addWidget(label("Home cluster", "title"))
-        titles.addWidget(self.subtitle)
-        head = hbox()
-        head.addLayout(titles, 1)
-        head.addWidget(self.add, 0, Qt.AlignmentFlag.AlignVCenter)
-        column = scrolling_page(self, "Computers")
-        column.addLayout(head)
-        column.addWidget(self.model)
-        column.addLayout(self._grid)
-        column.addLayout(self._join_column)
-        column.addWidget(self.looking)
-        column.addStretch(1)
+        titles = vbox(label("Home cluster", "title"), self.subtitle, spacing=10)
+        head = hbox((titles, 1), (self.add, 0, Qt.AlignmentFlag.AlignVCenter))
+        parts = (head, self.model, self._grid, self._join_column, self.looking)
+        fill_page(self, "Computers", *parts)
 
     def _make_looking(self) -> QFrame:
-        frame = QFrame()
+        frame = card()
         frame.setObjectName("cluster-looking")
-        frame.setProperty("card", "true")
         icon = TintedIcon(self._theme, "search", 24, lambda: self._theme.tokens.accent)
-        texts = vbox(spacing=4)
-        texts.addWidget(label("Looking for your computers", "section"))
-        texts.addWidget(
+        texts = vbox(
+            label("Looking for your computers", "section"),
             label(
                 "Start Potluck on another computer of this network and choose “Share this"
                 " computer”. It appears here by itself.",
                 "body2",
                 wrap=True,
-            )
+            ),
+            spacing=4,
         )
-        row = hbox(frame, spacing=14)
-        row.setContentsMargins(18, 16, 18, 16)
-        row.addWidget(icon, 0, Qt.AlignmentFlag.AlignTop)
-        row.addLayout(texts, 1)
+        hbox(
+            (icon, 0, Qt.AlignmentFlag.AlignTop),
+            (texts, 1),
+            parent=frame,
+            margins=(18, 16, 18, 16),
+            spacing=14,
+        )
         return frame
 
     def show_state(self, state: ClusterState | None) -> None:

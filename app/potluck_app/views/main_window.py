@@ -13,9 +13,9 @@ from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Choice, Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.banner import Banner
+from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.chat import ChatView
 from potluck_app.views.cluster import ClusterView
-from potluck_app.views.controls import hbox, vbox
 from potluck_app.views.first_run import FirstRunView
 from potluck_app.views.models import ModelsView
 from potluck_app.views.rail import Rail, RailButton
@@ -91,19 +91,13 @@ class MainWindow(QMainWindow):
                 rail.column.addStretch(1)
             rail.column.addWidget(button, 0, Qt.AlignmentFlag.AlignHCenter)
         holder = QWidget()
-        self._banner_row = vbox(holder)
-        self._banner_row.setContentsMargins(12, 10, 12, 2)
-        self._banner_row.addWidget(self.banner)
+        self._banner_row = vbox(self.banner, parent=holder, margins=(12, 10, 12, 2))
         self._banner_holder = holder
         holder.hide()
-        right = vbox()
-        right.addWidget(holder)
-        right.addWidget(self.pages, 1)
+        right = vbox(holder, (self.pages, 1))
         shell = QWidget()
         shell.setProperty("page", "true")
-        row = hbox(shell)
-        row.addWidget(rail)
-        row.addLayout(right, 1)
+        hbox(rail, (right, 1), parent=shell)
         return shell
 
     def _make_shortcuts(self) -> None:

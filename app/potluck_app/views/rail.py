@@ -4,7 +4,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame
 
 from potluck_app.theme import Theme
-from potluck_app.views.controls import IconButton, vbox
+from potluck_app.views.boxes import vbox
+from potluck_app.views.controls import IconButton
 
 
 class Rail(QFrame):
@@ -14,8 +15,7 @@ class Rail(QFrame):
         super().__init__()
         self.setProperty("side", "true")
         self.setFixedWidth(76)
-        self.column = vbox(self, spacing=6)
-        self.column.setContentsMargins(8, 14, 8, 14)
+        self.column = vbox(parent=self, margins=(8, 14, 8, 14), spacing=6)
 
 
 class RailButton(IconButton):

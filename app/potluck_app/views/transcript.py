@@ -11,7 +11,8 @@ from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 from potluck_app.history import Message
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.views.controls import button, vbox
+from potluck_app.views.boxes import vbox
+from potluck_app.views.controls import button
 from potluck_app.views.message import ReplyMessage, UserMessage, size_policy_row
 
 PAGE_WIDTH = 720
@@ -38,8 +39,7 @@ class Transcript(QScrollArea):
         self._progress: tuple[str, float | None] = ("", None)
 
         page = QWidget()
-        self._column = vbox(page, spacing=20)
-        self._column.setContentsMargins(_SIDE, 18, _SIDE, 18)
+        self._column = vbox(parent=page, margins=(_SIDE, 18, _SIDE, 18), spacing=20)
         self.earlier = button("Show earlier messages", "transcript-earlier", self._build_earlier)
         self._column.addWidget(self.earlier, 0, Qt.AlignmentFlag.AlignHCenter)
         self._column.addStretch(1)
