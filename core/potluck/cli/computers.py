@@ -31,7 +31,7 @@ ID_PREFIX = 8  # that many characters of an id are enough to identify a computer
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """One computer in the output of `devices --json`."""
 
-    id: str
+    node_id: str = msgspec.field(name="id")
     name: str
     address: str | None
     paired: bool
@@ -179,7 +179,7 @@ def _list_pairable(client: Client, started: bool, options: argparse.Namespace) -
     state = settle(client, options.waits, started=started)
     found = [computer for computer in state.computers if not computer.paired and computer.joinable]
     if options.json:
-        put_json([listed(computer) for computer in found])
+        put_json(_listed(found))
     elif found:
         put_table(("NAME", "ADDRESS", "DEVICES"), map(_pairable_row, found))
         say("Add one with: potluck pair NAME")
@@ -287,25 +287,15 @@ def devices(options: argparse.Namespace) -> int:
     client, started = open_client(options)
     state = settle(client, options.waits, started=started)
     if options.json:
-        put_json([listed(computer) for computer in state.computers])
+        put_json(_listed(state.computers))
         return 0
     head = ("NAME", "STATE", "ADDRESS", "DEVICES", "FREE", "ROUND TRIP", "RATE")
     put_table(head, map(_device_row, state.computers))
     return 0
 
 
-def listed(computer: Computer) -> Listed:
-    """Return the computer in the form for scripts."""
-    return Listed(
-        id=computer.node_id,
-        name=computer.name,
-        address=computer.address,
-        paired=computer.paired,
-        online=computer.online,
-        devices=computer.devices,
-        rtt_ms=computer.rtt_ms,
-        bytes_per_s=computer.bytes_per_s,
-    )
+def _listed(computers: Iterable[Computer]) -> list[Listed]:
+    return msgspec.convert(list(computers), list[Listed], from_attributes=True)
 
 
 def settle(client: Client, waits: Waits, *, started: bool) -> ClusterState:
