@@ -32,9 +32,9 @@ from PySide6.QtWidgets import (
 
 from potluck_app import resources, wording
 from potluck_app.theme import Theme
+from potluck_app.tokens import Tone
 from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
 
-Tone: TypeAlias = Literal["ok", "warn", "err", "accent", "neutral"]
 LabelKind: TypeAlias = Literal[
     "body", "title", "section", "strong", "body2", "meta", "group", "small", "error", "code"
 ]
@@ -331,13 +331,6 @@ class Meter(QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         tokens = self._theme.tokens
-        colors = {
-            "ok": tokens.ok,
-            "warn": tokens.warn,
-            "err": tokens.err,
-            "accent": tokens.accent,
-            "neutral": tokens.text3,
-        }
         radius = self.height() / 2
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
@@ -346,7 +339,7 @@ class Meter(QWidget):
         painter.drawRoundedRect(QRectF(self.rect()), radius, radius)
         if self._fraction > 0:
             width = max(self._fraction * self.width(), self.height())
-            painter.setBrush(QColor(colors[self._tone]))
+            painter.setBrush(QColor(tokens.color(self._tone)))
             painter.drawRoundedRect(QRectF(0, 0, width, self.height()), radius, radius)
         painter.end()
 

@@ -60,14 +60,9 @@ class FirstRunView(QWidget):
 
     def show_state(self, state: ClusterState | None) -> None:
         """Show what this computer has, as soon as that is known."""
-        parts: list[str] = []
-        if state is not None:
-            for computer in state.computers:
-                if computer.is_self:
-                    parts = [
-                        f"{device.name} · {wording.size(device.memory_total)}"
-                        for device in computer.devices
-                    ]
+        me = state.me if state is not None else None
+        devices = me.devices if me is not None else ()
+        parts = [f"{device.name} · {wording.size(device.memory_total)}" for device in devices]
         prefix = f"This computer: {' · '.join(parts)}.   " if parts else ""
         self._hardware.setText(f"{prefix}Nothing leaves your home network.")
 

@@ -91,7 +91,7 @@ class MainWindow(QMainWindow):
                 rail.column.addStretch(1)
             rail.column.addWidget(button, 0, Qt.AlignmentFlag.AlignHCenter)
         holder = QWidget()
-        self._banner_row = vbox(self.banner, parent=holder, margins=(12, 10, 12, 2))
+        vbox(self.banner, parent=holder, margins=(12, 10, 12, 2))
         self._banner_holder = holder
         holder.hide()
         right = vbox(holder, (self.pages, 1))

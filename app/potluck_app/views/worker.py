@@ -6,7 +6,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QFrame, QSlider, QWidget
 
-from potluck.api.schema import ClusterState, Computer, Pairing
+from potluck.api.schema import ClusterState, Pairing
 from potluck_app import wording
 from potluck_app.backend import Backend, Connection
 from potluck_app.http import Problem
@@ -182,7 +182,7 @@ class WorkerWindow(QWidget):
             requests = cluster.worker_requests(state)
             self.request.show_pairing(requests[0] if requests else None)
             self._memory_part.setVisible(not requests)  # one question at a time
-            me = _me(state)
+            me = state.me
             is_moving = me is not None and me.progress is not None and not state.node.paused
             self._meter.setVisible(is_moving)
             self._meter.show_fraction((me.progress if me else None) or 0.0)
@@ -204,9 +204,7 @@ class WorkerWindow(QWidget):
         self._show_memory()
 
     def _icon_color(self) -> str:
-        tokens = self._theme.tokens
-        colors = {"ok": tokens.ok, "warn": tokens.warn, "err": tokens.err, "accent": tokens.accent}
-        return colors.get(self._view.tone, tokens.text3)
+        return self._theme.tokens.color(self._view.tone)
 
     def closeEvent(self, event: QCloseEvent) -> None:
         if self._on_close():
@@ -288,18 +286,12 @@ class WorkerWindow(QWidget):
         self.banner.show_line(message, "error", on_dismiss=lambda: None)
 
 
-def _me(state: ClusterState | None) -> Computer | None:
-    if state is None:
-        return None
-    return next((computer for computer in state.computers if computer.is_self), None)
-
-
 def _memory_total(state: ClusterState | None) -> int:
     """Return the memory that the limit is a share of.
 
     It is the RAM, or the memory of a graphics card that has more than that.
     """
-    me = _me(state)
+    me = state.me if state is not None else None
     devices = me.devices if me is not None else ()
     ram = sum(device.memory_total for device in devices if device.kind != "cuda")
     return max([ram, *(device.memory_total for device in devices if device.kind == "cuda")])

@@ -121,7 +121,7 @@ def _answer(client: Client, pairing: Pairing) -> None:
 
 
 def _status_line(state: ClusterState) -> str:
-    me = next((computer for computer in state.computers if computer.is_self), None)
+    me = state.me
     share = f", {me.progress:.0%}" if me is not None and me.progress is not None else ""
     layers = f" layers {me.layers[0]} to {me.layers[1] - 1}" if me and me.layers else ""
     if state.node.paused:
@@ -311,7 +311,7 @@ def settle(client: Client, waits: Waits, *, started: bool) -> ClusterState:
         others = [c for c in state.computers if c.paired and not c.is_self]
         answered = bool(others) and all(computer.online for computer in others)
         looked = not started or answered or waited > waits.discovery_s
-        known = any(computer.is_self and computer.devices for computer in state.computers)
+        known = state.me is not None and state.me.devices
         if looked and (known or waited > waits.devices_s):
             return state
         time.sleep(waits.poll_s)
