@@ -313,7 +313,7 @@ class Studio:
         window.go(window.chat)
         self.take(window, "chat-empty")
         self.backend.say(home())
-        self.chat.list.reset(self.known)  # pyright: ignore[reportArgumentType] - a summary and more
+        self.chat.list.reset(self.known)
         self.chat._show(self.known[0])
         self.take(window, "chat")
         self.chat.new()

@@ -89,7 +89,7 @@ class Tray(QObject):
         self.open = self.menu.addAction("Open Potluck")
         self.open.triggered.connect(self.open_requested)
         self.pause = self.menu.addAction("Pause")
-        self.pause.triggered.connect(self._toggle_pause)
+        self.pause.triggered.connect(lambda: backend.toggle_pause())
         self.menu.addSeparator()
         self.quit = self.menu.addAction("Quit and stop sharing")
         self.quit.triggered.connect(self.quit_requested)
@@ -122,12 +122,6 @@ class Tray(QObject):
         self.status.setText(wording.without_mnemonic(line))
         self.pause.setText("Resume" if state.node.paused else "Pause")
         self._icon.setToolTip(f"Potluck: {view.title}")
-
-    def _toggle_pause(self) -> None:
-        state = self._backend.state
-        if state is not None:
-            call = self._backend.set_role(worker=True, paused=not state.node.paused)
-            call.then(failed=self._backend.report)
 
     def _on_activated(self, reason: QSystemTrayIcon.ActivationReason) -> None:
         if reason in (

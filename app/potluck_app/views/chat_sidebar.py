@@ -19,7 +19,7 @@ from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.chat_list import ChatListRole
 from potluck_app.views.boxes import STRETCH, hbox, vbox
-from potluck_app.views.controls import ButtonIcon, ElidedLabel, TintedIcon, button, card
+from potluck_app.views.controls import ButtonIcon, ElidedLabel, TintedIcon, button, card_frame
 
 WIDTH = 250
 _ROW, _FIRST_HEADING, _HEADING = 33, 26, 44
@@ -136,7 +136,7 @@ class ChatSidebar(QFrame):
         return view
 
     def _make_undo(self) -> QFrame:
-        frame = card()
+        frame = card_frame()
         self._undo_text = ElidedLabel("", "meta")
         undo = button("Undo", "chat-undo", self._on_undo)
         hbox((self._undo_text, 1), undo, parent=frame, margins=(12, 6, 6, 6), spacing=8)

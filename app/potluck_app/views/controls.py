@@ -56,13 +56,18 @@ def announce(widget: QWidget, text: str) -> None:
     QAccessible.updateAccessibility(QAccessibleAnnouncementEvent(widget, text))
 
 
+def discard(*widgets: QWidget) -> None:
+    """Hide widgets at once, and delete them when nothing of them runs any more."""
+    for widget in widgets:
+        widget.hide()
+        widget.deleteLater()
+
+
 def clear(layout: QLayout) -> None:
     """Remove all items from a layout and delete them."""
     while (item := layout.takeAt(0)) is not None:
-        widget = item.widget()
-        if widget is not None:
-            widget.hide()
-            widget.deleteLater()
+        if (widget := item.widget()) is not None:
+            discard(widget)
 
 
 def label(
@@ -77,7 +82,7 @@ def label(
     return result
 
 
-def card() -> QFrame:
+def card_frame() -> QFrame:
     """Make a surface with a border."""
     frame = QFrame()
     frame.setProperty("card", "true")

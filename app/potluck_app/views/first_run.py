@@ -9,7 +9,7 @@ from potluck.api.schema import ClusterState
 from potluck_app import wording
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import STRETCH, hbox, vbox
-from potluck_app.views.controls import TintedIcon, button, card, label, make_page
+from potluck_app.views.controls import TintedIcon, button, card_frame, label, make_page
 
 _CARD_WIDTH = 320
 
@@ -67,7 +67,7 @@ class FirstRunView(QWidget):
         self._hardware.setText(f"{prefix}Nothing leaves your home network.")
 
     def _card(self, icon: str, title: str, text: str, action: QWidget) -> QFrame:
-        frame = card()
+        frame = card_frame()
         frame.setFixedWidth(_CARD_WIDTH)
         vbox(
             TintedIcon(self._theme, icon, 36, lambda: self._theme.tokens.accent),

@@ -11,7 +11,7 @@ from potluck_app.theme import Theme
 from potluck_app.viewmodels.blocks import BlockSplitter, Code, Prose, split_thinking
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.code import CodeView
-from potluck_app.views.controls import CopyButton, IconButton, Meter, button, label
+from potluck_app.views.controls import CopyButton, IconButton, Meter, button, discard, label
 from potluck_app.views.prose import ProseView
 from potluck_app.views.thinking import ThinkingView
 
@@ -149,8 +149,7 @@ class ReplyMessage(QWidget):
 
     def _drop(self, view: ProseView | CodeView) -> None:
         self._column.removeWidget(view)
-        view.hide()
-        view.deleteLater()
+        discard(view)
 
 
 def stats_line(message: Message) -> str:

@@ -20,7 +20,7 @@ from potluck_app.views.controls import (
     Pill,
     TintedIcon,
     button,
-    card,
+    card_frame,
     clear,
     fill_page,
     label,
@@ -51,7 +51,7 @@ class ModelsView(QWidget):
         self._show_entries()
 
     def _make_progress(self) -> tuple[QFrame, QLabel, Meter]:
-        frame = card()
+        frame = card_frame()
         frame.setObjectName("models-progress")
         line = label("", "body2", wrap=True, name="models-progress-line")
         meter = Meter(self._theme, "Progress of the model")
@@ -141,7 +141,7 @@ class ModelsView(QWidget):
 
     def _card(self, entry: ModelEntry) -> QFrame:
         name = wording.model_name(entry.name)
-        frame = card()
+        frame = card_frame()
         icon = TintedIcon(self._theme, "models", 24, lambda: self._theme.tokens.accent)
         texts = vbox(
             ElidedLabel(name, "section"),

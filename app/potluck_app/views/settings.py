@@ -14,7 +14,7 @@ from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
 from potluck_app.views.controls import (
     CopyButton,
     button,
-    card,
+    card_frame,
     field,
     fill_page,
     label,
@@ -152,7 +152,7 @@ def _loopback(state: ClusterState | None) -> Listener | None:
 
 
 def _section(title: str, text: str, *parts: Part) -> QFrame:
-    frame = card()
+    frame = card_frame()
     above = [label(title, "section"), *([label(text, "body2", wrap=True)] if text else [])]
     vbox(*above, *parts, parent=frame, margins=(20, 16, 20, 18), spacing=10)
     return frame

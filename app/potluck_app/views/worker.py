@@ -121,7 +121,7 @@ class WorkerWindow(QWidget):
         self.text.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         self._meter = Meter(theme, "Progress")
         self.request = JoinRequest(self._decide)
-        self.pause = button("Pause", "worker-pause", self._toggle_pause)
+        self.pause = button("Pause", "worker-pause", backend.toggle_pause)
         self._pause_icon = ButtonIcon(self.pause, theme, "pause", lambda: theme.tokens.text)
         self._arrange(on_stop, on_chat)
         backend.state_changed.connect(self.show_state)
@@ -266,12 +266,6 @@ class WorkerWindow(QWidget):
 
     def _decide(self, pairing_id: str, accept: bool) -> None:
         self._backend.decide_pairing(pairing_id, accept).then(failed=self._backend.report)
-
-    def _toggle_pause(self) -> None:
-        state = self._backend.state
-        if state is not None:
-            call = self._backend.set_role(worker=True, paused=not state.node.paused)
-            call.then(failed=self._backend.report)
 
     def _on_connection(self, connection: Connection, message: str) -> None:
         if connection == "connected":
