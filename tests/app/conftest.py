@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fake_backend import Server, serving
 from PySide6.QtCore import QCoreApplication, QEvent
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
@@ -87,3 +88,10 @@ def make_window(
 @pytest.fixture
 def window(make_window: MakeWindow) -> MainWindow:
     return make_window()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """The real HTTP server of a node, over a scripted one, that ends with the test."""
+    with serving() as server:
+        yield server
