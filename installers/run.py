@@ -128,7 +128,7 @@ def site_packages() -> list[Path]:
     return [*VENV.glob("lib/python*/site-packages"), *VENV.glob("Lib/site-packages")][:1]
 
 
-def make_venv() -> None:
+def make_venv(minimum: tuple[int, int] = MINIMUM_PYTHON) -> None:
     """Make `.venv`, or keep an existing one whose Python works. Then make sure that it has pip."""
     version = venv_version(VENV, venv_python())
     if version is None:  # there is none, or its Python is missing or has another version
@@ -137,7 +137,7 @@ def make_venv() -> None:
             shutil.rmtree(VENV)
         VENV.mkdir()
         run_logged([sys.executable, "-m", "venv", VENV], LOG)
-    elif version < MINIMUM_PYTHON:
+    elif version < minimum:
         raise SetupError(
             f"The environment in {VENV} is one of Python {version[0]}.{version[1]}, and Potluck needs"
             " 3.11 or newer. Delete or rename that folder, then start again."

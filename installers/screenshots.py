@@ -39,7 +39,7 @@ from potluck_app.http import Endpoint, Http, Problem
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Choice, Theme
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.views.main_window import CHAT, CLUSTER, MODELS, SETTINGS, MainWindow
+from potluck_app.views.main_window import MainWindow
 from potluck_app.views.worker import WorkerWindow
 
 GB = 10**9
@@ -310,10 +310,10 @@ class Studio:
         window.hide()
 
     def _chat_pages(self, window: MainWindow) -> None:
-        window.go(CHAT)
+        window.go(window.chat)
         self.take(window, "chat-empty")
         self.backend.say(home())
-        self.chat.list.reset(self.known)  # pyright: ignore[reportArgumentType] - a summary and more
+        self.chat.list.reset(self.known)
         self.chat._show(self.known[0])
         self.take(window, "chat")
         self.chat.new()
@@ -324,7 +324,7 @@ class Studio:
         self.chat.new()
 
     def _cluster_pages(self, window: MainWindow) -> None:
-        window.go(CLUSTER)
+        window.go(window.cluster)
         self.backend.say(home())
         self.take(window, "cluster")
         self.backend.say(home(streaming=True))
@@ -340,14 +340,14 @@ class Studio:
         self.backend.say(home())
 
     def _other_pages(self, window: MainWindow) -> None:
-        window.go(MODELS)
+        window.go(window.models)
         window.models._on_models(MODELS_HERE)
         self.take(window, "models")
-        window.go(SETTINGS)
+        window.go(window.settings)
         self.take(window, "settings")
         self.backend.connection = "restarting"
         self.backend.connection_changed.emit("restarting", "")
-        window.go(CLUSTER)
+        window.go(window.cluster)
         self.take(window, "banner")
         self.backend.say(home())
 

@@ -86,9 +86,7 @@ def test_a_file_of_a_dead_node_is_removed(folders: Folders) -> None:
     assert not folders.node_file.exists()
 
 
-def test_a_node_that_hangs_is_told_and_not_replaced(
-    folders: Folders,
-) -> None:
+def test_a_node_that_hangs_is_told_and_not_replaced(folders: Folders) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         announce(folders, port=mute.getsockname()[1])
 

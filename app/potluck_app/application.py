@@ -22,6 +22,7 @@ from potluck_app.theme import Theme
 from potluck_app.tray import Tray, TrayWaiter
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.chat import Chat
+from potluck_app.views.controls import discard
 from potluck_app.views.dialogs import confirm
 from potluck_app.views.main_window import MainWindow
 from potluck_app.views.worker import WorkerWindow
@@ -140,8 +141,7 @@ class Application(QObject):
         self.chat.new()
         self._clear_own_use()
         if self.main is not None:
-            self.main.hide()
-            self.main.deleteLater()
+            discard(self.main)
             self.main = None
         self._lend(hidden=False)
 
@@ -225,8 +225,7 @@ class Application(QObject):
             self.tray.deleteLater()
             self.tray = None
         if self.worker is not None:
-            self.worker.hide()
-            self.worker.deleteLater()
+            discard(self.worker)
             self.worker = None
 
     def _on_connection(self, connection: Connection, _message: str) -> None:

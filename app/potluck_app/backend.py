@@ -277,6 +277,12 @@ class Backend(QObject):
         body = RoleRequest(worker=worker, memory=memory, paused=paused)
         return self._call("POST", "/cluster/role", body)
 
+    def toggle_pause(self) -> None:
+        """Pause the lending of this computer, or end the pause."""
+        if self.state is not None:
+            paused = not self.state.node.paused
+            self.set_role(worker=True, paused=paused).then(failed=self.report)
+
     def models(self) -> Call:
         """Ask for the models on this computer."""
         return self._call("GET", "/cluster/models", answer=tuple[ModelEntry, ...])

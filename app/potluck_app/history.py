@@ -42,21 +42,18 @@ class Message(Struct, frozen=True, kw_only=True):
     stats: Stats | None = None
 
 
-class Conversation(Struct, frozen=True, kw_only=True):
-    """A conversation. `updated` is the time of its last change, in seconds since 1970."""
-
-    id: str
-    title: str
-    updated: float
-    messages: tuple[Message, ...] = ()
-
-
 class Summary(Struct, frozen=True, kw_only=True):
     """The part of a conversation that the list shows."""
 
     id: str
     title: str
-    updated: float
+    updated: float  # time of its last change, in seconds since 1970
+
+
+class Conversation(Summary, frozen=True, kw_only=True):
+    """A conversation."""
+
+    messages: tuple[Message, ...] = ()
 
 
 def new_id() -> str:

@@ -14,5 +14,5 @@ def find_or_start(folders: Folders) -> Endpoint:
     client = launch.find_or_start(folders)
     node = read_node_file(folders)
     if node is None or node.port != client.port:
-        raise launch.NodeStartError("Potluck's node ended again while it started. Wait a moment.")
+        raise launch.NodeStartError("Potluck ended again while it started. Wait a moment.")
     return Endpoint(port=node.port, token=node.token)

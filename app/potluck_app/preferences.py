@@ -1,6 +1,5 @@
 """The choices that the person made in the window, kept between starts. Without Qt."""
 
-import contextlib
 import logging
 from pathlib import Path
 from typing import Literal
@@ -42,10 +41,10 @@ class PreferencesFile:
 
 
 def _read(path: Path) -> Preferences:
-    with contextlib.suppress(FileNotFoundError):
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=Preferences)
-        except (OSError, msgspec.MsgspecError) as error:
-            if not isinstance(error, FileNotFoundError):
-                logger.warning("the preferences could not be read: %s", error)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Preferences)
+    except FileNotFoundError:
+        pass
+    except (OSError, msgspec.MsgspecError) as error:
+        logger.warning("the preferences could not be read: %s", error)
     return Preferences()

@@ -161,7 +161,9 @@ class Load(QObject):
 
     def _on_end(self, problem: Problem | None) -> None:
         if problem is None and not self._is_ready:
-            problem = Problem("The model was not loaded: the node stopped before it was done.")
+            problem = Problem(
+                "The model was not loaded: Potluck stopped in the background before it was done."
+            )
         if problem is not None:
             self.failed.emit(problem)
         self.deleteLater()

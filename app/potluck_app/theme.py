@@ -5,7 +5,6 @@ the palette and the style sheet are ours, and the system's hint only decides wha
 has a contrast of at least 4.5 to its background, the border of a control at least 3 (WCAG 2.2).
 """
 
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from PySide6.QtCore import QObject, Qt, Signal
@@ -29,14 +28,6 @@ _MONO_FAMILIES: Final = (
 _BODY_PX: Final = 14
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fonts:
-    """The font families in use."""
-
-    ui: str
-    mono: str
-
-
 class Theme(QObject):
     """The current theme: colours and fonts.
 
@@ -50,7 +41,8 @@ class Theme(QObject):
         super().__init__(app)
         self._app = app
         self.choice: Choice = choice
-        self.fonts = Fonts(ui=_first_installed(_UI_FAMILIES), mono=_mono_family())
+        self._ui_family = _installed(_UI_FAMILIES, QFontDatabase.SystemFont.GeneralFont)
+        self._mono_family = _installed(_MONO_FAMILIES, QFontDatabase.SystemFont.FixedFont)
         self.tokens: Tokens = self._resolved()
         hints = QGuiApplication.styleHints()
         hints.colorSchemeChanged.connect(self._on_system_change)
@@ -67,13 +59,13 @@ class Theme(QObject):
         self._follow()
 
     def ui_font(self, pixels: int = _BODY_PX, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
-        font = QFont(self.fonts.ui)
+        font = QFont(self._ui_family)
         font.setPixelSize(pixels)
         font.setWeight(weight)
         return font
 
     def mono_font(self, pixels: int = 13) -> QFont:
-        font = QFont(self.fonts.mono)
+        font = QFont(self._mono_family)
         font.setPixelSize(pixels)
         font.setStyleHint(QFont.StyleHint.Monospace)
         return font
@@ -99,7 +91,7 @@ class Theme(QObject):
     def _apply(self) -> None:
         self._app.setFont(self.ui_font())
         self._app.setPalette(_palette(self.tokens))
-        self._app.setStyleSheet(stylesheet(self.tokens, self.fonts.mono))
+        self._app.setStyleSheet(stylesheet(self.tokens, self._mono_family))
 
 
 def _palette(tokens: Tokens) -> QPalette:
@@ -130,17 +122,8 @@ def _palette(tokens: Tokens) -> QPalette:
     return palette
 
 
-def _first_installed(families: tuple[str, ...]) -> str:
+def _installed(families: tuple[str, ...], otherwise: QFontDatabase.SystemFont) -> str:
+    """Return the first of the families that is installed, or the family of a system font."""
     installed = set(QFontDatabase.families())
-    for family in families:
-        if family in installed:
-            return family
-    return QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont).family()
-
-
-def _mono_family() -> str:
-    installed = set(QFontDatabase.families())
-    for family in _MONO_FAMILIES:
-        if family in installed:
-            return family
-    return QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont).family()
+    found = next((family for family in families if family in installed), None)
+    return found or QFontDatabase.systemFont(otherwise).family()

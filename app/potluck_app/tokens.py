@@ -1,7 +1,9 @@
 """The design tokens: every colour that the window uses, for light and for dark. Without Qt."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, TypeAlias
+
+Tone: TypeAlias = Literal["ok", "warn", "err", "accent", "neutral"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,10 @@ class Tokens:
     err_soft: str
     code: str
     bubble: str
+
+    def color(self, tone: Tone) -> str:
+        """Return the colour that shows a meaning."""
+        return self.text3 if tone == "neutral" else getattr(self, tone)
 
 
 LIGHT: Final = Tokens(

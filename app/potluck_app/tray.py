@@ -36,13 +36,14 @@ class TrayWaiter(QObject):
         parent: QObject,
         is_available: Callable[[], bool] = QSystemTrayIcon.isSystemTrayAvailable,
         patience_ms: int = _PATIENCE_MS,
+        poll_ms: int = _POLL_MS,
     ) -> None:
         super().__init__(parent)
         self._is_available = is_available
         self._left_ms = patience_ms
         self._first = QTimer(self, singleShot=True, interval=0)
         self._first.timeout.connect(self._begin)
-        self._poll = QTimer(self, interval=min(_POLL_MS, max(patience_ms, 1)))
+        self._poll = QTimer(self, interval=poll_ms)
         self._poll.timeout.connect(self._look)
 
     def start(self) -> None:
@@ -88,7 +89,7 @@ class Tray(QObject):
         self.open = self.menu.addAction("Open Potluck")
         self.open.triggered.connect(self.open_requested)
         self.pause = self.menu.addAction("Pause")
-        self.pause.triggered.connect(self._toggle_pause)
+        self.pause.triggered.connect(lambda: backend.toggle_pause())
         self.menu.addSeparator()
         self.quit = self.menu.addAction("Quit and stop sharing")
         self.quit.triggered.connect(self.quit_requested)
@@ -121,12 +122,6 @@ class Tray(QObject):
         self.status.setText(wording.without_mnemonic(line))
         self.pause.setText("Resume" if state.node.paused else "Pause")
         self._icon.setToolTip(f"Potluck: {view.title}")
-
-    def _toggle_pause(self) -> None:
-        state = self._backend.state
-        if state is not None:
-            call = self._backend.set_role(worker=True, paused=not state.node.paused)
-            call.then(failed=self._backend.report)
 
     def _on_activated(self, reason: QSystemTrayIcon.ActivationReason) -> None:
         if reason in (

@@ -11,6 +11,15 @@ from potluck.api.schema import ClusterState, Computer, ModelState, Transfer
 
 GUIDE = "Potluck guide"
 _SLOW_LINK = 12.5e6  # bytes per second (100 Mbit/s); a slower link needs minutes per GB of a model
+_PRECISIONS = {
+    "f32": "32 bits",
+    "bf16": "16 bits",
+    "f16": "16 bits",
+    "int8": "8 bits",
+    "int4-offset": "4 bits",
+    "int4-head8": "4 bits",
+    "int4": "4 bits",
+}
 
 
 def gigabytes(count: float) -> str:
@@ -66,16 +75,8 @@ def percent(fraction: float) -> str:
 
 
 def precision(scheme: str) -> str:
-    """Return how precisely a model's weights are stored."""
-    match scheme:
-        case "f32":
-            return "32 bits"
-        case "bf16" | "f16":
-            return "16 bits"
-        case "int8":
-            return "8 bits"
-        case _:
-            return "4 bits"
+    """Return how precisely a model's weights are held; the name of a scheme that is not known here."""
+    return _PRECISIONS.get(scheme, scheme)
 
 
 def plural(count: int, one: str, many: str) -> str:

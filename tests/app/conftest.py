@@ -102,6 +102,6 @@ def window(make_window: MakeWindow) -> MainWindow:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """The real HTTP server of a node, over a scripted one."""
+    """The real HTTP server of a node, over a scripted one, that ends with the test."""
     with serving() as server:
         yield server

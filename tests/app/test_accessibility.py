@@ -58,7 +58,7 @@ def full_window(make: Make, backend: ScriptedBackend, qtbot: QtBot) -> MainWindo
         backend.replies[-1].text.emit(text)
         end = ReplyEnd(stats=STATS) if number == 0 else ReplyEnd(error="It failed.")
         backend.replies[-1].finished.emit(end)
-    for page in range(4):
+    for page in window.rail_buttons:
         window.go(page)
     entry = ModelEntry(name="Qwen", path="/q", nbytes=1)
     backend.last("/cluster/models").call.done.emit((entry,))
@@ -99,7 +99,7 @@ def test_the_keyboard_reaches_every_button_of_a_page(
     make_window: Make, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
     window = full_window(make_window, backend, qtbot)
-    window.go(1)
+    window.go(window.cluster)
     with qtbot.waitActive(window):
         window.activateWindow()
     wanted = {

@@ -55,7 +55,7 @@ def test_it_opens_within_a_second_without_anything_heavy(tmp_path: Path) -> None
         "QT_QPA_PLATFORM": "offscreen",
         "PYTHONPATH": os.pathsep.join((str(ROOT / "core"), str(ROOT / "app"))),
     }
-    best, modules = 60.0, set[str]()
+    seconds, names = 60.0, list[str]()
 
     for _ in range(3):  # the first one may have to read the disk
         result = subprocess.run(
@@ -66,12 +66,13 @@ def test_it_opens_within_a_second_without_anything_heavy(tmp_path: Path) -> None
             timeout=60,
             check=True,
         )
-        seconds, *names = result.stdout.split()
-        best, modules = min(best, float(seconds)), set(names)
+        took, *names = result.stdout.split()
+        seconds = float(took)
+        if seconds < 1.0:
+            break
 
-    assert best < 1.0
-    ours = {name.removeprefix("potluck.") for name in modules if name.startswith("potluck.")}
+    assert seconds < 1.0
+    ours = {name.removeprefix("potluck.") for name in names if name.startswith("potluck.")}
     assert ours <= ALLOWED
-    assert modules.isdisjoint(
-        {"torch", "numpy", "starlette", "asyncio", "zeroconf", "cryptography"}
-    )
+    heavy = {"torch", "numpy", "starlette", "asyncio", "zeroconf", "cryptography"}
+    assert heavy.isdisjoint(names)

@@ -65,7 +65,7 @@ def test_a_click_on_the_icon_opens_the_window(tray: Tray, qtbot: QtBot) -> None:
 
 def test_a_tray_that_comes_late_is_waited_for(qtbot: QtBot, backend: QObject) -> None:
     answers = iter((False, False, True, True))
-    waiter = TrayWaiter(backend, lambda: next(answers), patience_ms=5000)
+    waiter = TrayWaiter(backend, lambda: next(answers), patience_ms=5000, poll_ms=10)
 
     with qtbot.waitSignal(waiter.decided) as decided:
         waiter.start()
@@ -74,7 +74,7 @@ def test_a_tray_that_comes_late_is_waited_for(qtbot: QtBot, backend: QObject) ->
 
 
 def test_without_a_tray_that_is_said_in_the_end(qtbot: QtBot, backend: QObject) -> None:
-    waiter = TrayWaiter(backend, lambda: False, patience_ms=20)
+    waiter = TrayWaiter(backend, lambda: False, patience_ms=20, poll_ms=10)
 
     with qtbot.waitSignal(waiter.decided) as decided:
         waiter.start()

@@ -105,7 +105,9 @@ def test_a_peers_name_is_never_markup() -> None:
         ("int8", "8 bits"),
         ("int4-offset", "4 bits"),
         ("int4-head8", "4 bits"),
+        ("int4", "4 bits"),
+        ("mxfp6", "mxfp6"),
     ],
 )
-def test_schemes_are_told_in_bits(scheme: str, text: str) -> None:
+def test_schemes_are_told_in_bits_or_by_their_name(scheme: str, text: str) -> None:
     assert wording.precision(scheme) == text

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from fake_backend import TOKEN, Server
 
-from potluck.cli import computers, main
+from potluck.cli import main
+from potluck.cli.parser import Waits
 from potluck.settings import Folders, NodeFile, write_node_file
 
 CORE = Path(__file__).parents[2] / "core"
@@ -34,12 +35,13 @@ def folders(tmp_path: Path, server: Server) -> Folders:
 
 @pytest.fixture
 def potluck(folders: Folders) -> Iterator[Callable[..., int]]:
-    """Run a command line in this process; its exit status."""
+    """Run a command line in this process, with values in place of the parser's; its exit status."""
+    soon = Waits(poll_s=0.01, discovery_s=0.3, pairing_s=5.0)
     before = signal.getsignal(signal.SIGTERM)
 
-    def run(*words: str) -> int:
+    def run(*words: str, **values: object) -> int:
         try:
-            return main(["--home", str(folders.home), *words])
+            return main(["--home", str(folders.home), *words], **({"waits": soon} | values))
         except SystemExit as ended:
             return int(ended.code or 0)
 
@@ -80,11 +82,3 @@ def spawn(folders: Folders) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.kill()
         with process:
             pass
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing found and nobody answering is known soon."""
-    monkeypatch.setattr(computers, "DISCOVERY_S", 0.3)
-    monkeypatch.setattr(computers, "PAIRING_S", 5.0)
-    monkeypatch.setattr(computers, "POLL_S", 0.01)

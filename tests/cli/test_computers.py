@@ -9,10 +9,10 @@ import pytest
 from fake_backend import Server, computer
 
 from potluck.api import schema
-from potluck.cli import computers
+from potluck.cli.parser import Waits
 from potluck.client import Client
 
-pytestmark = [pytest.mark.net, pytest.mark.usefixtures("impatient")]
+pytestmark = pytest.mark.net
 
 Potluck = Callable[..., int]
 Output = pytest.CaptureFixture[str]
@@ -184,13 +184,12 @@ def test_a_pairing_that_does_not_come_about_has_a_status(
 
 
 def test_a_pairing_that_nobody_answers_ends(
-    server: Server, potluck: Potluck, capsys: Output, monkeypatch: pytest.MonkeyPatch
+    server: Server, potluck: Potluck, capsys: Output
 ) -> None:
-    monkeypatch.setattr(computers, "PAIRING_S", 0.1)
     server.update(computers=(computer("there", "2", paired=False),))
     server.backend.pairing_answer = "asking"
 
-    assert potluck("pair", "there", "--yes") == 5
+    assert potluck("pair", "there", "--yes", waits=Waits(poll_s=0.01, pairing_s=0.1)) == 5
     assert "did not answer" in capsys.readouterr().err
 
 
@@ -204,16 +203,13 @@ def test_nobody_at_the_terminal_cannot_pair_by_sight(
     assert server.backend.current.pairings == ()
 
 
-def test_a_computer_that_appears_late_is_still_paired(
-    server: Server, potluck: Potluck, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(computers, "DISCOVERY_S", 10.0)
+def test_a_computer_that_appears_late_is_still_paired(server: Server, potluck: Potluck) -> None:
     timer = threading.Timer(
         0.2, lambda: server.update(computers=(computer("there", "2", paired=False),))
     )
     timer.start()
 
-    status = potluck("pair", "there", "--yes", "--json")
+    status = potluck("pair", "there", "--yes", "--json", waits=Waits(poll_s=0.01))
 
     timer.join()
     assert status == 0

@@ -13,7 +13,7 @@ from fake_backend import Server, computer
 from potluck.api import schema
 from potluck.settings import Folders, load_settings
 
-pytestmark = [pytest.mark.net, pytest.mark.usefixtures("impatient")]
+pytestmark = pytest.mark.net
 
 Potluck = Callable[..., int]
 Output = pytest.CaptureFixture[str]

@@ -4,13 +4,14 @@ import errno
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from installer import run, terminal
+from installer import load, machine, terminal
 
 
 @pytest.mark.parametrize(
-    ("system", "machine", "gpus", "variant"),
+    ("system", "processor", "gpus", "variant"),
     [
         ("Linux", "x86_64", None, "cpu"),
         ("Linux", "aarch64", None, "cpu"),
@@ -28,9 +29,9 @@ from installer import run, terminal
     ],
 )
 def test_the_build_of_torch_follows_system_driver_and_card(
-    system: str, machine: str, gpus: str | None, variant: str | None
+    system: str, processor: str, gpus: str | None, variant: str | None
 ) -> None:
-    assert run.torch_variant(system, machine, gpus) == variant
+    assert machine.torch_variant(system, processor, gpus) == variant
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_the_build_of_torch_follows_system_driver_and_card(
     ],
 )
 def test_only_linux_may_lack_a_display(system: str, environ: dict[str, str], display: bool) -> None:
-    assert run.has_display(system, environ) is display
+    assert machine.has_display(system, environ) is display
 
 
 @pytest.mark.parametrize(
@@ -60,11 +61,11 @@ def test_only_linux_may_lack_a_display(system: str, environ: dict[str, str], dis
 def test_only_a_window_on_an_x_server_needs_its_libraries(
     environ: dict[str, str], x11: bool
 ) -> None:
-    assert run.draws_on_x11(environ) is x11
+    assert machine.draws_on_x11(environ) is x11
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="system packages are Linux'")
-def test_libraries_are_asked_for_where_windows_are(checkout: Path) -> None:
+def test_libraries_are_asked_for_where_windows_are(run: ModuleType) -> None:
     def names(*words: str, x11: bool) -> list[str]:
         return [step.name for step in run.needed_steps(words, display=True, x11=x11)][3:]
 
@@ -83,11 +84,11 @@ def test_libraries_are_asked_for_where_windows_are(checkout: Path) -> None:
     ],
 )
 def test_an_error_of_the_file_system_is_a_sentence(number: int, words: str) -> None:
-    assert words in run.explain(OSError(number, os.strerror(number), "/somewhere"))
+    assert words in terminal.explain(OSError(number, os.strerror(number), "/somewhere"))
 
 
 def test_a_disk_that_fills_up_does_not_end_in_a_traceback(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fill_up() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -104,10 +105,12 @@ def test_the_packages_of_missing_libraries_are_named() -> None:
         if library == "libEGL.so.1":
             raise OSError("libEGL.so.1: cannot open shared object file")
 
-    assert run.missing_libraries(run.QT_LIBRARIES, load_all_but_egl) == {"libEGL.so.1": "libegl1"}
+    assert machine.missing_libraries(machine.QT_LIBRARIES, load_all_but_egl) == {
+        "libEGL.so.1": "libegl1"
+    }
 
 
-def test_a_group_includes_what_it_names() -> None:
+def test_a_group_includes_what_it_names(run: ModuleType) -> None:
     groups = {"test": ["pytest>=8"], "dev": ["ruff", {"include-group": "test"}]}
 
     assert run.group_requirements(groups, "dev") == ["ruff", "pytest>=8"]
@@ -126,24 +129,22 @@ def test_progress_is_read_from_what_pip_prints(line: str, fraction: float | None
     assert terminal.download_fraction(line) == fraction
 
 
-def test_without_words_and_display_the_demo_runs() -> None:
+def test_without_words_and_display_the_demo_runs(run: ModuleType) -> None:
     assert run.commands_for([], display=False)[0][-2:] == ["potluck", "demo"]
     assert run.commands_for([], display=True)[0][-2:] == ["-m", "potluck"]
 
 
-def test_words_for_potluck_ask_for_no_tools_of_tests(checkout: Path) -> None:
+def test_words_for_potluck_ask_for_no_tools_of_tests(run: ModuleType) -> None:
     names = [step.name for step in run.needed_steps(["worker", "--help"], display=True)]
 
     assert names == ["venv", "torch", "potluck"]
 
 
-def test_a_checkout_that_moved_is_installed_again(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkout_that_moved_is_installed_again(checkout: Path, run: ModuleType) -> None:
     before = {step.name: step.key for step in run.needed_steps(["devices"], display=False)}
     moved = checkout.rename(checkout.with_name("moved"))
-    monkeypatch.setattr(run, "ROOT", moved)
-    after = {step.name: step.key for step in run.needed_steps(["devices"], display=False)}
+    there = load("run", moved / "installers")
+    after = {step.name: step.key for step in there.needed_steps(["devices"], display=False)}
 
     assert before["potluck"] != after["potluck"]
     assert before["torch"] == after["torch"]

@@ -5,23 +5,17 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from installer import lock, machine, run
-
-
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave pip no place to look, so that the pip that came with Python must do."""
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+from installer import lock, machine
 
 
 def noted(done: list[str], name: str) -> Callable[[], None]:
     return lambda: done.append(name)
 
 
-def test_a_finished_step_is_not_done_again(checkout: Path) -> None:
+def test_a_finished_step_is_not_done_again(run: ModuleType) -> None:
     done: list[str] = []
     steps = [run.Step(name, name, "1", noted(done, name)) for name in ("one", "two")]
 
@@ -31,7 +25,7 @@ def test_a_finished_step_is_not_done_again(checkout: Path) -> None:
     assert done == ["one", "two"]
 
 
-def test_a_step_whose_key_changed_is_done_again(checkout: Path) -> None:
+def test_a_step_whose_key_changed_is_done_again(run: ModuleType) -> None:
     done: list[str] = []
 
     run.set_up([run.Step("one", "one", "old", noted(done, "old"))])
@@ -40,7 +34,7 @@ def test_a_step_whose_key_changed_is_done_again(checkout: Path) -> None:
     assert done == ["old", "new"]
 
 
-def test_after_a_failure_the_steps_before_it_stay_done(checkout: Path) -> None:
+def test_after_a_failure_the_steps_before_it_stay_done(run: ModuleType) -> None:
     done: list[str] = []
 
     def fail() -> None:
@@ -53,20 +47,22 @@ def test_after_a_failure_the_steps_before_it_stay_done(checkout: Path) -> None:
     assert done == ["one", "two again"]
 
 
-def test_a_broken_stamp_file_means_that_nothing_is_done(checkout: Path) -> None:
+def test_a_broken_stamp_file_means_that_nothing_is_done(run: ModuleType) -> None:
     run.STAMPS.write_text('{"one": "1"')
 
     assert run.read_stamps() == {}
 
 
-def test_stamps_of_an_environment_without_its_python_do_not_count(checkout: Path) -> None:
+def test_stamps_of_an_environment_without_its_python_do_not_count(run: ModuleType) -> None:
     run.STAMPS.write_text('{"one": "1"}')
     run.venv_python().unlink()
 
     assert run.read_stamps() == {}
 
 
-def test_stamps_of_an_environment_whose_python_was_replaced_do_not_count(checkout: Path) -> None:
+def test_stamps_of_an_environment_whose_python_was_replaced_do_not_count(
+    checkout: Path, run: ModuleType
+) -> None:
     run.STAMPS.write_text('{"one": "1"}')
     config = checkout / ".venv/pyvenv.cfg"
     version = "{}.{}".format(*sys.version_info[:2])
@@ -78,7 +74,7 @@ def test_stamps_of_an_environment_whose_python_was_replaced_do_not_count(checkou
     assert run.read_stamps() == {}
 
 
-def test_a_new_environment_means_that_every_step_is_done_again(checkout: Path) -> None:
+def test_a_new_environment_means_that_every_step_is_done_again(run: ModuleType) -> None:
     done: list[str] = []
     first, second = (run.Step(name, "", "1", noted(done, name)) for name in ("venv", "torch"))
 
@@ -88,42 +84,49 @@ def test_a_new_environment_means_that_every_step_is_done_again(checkout: Path) -
     assert done == ["venv", "torch", "new venv", "torch"]
 
 
-@pytest.mark.slow  # makes an environment with pip: 3 s alone
 def test_an_environment_without_pip_is_kept_and_gets_one(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
+    checkout: Path, run: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = run.site_packages()[0] / "own.py"
     own.touch()
-    offline(monkeypatch)
+    installer = checkout / "fake/ensurepip"  # the real one takes seconds
+    installer.mkdir(parents=True)
+    (installer / "__init__.py").touch()
+    (installer / "__main__.py").write_text(
+        "import pathlib, sysconfig\n"
+        "pip = pathlib.Path(sysconfig.get_path('purelib')) / 'pip.py'\n"
+        "pip.write_text('print(\"pip 26.1 from here\")')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(installer.parent))
 
     run.make_venv()
 
     assert own.exists()
-    assert machine.pip_version(run.venv_python()) is not None
+    assert machine.pip_version(run.venv_python()) == (26, 1)
 
 
 @pytest.mark.slow  # makes an environment with pip: 3 s alone
 def test_an_environment_whose_python_does_not_run_is_made_anew(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
+    run: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = run.site_packages()[0] / "own.py"
     own.touch()
     run.venv_python().unlink()
-    offline(monkeypatch)
+    # pip finds nothing to download, so that the one that came with Python must do.
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
 
     run.make_venv()
 
     assert not own.exists()
     assert machine.venv_version(run.VENV, run.venv_python()) == sys.version_info[:2]
+    assert machine.pip_version(run.venv_python()) is not None
 
 
-def test_an_environment_of_an_older_python_is_left_alone(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run, "MINIMUM_PYTHON", (3, 99))
-
+def test_an_environment_of_an_older_python_is_left_alone(run: ModuleType) -> None:
     with pytest.raises(run.SetupError, match="Delete or rename"):
-        run.make_venv()
+        run.make_venv(minimum=(3, 99))
 
     assert run.venv_python().exists()
 
@@ -138,7 +141,7 @@ def test_an_environment_of_an_older_python_is_left_alone(
     ],
 )
 def test_only_a_pip_that_can_is_asked_for_raw_progress(
-    checkout: Path, version: str, words: list[str]
+    run: ModuleType, version: str, words: list[str]
 ) -> None:
     (run.site_packages()[0] / "pip.py").write_text(
         "import sys\n"
@@ -150,7 +153,7 @@ def test_only_a_pip_that_can_is_asked_for_raw_progress(
     assert run.LOG.read_text().splitlines()[-1] == str(words)
 
 
-def test_two_starts_at_once_take_turns_and_the_second_finds_all_done(checkout: Path) -> None:
+def test_two_starts_at_once_take_turns_and_the_second_finds_all_done(run: ModuleType) -> None:
     waiting, done = threading.Event(), []
     steps = [run.Step("venv", "", "1", noted(done, "venv"))]
 
@@ -169,7 +172,7 @@ def test_two_starts_at_once_take_turns_and_the_second_finds_all_done(checkout: P
     assert done == ["venv", []]
 
 
-def test_a_half_installed_package_is_forgotten(checkout: Path) -> None:
+def test_a_half_installed_package_is_forgotten(run: ModuleType) -> None:
     packages = run.site_packages()[0]
     for name in ("whole-1.dist-info", "half-1.dist-info"):
         (packages / name).mkdir()
@@ -181,7 +184,7 @@ def test_a_half_installed_package_is_forgotten(checkout: Path) -> None:
     assert [path.name for path in packages.glob("*.dist-info")] == ["whole-1.dist-info"]
 
 
-def test_a_failed_command_shows_its_last_words_and_keeps_all_of_them(checkout: Path) -> None:
+def test_a_failed_command_shows_its_last_words_and_keeps_all_of_them(run: ModuleType) -> None:
     program = "for n in range(40): print('line', n)\nraise SystemExit(3)"
 
     with pytest.raises(run.SetupError) as caught:
@@ -195,7 +198,7 @@ def test_a_failed_command_shows_its_last_words_and_keeps_all_of_them(checkout: P
 
 @pytest.mark.skipif(sys.platform != "linux", reason="system packages are Linux'")
 def test_packages_that_cannot_be_installed_are_named(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
+    checkout: Path, run: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(checkout))  # no apt-get here
 

@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from installer import run
 
 
-def stamp_as_done(*command_lines: list[str]) -> None:
+def stamp_as_done(run: ModuleType, *command_lines: list[str]) -> None:
     """Say in the stamp file that all that these words need is installed."""
     done = {
         step.name: step.key
@@ -30,8 +30,10 @@ def started(checkout: Path, program: str, *words: str) -> subprocess.CompletedPr
     return subprocess.run(command, cwd=checkout, env=environ, capture_output=True, text=True)
 
 
-def test_words_and_exit_status_pass_through_and_stdout_is_the_programs_own(checkout: Path) -> None:
-    stamp_as_done(["invite"])
+def test_words_and_exit_status_pass_through_and_stdout_is_the_programs_own(
+    checkout: Path, run: ModuleType
+) -> None:
+    stamp_as_done(run, ["invite"])
     program = "import sys; print(*sys.argv[1:]); sys.exit(7)"
 
     result = started(checkout, program, "invite", "--json")
@@ -40,8 +42,10 @@ def test_words_and_exit_status_pass_through_and_stdout_is_the_programs_own(check
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the last check is a shell script here")
-def test_all_checks_run_and_the_first_failure_is_the_status(checkout: Path) -> None:
-    stamp_as_done(["lint"])
+def test_all_checks_run_and_the_first_failure_is_the_status(
+    checkout: Path, run: ModuleType
+) -> None:
+    stamp_as_done(run, ["lint"])
     packages = run.site_packages()[0]
     for name, status in {"ruff": 3, "basedpyright": 5}.items():
         (packages / f"{name}.py").write_text(f"print('{name}', flush=True); exit({status})")
@@ -56,8 +60,8 @@ def test_all_checks_run_and_the_first_failure_is_the_status(checkout: Path) -> N
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux may lack a display")
-def test_without_a_display_it_says_so_and_runs_the_demo(checkout: Path) -> None:
-    stamp_as_done([])
+def test_without_a_display_it_says_so_and_runs_the_demo(checkout: Path, run: ModuleType) -> None:
+    stamp_as_done(run, [])
 
     result = started(checkout, "import sys; print(sys.argv[1:])")
 
@@ -66,8 +70,10 @@ def test_without_a_display_it_says_so_and_runs_the_demo(checkout: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
-def test_an_interrupt_reaches_the_program_and_nothing_else_is_said(checkout: Path) -> None:
-    stamp_as_done(["worker"])
+def test_an_interrupt_reaches_the_program_and_nothing_else_is_said(
+    checkout: Path, run: ModuleType
+) -> None:
+    stamp_as_done(run, ["worker"])
     (checkout / "potluck.py").write_text(
         "import signal\n"
         "signal.signal(signal.SIGINT, lambda *_: exit(130))\n"

@@ -30,7 +30,7 @@ SPLIT = PlanRequest(model="m", layers=(("Desk", 2), ("Laptop", 2)))
 OTHER = PlanRequest(model="other")
 DEFAULT = PlanRequest()
 NOBODY: frozenset[NodeId] = frozenset()
-FAULT = EngineError("The engine is not running.")
+FAULT = EngineError("The compute process is not running.")
 
 
 def stages(*nodes: NodeId, device: str = "cpu") -> tuple[StagePlan, ...]:

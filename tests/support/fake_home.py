@@ -87,7 +87,12 @@ class Home:
         """A stage process of the desk ends."""
         place = place_name("Desk", device, self.desk.devices)
         self.master.lost(
-            StageLost(node_id=self.desk.node_id, place=place, how="lost its engine", device=device)
+            StageLost(
+                node_id=self.desk.node_id,
+                place=place,
+                how="lost its compute process",
+                device=device,
+            )
         )
 
     @property

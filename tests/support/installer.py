@@ -8,8 +8,8 @@ from types import ModuleType
 INSTALLERS = Path(__file__).parents[2] / "installers"
 
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, INSTALLERS / f"{name}.py")
+def load(name: str, folder: Path = INSTALLERS) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -22,4 +22,3 @@ def load(name: str) -> ModuleType:
 machine = load("machine")
 terminal = load("terminal")
 lock = load("lock")
-run = load("run")

@@ -212,9 +212,7 @@ class Chat(QObject):
 
     def _list_again(self, conversation: Conversation | None) -> None:
         if conversation is not None:
-            self.list.put(
-                Summary(id=conversation.id, title=conversation.title, updated=conversation.updated)
-            )
+            self.list.put(msgspec.convert(conversation, Summary, from_attributes=True))
 
     def _on_disk_trouble(self, error: Exception) -> None:
         self.trouble.emit(f"This chat could not be written to the disk: {error}.")

@@ -4,8 +4,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from potluck.api.schema import ClusterState, Computer, Pairing
 from potluck_app import wording
+from potluck_app.tokens import Tone
 
-Tone: TypeAlias = Literal["ok", "warn", "err", "accent", "neutral"]
 JoinStep: TypeAlias = Literal["found", "asking", "confirm", "waiting", "refused", "failed"]
 
 _DETAIL_IN_PILL = 24  # the longest reason that fits into a pill
@@ -75,7 +75,6 @@ class ModelCard(NamedTuple):
     progress: float | None
     line: str  # what is happening, or why it failed
     explanation: str
-    can_unload: bool
 
 
 class JoinCard(NamedTuple):
@@ -207,7 +206,6 @@ def model_card(state: ClusterState) -> ModelCard | None:
         progress=model.progress if on_its_way else None,
         line=wording.model_progress(model, state.transfers),
         explanation=model.plan.explanation if model.plan else "",
-        can_unload=True,
     )
 
 
@@ -289,7 +287,7 @@ def worker_requests(state: ClusterState) -> list[Pairing]:
 
 def lend_view(state: ClusterState) -> LendView:
     """Return what this computer does for others, as one title and one sentence."""
-    me = next((computer for computer in state.computers if computer.is_self), None)
+    me = state.me
     if state.node.paused:
         return LendView("pause", "warn", "Paused", "This computer lends nothing until you resume.")
     if state.node.lent_to:

@@ -1,6 +1,5 @@
 """The messages of the shown conversation, as a Qt model: the only source of the chat views."""
 
-from enum import IntEnum
 from typing import Any
 
 import msgspec
@@ -10,12 +9,6 @@ from potluck_app.history import Conversation, Message
 
 _NO_INDEX = QModelIndex()
 _Index = QModelIndex | QPersistentModelIndex
-
-
-class MessageRole(IntEnum):
-    """The data of a message beside its text."""
-
-    MESSAGE = Qt.ItemDataRole.UserRole + 1
 
 
 class ConversationModel(QAbstractListModel):
@@ -29,12 +22,8 @@ class ConversationModel(QAbstractListModel):
         return 0 if parent.isValid() else len(self._messages)
 
     def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
-        if not index.isValid():
-            return None
-        message = self._messages[index.row()]
-        if role in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.AccessibleTextRole):
-            return message.text
-        return message if role == MessageRole.MESSAGE else None
+        is_text = role in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.AccessibleTextRole)
+        return self._messages[index.row()].text if index.isValid() and is_text else None
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -1,15 +1,15 @@
 """The dialog for a computer that does not appear by itself: by address, or by a token."""
 
 from PySide6.QtCore import Signal
-from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QDialog, QLineEdit, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QWidget
 
 from potluck.api.schema import Invite, Pairing
 from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.http import Problem
 from potluck_app.theme import Theme
-from potluck_app.views.controls import IconButton, button, hbox, label, rule, set_property, vbox
+from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
+from potluck_app.views.controls import CopyButton, button, field, label, rule, set_property
 
 _COMMAND = "potluck worker --join "
 
@@ -29,74 +29,59 @@ class AddComputerDialog(QDialog):
         self.setWindowTitle("Add computer")
         self.setFixedWidth(520)
         self._theme, self._backend = theme, backend
-        column = vbox(self, spacing=10)
-        column.setContentsMargins(28, 24, 28, 20)
-        column.addWidget(label("Add a computer", "title"))
-        column.addWidget(
+        vbox(
+            label("Add a computer", "title"),
             label(
                 "Start Potluck on the other computer and choose “Share this computer”. It appears"
                 " on the Cluster page by itself, with a code that both screens show.",
                 "body2",
                 wrap=True,
-            )
+            ),
+            6,
+            rule(),
+            *self._address_parts(),
+            6,
+            rule(),
+            *self._token_parts(),
+            10,
+            hbox(STRETCH, button("Close", "add-close", self.reject)),
+            parent=self,
+            margins=(28, 24, 28, 20),
+            spacing=10,
         )
-        column.addSpacing(6)
-        column.addWidget(rule())
-        self._add_address(column)
-        column.addSpacing(6)
-        column.addWidget(rule())
-        self._add_token(column)
-        column.addSpacing(10)
-        foot = hbox()
-        foot.addStretch(1)
-        foot.addWidget(button("Close", "add-close", self.reject))
-        column.addLayout(foot)
 
-    def _add_address(self, column: QVBoxLayout) -> None:
-        self.address = QLineEdit()
-        self.address.setObjectName("add-address")
-        self.address.setProperty("kind", "field")
-        self.address.setAccessibleName("Address of the computer")
+    def _address_parts(self) -> tuple[Part, ...]:
+        self.address = field("field", "add-address", "Address of the computer")
         self.address.setPlaceholderText("192.168.1.20 or study-pc.local")
         self.address.returnPressed.connect(self._connect)
         self.add = button("Add", "add-by-address", self._connect)
-        self.address_line = label("", "meta", wrap=True)
-        self.address_line.setObjectName("add-address-line")
-        row = hbox(spacing=8)
-        row.addWidget(self.address, 1)
-        row.addWidget(self.add)
-        column.addSpacing(6)
-        column.addWidget(label("It does not appear?", "strong"))
-        column.addWidget(label("Type the address that its Potluck window shows.", "body2"))
-        column.addLayout(row)
-        column.addWidget(self.address_line)
+        self.address_line = label("", "meta", wrap=True, name="add-address-line")
         self.address_line.hide()
+        return (
+            6,
+            label("It does not appear?", "strong"),
+            label("Type the address that its Potluck window shows.", "body2"),
+            hbox((self.address, 1), self.add, spacing=8),
+            self.address_line,
+        )
 
-    def _add_token(self, column: QVBoxLayout) -> None:
-        self.token = QLineEdit()
-        self.token.setObjectName("add-token")
-        self.token.setProperty("kind", "mono")
-        self.token.setAccessibleName("Command for the other computer")
-        self.token.setReadOnly(True)
-        self.copy = IconButton(self._theme, "copy", "Copy command", "add-token-copy", text="Copy")
-        self.copy.clicked.connect(self._copy)
+    def _token_parts(self) -> tuple[Part, ...]:
+        self.token = field("mono", "add-token", "Command for the other computer")
+        self.copy = CopyButton(self._theme, "Copy command", "add-token-copy", self.token.text)
         self.make = button("Make a token", "add-token-make", self._invite)
         self.token_line = label("", "meta", wrap=True)
         self._token_row = QWidget()
-        row = hbox(self._token_row, spacing=8)
-        row.addWidget(self.token, 1)
-        row.addWidget(self.copy)
-        column.addSpacing(6)
-        column.addWidget(label("It has no screen?", "strong"))
-        column.addWidget(label("Run a command there with a token that works once.", "body2"))
-        make_row = hbox()
-        make_row.addWidget(self.make)
-        make_row.addStretch(1)
-        column.addLayout(make_row)
-        column.addWidget(self._token_row)
-        column.addWidget(self.token_line)
+        hbox((self.token, 1), self.copy, parent=self._token_row, spacing=8)
         self._token_row.hide()
         self.token_line.hide()
+        return (
+            6,
+            label("It has no screen?", "strong"),
+            label("Run a command there with a token that works once.", "body2"),
+            hbox(self.make, STRETCH),
+            self._token_row,
+            self.token_line,
+        )
 
     def _connect(self) -> None:
         address = self.address.text().strip()
@@ -153,7 +138,3 @@ class AddComputerDialog(QDialog):
         assert layout is not None
         layout.activate()
         self.setFixedHeight(layout.heightForWidth(self.width()))
-
-    def _copy(self) -> None:
-        QGuiApplication.clipboard().setText(self.token.text())
-        self.copy.confirm("Copied")

@@ -6,7 +6,8 @@ from typing import Literal
 from PySide6.QtWidgets import QFrame
 
 from potluck_app.theme import Theme
-from potluck_app.views.controls import IconButton, TintedIcon, announce, hbox, label, set_property
+from potluck_app.views.boxes import hbox
+from potluck_app.views.controls import IconButton, TintedIcon, announce, label, set_property
 
 
 class Banner(QFrame):
@@ -18,16 +19,13 @@ class Banner(QFrame):
         self.setProperty("tone", "info")
         self._theme = theme
         self._icon = TintedIcon(theme, "info", 16)
-        self.text = label(wrap=True)
-        self.text.setObjectName("banner-text")
+        self.text = label(wrap=True, name="banner-text")
         self._close = IconButton(theme, "close", "Dismiss", "banner-close")
         self._close.clicked.connect(self._dismiss)
         self._on_dismiss: Callable[[], object] = lambda: None
-        row = hbox(self, spacing=10)
-        row.setContentsMargins(14, 4, 6, 4)
-        row.addWidget(self._icon)
-        row.addWidget(self.text, 1)
-        row.addWidget(self._close)
+        hbox(
+            self._icon, (self.text, 1), self._close, parent=self, margins=(14, 4, 6, 4), spacing=10
+        )
         self.hide()
 
     def show_line(

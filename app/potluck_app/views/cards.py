@@ -9,6 +9,7 @@ from potluck_app import resources
 from potluck_app.theme import Theme
 from potluck_app.tokens import node_color
 from potluck_app.viewmodels.cluster import ComputerCard, JoinCard, ModelCard
+from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.controls import (
     ElidedLabel,
     IconButton,
@@ -17,9 +18,7 @@ from potluck_app.views.controls import (
     TintedIcon,
     announce,
     button,
-    hbox,
     label,
-    vbox,
 )
 from potluck_app.views.layer_bar import LayerBar
 
@@ -45,30 +44,25 @@ class ModelCardView(QFrame):
         self.choose = button("Choose a model", "model-choose", on_choose)
         self.bar = LayerBar(theme)
         self.meter = Meter(theme, "Progress of the model")
-        self.line = label("", "meta", wrap=True)
-        self.line.setObjectName("model-line")
+        self.line = label("", "meta", wrap=True, name="model-line")
         self.why = IconButton(theme, "chevron-right", "Why it runs so", "model-why", text="Why so?")
         self.why.clicked.connect(self._toggle_why)
-        self._explanation = label("", "meta", wrap=True)
-        self._explanation.setObjectName("model-explanation")
+        self._explanation = label("", "meta", wrap=True, name="model-explanation")
         self._explanation.hide()
-        summary = hbox(spacing=8)
-        summary.addWidget(self.line, 1)
-        summary.addWidget(self.why)
-        head = hbox(spacing=12)
-        head.addWidget(self.name)
-        head.addWidget(self.pill)
-        head.addStretch(1)
-        head.addWidget(self.figures)
-        head.addWidget(self.choose)
-        head.addWidget(self.unload)
-        column = vbox(self, spacing=10)
-        column.setContentsMargins(20, 15, 20, 15)
-        column.addLayout(head)
-        column.addWidget(self.bar)
-        column.addWidget(self.meter)
-        column.addLayout(summary)
-        column.addWidget(self._explanation)
+        summary = hbox((self.line, 1), self.why, spacing=8)
+        head = hbox(
+            self.name, self.pill, STRETCH, self.figures, self.choose, self.unload, spacing=12
+        )
+        vbox(
+            head,
+            self.bar,
+            self.meter,
+            summary,
+            self._explanation,
+            parent=self,
+            margins=(20, 15, 20, 15),
+            spacing=10,
+        )
 
     def show_card(self, card: ModelCard | None) -> None:
         """Show the model; without one, offer to choose one."""
@@ -137,23 +131,12 @@ class ComputerCardView(QFrame):
         self.show_card(card)
 
     def _arrange(self) -> None:
-        names = vbox(spacing=1)
-        names.addWidget(self.name)
-        names.addWidget(self._hardware)
-        head = hbox(spacing=8)
-        head.addWidget(self._icon)
-        head.addLayout(names, 1)
-        head.addWidget(self.pill)
-        head.addWidget(self._menu)
-        foot = hbox(spacing=12)
-        foot.addWidget(self._memory)
-        foot.addWidget(self._link, 1)
-        column = vbox(self, spacing=7)
-        column.setContentsMargins(16, 13, 16, 13)
-        column.addLayout(head)
-        column.addWidget(self._meter)
-        column.addLayout(foot)
-        column.addWidget(self._detail)
+        names = vbox(self.name, self._hardware, spacing=1)
+        head = hbox(self._icon, (names, 1), self.pill, self._menu, spacing=8)
+        foot = hbox(self._memory, (self._link, 1), spacing=12)
+        vbox(
+            head, self._meter, foot, self._detail, parent=self, margins=(16, 13, 16, 13), spacing=7
+        )
 
     def show_card(self, card: ComputerCard) -> None:
         self._card = card
@@ -211,24 +194,15 @@ class JoinCardView(QFrame):
         self._on_ask, self._on_decide, self._on_ignore = on_ask, on_decide, on_ignore
         self._title = ElidedLabel("", "section")
         self._text = label("", "body2", wrap=True)
-        self.code = label("", "section")
-        self.code.setObjectName("join-code")
+        self.code = label("", "section", name="join-code")
         self.code.setFont(theme.ui_font(18))
         self.ignore = button("Ignore", "join-ignore", self._ignore)
         self.add = button("Add", "join-add", self._add, kind="primary")
-        texts = vbox(spacing=2)
-        texts.addWidget(self._title)
-        line = hbox(spacing=10)
-        line.addWidget(self._text)
-        line.addWidget(self.code)
-        line.addStretch(1)
-        texts.addLayout(line)
-        row = hbox(self, spacing=6)
-        row.setContentsMargins(16, 12, 16, 12)
-        row.addLayout(texts, 1)
-        row.addSpacing(10)
-        row.addWidget(self.ignore)
-        row.addWidget(self.add)
+        line = hbox(self._text, self.code, STRETCH, spacing=10)
+        texts = vbox(self._title, line, spacing=2)
+        hbox(
+            (texts, 1), 10, self.ignore, self.add, parent=self, margins=(16, 12, 16, 12), spacing=6
+        )
         self.show_card(card)
 
     def show_card(self, card: JoinCard) -> None:

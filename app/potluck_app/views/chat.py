@@ -11,19 +11,10 @@ from potluck_app import wording
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.chat import Chat
+from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.chat_sidebar import ChatSidebar
 from potluck_app.views.composer import Composer
-from potluck_app.views.controls import (
-    IconButton,
-    Meter,
-    Pill,
-    WidthLimit,
-    announce,
-    button,
-    hbox,
-    label,
-    vbox,
-)
+from potluck_app.views.controls import IconButton, Meter, Pill, WidthLimit, announce, button, label
 from potluck_app.views.transcript import PAGE_WIDTH, Transcript
 
 # The guide can answer these: they are about what the person may want to do next.
@@ -57,13 +48,8 @@ class ChatView(QWidget):
         self._pages.addWidget(self._make_empty())
         self._pages.addWidget(self.transcript)
 
-        main = vbox()
-        main.addLayout(self._make_top(open_models))
-        main.addWidget(self._pages, 1)
-        main.addWidget(self._make_bottom())
-        row = hbox(self)
-        row.addWidget(self.sidebar)
-        row.addLayout(main, 1)
+        main = vbox(self._make_top(open_models), (self._pages, 1), self._make_bottom())
+        hbox(self.sidebar, (main, 1), parent=self)
 
         chat.busy_changed.connect(self.composer.set_busy)
         chat.busy_changed.connect(self._announce_reply)
@@ -92,15 +78,16 @@ class ChatView(QWidget):
         self.show_list = IconButton(self._theme, "list", "Show or hide chats", "chat-list-toggle")
         self.show_list.setToolTip("Chats (Ctrl+B)")
         self.show_list.clicked.connect(self.toggle_list)
-        row = hbox(spacing=12)
-        row.setContentsMargins(20, 10, 20, 6)
-        row.addWidget(self.show_list)
-        row.addWidget(self.model)
-        row.addWidget(self.pill)
-        row.addStretch(1)
-        row.addWidget(self._context_text)
-        row.addWidget(self._context_meter)
-        return row
+        return hbox(
+            self.show_list,
+            self.model,
+            self.pill,
+            STRETCH,
+            self._context_text,
+            self._context_meter,
+            margins=(20, 10, 20, 6),
+            spacing=12,
+        )
 
     def _make_empty(self) -> QWidget:
         page = QWidget()
@@ -117,28 +104,23 @@ class ChatView(QWidget):
             )
             grid.addWidget(prompt, number // 2, number % 2)
         inner = QWidget()
-        column = vbox(inner, spacing=8)
-        column.addWidget(title, 0, Qt.AlignmentFlag.AlignHCenter)
-        column.addWidget(self._empty_line, 0, Qt.AlignmentFlag.AlignHCenter)
-        column.addSpacing(16)
-        column.addLayout(grid)
-        outer = vbox(page)
-        outer.setContentsMargins(24, 0, 24, 0)
-        outer.addStretch(2)
-        outer.addWidget(WidthLimit(inner, 640))
-        outer.addStretch(3)
+        vbox(
+            (title, 0, Qt.AlignmentFlag.AlignHCenter),
+            (self._empty_line, 0, Qt.AlignmentFlag.AlignHCenter),
+            16,
+            grid,
+            parent=inner,
+            spacing=8,
+        )
+        vbox((None, 2), WidthLimit(inner, 640), (None, 3), parent=page, margins=(24, 0, 24, 0))
         return page
 
     def _make_bottom(self) -> QWidget:
         inner = QWidget()
-        column = vbox(inner, spacing=6)
-        column.addWidget(self.composer)
         note = label("Runs only on your computers. Replies can be wrong.", "meta")
-        column.addWidget(note, 0, Qt.AlignmentFlag.AlignHCenter)
+        vbox(self.composer, (note, 0, Qt.AlignmentFlag.AlignHCenter), parent=inner, spacing=6)
         outer = QWidget()
-        row = hbox(outer)
-        row.setContentsMargins(16, 4, 16, 10)
-        row.addWidget(WidthLimit(inner, PAGE_WIDTH + 18))
+        hbox(WidthLimit(inner, PAGE_WIDTH + 18), parent=outer, margins=(16, 4, 16, 10))
         return outer
 
     def focus_composer(self) -> None:

@@ -18,7 +18,8 @@ from potluck_app import resources
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.chat_list import ChatListRole
-from potluck_app.views.controls import ButtonIcon, ElidedLabel, TintedIcon, button, hbox, vbox
+from potluck_app.views.boxes import STRETCH, hbox, vbox
+from potluck_app.views.controls import ButtonIcon, ElidedLabel, TintedIcon, button, card_frame
 
 WIDTH = 250
 _ROW, _FIRST_HEADING, _HEADING = 33, 26, 44
@@ -103,18 +104,18 @@ class ChatSidebar(QFrame):
         self.search.setClearButtonEnabled(True)
         self.search.textChanged.connect(chat.list.search)
         self.search.setTextMargins(24, 0, 0, 0)
-        inside = hbox(self.search)
-        inside.setContentsMargins(11, 0, 0, 0)
-        inside.addWidget(TintedIcon(theme, "search", 16))
-        inside.addStretch(1)
+        hbox(TintedIcon(theme, "search", 16), STRETCH, parent=self.search, margins=(11, 0, 0, 0))
         self.list = self._make_list()
         self._undo = self._make_undo()
-        column = vbox(self, spacing=6)
-        column.setContentsMargins(12, 14, 11, 12)
-        column.addWidget(self.new)
-        column.addWidget(self.search)
-        column.addWidget(self.list, 1)
-        column.addWidget(self._undo)
+        vbox(
+            self.new,
+            self.search,
+            (self.list, 1),
+            self._undo,
+            parent=self,
+            margins=(12, 14, 11, 12),
+            spacing=6,
+        )
         chat.shown_changed.connect(self._select_shown)
         chat.list.modelReset.connect(self._select_shown)
         chat.deleted.connect(self._offer_undo)
@@ -135,14 +136,10 @@ class ChatSidebar(QFrame):
         return view
 
     def _make_undo(self) -> QFrame:
-        frame = QFrame()
-        frame.setProperty("card", "true")
+        frame = card_frame()
         self._undo_text = ElidedLabel("", "meta")
         undo = button("Undo", "chat-undo", self._on_undo)
-        row = hbox(frame, spacing=8)
-        row.setContentsMargins(12, 6, 6, 6)
-        row.addWidget(self._undo_text, 1)
-        row.addWidget(undo)
+        hbox((self._undo_text, 1), undo, parent=frame, margins=(12, 6, 6, 6), spacing=8)
         frame.hide()
         self._undo_timer = QTimer(self, singleShot=True, interval=_UNDO_MS)
         self._undo_timer.timeout.connect(frame.hide)

@@ -5,7 +5,8 @@ then shown already, and one click adds the computer. Asking decides nothing: bot
 to accept.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent, QShowEvent
@@ -13,23 +14,27 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QWidget
 
 from potluck.api.schema import ClusterState
 from potluck_app.backend import Backend
-from potluck_app.http import Problem
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.views.add_computer import AddComputerDialog
+from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.cards import ComputerCardView, JoinCardView, ModelCardView
 from potluck_app.views.controls import (
     ButtonIcon,
     TintedIcon,
     button,
-    hbox,
+    card_frame,
+    discard,
+    fill_page,
     label,
-    scrolling_page,
-    vbox,
+    make_page,
 )
 from potluck_app.views.dialogs import confirm
 
 _TWO_COLUMNS = 700  # pixels of the page; a narrower page has one column of computers
+
+_Card = TypeVar("_Card", cluster.ComputerCard, cluster.JoinCard)
+_View = TypeVar("_View", ComputerCardView, JoinCardView)
 
 
 class ClusterView(QWidget):
@@ -37,10 +42,7 @@ class ClusterView(QWidget):
 
     def __init__(self, theme: Theme, backend: Backend, open_models: Callable[[], object]) -> None:
         super().__init__()
-        self.setObjectName("cluster-page")
-        self.setProperty("page", "true")
-        self.setAccessibleName("Cluster")
-        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        make_page(self, "cluster-page", "Cluster")
         self._theme, self._backend = theme, backend
         self._asked: set[str] = set()
         self._addresses: dict[str, str] = {}  # node id → the address that was typed
@@ -49,8 +51,7 @@ class ClusterView(QWidget):
         self._joins: dict[str, JoinCardView] = {}
         self._columns = 2
 
-        self.subtitle = label("", "body2")
-        self.subtitle.setObjectName("cluster-subtitle")
+        self.subtitle = label("", "body2", name="cluster-subtitle")
         self.model = ModelCardView(theme, on_unload=self._unload, on_choose=open_models)
         self._grid = QGridLayout()
         self._grid.setSpacing(16)
@@ -61,39 +62,32 @@ class ClusterView(QWidget):
     def _arrange(self) -> None:
         self.add = button("Add computer", "cluster-add", self.open_add_dialog)
         ButtonIcon(self.add, self._theme, "plus", lambda: self._theme.tokens.text)
-        titles = vbox(spacing=10)
-        titles.addWidget(label("Home cluster", "title"))
-        titles.addWidget(self.subtitle)
-        head = hbox()
-        head.addLayout(titles, 1)
-        head.addWidget(self.add, 0, Qt.AlignmentFlag.AlignVCenter)
-        column = scrolling_page(self, "Computers")
-        column.addLayout(head)
-        column.addWidget(self.model)
-        column.addLayout(self._grid)
-        column.addLayout(self._join_column)
-        column.addWidget(self.looking)
-        column.addStretch(1)
+        titles = vbox(label("Home cluster", "title"), self.subtitle, spacing=10)
+        head = hbox((titles, 1), (self.add, 0, Qt.AlignmentFlag.AlignVCenter))
+        parts = (head, self.model, self._grid, self._join_column, self.looking)
+        fill_page(self, "Computers", *parts)
 
     def _make_looking(self) -> QFrame:
-        frame = QFrame()
+        frame = card_frame()
         frame.setObjectName("cluster-looking")
-        frame.setProperty("card", "true")
         icon = TintedIcon(self._theme, "search", 24, lambda: self._theme.tokens.accent)
-        texts = vbox(spacing=4)
-        texts.addWidget(label("Looking for your computers", "section"))
-        texts.addWidget(
+        texts = vbox(
+            label("Looking for your computers", "section"),
             label(
                 "Start Potluck on another computer of this network and choose “Share this"
                 " computer”. It appears here by itself.",
                 "body2",
                 wrap=True,
-            )
+            ),
+            spacing=4,
         )
-        row = hbox(frame, spacing=14)
-        row.setContentsMargins(18, 16, 18, 16)
-        row.addWidget(icon, 0, Qt.AlignmentFlag.AlignTop)
-        row.addLayout(texts, 1)
+        hbox(
+            (icon, 0, Qt.AlignmentFlag.AlignTop),
+            (texts, 1),
+            parent=frame,
+            margins=(18, 16, 18, 16),
+            spacing=14,
+        )
         return frame
 
     def show_state(self, state: ClusterState | None) -> None:
@@ -131,15 +125,12 @@ class ClusterView(QWidget):
             self._place_computers()
 
     def _show_computers(self, cards: list[cluster.ComputerCard]) -> None:
-        if list(self._computers) != [card.node_id for card in cards]:
-            old = self._computers
-            self._computers = {}
-            for card in cards:
-                view = old.pop(card.node_id, None)
-                self._computers[card.node_id] = view or ComputerCardView(
-                    self._theme, card, self._remove
-                )
-            _discard(old)
+        def make(card: cluster.ComputerCard) -> ComputerCardView:
+            return ComputerCardView(self._theme, card, self._remove)
+
+        before = list(self._computers)
+        self._computers = _kept(self._computers, cards, make)
+        if list(self._computers) != before:
             self._place_computers()
         for card in cards:
             self._computers[card.node_id].show_card(card)
@@ -154,22 +145,18 @@ class ClusterView(QWidget):
             self._grid.setColumnStretch(column, 1 if column < self._columns else 0)
 
     def _show_joins(self, cards: list[cluster.JoinCard]) -> None:
-        if list(self._joins) != [card.node_id for card in cards]:
-            old = self._joins
-            self._joins = {}
-            for card in cards:
-                view = old.pop(card.node_id, None)
-                if view is None:
-                    view = JoinCardView(
-                        self._theme,
-                        card,
-                        on_ask=self._ask,
-                        on_decide=self._backend_decide,
-                        on_ignore=self._ignore,
-                    )
-                    self._join_column.addWidget(view)
-                self._joins[card.node_id] = view
-            _discard(old)
+        def make(card: cluster.JoinCard) -> JoinCardView:
+            view = JoinCardView(
+                self._theme,
+                card,
+                on_ask=self._ask,
+                on_decide=self._backend_decide,
+                on_ignore=self._ignore,
+            )
+            self._join_column.addWidget(view)
+            return view
+
+        self._joins = _kept(self._joins, cards, make)
         for card in cards:
             self._joins[card.node_id].show_card(card)
 
@@ -199,11 +186,10 @@ class ClusterView(QWidget):
             title=f"Remove {name}?",
             text=f"{name} stops helping at once and must be added again to come back.",
             action="Remove",
-            on_confirmed=lambda: self._backend.remove_computer(node_id).then(failed=self._problem),
+            on_confirmed=lambda: self._backend.remove_computer(node_id).then(
+                failed=self._backend.report
+            ),
         )
-
-    def _problem(self, problem: Problem) -> None:
-        self._backend.report(problem)
 
     def open_add_dialog(self) -> AddComputerDialog:
         """Show the ways to add a computer that is not found by itself."""
@@ -218,7 +204,10 @@ class ClusterView(QWidget):
         return dialog
 
 
-def _discard(views: dict[str, ComputerCardView] | dict[str, JoinCardView]) -> None:
-    for view in views.values():
-        view.hide()
-        view.deleteLater()
+def _kept(
+    views: dict[str, _View], cards: Sequence[_Card], make: Callable[[_Card], _View]
+) -> dict[str, _View]:
+    """Return a view of each card, in their order, by node id; views without a card are deleted."""
+    kept = {card.node_id: views.get(card.node_id) or make(card) for card in cards}
+    discard(*(view for node_id, view in views.items() if node_id not in kept))
+    return kept

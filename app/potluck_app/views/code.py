@@ -3,14 +3,14 @@
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import (
     QFontMetrics,
-    QGuiApplication,
     QWheelEvent,
 )
 from PySide6.QtWidgets import QFrame, QPlainTextEdit
 
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.blocks import Code
-from potluck_app.views.controls import IconButton, hbox, label, vbox
+from potluck_app.views.boxes import hbox, vbox
+from potluck_app.views.controls import CopyButton, label
 from potluck_app.views.highlighter import Highlighter
 
 _MAX_HEIGHT = 480  # pixels; longer code scrolls inside its block
@@ -68,27 +68,14 @@ class CodeView(QFrame):
         self.setProperty("code", "true")
         self._code = Code("", "", closed=False)
         self._language = label("", "meta")
-        self.copy = IconButton(theme, "copy", "Copy code", "code-copy", text="Copy")
-        self.copy.clicked.connect(self._copy)
+        self.copy = CopyButton(theme, "Copy code", "code-copy", lambda: self._code.text)
         self.text = CodeText(theme)
-        head = hbox()
-        head.setContentsMargins(12, 4, 6, 0)
-        head.addWidget(self._language, 1)
-        head.addWidget(self.copy)
-        body = hbox()
-        body.setContentsMargins(16, 4, 6, 0)
-        body.addWidget(self.text)
-        column = vbox(self)
-        column.setContentsMargins(0, 0, 0, 4)
-        column.addLayout(head)
-        column.addLayout(body)
+        head = hbox((self._language, 1), self.copy, margins=(12, 4, 6, 0))
+        body = hbox(self.text, margins=(16, 4, 6, 0))
+        vbox(head, body, parent=self, margins=(0, 0, 0, 4))
 
     def show_code(self, code: Code) -> None:
         self._code = code
         self._language.setText(code.language or "text")
         self.text.highlighter.set_language(code.language)
         self.text.show_text(code.text)
-
-    def _copy(self) -> None:
-        QGuiApplication.clipboard().setText(self._code.text)
-        self.copy.confirm("Copied")

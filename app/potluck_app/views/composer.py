@@ -5,7 +5,8 @@ from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QFrame, QPlainTextEdit
 
 from potluck_app.theme import Theme
-from potluck_app.views.controls import ButtonIcon, button, hbox, label, set_property, vbox
+from potluck_app.views.boxes import STRETCH, hbox, vbox
+from potluck_app.views.controls import ButtonIcon, button, label, set_property
 
 _MAX_LINES = 8
 _MAX_CHARACTERS = 200_000  # far above any context; a pasted video file must not freeze the window
@@ -78,14 +79,8 @@ class Composer(QFrame):
             lambda: theme.tokens.text if self._is_busy else theme.tokens.accent_on,
         )
         hint = label("Enter to send, Shift+Enter for a new line", "meta")
-        foot = hbox(spacing=8)
-        foot.addWidget(hint)
-        foot.addStretch(1)
-        foot.addWidget(self.button)
-        column = vbox(self, spacing=10)
-        column.setContentsMargins(18, 14, 8, 8)
-        column.addWidget(self.text)
-        column.addLayout(foot)
+        foot = hbox(hint, STRETCH, self.button, spacing=8)
+        vbox(self.text, foot, parent=self, margins=(18, 14, 8, 8), spacing=10)
         self.setFocusProxy(self.text)
         self._enable()
 

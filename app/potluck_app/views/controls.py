@@ -13,31 +13,31 @@ from PySide6.QtGui import (
     QAccessibleAnnouncementEvent,
     QColor,
     QFontMetrics,
+    QGuiApplication,
     QPainter,
     QPaintEvent,
     QResizeEvent,
 )
 from PySide6.QtWidgets import (
     QFrame,
-    QHBoxLayout,
     QLabel,
     QLayout,
+    QLineEdit,
     QPushButton,
     QScrollArea,
     QSizePolicy,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
 from potluck_app import resources, wording
 from potluck_app.theme import Theme
+from potluck_app.tokens import Tone
+from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
 
-Tone: TypeAlias = Literal["ok", "warn", "err", "accent", "neutral"]
 LabelKind: TypeAlias = Literal[
     "body", "title", "section", "strong", "body2", "meta", "group", "small", "error", "code"
 ]
-
 _CONFIRM_MS = 1500
 _ICON_GAP = 3  # extra pixels between icon and text
 
@@ -51,57 +51,66 @@ def set_property(widget: QWidget, name: str, value: str) -> None:
     widget.style().polish(widget)
 
 
-def vbox(parent: QWidget | None = None, *, margins: int = 0, spacing: int = 0) -> QVBoxLayout:
-    """Make a column."""
-    layout = QVBoxLayout() if parent is None else QVBoxLayout(parent)
-    layout.setContentsMargins(margins, margins, margins, margins)
-    layout.setSpacing(spacing)
-    return layout
-
-
-def hbox(parent: QWidget | None = None, *, margins: int = 0, spacing: int = 0) -> QHBoxLayout:
-    """Make a row."""
-    layout = QHBoxLayout() if parent is None else QHBoxLayout(parent)
-    layout.setContentsMargins(margins, margins, margins, margins)
-    layout.setSpacing(spacing)
-    return layout
-
-
 def announce(widget: QWidget, text: str) -> None:
     """Let a screen reader say this text, whichever widget has the focus."""
     QAccessible.updateAccessibility(QAccessibleAnnouncementEvent(widget, text))
 
 
+def discard(*widgets: QWidget) -> None:
+    """Hide widgets at once, and delete them when nothing of them runs any more."""
+    for widget in widgets:
+        widget.hide()
+        widget.deleteLater()
+
+
 def clear(layout: QLayout) -> None:
     """Remove all items from a layout and delete them."""
     while (item := layout.takeAt(0)) is not None:
-        widget = item.widget()
-        if widget is not None:
-            widget.hide()
-            widget.deleteLater()
+        if (widget := item.widget()) is not None:
+            discard(widget)
 
 
-def label(text: str = "", kind: LabelKind = "body", *, wrap: bool = False) -> QLabel:
+def label(
+    text: str = "", kind: LabelKind = "body", *, wrap: bool = False, name: str = ""
+) -> QLabel:
     """Make a label whose text is never read as markup, since others may have written it."""
     result = QLabel(text)
+    result.setObjectName(name)
     result.setTextFormat(Qt.TextFormat.PlainText)
     result.setProperty("kind", kind)
     result.setWordWrap(wrap)
     return result
 
 
-def card() -> QFrame:
+def card_frame() -> QFrame:
     """Make a surface with a border."""
     frame = QFrame()
     frame.setProperty("card", "true")
     return frame
 
 
-def scrolling_page(page: QWidget, accessible_name: str) -> QVBoxLayout:
+def field(kind: Literal["field", "mono"], name: str, accessible_name: str) -> QLineEdit:
+    """Make a line of text: a field to fill in, or one in mono that can only be read."""
+    line = QLineEdit()
+    line.setObjectName(name)
+    line.setAccessibleName(accessible_name)
+    line.setProperty("kind", kind)
+    line.setReadOnly(kind == "mono")
+    return line
+
+
+def make_page(page: QWidget, name: str, accessible_name: str) -> None:
+    """Give a widget the looks and the focus of a page."""
+    page.setObjectName(name)
+    page.setProperty("page", "true")
+    page.setAccessibleName(accessible_name)
+    page.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+
+
+def fill_page(page: QWidget, accessible_name: str, *parts: Part) -> None:
     """Fill a page with a column that scrolls and has the margins of every page."""
     inner = QWidget()
-    column = vbox(inner, spacing=16)
-    column.setContentsMargins(32, 24, 32, 32)
+    vbox(*parts, STRETCH, parent=inner, margins=(32, 24, 32, 32), spacing=16)
     scroll = QScrollArea()
     scroll.setAccessibleName(accessible_name)
     scroll.setFrameShape(QFrame.Shape.NoFrame)
@@ -109,8 +118,7 @@ def scrolling_page(page: QWidget, accessible_name: str) -> QVBoxLayout:
     scroll.setWidgetResizable(True)
     scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
     scroll.setWidget(inner)
-    vbox(page).addWidget(scroll)
-    return column
+    vbox(scroll, parent=page)
 
 
 def rule() -> QFrame:
@@ -217,6 +225,7 @@ class IconButton(QToolButton):
         *,
         text: str = "",
         size: int = 16,
+        confirm_ms: int = _CONFIRM_MS,
     ) -> None:
         super().__init__()
         self._theme, self._icon = theme, icon
@@ -229,7 +238,7 @@ class IconButton(QToolButton):
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         if text:
             self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
-        self._back = QTimer(self, singleShot=True, interval=_CONFIRM_MS)
+        self._back = QTimer(self, singleShot=True, interval=confirm_ms)
         self._usual = (icon, text)
         self._back.timeout.connect(self._show_usual)
         theme.changed.connect(self.tint)
@@ -261,6 +270,21 @@ class IconButton(QToolButton):
         color = tokens.accent if self.isChecked() else tokens.text2
         size = self.iconSize().width()
         self.setIcon(resources.icon(self._icon, color, size, disabled=tokens.border_strong))
+
+
+class CopyButton(IconButton):
+    """A button that copies what `text` returns, and says so."""
+
+    def __init__(
+        self, theme: Theme, accessible_name: str, name: str, text: Callable[[], str]
+    ) -> None:
+        super().__init__(theme, "copy", accessible_name, name, text="Copy")
+        self._copied = text
+        self.clicked.connect(self._copy)
+
+    def _copy(self) -> None:
+        QGuiApplication.clipboard().setText(self._copied())
+        self.confirm("Copied")
 
 
 class ButtonIcon(QObject):
@@ -312,13 +336,6 @@ class Meter(QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         tokens = self._theme.tokens
-        colors = {
-            "ok": tokens.ok,
-            "warn": tokens.warn,
-            "err": tokens.err,
-            "accent": tokens.accent,
-            "neutral": tokens.text3,
-        }
         radius = self.height() / 2
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
@@ -327,7 +344,7 @@ class Meter(QWidget):
         painter.drawRoundedRect(QRectF(self.rect()), radius, radius)
         if self._fraction > 0:
             width = max(self._fraction * self.width(), self.height())
-            painter.setBrush(QColor(colors[self._tone]))
+            painter.setBrush(QColor(tokens.color(self._tone)))
             painter.drawRoundedRect(QRectF(0, 0, width, self.height()), radius, radius)
         painter.end()
 
@@ -338,7 +355,4 @@ class WidthLimit(QWidget):
     def __init__(self, content: QWidget, width: int) -> None:
         super().__init__()
         content.setMaximumWidth(width)
-        row = hbox(self)
-        row.addStretch(1)
-        row.addWidget(content, 1000)
-        row.addStretch(1)
+        hbox(STRETCH, (content, 1000), STRETCH, parent=self)

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from PySide6.QtWidgets import QDialog, QWidget
 
-from potluck_app.views.controls import button, hbox, label, vbox
+from potluck_app.views.boxes import STRETCH, hbox, vbox
+from potluck_app.views.controls import button, label
 
 
 class Confirmation(QDialog):
@@ -20,16 +21,16 @@ class Confirmation(QDialog):
         self.no = button(keep, "confirmation-no", self.reject)
         self.yes = button(action, "confirmation-yes", self.accept, kind="danger")
         self.no.setDefault(True)
-        buttons = hbox(spacing=8)
-        buttons.addStretch(1)
-        buttons.addWidget(self.no)
-        buttons.addWidget(self.yes)
-        column = vbox(self, spacing=8)
-        column.setContentsMargins(24, 20, 20, 16)
-        column.addWidget(label(title, "section", wrap=True))
-        column.addWidget(label(text, "body2", wrap=True))
-        column.addSpacing(12)
-        column.addLayout(buttons)
+        buttons = hbox(STRETCH, self.no, self.yes, spacing=8)
+        vbox(
+            label(title, "section", wrap=True),
+            label(text, "body2", wrap=True),
+            12,
+            buttons,
+            parent=self,
+            margins=(24, 20, 20, 16),
+            spacing=8,
+        )
 
 
 def confirm(

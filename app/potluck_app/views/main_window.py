@@ -13,16 +13,15 @@ from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Choice, Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.banner import Banner
+from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.chat import ChatView
 from potluck_app.views.cluster import ClusterView
-from potluck_app.views.controls import hbox, vbox
 from potluck_app.views.first_run import FirstRunView
 from potluck_app.views.models import ModelsView
 from potluck_app.views.rail import Rail, RailButton
 from potluck_app.views.settings import SettingsView
 
 MINIMUM = QSize(880, 600)
-CHAT, CLUSTER, MODELS, SETTINGS = range(4)
 _RANKS = {"info": 0, "warning": 1, "error": 2}
 
 
@@ -52,15 +51,17 @@ class MainWindow(QMainWindow):
         self._problem = ""
 
         self.banner = Banner(theme)
-        self.chat = ChatView(theme, chat, lambda: self.go(MODELS))
-        self.cluster = ClusterView(theme, backend, lambda: self.go(MODELS))
-        self.models = ModelsView(theme, backend, lambda: self.go(CLUSTER))
+        self.chat = ChatView(theme, chat, lambda: self.go(self.models))
+        self.cluster = ClusterView(theme, backend, lambda: self.go(self.models))
+        self.models = ModelsView(theme, backend, lambda: self.go(self.cluster))
         self.settings = SettingsView(theme, backend, on_theme=self._set_theme, on_share=on_share)
         self.first_run = FirstRunView(theme, on_master=self._start_master, on_worker=on_share)
         self.pages = QStackedWidget()
-        self._all_pages = (self.chat, self.cluster, self.models, self.settings)
-        for page in self._all_pages:
-            self.pages.addWidget(page)
+        self.rail_buttons: dict[QWidget, RailButton] = {}
+        self._add_page(self.chat, "Chat", "Ctrl+1")
+        self._add_page(self.cluster, "Cluster", "Ctrl+2")
+        self._add_page(self.models, "Models", "Ctrl+3")
+        self._add_page(self.settings, "Settings", "Ctrl+,")
         self._root = QStackedWidget()
         self._root.addWidget(self._make_shell())
         self._root.addWidget(self.first_run)
@@ -73,64 +74,58 @@ class MainWindow(QMainWindow):
         backend.problem.connect(self._on_problem)
         chat.trouble.connect(self._on_problem)
         self._on_state(backend.live_state)
-        self.go(CHAT)
+        self.go(self.chat)
+
+    def _add_page(self, page: QWidget, name: str, keys: str) -> None:
+        """Add a page, its button in the rail and its shortcut."""
+        self.pages.addWidget(page)
+        button = RailButton(self._theme, name)
+        button.clicked.connect(lambda: self.go(page))
+        self._add_shortcut(keys, lambda: self.go(page))
+        self.rail_buttons[page] = button
 
     def _make_shell(self) -> QWidget:
         rail = Rail()
-        self.rail_buttons = [
-            RailButton(self._theme, "chat", "Chat", "rail-chat"),
-            RailButton(self._theme, "cluster", "Cluster", "rail-cluster"),
-            RailButton(self._theme, "models", "Models", "rail-models"),
-            RailButton(self._theme, "settings", "Settings", "rail-settings"),
-        ]
-        for page, item in enumerate(self.rail_buttons):
-            if page == SETTINGS:
+        for page, button in self.rail_buttons.items():
+            if page is self.settings:
                 rail.column.addStretch(1)
-            rail.column.addWidget(item, 0, Qt.AlignmentFlag.AlignHCenter)
-            item.clicked.connect(lambda _checked, page=page: self.go(page))
+            rail.column.addWidget(button, 0, Qt.AlignmentFlag.AlignHCenter)
         holder = QWidget()
-        self._banner_row = vbox(holder)
-        self._banner_row.setContentsMargins(12, 10, 12, 2)
-        self._banner_row.addWidget(self.banner)
+        vbox(self.banner, parent=holder, margins=(12, 10, 12, 2))
         self._banner_holder = holder
         holder.hide()
-        right = vbox()
-        right.addWidget(holder)
-        right.addWidget(self.pages, 1)
+        right = vbox(holder, (self.pages, 1))
         shell = QWidget()
         shell.setProperty("page", "true")
-        row = hbox(shell)
-        row.addWidget(rail)
-        row.addLayout(right, 1)
+        hbox(rail, (right, 1), parent=shell)
         return shell
 
     def _make_shortcuts(self) -> None:
         for keys, action in (
             ("Ctrl+N", self._new_chat),
-            ("Ctrl+1", lambda: self.go(CHAT)),
-            ("Ctrl+2", lambda: self.go(CLUSTER)),
-            ("Ctrl+3", lambda: self.go(MODELS)),
-            ("Ctrl+,", lambda: self.go(SETTINGS)),
             ("Ctrl+K", self._search),
             ("Ctrl+R", self._regenerate),
             ("Ctrl+B", self.chat.toggle_list),
             ("Esc", self._chat.stop),
         ):
-            QShortcut(QKeySequence(keys), self).activated.connect(action)
+            self._add_shortcut(keys, action)
 
-    def go(self, page: int) -> None:
+    def _add_shortcut(self, keys: str, action: Callable[[], object]) -> None:
+        QShortcut(QKeySequence(keys), self).activated.connect(action)
+
+    def go(self, page: QWidget) -> None:
         """Show a page, once the role has been chosen."""
         if self._root.currentIndex() == 1 and self._preferences.current.mode is None:
             return  # the person has to choose the role first
-        self.pages.setCurrentIndex(page)
+        self.pages.setCurrentWidget(page)
         self.rail_buttons[page].setChecked(True)
-        if page == CHAT:
+        if page is self.chat:
             self.chat.focus_composer()
         else:
-            self._all_pages[page].setFocus()  # no button has the focus before a key is pressed
+            page.setFocus()  # no button has the focus before a key is pressed
 
     def _new_chat(self) -> None:
-        self.go(CHAT)
+        self.go(self.chat)
         self._chat.new()
 
     def _regenerate(self) -> None:
@@ -138,7 +133,7 @@ class MainWindow(QMainWindow):
             self._chat.regenerate()
 
     def _search(self) -> None:
-        self.go(CHAT)
+        self.go(self.chat)
         if self.chat.sidebar.isHidden():
             self.chat.toggle_list()
         self.chat.sidebar.search.setFocus()
@@ -146,7 +141,7 @@ class MainWindow(QMainWindow):
     def _start_master(self) -> None:
         self._preferences.change(mode="master")
         self._root.setCurrentIndex(0)
-        self.go(CLUSTER)  # the page on which other computers appear
+        self.go(self.cluster)  # the page on which other computers appear
 
     def _set_theme(self, choice: Choice) -> None:
         self._preferences.change(theme=choice)
@@ -214,8 +209,8 @@ class MainWindow(QMainWindow):
         super().showEvent(event)
         if self._root.currentWidget() is self.first_run:
             self.first_run.setFocus()  # no button has the focus before a key is pressed
-        else:
-            self.go(self.pages.currentIndex())
+        elif page := self.pages.currentWidget():
+            self.go(page)
 
     def closeEvent(self, event: QCloseEvent) -> None:
         if not self.isMaximized():

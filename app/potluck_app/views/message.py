@@ -3,15 +3,15 @@
 from collections.abc import Callable
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFrame, QLabel, QSizePolicy, QWidget
 
 from potluck_app import wording
 from potluck_app.history import Message
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.blocks import BlockSplitter, Code, Prose, split_thinking
+from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.code import CodeView
-from potluck_app.views.controls import IconButton, Meter, button, hbox, label, vbox
+from potluck_app.views.controls import CopyButton, IconButton, Meter, button, discard, label
 from potluck_app.views.prose import ProseView
 from potluck_app.views.thinking import ThinkingView
 
@@ -29,12 +29,8 @@ class UserMessage(QWidget):
         self._text.setAccessibleName("Your message")
         bubble = QFrame()
         bubble.setProperty("bubble", "true")
-        inner = hbox(bubble)
-        inner.setContentsMargins(14, 9, 14, 10)
-        inner.addWidget(self._text)
-        row = hbox(self)
-        row.addStretch(1)
-        row.addWidget(bubble)
+        hbox(self._text, parent=bubble, margins=(14, 9, 14, 10))
+        hbox(STRETCH, bubble, parent=self)
 
     def fit(self, width: int) -> None:
         """Wrap the text if it is wider than a bubble may be on this page."""
@@ -57,9 +53,8 @@ class ReplyMessage(QWidget):
         self._blocks: list[ProseView | CodeView] = []
         self._shown_text = ""
         self._answer = ""
-        self._column = vbox(self, spacing=10)
         self.thinking = ThinkingView(theme)
-        self._column.addWidget(self.thinking)
+        self._column = vbox(self.thinking, parent=self, spacing=10)
         self._build_waiting()
         self._build_failure(on_regenerate)
         self._build_footer(on_regenerate)
@@ -68,44 +63,36 @@ class ReplyMessage(QWidget):
     def _build_waiting(self) -> None:
         self._waiting = QWidget()
         self._waiting.setMaximumWidth(420)
-        column = vbox(self._waiting, spacing=8)
-        self._waiting_line = label("Thinking…", "body2")
-        self._waiting_line.setObjectName("reply-progress")
+        self._waiting_line = label("Thinking…", "body2", name="reply-progress")
         self._waiting_meter = Meter(self._theme, "Progress of the model")
-        column.addWidget(self._waiting_line)
-        column.addWidget(self._waiting_meter)
+        vbox(self._waiting_line, self._waiting_meter, parent=self._waiting, spacing=8)
         self._waiting_meter.hide()
         self._column.addWidget(self._waiting)
 
     def _build_failure(self, on_regenerate: Callable[[], object]) -> None:
         self._failure = QFrame()
         self._failure.setProperty("tone", "error")
-        self._failure_text = label("", wrap=True)
+        self._failure_text = label("", wrap=True, name="reply-error")
         self._failure_text.setProperty("tone", "error")
-        self._failure_text.setObjectName("reply-error")
         self.retry = button("Try again", "reply-retry", on_regenerate)
-        row = hbox(self._failure, spacing=12)
-        row.setContentsMargins(14, 8, 8, 8)
-        row.addWidget(self._failure_text, 1)
-        row.addWidget(self.retry, 0, Qt.AlignmentFlag.AlignTop)
+        hbox(
+            (self._failure_text, 1),
+            (self.retry, 0, Qt.AlignmentFlag.AlignTop),
+            parent=self._failure,
+            margins=(14, 8, 8, 8),
+            spacing=12,
+        )
         self._column.addWidget(self._failure)
 
     def _build_footer(self, on_regenerate: Callable[[], object]) -> None:
         self._footer = QWidget()
-        row = hbox(self._footer, spacing=4)
-        row.setContentsMargins(0, 0, 0, 0)
-        self.copy = IconButton(self._theme, "copy", "Copy reply", "reply-copy", text="Copy")
-        self.copy.clicked.connect(self._copy)
+        self.copy = CopyButton(self._theme, "Copy reply", "reply-copy", lambda: self._answer)
         self.regenerate = IconButton(
             self._theme, "refresh", "Regenerate reply", "reply-regenerate", text="Regenerate"
         )
         self.regenerate.clicked.connect(lambda: on_regenerate())
-        self.stats: QLabel = label("", "meta")
-        self.stats.setObjectName("reply-stats")
-        row.addWidget(self.copy)
-        row.addWidget(self.regenerate)
-        row.addStretch(1)
-        row.addWidget(self.stats)
+        self.stats: QLabel = label("", "meta", name="reply-stats")
+        hbox(self.copy, self.regenerate, STRETCH, self.stats, parent=self._footer, spacing=4)
         self._column.addWidget(self._footer)
 
     @property
@@ -162,12 +149,7 @@ class ReplyMessage(QWidget):
 
     def _drop(self, view: ProseView | CodeView) -> None:
         self._column.removeWidget(view)
-        view.hide()
-        view.deleteLater()
-
-    def _copy(self) -> None:
-        QGuiApplication.clipboard().setText(self._answer)
-        self.copy.confirm("Copied")
+        discard(view)
 
 
 def stats_line(message: Message) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from PySide6.QtCore import Qt
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QFileDialog, QFrame, QLabel, QWidget
 
@@ -13,6 +12,7 @@ from potluck_app.backend import Backend
 from potluck_app.http import Problem
 from potluck_app.streams import Load
 from potluck_app.theme import Theme
+from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.controls import (
     ButtonIcon,
     ElidedLabel,
@@ -20,11 +20,11 @@ from potluck_app.views.controls import (
     Pill,
     TintedIcon,
     button,
+    card_frame,
     clear,
-    hbox,
+    fill_page,
     label,
-    scrolling_page,
-    vbox,
+    make_page,
 )
 
 
@@ -33,10 +33,7 @@ class ModelsView(QWidget):
 
     def __init__(self, theme: Theme, backend: Backend, on_use: Callable[[], object]) -> None:
         super().__init__()
-        self.setObjectName("models-page")
-        self.setProperty("page", "true")
-        self.setAccessibleName("Models")
-        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        make_page(self, "models-page", "Models")
         self._theme, self._backend, self._on_use = theme, backend, on_use
         self._entries: tuple[ModelEntry, ...] | None = None
         self._in_use: object = None  # the loaded model when the list was requested
@@ -48,31 +45,17 @@ class ModelsView(QWidget):
         choose = button("Choose a folder", "models-folder", self._choose_folder)
         ButtonIcon(choose, theme, "folder", lambda: theme.tokens.text)
         choose_file = button("Choose a GGUF file", "models-file", self._choose_file)
-        titles = vbox(spacing=10)
-        titles.addWidget(label("Models", "title"))
-        titles.addWidget(self.subtitle)
-        head = hbox(spacing=16)
-        head.addLayout(titles, 1)
-        head.addWidget(choose)
-        head.addWidget(choose_file)
-        column = scrolling_page(self, "Models")
-        column.addLayout(head)
-        column.addWidget(self._progress)
-        column.addLayout(self._list)
-        column.addStretch(1)
+        titles = vbox(label("Models", "title"), self.subtitle, spacing=10)
+        head = hbox((titles, 1), choose, choose_file, spacing=16)
+        fill_page(self, "Models", head, self._progress, self._list)
         self._show_entries()
 
     def _make_progress(self) -> tuple[QFrame, QLabel, Meter]:
-        frame = QFrame()
+        frame = card_frame()
         frame.setObjectName("models-progress")
-        frame.setProperty("card", "true")
-        line = label("", "body2", wrap=True)
-        line.setObjectName("models-progress-line")
+        line = label("", "body2", wrap=True, name="models-progress-line")
         meter = Meter(self._theme, "Progress of the model")
-        column = vbox(frame, spacing=8)
-        column.setContentsMargins(18, 14, 18, 16)
-        column.addWidget(line)
-        column.addWidget(meter)
+        vbox(line, meter, parent=frame, margins=(18, 14, 18, 16), spacing=8)
         frame.hide()
         return frame, line, meter
 
@@ -158,16 +141,14 @@ class ModelsView(QWidget):
 
     def _card(self, entry: ModelEntry) -> QFrame:
         name = wording.model_name(entry.name)
-        frame = QFrame()
-        frame.setProperty("card", "true")
+        frame = card_frame()
         icon = TintedIcon(self._theme, "models", 24, lambda: self._theme.tokens.accent)
-        texts = vbox(spacing=1)
-        texts.addWidget(ElidedLabel(name, "section"))
-        texts.addWidget(ElidedLabel(f"{wording.size(entry.nbytes)} · {entry.path}", "meta"))
-        row = hbox(frame, spacing=12)
-        row.setContentsMargins(16, 13, 16, 13)
-        row.addWidget(icon)
-        row.addLayout(texts, 1)
+        texts = vbox(
+            ElidedLabel(name, "section"),
+            ElidedLabel(f"{wording.size(entry.nbytes)} · {entry.path}", "meta"),
+            spacing=1,
+        )
+        row = hbox(icon, (texts, 1), parent=frame, margins=(16, 13, 16, 13), spacing=12)
         if entry.current:
             row.addWidget(Pill("In use", "ok"))
         else:

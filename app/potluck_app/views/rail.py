@@ -4,7 +4,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame
 
 from potluck_app.theme import Theme
-from potluck_app.views.controls import IconButton, vbox
+from potluck_app.views.boxes import vbox
+from potluck_app.views.controls import IconButton
 
 
 class Rail(QFrame):
@@ -14,17 +15,17 @@ class Rail(QFrame):
         super().__init__()
         self.setProperty("side", "true")
         self.setFixedWidth(76)
-        self.column = vbox(self, spacing=6)
-        self.column.setContentsMargins(8, 14, 8, 14)
+        self.column = vbox(parent=self, margins=(8, 14, 8, 14), spacing=6)
 
 
 class RailButton(IconButton):
-    """The button of one page: an icon above its name."""
+    """The button of one page: an icon, which is called as the page, above the page's name."""
 
-    def __init__(self, theme: Theme, icon: str, text: str, name: str) -> None:
-        super().__init__(theme, icon, text, name, size=20)
+    def __init__(self, theme: Theme, page: str) -> None:
+        icon = page.lower()
+        super().__init__(theme, icon, page, f"rail-{icon}", size=20)
         self.setProperty("kind", "rail")
-        self.setText(text)
+        self.setText(page)
         self.setToolTip("")
         self.setCheckable(True)
         self.setAutoExclusive(True)

@@ -2,23 +2,24 @@
 
 from collections.abc import Callable
 
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QGuiApplication, QIntValidator
-from PySide6.QtWidgets import QButtonGroup, QFrame, QLineEdit, QVBoxLayout, QWidget
+from PySide6.QtGui import QIntValidator
+from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QLabel, QPushButton, QWidget
 
 from potluck.api.schema import ClusterState, Listener
 from potluck.ids import grouped
 from potluck_app.backend import Backend
 from potluck_app.http import Problem
 from potluck_app.theme import Choice, Theme
+from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
 from potluck_app.views.controls import (
-    IconButton,
+    CopyButton,
     button,
-    hbox,
+    card_frame,
+    field,
+    fill_page,
     label,
-    scrolling_page,
+    make_page,
     set_property,
-    vbox,
 )
 
 _DEFAULT_PORT = 8000
@@ -41,26 +42,22 @@ class SettingsView(QWidget):
         on_share: Callable[[], object],
     ) -> None:
         super().__init__()
-        self.setObjectName("settings-page")
-        self.setProperty("page", "true")
-        self.setAccessibleName("Settings")
-        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        make_page(self, "settings-page", "Settings")
         self._theme, self._backend, self._on_theme = theme, backend, on_theme
-        column = scrolling_page(self, "Settings")
-        column.addWidget(label("Settings", "title"))
-        column.addWidget(self._appearance())
-        column.addWidget(self._this_computer(on_share))
-        column.addWidget(self._programs())
-        column.addWidget(
-            label("Nothing you write leaves your home network. There is no telemetry.", "meta")
+        fill_page(
+            self,
+            "Settings",
+            label("Settings", "title"),
+            self._appearance(),
+            self._this_computer(on_share),
+            self._programs(),
+            label("Nothing you write leaves your home network. There is no telemetry.", "meta"),
         )
-        column.addStretch(1)
         self.show_state(None)
 
     def _appearance(self) -> QFrame:
-        frame, column = _section("Appearance", "How the window looks.")
         group = QButtonGroup(self)
-        row = hbox(spacing=8)
+        items: list[QPushButton] = []
         for choice, text in _CHOICES:
             item = button(
                 text, f"theme-{choice}", lambda c=choice: self._on_theme(c), kind="choice"
@@ -68,75 +65,48 @@ class SettingsView(QWidget):
             item.setCheckable(True)
             item.setChecked(self._theme.choice == choice)
             group.addButton(item)
-            row.addWidget(item)
-        row.addStretch(1)
-        column.addLayout(row)
-        return frame
+            items.append(item)
+        row = hbox(*items, STRETCH, spacing=8)
+        return _section("Appearance", "How the window looks.", row)
 
     def _this_computer(self, on_share: Callable[[], object]) -> QFrame:
-        frame, column = _section("This computer", "")
-        self.name = label("", "body")
-        self.name.setObjectName("settings-name")
+        self.name = label("", "body", name="settings-name")
         self.address = label("", "body")
         self.address.setWordWrap(True)
         self.node_id = label("", "body")
         self.version = label("", "body")
-        for title, value in (
-            ("Name", self.name),
-            ("Address", self.address),
-            ("Identity", self.node_id),
-            ("Version", self.version),
-        ):
-            line = hbox(spacing=12)
-            heading = label(title, "body2")
-            heading.setFixedWidth(96)
-            line.addWidget(heading)
-            line.addWidget(value, 1)
-            column.addLayout(line)
         share = button("Share this computer instead", "settings-share", on_share)
-        foot = hbox(spacing=12)
-        foot.addWidget(share)
-        foot.addWidget(label("It then helps another computer, from the tray.", "meta"), 1)
-        column.addSpacing(4)
-        column.addLayout(foot)
-        return frame
+        then = label("It then helps another computer, from the tray.", "meta")
+        return _section(
+            "This computer",
+            "",
+            _line("Name", self.name),
+            _line("Address", self.address),
+            _line("Identity", self.node_id),
+            _line("Version", self.version),
+            4,
+            hbox(share, (then, 1), spacing=12),
+        )
 
     def _programs(self) -> QFrame:
-        frame, column = _section(
-            "Other programs",
-            "Programs on this computer can use your models as they would use OpenAI's.",
-        )
-        self.port = QLineEdit(str(_DEFAULT_PORT))
-        self.port.setObjectName("api-port")
-        self.port.setAccessibleName("Port")
-        self.port.setProperty("kind", "field")
+        self.port = field("field", "api-port", "Port")
+        self.port.setText(str(_DEFAULT_PORT))
         self.port.setValidator(QIntValidator(1, 65535, self))
         self.port.setFixedWidth(80)
         self.api = button("Turn on", "api-toggle", self._toggle_api)
         self._off_row = QWidget()
-        off = hbox(self._off_row, spacing=8)
-        off.addWidget(label("Port", "body2"))
-        off.addWidget(self.port)
-        off.addStretch(1)
-        self.url = QLineEdit()
-        self.url.setObjectName("api-url")
-        self.url.setAccessibleName("Address for programs")
-        self.url.setProperty("kind", "mono")
-        self.url.setReadOnly(True)
-        self.copy = IconButton(self._theme, "copy", "Copy address", "api-copy", text="Copy")
-        self.copy.clicked.connect(self._copy)
+        hbox(label("Port", "body2"), self.port, STRETCH, parent=self._off_row, spacing=8)
+        self.url = field("mono", "api-url", "Address for programs")
+        self.copy = CopyButton(self._theme, "Copy address", "api-copy", self.url.text)
         self._on_row = QWidget()
-        on = hbox(self._on_row, spacing=8)
-        on.addWidget(self.url, 1)
-        on.addWidget(self.copy)
+        hbox((self.url, 1), self.copy, parent=self._on_row, spacing=8)
         self._api_line = label("", "meta", wrap=True)
-        row = hbox(spacing=8)
-        row.addWidget(self._off_row)
-        row.addWidget(self._on_row, 1)
-        row.addWidget(self.api)
-        column.addLayout(row)
-        column.addWidget(self._api_line)
-        return frame
+        return _section(
+            "Other programs",
+            "Programs on this computer can use your models as they would use OpenAI's.",
+            hbox(self._off_row, (self._on_row, 1), self.api, spacing=8),
+            self._api_line,
+        )
 
     def show_state(self, state: ClusterState | None) -> None:
         """Show this computer's name, addresses, id and version, and the address for programs."""
@@ -173,10 +143,6 @@ class SettingsView(QWidget):
         self._api_line.setText(text)
         set_property(self._api_line, "kind", "error" if is_error else "meta")
 
-    def _copy(self) -> None:
-        QGuiApplication.clipboard().setText(self.url.text())
-        self.copy.confirm("Copied")
-
 
 def _loopback(state: ClusterState | None) -> Listener | None:
     if state is None:
@@ -185,12 +151,14 @@ def _loopback(state: ClusterState | None) -> Listener | None:
     return next(local, None)
 
 
-def _section(title: str, text: str) -> tuple[QFrame, QVBoxLayout]:
-    frame = QFrame()
-    frame.setProperty("card", "true")
-    column = vbox(frame, spacing=10)
-    column.setContentsMargins(20, 16, 20, 18)
-    column.addWidget(label(title, "section"))
-    if text:
-        column.addWidget(label(text, "body2", wrap=True))
-    return frame, column
+def _section(title: str, text: str, *parts: Part) -> QFrame:
+    frame = card_frame()
+    above = [label(title, "section"), *([label(text, "body2", wrap=True)] if text else [])]
+    vbox(*above, *parts, parent=frame, margins=(20, 16, 20, 18), spacing=10)
+    return frame
+
+
+def _line(title: str, value: QLabel) -> QHBoxLayout:
+    heading = label(title, "body2")
+    heading.setFixedWidth(96)
+    return hbox(heading, (value, 1), spacing=12)

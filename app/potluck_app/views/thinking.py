@@ -4,7 +4,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel, QWidget
 
 from potluck_app.theme import Theme
-from potluck_app.views.controls import IconButton, hbox, label, vbox
+from potluck_app.views.boxes import STRETCH, hbox, vbox
+from potluck_app.views.controls import IconButton, label
 
 
 class ThinkingView(QWidget):
@@ -19,12 +20,8 @@ class ThinkingView(QWidget):
         self.text.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         self.text.setAccessibleName("Thoughts")
         self.text.setContentsMargins(28, 0, 0, 0)
-        head = hbox()
-        head.addWidget(self.toggle)
-        head.addStretch(1)
-        column = vbox(self, spacing=4)
-        column.addLayout(head)
-        column.addWidget(self.text)
+        head = hbox(self.toggle, STRETCH)
+        vbox(head, self.text, parent=self, spacing=4)
         self.text.hide()
         self.hide()
 

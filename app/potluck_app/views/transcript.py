@@ -11,7 +11,8 @@ from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 from potluck_app.history import Message
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.views.controls import button, vbox
+from potluck_app.views.boxes import vbox
+from potluck_app.views.controls import button, discard
 from potluck_app.views.message import ReplyMessage, UserMessage, size_policy_row
 
 PAGE_WIDTH = 720
@@ -38,8 +39,7 @@ class Transcript(QScrollArea):
         self._progress: tuple[str, float | None] = ("", None)
 
         page = QWidget()
-        self._column = vbox(page, spacing=20)
-        self._column.setContentsMargins(_SIDE, 18, _SIDE, 18)
+        self._column = vbox(parent=page, margins=(_SIDE, 18, _SIDE, 18), spacing=20)
         self.earlier = button("Show earlier messages", "transcript-earlier", self._build_earlier)
         self._column.addWidget(self.earlier, 0, Qt.AlignmentFlag.AlignHCenter)
         self._column.addStretch(1)
@@ -88,9 +88,7 @@ class Transcript(QScrollArea):
         return self.viewport().width() - margins.left() - margins.right()
 
     def _rebuild(self) -> None:
-        for view in self._views:
-            view.hide()
-            view.deleteLater()
+        discard(*self._views)
         self._views.clear()
         messages = self._chat.messages.messages
         self._first = max(len(messages) - _BUILT_AT_ONCE, 0)
@@ -127,9 +125,7 @@ class Transcript(QScrollArea):
 
     def _on_removed(self, _parent: QModelIndex, first: int, last: int) -> None:
         for row in range(last, first - 1, -1):
-            view = self._views.pop(row - self._first)
-            view.hide()
-            view.deleteLater()
+            discard(self._views.pop(row - self._first))
         self._mark_last()
 
     def _on_changed(self, index: QModelIndex, _last: QModelIndex) -> None:

@@ -4,24 +4,24 @@ from collections.abc import Callable
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QCloseEvent
-from PySide6.QtWidgets import QFrame, QSlider, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QSlider, QWidget
 
-from potluck.api.schema import ClusterState, Computer, Pairing
+from potluck.api.schema import ClusterState, Pairing
 from potluck_app import wording
 from potluck_app.backend import Backend, Connection
 from potluck_app.http import Problem
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.views.banner import Banner
+from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.controls import (
     ButtonIcon,
     Meter,
     TintedIcon,
     announce,
     button,
-    hbox,
     label,
-    vbox,
+    make_page,
 )
 
 _STARTING = cluster.LendView("cluster", "neutral", "Starting…", "")
@@ -40,21 +40,21 @@ class JoinRequest(QFrame):
         self._pairing: Pairing | None = None
         self._on_decide = on_decide
         self._title = label("", "strong", wrap=True)
-        self.code = label("", "code")
-        self.code.setObjectName("worker-code")
+        self.code = label("", "code", name="worker-code")
         self._text = label("", "meta", wrap=True)
         self.refuse = button("Refuse", "worker-refuse", lambda: self._decide(False))
         self.allow = button("Allow", "worker-allow", lambda: self._decide(True), kind="primary")
-        buttons = hbox(spacing=8)
-        buttons.addWidget(self.refuse, 1)
-        buttons.addWidget(self.allow, 1)
-        column = vbox(self, spacing=6)
-        column.setContentsMargins(18, 14, 18, 16)
-        column.addWidget(self._title)
-        column.addWidget(self.code, 0, Qt.AlignmentFlag.AlignHCenter)
-        column.addWidget(self._text)
-        column.addSpacing(4)
-        column.addLayout(buttons)
+        buttons = hbox((self.refuse, 1), (self.allow, 1), spacing=8)
+        vbox(
+            self._title,
+            (self.code, 0, Qt.AlignmentFlag.AlignHCenter),
+            self._text,
+            4,
+            buttons,
+            parent=self,
+            margins=(18, 14, 18, 16),
+            spacing=6,
+        )
         self.hide()
 
     def show_pairing(self, pairing: Pairing | None) -> None:
@@ -100,10 +100,7 @@ class WorkerWindow(QWidget):
         on_chat: Callable[[], object],
     ) -> None:
         super().__init__()
-        self.setObjectName("worker-window")
-        self.setProperty("page", "true")
-        self.setAccessibleName("Potluck")
-        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        make_page(self, "worker-window", "Potluck")
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         self.setWindowTitle("Potluck")
         self.setMinimumSize(WIDTH, HEIGHT)
@@ -113,21 +110,18 @@ class WorkerWindow(QWidget):
         self._wanted: int | None = None  # the requested limit, until the node reports it
         self.banner = Banner(theme)
         self._name = label("", "meta")
-        self.address = label("", "meta")
-        self.address.setObjectName("worker-address")
+        self.address = label("", "meta", name="worker-address")
         self.address.setAccessibleName("Address of this computer")
         self.address.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.address.hide()
         self._icon = TintedIcon(theme, "cluster", 56, self._icon_color)
-        self.title = label("", "title", wrap=True)
-        self.title.setObjectName("worker-title")
+        self.title = label("", "title", wrap=True, name="worker-title")
         self.title.setAlignment(Qt.AlignmentFlag.AlignHCenter)
-        self.text = label("", "body2", wrap=True)
-        self.text.setObjectName("worker-text")
+        self.text = label("", "body2", wrap=True, name="worker-text")
         self.text.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         self._meter = Meter(theme, "Progress")
         self.request = JoinRequest(self._decide)
-        self.pause = button("Pause", "worker-pause", self._toggle_pause)
+        self.pause = button("Pause", "worker-pause", backend.toggle_pause)
         self._pause_icon = ButtonIcon(self.pause, theme, "pause", lambda: theme.tokens.text)
         self._arrange(on_stop, on_chat)
         backend.state_changed.connect(self.show_state)
@@ -138,34 +132,33 @@ class WorkerWindow(QWidget):
 
     def _arrange(self, on_stop: Callable[[], object], on_chat: Callable[[], object]) -> None:
         center = Qt.AlignmentFlag.AlignHCenter
-        column = vbox(self, spacing=0)
-        column.setContentsMargins(24, 16, 24, 18)
-        column.addWidget(self._name, 0, center)
-        column.addWidget(self.address, 0, center)
-        column.addWidget(self.banner)
-        column.addStretch(2)
-        column.addWidget(self._icon, 0, center)
-        column.addSpacing(14)
-        column.addWidget(self.title)
-        column.addSpacing(6)
-        column.addWidget(self.text)
-        column.addSpacing(10)
-        column.addWidget(self._meter)
-        column.addStretch(2)
-        column.addWidget(self.request)
-        column.addSpacing(14)
-        self._add_memory(column)
-        column.addSpacing(14)
-        buttons = hbox(spacing=8)
-        buttons.addWidget(self.pause, 1)
-        buttons.addWidget(button("Stop sharing", "worker-stop", on_stop), 1)
-        column.addLayout(buttons)
-        column.addSpacing(8)
-        column.addWidget(button("Chat on this computer instead", "worker-chat", on_chat))
+        stop = button("Stop sharing", "worker-stop", on_stop)
+        vbox(
+            (self._name, 0, center),
+            (self.address, 0, center),
+            self.banner,
+            (None, 2),
+            (self._icon, 0, center),
+            14,
+            self.title,
+            6,
+            self.text,
+            10,
+            self._meter,
+            (None, 2),
+            self.request,
+            14,
+            self._make_memory(),
+            14,
+            hbox((self.pause, 1), (stop, 1), spacing=8),
+            8,
+            button("Chat on this computer instead", "worker-chat", on_chat),
+            parent=self,
+            margins=(24, 16, 24, 18),
+        )
 
-    def _add_memory(self, column: QVBoxLayout) -> None:
-        self._memory_line = label("", "meta")
-        self._memory_line.setObjectName("worker-memory-line")
+    def _make_memory(self) -> QWidget:
+        self._memory_line = label("", "meta", name="worker-memory-line")
         self.memory = QSlider(Qt.Orientation.Horizontal)
         self.memory.setObjectName("worker-memory")
         self.memory.setAccessibleName("Memory that this computer lends")
@@ -176,10 +169,8 @@ class WorkerWindow(QWidget):
         self.memory.sliderReleased.connect(self._set_memory)
         self.memory.actionTriggered.connect(self._on_slider_key)
         self._memory_part = QWidget()
-        part = vbox(self._memory_part, spacing=4)
-        part.addWidget(self._memory_line)
-        part.addWidget(self.memory)
-        column.addWidget(self._memory_part)
+        vbox(self._memory_line, self.memory, parent=self._memory_part, spacing=4)
+        return self._memory_part
 
     def show_state(self, state: ClusterState | None) -> None:
         """Show this state; None: there is none yet."""
@@ -191,7 +182,7 @@ class WorkerWindow(QWidget):
             requests = cluster.worker_requests(state)
             self.request.show_pairing(requests[0] if requests else None)
             self._memory_part.setVisible(not requests)  # one question at a time
-            me = _me(state)
+            me = state.me
             is_moving = me is not None and me.progress is not None and not state.node.paused
             self._meter.setVisible(is_moving)
             self._meter.show_fraction((me.progress if me else None) or 0.0)
@@ -213,9 +204,7 @@ class WorkerWindow(QWidget):
         self._show_memory()
 
     def _icon_color(self) -> str:
-        tokens = self._theme.tokens
-        colors = {"ok": tokens.ok, "warn": tokens.warn, "err": tokens.err, "accent": tokens.accent}
-        return colors.get(self._view.tone, tokens.text3)
+        return self._theme.tokens.color(self._view.tone)
 
     def closeEvent(self, event: QCloseEvent) -> None:
         if self._on_close():
@@ -278,12 +267,6 @@ class WorkerWindow(QWidget):
     def _decide(self, pairing_id: str, accept: bool) -> None:
         self._backend.decide_pairing(pairing_id, accept).then(failed=self._backend.report)
 
-    def _toggle_pause(self) -> None:
-        state = self._backend.state
-        if state is not None:
-            call = self._backend.set_role(worker=True, paused=not state.node.paused)
-            call.then(failed=self._backend.report)
-
     def _on_connection(self, connection: Connection, message: str) -> None:
         if connection == "connected":
             self.banner.hide()
@@ -297,18 +280,12 @@ class WorkerWindow(QWidget):
         self.banner.show_line(message, "error", on_dismiss=lambda: None)
 
 
-def _me(state: ClusterState | None) -> Computer | None:
-    if state is None:
-        return None
-    return next((computer for computer in state.computers if computer.is_self), None)
-
-
 def _memory_total(state: ClusterState | None) -> int:
     """Return the memory that the limit is a share of.
 
     It is the RAM, or the memory of a graphics card that has more than that.
     """
-    me = _me(state)
+    me = state.me if state is not None else None
     devices = me.devices if me is not None else ()
     ram = sum(device.memory_total for device in devices if device.kind != "cuda")
     return max([ram, *(device.memory_total for device in devices if device.kind == "cuda")])

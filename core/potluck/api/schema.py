@@ -204,6 +204,11 @@ class ClusterState(Struct, frozen=True, kw_only=True):
     listeners: tuple[Listener, ...] = ()
     notices: tuple[Notice, ...] = ()
 
+    @property
+    def me(self) -> Computer | None:
+        """This computer."""
+        return next((computer for computer in self.computers if computer.is_self), None)
+
 
 # --- pairing
 

@@ -23,10 +23,11 @@ from potluck.errors import PotluckError
 STOPPED = 130  # what shells report for a program that SIGINT ended
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit status."""
+def main(words: Sequence[str] | None = None, **values: object) -> int:
+    """Run one command line and return its exit status; `values` replace those of the parser."""
     _speak_utf8()
     options = make_parser().parse_args(words)
+    vars(options).update(values)
     module, _, name = options.run.partition(":")
     command: Callable[..., int] = getattr(importlib.import_module(module), name)
     try:

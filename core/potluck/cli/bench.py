@@ -36,7 +36,7 @@ def bench(options: argparse.Namespace) -> int:
 def _measure(client: Client, request: BenchRequest) -> BenchResult:
     """Measure with progress on the terminal. Ctrl-C closes the generator and ends the bench."""
     result = None
-    with Progress() as progress, closing(client.bench(request)) as events:
+    with closing(Progress()) as progress, closing(client.bench(request)) as events:
         for event in events:
             what = event.message or "Measuring"
             if (load := event.load) is not None:

@@ -3,12 +3,13 @@
 import argparse
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 
 import msgspec
 
 from potluck.api.schema import ClusterState, Computer, Device, Pairing, RoleRequest
+from potluck.cli.parser import Waits
 from potluck.cli.terminal import (
     ask,
     is_interactive,
@@ -24,17 +25,13 @@ from potluck.ids import grouped
 from potluck.launch import find, find_or_start
 from potluck.settings import Folders, load_settings, save_settings
 
-DISCOVERY_S = 4.0  # a node that has just started has heard from every computer after 3 s
-POLL_S = 0.2  # asks the node on this computer; to a person this looks immediate
 ID_PREFIX = 8  # that many characters of an id are enough to identify a computer
-DEVICES_S = 20.0  # torch is slow to start and to list the devices
-PAIRING_S = 180.0  # a person has to walk to the other computer
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """One computer in the output of `devices --json`."""
 
-    id: str
+    node_id: str = msgspec.field(name="id")
     name: str
     address: str | None
     paired: bool
@@ -124,7 +121,7 @@ def _answer(client: Client, pairing: Pairing) -> None:
 
 
 def _status_line(state: ClusterState) -> str:
-    me = next((computer for computer in state.computers if computer.is_self), None)
+    me = state.me
     share = f", {me.progress:.0%}" if me is not None and me.progress is not None else ""
     layers = f" layers {me.layers[0]} to {me.layers[1] - 1}" if me and me.layers else ""
     if state.node.paused:
@@ -164,12 +161,13 @@ def pair(options: argparse.Namespace) -> int:
     """Pair by sight with one computer, or list the computers that can be paired."""
     client, started = open_client(options)
     if options.target is None:
-        return _list_pairable(client, started, as_json=options.json)
+        return _list_pairable(client, started, options)
     if not options.yes:
         must_be_interactive("Pairing", "Use --yes where you see both screens, or `potluck invite`.")
-    asked = _ask_to_pair(client, options.target)
+    asked = _ask_to_pair(client, options.target, options.waits)
     say(f"Asking {asked.name} ({grouped(asked.node_id)}). Somebody there has to allow it.")
-    done = _watch_pairing(client, asked, lambda pairing: _same_digits(pairing, yes=options.yes))
+    states = _pairing_states(client, asked, options.waits)
+    done = _watch_pairing(client, asked, states, lambda pairing: _same_digits(pairing, options.yes))
     if options.json:
         put_json(done)
     else:
@@ -177,11 +175,11 @@ def pair(options: argparse.Namespace) -> int:
     return 0
 
 
-def _list_pairable(client: Client, started: bool, *, as_json: bool) -> int:
-    state = settle(client, started=started)
+def _list_pairable(client: Client, started: bool, options: argparse.Namespace) -> int:
+    state = settle(client, options.waits, started=started)
     found = [computer for computer in state.computers if not computer.paired and computer.joinable]
-    if as_json:
-        put_json([listed(computer) for computer in found])
+    if options.json:
+        put_json(_listed(found))
     elif found:
         put_table(("NAME", "ADDRESS", "DEVICES"), map(_pairable_row, found))
         say("Add one with: potluck pair NAME")
@@ -197,26 +195,28 @@ def _pairable_row(computer: Computer) -> tuple[str, ...]:
     return computer.name, computer.address or "", _devices(computer.devices)
 
 
-def _ask_to_pair(client: Client, target: str) -> Pairing:
+def _ask_to_pair(client: Client, target: str, waits: Waits) -> Pairing:
     """Ask as soon as the computer is known: a node that has just started is still searching."""
-    deadline = time.monotonic() + DISCOVERY_S
+    deadline = time.monotonic() + waits.discovery_s
     while True:
         try:
             return client.pair(target)
         except NotFoundError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(POLL_S)
+            time.sleep(waits.poll_s)
 
 
-def _watch_pairing(client: Client, asked: Pairing, decide: Callable[[Pairing], bool]) -> Pairing:
+def _watch_pairing(
+    client: Client, asked: Pairing, states: Iterable[Pairing], decide: Callable[[Pairing], bool]
+) -> Pairing:
     """Follow a pairing to its end. `decide` is called once, when the digits are known.
 
     Raises:
         PairingError: the pairing was refused, failed or took too long.
     """
     try:
-        for pairing in _pairing_states(client, asked):
+        for pairing in states:
             match pairing.state:
                 case "confirm":
                     client.decide_pairing(pairing.id, accept=decide(pairing))
@@ -236,10 +236,10 @@ def _watch_pairing(client: Client, asked: Pairing, decide: Callable[[Pairing], b
     raise PairingError(f"{asked.name} did not answer. Allow it there, and ask again.")
 
 
-def _pairing_states(client: Client, asked: Pairing) -> Iterator[Pairing]:
+def _pairing_states(client: Client, asked: Pairing, waits: Waits) -> Iterator[Pairing]:
     """Yield the pairing at every change, until it is over or takes too long."""
     seen = None
-    deadline = time.monotonic() + PAIRING_S
+    deadline = time.monotonic() + waits.pairing_s
     while time.monotonic() < deadline:
         now = next((each for each in client.state().pairings if each.id == asked.id), None)
         if now is None:
@@ -247,10 +247,10 @@ def _pairing_states(client: Client, asked: Pairing) -> Iterator[Pairing]:
         if now != seen:
             seen = now
             yield now
-        time.sleep(POLL_S)
+        time.sleep(waits.poll_s)
 
 
-def _same_digits(pairing: Pairing, *, yes: bool) -> bool:
+def _same_digits(pairing: Pairing, yes: bool) -> bool:
     say(f"Both screens must show the same digits: {spaced(pairing.code)}")
     return yes or ask(f"Does {pairing.name} show {spaced(pairing.code)}?")
 
@@ -285,30 +285,20 @@ def unpair(options: argparse.Namespace) -> int:
 def devices(options: argparse.Namespace) -> int:
     """List all computers."""
     client, started = open_client(options)
-    state = settle(client, started=started)
+    state = settle(client, options.waits, started=started)
     if options.json:
-        put_json([listed(computer) for computer in state.computers])
+        put_json(_listed(state.computers))
         return 0
     head = ("NAME", "STATE", "ADDRESS", "DEVICES", "FREE", "ROUND TRIP", "RATE")
     put_table(head, map(_device_row, state.computers))
     return 0
 
 
-def listed(computer: Computer) -> Listed:
-    """Return the computer in the form for scripts."""
-    return Listed(
-        id=computer.node_id,
-        name=computer.name,
-        address=computer.address,
-        paired=computer.paired,
-        online=computer.online,
-        devices=computer.devices,
-        rtt_ms=computer.rtt_ms,
-        bytes_per_s=computer.bytes_per_s,
-    )
+def _listed(computers: Iterable[Computer]) -> list[Listed]:
+    return msgspec.convert(list(computers), list[Listed], from_attributes=True)
 
 
-def settle(client: Client, *, started: bool) -> ClusterState:
+def settle(client: Client, waits: Waits, *, started: bool) -> ClusterState:
     """Return the state once the devices of this computer are known.
 
     If the node has just been started, also wait until the paired computers answer or the time for
@@ -320,11 +310,11 @@ def settle(client: Client, *, started: bool) -> ClusterState:
         waited = time.monotonic() - began
         others = [c for c in state.computers if c.paired and not c.is_self]
         answered = bool(others) and all(computer.online for computer in others)
-        looked = not started or answered or waited > DISCOVERY_S
-        known = any(computer.is_self and computer.devices for computer in state.computers)
-        if looked and (known or waited > DEVICES_S):
+        looked = not started or answered or waited > waits.discovery_s
+        known = state.me is not None and state.me.devices
+        if looked and (known or waited > waits.devices_s):
             return state
-        time.sleep(POLL_S)
+        time.sleep(waits.poll_s)
 
 
 def _device_row(computer: Computer) -> tuple[str, ...]:

@@ -53,14 +53,19 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     explanation: str
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer in the output of `chat --json`."""
+class Spoken(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer, and how long it took."""
 
     text: str
     prompt_tokens: int
     completion_tokens: int
     time_to_first_token_s: float
     tokens_per_s: float
+
+
+class Told(Spoken, frozen=True, kw_only=True):
+    """An answer in the output of `chat --json`."""
+
     plan: Planned
     streamed_bytes: dict[str, int]  # by the name of the computer that received the weights
 
@@ -73,7 +78,7 @@ def plan(options: argparse.Namespace) -> int:
     client, _ = open_client(options)
     made = client.plan(plan_request(options))
     if options.json:
-        put_json(planned(made))
+        put_json(_planned(made))
     else:
         put_plan(made)
     return 0
@@ -98,26 +103,8 @@ def plan_request(options: argparse.Namespace, *, shape: str | None = None) -> Pl
     )
 
 
-def planned(view: PlanView) -> Planned:
-    """Return the plan in the form for scripts."""
-    return Planned(
-        model_id=view.model_id,
-        scheme=view.scheme,
-        stages=tuple(
-            PlannedStage(
-                node=stage.node,
-                device=stage.device,
-                layers=stage.layers,
-                embedding=stage.embedding,
-                head=stage.head,
-                predicted_ms=stage.predicted_ms,
-            )
-            for stage in view.stages
-        ),
-        predicted_tokens_per_s=view.predicted_tokens_per_s,
-        alone=view.alone,
-        explanation=view.explanation,
-    )
+def _planned(view: PlanView) -> Planned:
+    return msgspec.convert(view, Planned, from_attributes=True)
 
 
 def put_plan(view: PlanView) -> None:
@@ -171,27 +158,15 @@ def answer(client: Client, options: argparse.Namespace, prompt: str, loaded: Loa
     assert loaded.plan is not None  # the progress `ready` always has it
     spoken = _speak(client, options, [_user(prompt)], quiet=options.json)
     return Told(
-        text=spoken.text,
-        prompt_tokens=spoken.prompt_tokens,
-        completion_tokens=spoken.completion_tokens,
-        time_to_first_token_s=spoken.time_to_first_token_s,
-        tokens_per_s=spoken.tokens_per_s,
-        plan=planned(loaded.plan),
+        **msgspec.structs.asdict(spoken),
+        plan=_planned(loaded.plan),
         streamed_bytes=_streamed(loaded, loaded.plan, client.state()),
     )
 
 
-class _Spoken(msgspec.Struct, frozen=True, kw_only=True):
-    text: str
-    prompt_tokens: int
-    completion_tokens: int
-    time_to_first_token_s: float
-    tokens_per_s: float
-
-
 def _speak(
     client: Client, options: argparse.Namespace, messages: list[ChatMessage], *, quiet: bool
-) -> _Spoken:
+) -> Spoken:
     request = ChatCompletionRequest(
         messages=messages,
         temperature=options.temperature,
@@ -214,7 +189,7 @@ def _speak(
             put("")
     if last is None or not isinstance(last.usage, Usage) or not isinstance(last.potluck, Timings):
         raise NodeGoneError("The answer ended without its figures. Is the node of another version?")
-    spoken = _Spoken(
+    spoken = Spoken(
         text="".join(text),
         prompt_tokens=last.usage.prompt_tokens,
         completion_tokens=last.usage.completion_tokens,

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, get_args
 
@@ -39,6 +40,20 @@ potluck COMMAND --help says more about each.
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """How long the commands wait, in seconds."""
+
+    poll_s: float = 0.2
+    """Between two questions to the node on this computer; to a person this looks immediate."""
+    discovery_s: float = 4.0
+    """A node that has just started has heard from every computer after 3 s."""
+    devices_s: float = 20.0
+    """torch is slow to start and to list the devices."""
+    pairing_s: float = 180.0
+    """A person has to walk to the other computer."""
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that reports an error as one sentence with a hint at the help."""
 
@@ -58,7 +73,12 @@ def make_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"potluck {__version__}")
-    parser.set_defaults(run="potluck.cli.window:window", home=None)
+    parser.set_defaults(
+        run="potluck.cli.window:window",
+        home=None,
+        app="potluck_app",  # a name and no import: core does not depend on the window
+        waits=Waits(),
+    )
     _add_home(parser)
     commands = parser.add_subparsers(metavar="", prog="potluck", help=argparse.SUPPRESS)
     _add_computer_commands(commands)
@@ -255,38 +275,31 @@ def _add_json(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
 
 
+def _add_count(
+    parser: argparse._ActionsContainer,
+    option: str,
+    most: int,
+    help: str,  # noqa: A002 - as argparse calls it
+    *,
+    least: int = 1,
+    default: int | None = None,
+) -> None:
+    """Add an option that takes a whole number from `least` to `most`."""
+    kind = number(int, least, most)
+    parser.add_argument(option, metavar="N", type=kind, default=default, help=help)
+
+
 def _add_threads(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--threads",
-        metavar="N",
-        type=number(int, 1, 1024),
-        help="compute with so many threads (one for each core)",
-    )
+    _add_count(parser, "--threads", 1024, "compute with so many threads (one for each core)")
 
 
 def _add_bench(parser: Parser) -> None:
     group = parser.add_argument_group("the bench")
-    group.add_argument(
-        "--prompt",
-        metavar="N",
-        type=number(int, 1, 1 << 20),
-        default=512,
-        help="tokens of the prompt that is prefilled (%(default)s)",
-    )
-    group.add_argument(
-        "--tokens",
-        metavar="N",
-        type=number(int, 1, 1 << 16),
-        default=64,
-        help="tokens that are decoded after a short prompt (%(default)s)",
-    )
-    group.add_argument(
-        "--repeat",
-        metavar="N",
-        type=number(int, 1, 1000),
-        default=5,
-        help="how often both are measured (%(default)s)",
-    )
+    prefilled = "tokens of the prompt that is prefilled (%(default)s)"
+    _add_count(group, "--prompt", 1 << 20, prefilled, default=512)
+    decoded = "tokens that are decoded after a short prompt (%(default)s)"
+    _add_count(group, "--tokens", 1 << 16, decoded, default=64)
+    _add_count(group, "--repeat", 1000, "how often both are measured (%(default)s)", default=5)
     _add_threads(group)
 
 
@@ -323,19 +336,9 @@ def _add_model(parser: Parser, *, guide: bool = True) -> None:
         type=layers,
         help="share out by hand, in this order; NAME is its best device, NAME/cuda:1 another",
     )
-    group.add_argument(
-        "--workers",
-        metavar="N",
-        type=number(int, 0, 64),
-        default=0,
-        help="wait until N other computers take part",
-    )
-    group.add_argument(
-        "--context",
-        metavar="N",
-        type=number(int, 1, 1 << 20),
-        help="how many tokens a conversation may have",
-    )
+    wait = "wait until N other computers take part"
+    _add_count(group, "--workers", 64, wait, least=0, default=0)
+    _add_count(group, "--context", 1 << 20, "how many tokens a conversation may have")
 
 
 def _add_sampling(parser: Parser) -> None:
@@ -349,9 +352,5 @@ def _add_sampling(parser: Parser) -> None:
     group.add_argument(
         "--top-p", metavar="P", type=number(float, 1e-6, 1), help="of the likeliest words only"
     )
-    group.add_argument(
-        "--max-tokens", metavar="N", type=number(int, 1, 1 << 20), help="end after so many tokens"
-    )
-    group.add_argument(
-        "--seed", metavar="N", type=number(int, 0, (1 << 63) - 1), help="the same answer again"
-    )
+    _add_count(group, "--max-tokens", 1 << 20, "end after so many tokens")
+    _add_count(group, "--seed", (1 << 63) - 1, "the same answer again", least=0)

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from types import TracebackType
 
 import msgspec
 
@@ -91,22 +90,14 @@ def must_be_interactive(what: str, instead: str) -> None:
 
 
 class Progress:
-    """One line that shows the progress of slow work. On a terminal it is erased at the end."""
+    """One line that shows the progress of slow work. On a terminal `close` erases it."""
 
     def __init__(self) -> None:
         self._tty = sys.stderr.isatty()
         self._shown = ""
         self._last: tuple[str, int] | None = None
 
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._write("")
 
     def show(self, what: str, fraction: float, detail: str = "") -> None:
@@ -150,7 +141,7 @@ def load(
 ) -> LoadProgress:
     """Load a model with progress on the terminal. Return the last progress, which has the plan."""
     last = None
-    with Progress() as progress, closing(client.load(request)) as events:
+    with closing(Progress()) as progress, closing(client.load(request)) as events:
         for last in events:
             if also is not None:
                 also(last)

@@ -11,18 +11,18 @@ import msgspec
 from potluck.errors import UsageError
 from potluck.settings import HOME_VARIABLE, Folders, load_settings, save_settings
 
-APP = "potluck_app"  # a name and no import: core does not depend on the window
-
 
 def window(options: argparse.Namespace) -> int:
     """Open the window in this process."""
     if options.home is not None:
         os.environ[HOME_VARIABLE] = str(Folders.of(options.home).home)
     _check_display()
-    if importlib.util.find_spec(APP) is None:
+    if importlib.util.find_spec(options.app) is None:
         raise UsageError("The window is not installed. The commands work: potluck --help")
     sys.argv[1:] = []
-    runpy.run_module(APP, run_name="__main__", alter_sys=True)  # ends the process with its status
+    runpy.run_module(
+        options.app, run_name="__main__", alter_sys=True
+    )  # ends the process with its status
     return 0
 
 

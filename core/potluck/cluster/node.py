@@ -357,7 +357,7 @@ class Node:
             StageLost(
                 node_id=self.identity.node_id,
                 place=place,
-                how="lost its engine",
+                how="lost its compute process",
                 device=device,
             )
         )

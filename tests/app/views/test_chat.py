@@ -15,6 +15,7 @@ from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat_list import ChatListRole
 from potluck_app.views.chat import EXAMPLES
 from potluck_app.views.code import CodeView
+from potluck_app.views.controls import IconButton
 from potluck_app.views.main_window import MainWindow
 from potluck_app.views.message import ReplyMessage, UserMessage
 from potluck_app.views.prose import ProseView, open_in_browser
@@ -190,7 +191,17 @@ def test_the_reply_and_its_code_can_be_copied(
 
     assert QGuiApplication.clipboard().text() == REPLY
     assert view.copy.text() == "Copied"
-    qtbot.waitUntil(lambda: view.copy.text() == "Copy")
+
+
+def test_a_button_confirms_for_a_moment(qtbot: QtBot, theme: Theme) -> None:
+    button = IconButton(theme, "copy", "Copy the reply", "copy", text="Copy", confirm_ms=1)
+    qtbot.addWidget(button)
+
+    button.confirm("Copied")
+    confirmed = button.text()
+
+    qtbot.waitUntil(lambda: button.text() == "Copy")
+    assert confirmed == "Copied"
 
 
 def test_thoughts_are_folded_away_and_not_copied(

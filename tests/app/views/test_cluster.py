@@ -16,7 +16,7 @@ from potluck_app.views.add_computer import AddComputerDialog
 from potluck_app.views.cards import ComputerCardView, JoinCardView
 from potluck_app.views.dialogs import Confirmation
 from potluck_app.views.layer_bar import LayerBar
-from potluck_app.views.main_window import CHAT, CLUSTER, MainWindow
+from potluck_app.views.main_window import MainWindow
 
 pytestmark = pytest.mark.qt
 
@@ -26,7 +26,7 @@ LEFT = Qt.MouseButton.LeftButton
 
 @pytest.fixture
 def page(window: MainWindow) -> MainWindow:
-    window.go(CLUSTER)
+    window.go(window.cluster)
     return window
 
 
@@ -96,14 +96,14 @@ def test_adding_a_computer_is_one_click_once_the_digits_are_there(
 def test_a_computer_is_asked_only_once_and_only_while_the_page_is_seen(
     window: MainWindow, backend: ScriptedBackend
 ) -> None:
-    window.go(CHAT)
+    window.go(window.chat)
     backend.say(home(study_pc()))
     assert "POST /cluster/pairings" not in backend.paths()
 
-    window.go(CLUSTER)
+    window.go(window.cluster)
     backend.say(home(study_pc()))
-    window.go(CHAT)
-    window.go(CLUSTER)
+    window.go(window.chat)
+    window.go(window.cluster)
 
     assert backend.paths().count("POST /cluster/pairings") == 1
 

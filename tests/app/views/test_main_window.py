@@ -11,7 +11,7 @@ from potluck_app.http import Problem
 from potluck_app.preferences import PreferencesFile
 from potluck_app.streams import Load, ReplyEnd
 from potluck_app.theme import Theme
-from potluck_app.views.main_window import CHAT, CLUSTER, MODELS, SETTINGS, MainWindow
+from potluck_app.views.main_window import MainWindow
 
 pytestmark = pytest.mark.qt
 
@@ -26,26 +26,28 @@ def button(window: QWidget, name: str) -> QPushButton:
 
 
 @pytest.mark.parametrize(
-    ("key", "page"),
+    ("key", "name"),
     [
-        (Qt.Key.Key_1, CHAT),
-        (Qt.Key.Key_2, CLUSTER),
-        (Qt.Key.Key_3, MODELS),
-        (Qt.Key.Key_Comma, SETTINGS),
+        (Qt.Key.Key_1, "chat"),
+        (Qt.Key.Key_2, "cluster"),
+        (Qt.Key.Key_3, "models"),
+        (Qt.Key.Key_Comma, "settings"),
     ],
 )
 def test_every_page_has_its_keys_and_its_place_in_the_rail(
-    window: MainWindow, qtbot: QtBot, key: Qt.Key, page: int
+    window: MainWindow, qtbot: QtBot, key: Qt.Key, name: str
 ) -> None:
-    window.go(MODELS if page == CHAT else CHAT)
+    page = getattr(window, name)
+    other = window.models if page is window.chat else window.chat
+    window.go(other)
 
     qtbot.keyClick(window, key, CONTROL)
-    assert window.pages.currentIndex() == page
+    assert window.pages.currentWidget() is page
     assert window.rail_buttons[page].isChecked()
-    window.go(MODELS if page == CHAT else CHAT)
+    window.go(other)
     qtbot.mouseClick(window.rail_buttons[page], LEFT)
 
-    assert window.pages.currentIndex() == page
+    assert window.pages.currentWidget() is page
 
 
 def test_a_lost_node_is_one_calm_line_that_goes_by_itself(
@@ -129,10 +131,10 @@ def test_a_reply_is_replaced_only_where_it_is_seen(
     window.chat.composer.sent.emit("How?")
     backend.replies[-1].finished.emit(ReplyEnd(error="It failed."))
 
-    window.go(MODELS)
+    window.go(window.models)
     qtbot.keyClick(window, Qt.Key.Key_R, CONTROL)
     assert len(backend.chats) == 1
-    window.go(CHAT)
+    window.go(window.chat)
     qtbot.keyClick(window, Qt.Key.Key_R, CONTROL)
 
     assert len(backend.chats) == 2
@@ -165,7 +167,7 @@ def test_models_are_listed_and_one_is_used(
         return original(self, model)
 
     monkeypatch.setattr(ScriptedBackend, "load_model", load)
-    window.go(MODELS)
+    window.go(window.models)
     backend.say(home(model=running_model(name="guide")))  # a name is no identity
     backend.last("/cluster/models").call.done.emit(ENTRIES)
     assert "2 models" in window.models.subtitle.text()
@@ -175,7 +177,7 @@ def test_models_are_listed_and_one_is_used(
     qtbot.mouseClick(use, LEFT)
 
     assert asked == ["/assets/guide"]
-    assert window.pages.currentIndex() == CLUSTER
+    assert window.pages.currentWidget() is window.cluster
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def test_a_folder_or_a_gguf_file_can_be_chosen(
     asked: list[str | None] = []
     monkeypatch.setattr(window.models, "use", asked.append)
     monkeypatch.setattr(QFileDialog, "open", choose)
-    window.go(MODELS)
+    window.go(window.models)
     backend.say(home())
 
     qtbot.mouseClick(button(window, name), LEFT)
@@ -225,7 +227,7 @@ def test_a_load_that_fails_is_said(window: MainWindow, backend: ScriptedBackend)
 def test_the_model_on_its_way_shows_its_progress(
     window: MainWindow, backend: ScriptedBackend
 ) -> None:
-    window.go(MODELS)
+    window.go(window.models)
     backend.say(home(model=running_model(state="loading", progress=0.5, plan=None)))
 
     assert window.models._line.isVisible()
@@ -235,7 +237,7 @@ def test_the_model_on_its_way_shows_its_progress(
 def test_the_theme_is_chosen_and_remembered(
     window: MainWindow, theme: Theme, preferences: PreferencesFile, qtbot: QtBot
 ) -> None:
-    window.go(SETTINGS)
+    window.go(window.settings)
 
     qtbot.mouseClick(button(window, "theme-dark"), LEFT)
 
@@ -247,7 +249,7 @@ def test_the_theme_is_chosen_and_remembered(
 def test_the_address_for_programs_is_turned_on_and_off(
     window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
-    window.go(SETTINGS)
+    window.go(window.settings)
     backend.say(home())
     toggle = button(window, "api-toggle")
     window.settings.port.setText("8123")
@@ -265,7 +267,7 @@ def test_the_address_for_programs_is_turned_on_and_off(
 def test_a_port_that_is_taken_is_said_beside_it(
     window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
-    window.go(SETTINGS)
+    window.go(window.settings)
     backend.say(home())
     qtbot.mouseClick(button(window, "api-toggle"), LEFT)
 

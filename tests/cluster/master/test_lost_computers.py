@@ -23,7 +23,7 @@ def test_a_stage_process_that_dies_is_named_with_its_device(home: Home) -> None:
         assert home.use.own == {gpu, cpu}
         home.lose_stage(cpu)
         assert deployment.pipeline is not None
-        assert "Desk/cpu:1 lost its engine" in str(deployment.pipeline.broken)
+        assert "Desk/cpu:1 lost its compute process" in str(deployment.pipeline.broken)
         await home.master.ready(PlanRequest())
         assert home.stages == ["Desk", "Desk"]
 

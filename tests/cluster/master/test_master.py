@@ -277,7 +277,9 @@ def timings(*compute_ms: float) -> Timings:
 def test_after_a_failed_load_no_other_model_answers_in_its_place(home: Home) -> None:
     async def main() -> None:
         for _ in range(2):
-            home.desk.errors["profile"] = failing(EngineError("The engine is not running."))
+            home.desk.errors["profile"] = failing(
+                EngineError("The compute process is not running.")
+            )
             with pytest.raises(EngineError):
                 await (
                     home.master.load(SPLIT)

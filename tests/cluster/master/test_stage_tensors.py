@@ -292,7 +292,7 @@ def test_what_can_no_more_be_packed_again_is_assigned_as_it_is(
     ("error", "raised"),
     [
         (IntegrityError("altered"), BrokenModelError),
-        (EngineError("The engine stopped."), EngineError),
+        (EngineError("The compute process stopped."), EngineError),
     ],
 )
 def test_any_other_failure_is_an_error(

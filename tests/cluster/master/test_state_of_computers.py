@@ -99,14 +99,14 @@ def test_a_lost_stage_counts_if_the_plan_in_force_has_it() -> None:
     course = Course()
     course.load(AUTO)
     course.tell(PlanMade(stages=stages(DESK, device="cuda:1")), Loaded())
-    gone = {"node_id": DESK, "place": "Desk/cuda:1", "how": "lost its engine"}
+    gone = {"node_id": DESK, "place": "Desk/cuda:1", "how": "lost its compute process"}
 
     assert course.tell(StageLost(**gone, device=DeviceId(kind="cpu"))) == []
     assert course.tell(StageLost(**gone, epoch=10)) == []
     assert course.state.is_ready
     [told] = course.tell(StageLost(**gone, epoch=11, device=DeviceId(kind="cuda", index=1)))
     assert isinstance(told, Break)
-    assert "Desk/cuda:1 lost its engine" in told.error.message
+    assert "Desk/cuda:1 lost its compute process" in told.error.message
     assert course.prompt() == [planned(AUTO, settle=False)]  # the computer is here
 
 

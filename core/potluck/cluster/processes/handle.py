@@ -121,7 +121,7 @@ class StageHandle:
             self._process = await self._spawn()
         except OSError as error:
             raise errors.EngineError(
-                f"The engine cannot be started: {error}. Restart Potluck; its log would be"
+                f"The compute process cannot be started: {error}. Restart Potluck; its log would be"
                 f" {self._log_path}."
             ) from error
         self._send(self._start)
@@ -134,7 +134,7 @@ class StageHandle:
         except TimeoutError:
             await self.stop()
             raise errors.EngineError(
-                f"The engine did not start within {self._times.start_s:.0f} seconds."
+                f"The compute process did not start within {self._times.start_s:.0f} seconds."
                 f" Its log is {self._keep_log()}."
             ) from None
 
@@ -216,7 +216,8 @@ class StageHandle:
         except TimeoutError:
             self._give_up()
             raise errors.EngineError(
-                f"The engine on this computer has read nothing for {self._times.load_silence_s:.0f} seconds."
+                "The compute process on this computer has read nothing for"
+                f" {self._times.load_silence_s:.0f} seconds."
                 f" Its log is {self._log_path}."
             ) from None
         except asyncio.CancelledError:
@@ -265,19 +266,19 @@ class StageHandle:
                 result = await future
         except TimeoutError:
             raise errors.EngineError(
-                "The engine on this computer does not answer. Restart Potluck here;"
+                "The compute process on this computer does not answer. Restart Potluck here;"
                 f" its log is {self._log_path}."
             ) from None
         finally:
             self._waiting.pop(request, None)
         if not isinstance(result, answer):
-            raise errors.EngineError(f"The engine answered {type(result).__name__}.")
+            raise errors.EngineError(f"The compute process answered {type(result).__name__}.")
         return result
 
     def _send(self, message: ToStage) -> None:
         process = self._process
         if process is None or process.stdin is None or process.returncode is not None:
-            raise errors.EngineError("The engine on this computer is not running.")
+            raise errors.EngineError("The compute process on this computer is not running.")
         process.stdin.write(encode(message))
 
     async def _read(self) -> None:
@@ -288,7 +289,9 @@ class StageHandle:
             while True:
                 length = int.from_bytes(await stream.readexactly(_LENGTH_BYTES), "big")
                 if length > MAX_FRAME:
-                    raise errors.EngineError("The engine wrote something that is no message.")
+                    raise errors.EngineError(
+                        "The compute process wrote something that is no message."
+                    )
                 self._handle(decode_from_stage(await stream.readexactly(length)))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the process is gone
@@ -338,7 +341,7 @@ class StageHandle:
             name = place_name(name, self.devices[0], self.devices)
         log = self._log_path if self._is_stopping else self._keep_log()
         error = errors.EngineError(
-            f"The engine on {name} stopped (status {status})."
+            f"The compute process on {name} stopped (status {status})."
             f" It is started again; its log is {log}."
         )
         for future in self._waiting.values():

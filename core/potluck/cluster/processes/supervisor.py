@@ -85,7 +85,9 @@ class Supervisor:
             async with asyncio.timeout(PATIENCE_S):
                 await self._up.wait()
         if self._handle is None:
-            raise self._problem or EngineError("The engine of this computer is not running.")
+            raise self._problem or EngineError(
+                "The compute process of this computer is not running."
+            )
         return self._handle
 
     def settings_changed(self) -> None:

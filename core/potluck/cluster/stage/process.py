@@ -171,7 +171,7 @@ class StageServer:
             self._refuse(request, error)
         except Exception as error:  # the boundary to torch: the process goes on
             logger.exception("request failed")
-            self._refuse(request, EngineError(f"The engine failed: {error}"))
+            self._refuse(request, EngineError(f"The compute process failed: {error}"))
             if await self._compute.call(lambda: is_lost(self._device)):
                 end_process()
 
