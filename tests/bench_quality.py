@@ -41,7 +41,8 @@ from tiny_models import Pipeline, Reference, off, stored_tensors  # noqa: E402
 from potluck.engine.reading import StoredTensor  # noqa: E402
 from potluck.model.chat import ChatFormat  # noqa: E402
 from potluck.model.config import ModelConfig  # noqa: E402
-from potluck.model.schemes import Cache, Scheme, weight_bytes  # noqa: E402
+from potluck.model.schemes import Cache, Scheme  # noqa: E402
+from potluck.model.tensor_formats import weight_bytes  # noqa: E402
 
 LLAMA_1B: Mapping[str, object] = {
     "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "intermediate_size": 8192,

@@ -13,7 +13,7 @@ from byte_model import LAYERS, make_byte_model
 from hosts import Host, Lan
 
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import weight_bytes
+from potluck.model.tensor_formats import weight_bytes
 
 COMPLETE = str(Path(__file__).parents[1] / "support" / "complete.py")
 SPLIT = "master=2,desktop=2,laptop=2"

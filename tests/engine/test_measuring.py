@@ -13,7 +13,8 @@ from potluck.engine.weights import random_weights
 from potluck.errors import OutOfMemoryError
 from potluck.ids import SessionId
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import Scheme, tensor_bytes
+from potluck.model.schemes import Scheme
+from potluck.model.tensor_formats import tensor_bytes
 from potluck.wire.messages import Sampling
 
 MakeReference = Callable[..., Reference]

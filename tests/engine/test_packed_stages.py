@@ -13,7 +13,8 @@ from potluck.engine.blocks import LayerRun
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.linear import JoinedLinear, PackedLinear
 from potluck.model.formats import PackedFormat
-from potluck.model.schemes import PACKED_SCHEMES, Scheme, tensor_format, weight_bytes
+from potluck.model.schemes import PACKED_SCHEMES, Scheme
+from potluck.model.tensor_formats import tensor_format, weight_bytes
 
 MakeReference = Callable[..., Reference]
 

@@ -21,8 +21,8 @@ from potluck.engine.profile import (
 from potluck.engine.weights import random_weights
 from potluck.errors import OutOfMemoryError
 from potluck.model.config import ModelConfig
-from potluck.model.schemes import weight_bytes
 from potluck.model.shapes import SHAPES
+from potluck.model.tensor_formats import weight_bytes
 
 GEMMA = {
     "architectures": ["Gemma3ForCausalLM"],

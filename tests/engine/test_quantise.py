@@ -23,8 +23,9 @@ from potluck.engine.targets import PackedTarget
 from potluck.errors import BrokenModelError, DiskFullError, IntegrityError
 from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
 from potluck.model.quantized import Quantization
-from potluck.model.schemes import PACKED_SCHEMES, PACKING_VERSION, Scheme, tensor_format
+from potluck.model.schemes import PACKED_SCHEMES, PACKING_VERSION, Scheme
 from potluck.model.stored import find_stored
+from potluck.model.tensor_formats import tensor_format
 
 MakeReference = Callable[..., Reference]
 

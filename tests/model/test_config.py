@@ -10,7 +10,7 @@ from potluck.errors import InvalidConfigError, ModelError, UnknownArchitectureEr
 from potluck.model.config import ModelConfig
 from potluck.model.families import FAMILIES
 from potluck.model.rope import LinearScaling, Llama3Scaling, Rope
-from potluck.model.schemes import weight_bytes
+from potluck.model.tensor_formats import weight_bytes
 
 LLAMA: dict[str, object] = {
     "architectures": ["LlamaForCausalLM"],

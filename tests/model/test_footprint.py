@@ -14,7 +14,8 @@ from potluck.model.footprint import (
     working_bytes,
 )
 from potluck.model.layers import AttentionSpec
-from potluck.model.schemes import Cache, weight_bytes
+from potluck.model.schemes import Cache
+from potluck.model.tensor_formats import weight_bytes
 
 CACHES: tuple[Cache, Cache] = ("full", "int8")
 CONFIG = ModelConfig.from_dict(

@@ -44,7 +44,8 @@ from potluck.engine.targets import PackedTarget, is_whole_blocks
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PackedFormat
 from potluck.model.layers import AttentionSpec, DenseSpec, MoeSpec, Projection
-from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, tensor_format, weight_bytes
+from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
+from potluck.model.tensor_formats import tensor_format, weight_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,8 @@ from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import CacheSizes, cache_sizes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
-from potluck.model.schemes import Cache, Scheme, weight_bytes
+from potluck.model.schemes import Cache, Scheme
+from potluck.model.tensor_formats import weight_bytes
 from potluck.wire.messages import Sampling
 
 CACHED = 256  # tokens in the cache while one token is timed: a short chat

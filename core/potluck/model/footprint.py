@@ -7,7 +7,8 @@ from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import MAX_CHUNK_TOKENS, cache_sizes, session_bytes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import AttentionSpec, DenseSpec, FeedForward, Mixer, MoeSpec
-from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, weight_bytes
+from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
+from potluck.model.tensor_formats import weight_bytes
 
 CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, if torch softcaps (Gemma 2)
 _GPU_SHARE = 0.85

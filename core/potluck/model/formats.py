@@ -7,7 +7,7 @@ ordered.
 
 Code asks a format for its facts and never compares its name. A new format (MXFP4, say) needs
 
-- a row in the table here, and in `schemes.py` if a scheme holds tensors in it;
+- a row in the table here, and in `tensor_formats.py` if a scheme holds tensors in it;
 - code that finds a block's scales in `engine/kernels/packing_kernel.py`, and the same in torch in
   `reference.py`;
 - if integers are stored in another way than those here: code that takes a block apart in

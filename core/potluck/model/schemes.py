@@ -1,33 +1,6 @@
-"""Schemes: in which format each tensor of a model is held, and how many bytes that takes.
+"""Schemes: the ways in which the weights of a model are held, and its keys and values cached."""
 
-`int8` and `int4` hold every matrix in a packed format (`formats.py`). Vectors (norms, biases) and
-the router of a MoE stay f32: they are small, and the router compares numbers that are close to each
-other. An embedding that is not also the head is only looked up, which costs memory and no time; it
-has 8 bits in every packed scheme.
-
-`int4-offset` holds the integers of GGUF's Q4_1 and Q4_K, of AWQ, and of GPTQ and compressed-tensors with
-zero points as they are; only scales and offsets are rounded, to f16. What the files of such a model store
-in higher precision has 8 bits: mostly its head, and the matrices that `Quantization.higher_precision` names.
-"""
-
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from math import prod
-from typing import TYPE_CHECKING, Literal
-
-from potluck.model.formats import (
-    BF16,
-    F16,
-    F32,
-    INT4,
-    INT4_OFFSET,
-    INT8,
-    PackedFormat,
-    WeightFormat,
-)
-
-if TYPE_CHECKING:  # every command knows the names of the schemes, and few need a config
-    from potluck.model.config import ModelConfig, Shape
+from typing import Literal
 
 Scheme = Literal["f32", "bf16", "f16", "int8", "int4-offset", "int4-head8", "int4"]
 """How weights are held; `bf16` is f16 where a device has no bf16."""
@@ -38,94 +11,13 @@ Cache = Literal["full", "int8"]
 """How keys and values are kept. `full`: in the dtype of the scheme, of at most 16 bits beside packed
 weights. `int8`: in 8 bits with a scale for each head and token, where a CPU computes."""
 
-SMALL_MODEL_BYTES = 100_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Formats:
-    """The format in which a scheme holds each kind of tensor."""
-
-    layers: WeightFormat  # matrices of the layers
-    head: WeightFormat
-    embedding: WeightFormat
-    biases: WeightFormat
-    keeps_precision: bool = False
-    """Whether the head, and matrices of the layers, follow the precision that the files store them in."""
-
-
-def _plain(numbers: WeightFormat) -> _Formats:
-    return _Formats(layers=numbers, head=numbers, embedding=numbers, biases=numbers)
-
-
-def _packed(layers: PackedFormat, head: PackedFormat, *, keeps_precision: bool = False) -> _Formats:
-    return _Formats(
-        layers=layers, head=head, embedding=INT8, biases=F32, keeps_precision=keeps_precision
-    )
-
-
-_FORMATS: Mapping[Scheme, _Formats] = {
-    "f32": _plain(F32),
-    "bf16": _plain(BF16),
-    "f16": _plain(F16),
-    "int8": _packed(INT8, INT8),
-    "int4-offset": _packed(INT4_OFFSET, INT8, keeps_precision=True),
-    "int4-head8": _packed(INT4, INT8),
-    "int4": _packed(INT4, INT4),
-}
 PACKED_SCHEMES: tuple[Scheme, ...] = ("int8", "int4-offset", "int4-head8", "int4")
 """The schemes that hold matrices in packed formats."""
-_OF_PLAIN_NUMBERS: tuple[Scheme, ...] = ("int8", "int4-head8", "int4")  # offsets save them little
 PACKING_VERSION = 1
 """The version of the packed bytes. Raise it if packing makes other bytes of the same numbers: bytes
 that were packed before are then not used again."""
-
-_HIGHER_PRECISION = INT8
-
-
-def tensor_format(config: "ModelConfig", name: str, shape: "Shape", scheme: Scheme) -> WeightFormat:
-    """The format that a tensor of the model is held in."""
-    formats = _FORMATS[scheme]
-    if len(shape) < 2:
-        return formats.biases if name.endswith(".bias") else F32
-    if config.is_router(name):
-        return F32
-    stored = config.quantization if formats.keeps_precision else None
-    if name == config.head_name:
-        is_coarse = stored is not None and stored.has_coarse_head
-        return formats.layers if is_coarse else formats.head
-    if name == config.embedding_name:
-        return formats.embedding
-    is_higher = stored is not None and stored.has_higher_precision(name)
-    return _HIGHER_PRECISION if is_higher else formats.layers
-
-
-def tensor_bytes(config: "ModelConfig", name: str, shape: "Shape", scheme: Scheme) -> int:
-    """Bytes of a tensor in memory."""
-    return tensor_format(config, name, shape, scheme).nbytes(shape[0], prod(shape[1:]))
-
-
-def weight_bytes(config: "ModelConfig", tensors: "Mapping[str, Shape]", scheme: Scheme) -> int:
-    """Bytes of these tensors in memory."""
-    return sum(tensor_bytes(config, name, shape, scheme) for name, shape in tensors.items())
 
 
 def activation_item(scheme: Scheme) -> int:
     """Bytes of one number of a hidden state, on the device that takes the most."""
     return 2 if scheme in ("bf16", "f16") else 4
-
-
-def schemes_to_try(config: "ModelConfig", dtypes: Iterable[str], nbytes: int) -> tuple[Scheme, ...]:
-    """The schemes that `auto` tries, the best quality first; the first one that fits is taken.
-
-    Args:
-        config: of the model.
-        dtypes: of its stored tensors, as safetensors names them; more bits than these gain nothing.
-        nbytes: of all stored tensors; in a small model rounding costs more than it gains.
-    """
-    stored = set(dtypes)
-    # A model of f16 stays f16: bf16 would cut three bits off the weights and round hidden states more. It
-    # costs time: a CPU with products of bf16 prefills five times slower with f16, and decodes as fast.
-    is_f16 = "F16" in stored and "BF16" not in stored and not config.exceeds_f16
-    half: Scheme = "f16" if is_f16 else "bf16"
-    is_wide = nbytes < SMALL_MODEL_BYTES or stored == {"F32"}
-    return ("f32", half, *_OF_PLAIN_NUMBERS) if is_wide else (half, *_OF_PLAIN_NUMBERS)

@@ -20,7 +20,8 @@ from potluck.model.quantized import (
     gguf_bytes,
     stored_parts,
 )
-from potluck.model.schemes import Scheme, tensor_format
+from potluck.model.schemes import Scheme
+from potluck.model.tensor_formats import tensor_format
 
 
 class Described(Protocol):

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from potluck.model.caches import cache_sizes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
-from potluck.model.schemes import Cache, Scheme, activation_item, weight_bytes
+from potluck.model.schemes import Cache, Scheme, activation_item
+from potluck.model.tensor_formats import weight_bytes
 from potluck.plan.cost import ModelShape
 
 

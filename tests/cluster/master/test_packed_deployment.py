@@ -10,7 +10,7 @@ from packing_engine import Workplace
 from potluck.cluster.master.deployment import Deployment
 from potluck.errors import DiskFullError, IntegrityError
 from potluck.ids import Digest
-from potluck.model.schemes import tensor_bytes
+from potluck.model.tensor_formats import tensor_bytes
 from potluck.store.registry import LocalModel
 
 

@@ -26,7 +26,8 @@ from potluck.errors import (
 )
 from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits, nearest_schemes
-from potluck.model.schemes import AskedScheme, Cache, Scheme, schemes_to_try, weight_bytes
+from potluck.model.schemes import AskedScheme, Cache, Scheme
+from potluck.model.tensor_formats import schemes_to_try, weight_bytes
 from potluck.plan.byhand import check_sum
 from potluck.plan.cost import DeviceCost, ModelShape
 from potluck.plan.placement import computer_names, lacking_memory, make_plan

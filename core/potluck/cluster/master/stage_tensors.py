@@ -22,8 +22,9 @@ from potluck.ids import Digest
 from potluck.model.config import Shape
 from potluck.model.formats import PackedFormat
 from potluck.model.manifest import TensorEntry
-from potluck.model.schemes import Scheme, tensor_format
+from potluck.model.schemes import Scheme
 from potluck.model.stored import find_stored
+from potluck.model.tensor_formats import tensor_format
 from potluck.store.quantised import Packed, recall, remember
 from potluck.store.registry import LocalModel, TensorSource
 from potluck.wire.messages import TensorInfo

@@ -7,9 +7,9 @@ import pytest
 from potluck.model.config import ModelConfig
 from potluck.model.formats import BF16, F32, INT4, INT4_OFFSET, INT8, WeightFormat
 from potluck.model.quantized import Quantization
-from potluck.model.schemes import (
+from potluck.model.schemes import Scheme
+from potluck.model.tensor_formats import (
     SMALL_MODEL_BYTES,
-    Scheme,
     schemes_to_try,
     tensor_bytes,
     tensor_format,
