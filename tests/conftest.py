@@ -22,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast",
         action="store_true",
-        help="leave out what is marked slow: two minutes instead of eight",
+        help="leave out what is marked slow: two minutes on two cores",
     )
 
 

@@ -124,6 +124,7 @@ def run_layers(
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", [*FAMILIES, *MIXTURES])
 @torch.inference_mode()
 def test_runs_and_chunks_compute_what_torch_does(

@@ -47,6 +47,7 @@ def test_every_figure_is_measured_and_a_chunk_costs_more_than_a_token(llama: Ref
     assert profile.prefill_ms > profile.decode_ms
 
 
+@pytest.mark.slow
 def test_a_bigger_layer_takes_longer() -> None:
     def decode_ms(hidden: int) -> float:
         config = ModelConfig.from_dict(
@@ -127,6 +128,7 @@ class RecordedCache(LayerCache):
         super().resize(rows, length)
 
 
+@pytest.mark.slow
 def test_where_layers_see_more_and_less_a_long_conversation_is_cached_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

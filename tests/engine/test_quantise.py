@@ -109,6 +109,7 @@ def assert_equal_logits(model: Reference, folder: Path, scheme: Scheme) -> None:
     assert sum(t.nbytes for t in packed.tensors) < sum(t.nbytes for t in model.tensors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "scheme"),
     [
@@ -143,6 +144,7 @@ def test_what_is_stored_quantised_goes_the_same_way(
     assert (tmp_path / "packed").read_bytes() == in_memory.data.numpy().tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("shape", [(16, 32), (37, 70), (1, 1)])
 @every_format

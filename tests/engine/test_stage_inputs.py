@@ -154,6 +154,7 @@ def test_a_history_with_unknown_tokens_is_refused(llama: Reference, stage: Stage
     assert stage.position(SESSION) == 0
 
 
+@pytest.mark.slow
 @settings(
     deadline=None,
     max_examples=60,

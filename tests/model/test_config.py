@@ -263,6 +263,7 @@ ROPE_FIELDS = [
 SCALING_NAMES = ["linear", "llama3", "dynamic", "yarn", "longrope", "su"]
 
 
+@pytest.mark.slow
 @unhurried
 @given(
     architecture=st.sampled_from(sorted(FAMILIES)),

@@ -101,6 +101,7 @@ def test_nodes_on_one_computer_find_each_other_and_not_themselves(run) -> None:
     run(main())
 
 
+@pytest.mark.slow
 def test_a_change_is_seen_while_running(run) -> None:
     async def main() -> None:
         async with watching(A) as a, watching(B) as b:
@@ -119,6 +120,7 @@ def test_a_change_is_seen_while_running(run) -> None:
     run(main())
 
 
+@pytest.mark.slow
 def test_of_changes_in_a_row_the_last_one_stays(run) -> None:
     """Records less than a second apart do not replace each other at who hears them."""
 

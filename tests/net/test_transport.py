@@ -109,6 +109,7 @@ def test_dialling_somebody_silent_ends_at_the_deadline(house, run) -> None:
     run(main())
 
 
+@pytest.mark.slow
 def test_pairing_does_not_wait_for_addresses_where_nobody_answers(house, run) -> None:
     """Several of them, one after the other, would take half a minute; all have one deadline."""
 

@@ -87,6 +87,7 @@ def test_a_home_is_planned_exactly_whatever_its_layers(
     assert route.bound_ms == route.ms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_more_devices_than_are_exact_have_a_bound_that_holds(
     problem_of: ProblemOf, seed: int

@@ -86,6 +86,7 @@ def test_both_ends_tell_how_far_they_are(model, store):
     assert all(step.bytes_per_s <= 2000 for step in told["send"])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(
     size=st.sampled_from([700, 1000, 5000]),

@@ -158,6 +158,7 @@ def test_a_token_that_is_half_a_character_is_no_error(path: Path) -> None:
     assert read_gguf_header(path).metadata == {"k": "\N{REPLACEMENT CHARACTER}"}
 
 
+@pytest.mark.slow
 @settings(
     deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -172,6 +172,7 @@ MIXED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "kind", "kinds", "runs"),
     [

@@ -202,6 +202,7 @@ def test_who_was_removed_and_paired_again_is_trusted_by_the_others(tmp_path: Pat
     run(main())
 
 
+@pytest.mark.slow
 def test_who_was_away_while_another_was_forgiven_hears_of_it(tmp_path: Path) -> None:
     async def main() -> None:
         desk, laptop, mac = (Node(name, tmp_path) for name in ("Desk", "Laptop", "Mac"))
@@ -249,6 +250,7 @@ def test_what_a_worker_holds_is_heard_of_when_it_changes(tmp_path: Path) -> None
     run(main())
 
 
+@pytest.mark.slow
 def test_who_hangs_up_again_and_again_is_dialled_ever_more_rarely(tmp_path: Path) -> None:
     async def main() -> None:
         desk = Node("Desk", tmp_path, retry_s=(0.0, 0.1, 0.2))

@@ -123,6 +123,7 @@ def test_a_conversation_of_chunks_tokens_and_regrets(
     check(pair)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["mistral, window", "gemma 3"])
 def test_windows_that_move_under_a_graph(make_reference: MakeReference, variant: str) -> None:
     pair = Pair(make_reference(variant), chunk=250, slack=290)

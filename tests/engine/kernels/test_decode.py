@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from kernel_paths import BEST, every_path
+from kernel_paths import BEST, every_path, on_path
 from torch import Tensor
 from torch_layers import EPSILON, make_angles, make_cache, make_heads, random_layer, run_layer
 
@@ -142,7 +142,7 @@ def angles_at(shape: LayerShape, position: int) -> list[tuple[Tensor, Tensor]]:
 @pytest.mark.parametrize(
     ("path", "case"),
     [
-        pytest.param(path, case, id=f"{path.name}-{name}")
+        on_path(path.name, path, case, case=name)
         for path in host_paths()
         for name, case in CASES.items()
         if path is BEST or name in ON_EVERY_PATH
