@@ -13,7 +13,7 @@ from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import PackedLinear
 from potluck.engine.norms import HeadNorm, ProjectionNorm
 from potluck.engine.rotary import Rotary
-from potluck.model.families import QkNorm
+from potluck.model.families import QkNormKind
 from potluck.model.formats import INT8
 from potluck.model.layers import AttentionSpec
 from potluck.model.rope import Rope
@@ -34,7 +34,7 @@ def make_spec(
     window: int | None = None,
     rope: int | None = 0,
     rotary_dim: int = SIZE,
-    qk_norm: QkNorm | None = None,
+    qk_norm: QkNormKind | None = None,
     softcap: float | None = None,
 ) -> AttentionSpec:
     return AttentionSpec(

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fake_chain import FakeChain, next_token
 
 from potluck.cluster.driver.generation import Generator, Usage
-from potluck.cluster.driver.limits import Limits
+from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import Pipeline, Room
 from potluck.wire.messages import Sampling
 
@@ -49,7 +49,7 @@ async def attached(
 def on_a_chain(
     scenario: Callable[[Generator, FakeChain], Awaitable[None]],
     *,
-    limits: Limits | None = None,
+    limits: AnswerLimits | None = None,
     clock: Callable[[], float] = time.perf_counter,
     **options: int,
 ) -> FakeChain:
@@ -57,7 +57,7 @@ def on_a_chain(
 
     async def run() -> FakeChain:
         chain = FakeChain()
-        generator = Generator(limits=limits or Limits(), clock=clock)
+        generator = Generator(limits=limits or AnswerLimits(), clock=clock)
         async with asyncio.timeout(10), attached(generator, chain, clock=clock, **options):
             await scenario(generator, chain)
         return chain

@@ -15,7 +15,7 @@ from potluck.engine.kernels.generated import KINDS
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.engine.kernels.tensors import DTYPES, FloatWeight, Weight
-from potluck.model.families import PRE_NORMS, LayerNorms, QkNorm
+from potluck.model.families import PRE_NORMS, LayerNorms, QkNormKind
 from potluck.model.formats import PackedFormat, WeightFormat
 
 EPSILON = 1e-5
@@ -29,7 +29,7 @@ def make_heads(
     rotary_dim: int,
     dtype: torch.dtype,
     *,
-    qk_norm: QkNorm | None = None,
+    qk_norm: QkNormKind | None = None,
     scale: float | None = None,
     softcap: float | None = None,
 ) -> Heads:

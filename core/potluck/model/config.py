@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from potluck.errors import UnknownArchitectureError
-from potluck.model.families import FAMILIES, Activation, Family, LayerNorms, QkNorm
+from potluck.model.families import FAMILIES, Activation, Family, LayerNorms, QkNormKind
 from potluck.model.fields import Fields, invalid
 from potluck.model.layers import (
     AttentionSpec,
@@ -75,7 +75,7 @@ class ModelConfig:
     fused: bool  # files have queries, keys and values in one matrix, and gates and ups in one
     norms: LayerNorms[str]  # where a layer has norms, and what files call them
     unit_offset: bool  # norms multiply by 1 + weight
-    qk_norm: QkNorm | None
+    qk_norm: QkNormKind | None
     attention_scale: float  # of the products of queries and keys
     attention_softcap: float | None
     logits_softcap: float | None

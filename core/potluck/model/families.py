@@ -62,7 +62,7 @@ SANDWICH_NORMS = LayerNorms(
     after_mlp="post_feedforward_layernorm",
 )
 
-QkNorm = Literal["head", "projection"]
+QkNormKind = Literal["head", "projection"]
 """RMSNorm of queries and keys before rope: over each head, or over all heads together."""
 
 WindowPattern = Literal["none", "all", "last", "pattern", "without rope"]
@@ -101,7 +101,7 @@ class Family:
 
     norms: LayerNorms[str] = PRE_NORMS
     unit_offset: bool = False  # norms multiply by 1 + weight
-    qk_norm: QkNorm | None = None
+    qk_norm: QkNormKind | None = None
 
     qkv_bias: bool | str = False  # on q_proj, k_proj and v_proj
     output_bias: bool | str = False  # on o_proj

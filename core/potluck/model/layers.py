@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from potluck.model.caches import CacheSizes, CacheSpec, FullCache, KeysAndValues, WindowCache
-from potluck.model.families import Activation, ExpertFacts, Family, LayerNorms, QkNorm
+from potluck.model.families import Activation, ExpertFacts, Family, LayerNorms, QkNormKind
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import (
     MAX_EXPERT_MATRICES,
@@ -58,7 +58,7 @@ class AttentionSpec:
     window: int | None = None  # tokens that a query sees, itself among them; None: all
     scale: float  # of the products of queries and keys
     softcap: float | None = None  # scores become softcap · tanh(score / softcap)
-    qk_norm: QkNorm | None = None
+    qk_norm: QkNormKind | None = None
     qk_norm_eps: float = 0.0
     qkv_bias: bool = False
     output_bias: bool = False

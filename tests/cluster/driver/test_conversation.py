@@ -11,14 +11,14 @@ from fake_time import run_at_once
 
 from potluck.cluster.driver.conversation import Conversation
 from potluck.cluster.driver.generation import Generator, Token, Usage
-from potluck.cluster.driver.limits import Limits
+from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.errors import EngineError, PeerLostError, PromptError
 from potluck.ids import SessionId
 from potluck.wire.messages import MAX_HISTORY, Sampling, StepFailed
 
 PROMPT = [1, 2, 3, 4, 5, 6]
-PATIENT = Limits(replacement_s=30.0)
+PATIENT = AnswerLimits(replacement_s=30.0)
 
 
 def stream_of(generator: Generator, *, limit: int = 12) -> AsyncGenerator[Token, None]:
@@ -97,9 +97,9 @@ def test_an_answer_waits_for_another_pipeline_as_long_as_it_is_told_to() -> None
     run_at_once(main())
 
 
-@pytest.mark.parametrize(("limits", "waits_s"), [(PATIENT, 30), (Limits(), 0)])
+@pytest.mark.parametrize(("limits", "waits_s"), [(PATIENT, 30), (AnswerLimits(), 0)])
 def test_an_answer_without_another_pipeline_ends_with_what_broke_its_own(
-    limits: Limits, waits_s: float
+    limits: AnswerLimits, waits_s: float
 ) -> None:
     async def main() -> None:
         generator = Generator(limits=limits)
@@ -174,7 +174,7 @@ def test_who_waits_for_a_pipeline_hears_of_the_end_at_once() -> None:
 
 def test_an_answer_that_breaks_every_pipeline_ends() -> None:
     async def main() -> None:
-        generator = Generator(limits=Limits(replacement_s=30.0, losses=3))
+        generator = Generator(limits=AnswerLimits(replacement_s=30.0, losses=3))
         asking = asyncio.create_task(answer(generator, PROMPT, 3))
         for epoch in range(1, 4):
             chain = FakeChain()
@@ -229,7 +229,7 @@ def test_an_answer_that_is_too_long_for_its_new_pipeline_says_who_has_no_room() 
 
 def test_a_prompt_that_waited_for_its_turn_is_checked_against_the_pipeline_it_gets() -> None:
     async def main() -> None:
-        generator = Generator(limits=Limits(conversations=1))
+        generator = Generator(limits=AnswerLimits(conversations=1))
         stream = stream_of(generator)
         async with attached(generator, FakeChain()):
             await read(stream, 3)

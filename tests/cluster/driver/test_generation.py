@@ -7,7 +7,7 @@ from fake_chain import FakeChain
 from fake_cluster import until
 
 from potluck.cluster.driver.generation import Generator, Usage
-from potluck.cluster.driver.limits import Limits
+from potluck.cluster.driver.limits import AnswerLimits
 from potluck.errors import EngineError, PeerLostError, PromptError
 
 
@@ -47,7 +47,7 @@ def test_who_gives_up_waiting_lets_the_next_one_in() -> None:
 
         assert await third == expected([3], 1)
 
-    on_a_chain(scenario, limits=Limits(conversations=1))
+    on_a_chain(scenario, limits=AnswerLimits(conversations=1))
 
 
 def test_the_next_turn_sends_only_its_new_tokens() -> None:
@@ -112,7 +112,7 @@ def test_the_conversation_used_least_recently_makes_room() -> None:
         await answer(generator, [30, 31], 1)
         assert list(chain.caches) == [chain.opened[0], chain.opened[2]]
 
-    on_a_chain(scenario, limits=Limits(conversations=2))
+    on_a_chain(scenario, limits=AnswerLimits(conversations=2))
 
 
 def test_requests_at_once_wait_for_a_free_session() -> None:
@@ -121,7 +121,7 @@ def test_requests_at_once_wait_for_a_free_session() -> None:
         answers = await asyncio.gather(*(answer(generator, prompt, 4) for prompt in prompts))
         assert answers == [expected(prompt, 4) for prompt in prompts]
 
-    on_a_chain(scenario, limits=Limits(conversations=2))
+    on_a_chain(scenario, limits=AnswerLimits(conversations=2))
 
 
 def test_a_stage_that_lost_the_session_gets_it_again() -> None:
@@ -172,7 +172,7 @@ def test_a_reader_that_stopped_reading_does_not_hold_up_the_others() -> None:
 
         assert tokens == expected([4, 5, 6], 5)
 
-    on_a_chain(scenario, limits=Limits(other_answer_s=0.0))
+    on_a_chain(scenario, limits=AnswerLimits(other_answer_s=0.0))
 
 
 def test_a_trim_beyond_a_window_waits_for_no_other_answer() -> None:
@@ -185,7 +185,7 @@ def test_a_trim_beyond_a_window_waits_for_no_other_answer() -> None:
             held.clear()  # as a stage does that is trimmed to where its window has moved away from
             assert await answer(generator, [4, 5, 6, 8], 3) == expected([4, 5, 6, 8], 3)
 
-    on_a_chain(scenario, limits=Limits(other_answer_s=3600.0))
+    on_a_chain(scenario, limits=AnswerLimits(other_answer_s=3600.0))
 
 
 def test_what_earlier_stages_hold_is_trimmed_before_it_is_sent_again() -> None:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from potluck.cluster.stage.scheduler import Limits, PeerLink, Scheduler
+from potluck.cluster.stage.scheduler import PeerLink, Scheduler, TurnLimits
 from potluck.ids import HomeId, Role
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import (
@@ -35,7 +35,7 @@ LINK: PeerLink = Link()
 class Bench:
     """A scheduler whose groups are written as a line: `a1` is step 1 of session a, `open a` says itself."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: TurnLimits | None = None) -> None:
         self.scheduler = Scheduler(limits)
 
     def put(self, message: Message, payload: bytes = b"") -> None:
@@ -95,7 +95,7 @@ def test_two_tokens_of_one_session_are_two_groups_in_their_order() -> None:
 
 
 def test_a_group_has_a_largest_size() -> None:
-    bench = Bench(Limits(group_tokens=2))
+    bench = Bench(TurnLimits(group_tokens=2))
     for session in "abc":
         bench.token(session)
     assert bench.rest() == ["token a1 b1", "token c1"]
@@ -144,7 +144,7 @@ def test_two_prompts_take_turns() -> None:
 
 
 def test_a_prompt_is_not_starved_by_tokens_that_never_end() -> None:
-    bench = Bench(Limits(groups_before_chunk=3))
+    bench = Bench(TurnLimits(groups_before_chunk=3))
     bench.chunk("a", 1)
     bench.chunk("a", 2, is_last=True)
     served: list[str] = []
@@ -158,7 +158,7 @@ def test_a_prompt_is_not_starved_by_tokens_that_never_end() -> None:
 
 
 def test_groups_before_a_prompt_came_are_not_counted() -> None:
-    bench = Bench(Limits(groups_before_chunk=2))
+    bench = Bench(TurnLimits(groups_before_chunk=2))
     for step in range(5):
         bench.token("b", step)
         assert bench.next() == f"token b{step}"
@@ -216,7 +216,7 @@ def test_a_prompt_that_is_given_up_has_no_rest(given_up_by: type[Message]) -> No
 
 
 def test_of_prompts_whose_rest_never_comes_only_so_many_are_known() -> None:
-    bench = Bench(Limits(open_prompts=2))
+    bench = Bench(TurnLimits(open_prompts=2))
     for session in "abc":
         bench.chunk(session)
     bench.rest()
@@ -238,7 +238,7 @@ def test_prompts_have_ended_when_the_last_chunk_was_taken_and_none_waits() -> No
 
 
 def test_too_many_bytes_or_messages_are_too_much_until_they_are_taken() -> None:
-    bench = Bench(Limits(nbytes=5000, messages=3))
+    bench = Bench(TurnLimits(nbytes=5000, messages=3))
     bench.put(Attach(epoch=1), bytes(3000))
     assert not bench.scheduler.is_full
     bench.put(Attach(epoch=1))
@@ -254,7 +254,7 @@ def test_too_many_bytes_or_messages_are_too_much_until_they_are_taken() -> None:
 
 
 def test_a_history_counts_as_what_it_takes() -> None:
-    bench = Bench(Limits(nbytes=20_000))
+    bench = Bench(TurnLimits(nbytes=20_000))
     tensor = TensorHeader(dtype="I32", shape=(1,))
     sampling = Sampling(repetition_penalty=1.1, history=(1,) * 1000)
     bench.put(Forward(epoch=1, session="s", step=1, position=0, tensor=tensor, sampling=sampling))

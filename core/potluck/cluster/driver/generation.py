@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from potluck.cluster.driver.conversation import Conversation, StepsAhead
-from potluck.cluster.driver.limits import Limits
+from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import PendingStep, Pipeline, Room
 from potluck.errors import (
     EngineError,
@@ -31,7 +31,7 @@ from potluck.wire.messages import Result, Sampling, TokenLogprob
 CHUNK_TOKENS = 256  # of a prompt, where no plan says what is best
 
 
-_LIMITS = Limits()
+_LIMITS = AnswerLimits()
 _CACHE_LOST = (NeedReplayError, UnknownSessionError)
 
 
@@ -68,7 +68,7 @@ class Generator:
     """Answers prompts with one model, several at a time, on the pipeline that is attached."""
 
     def __init__(
-        self, *, limits: Limits = _LIMITS, clock: Callable[[], float] = time.perf_counter
+        self, *, limits: AnswerLimits = _LIMITS, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         """Make a generator without a pipeline.
 
@@ -146,7 +146,7 @@ class Generator:
         """The pipeline to compute on.
 
         Raises:
-            PotluckError: why there is none; none was attached in `Limits.replacement_s`.
+            PotluckError: why there is none; none was attached in `AnswerLimits.replacement_s`.
         """
         try:
             async with asyncio.timeout(self._limits.replacement_s):

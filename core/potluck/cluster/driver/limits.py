@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class AnswerLimits:
     """All the backpressure of the driver, and its deadlines but the one of `Pipeline`.
 
     An answer under way has either chunks of its prompt in the pipeline (`chunks_under_way`) or

@@ -5,7 +5,7 @@ The rules:
 - The messages of one session are handled in the order in which they came.
 - Single tokens and control messages (open, trim, close, attach) go first, in the order in which
   they became ready: many people wait for their next token, and each takes milliseconds.
-- A chunk of a prompt goes when nothing of that kind is ready, or after `Limits.groups_before_chunk`
+- A chunk of a prompt goes when nothing of that kind is ready, or after `TurnLimits.groups_before_chunk`
   groups went before it, so that no prompt waits for ever. Chunks go in the order in which they
   became ready: two prompts take turns.
 - Single tokens of different sessions that are ready together are one group.
@@ -65,7 +65,7 @@ class Group(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TurnLimits:
     """How much may wait, and what goes before what. Links are not read while too much waits."""
 
     nbytes: int = 64 << 20  # the chunks of a prompt, as hidden states
@@ -78,8 +78,8 @@ class Limits:
 class Scheduler:
     """Messages in, groups out."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, limits: TurnLimits | None = None) -> None:
+        self._limits = limits or TurnLimits()
         self._sessions: dict[str, deque[Waiting]] = {}  # those with waiting messages
         # Sessions by what their first message is, in the order in which they became ready.
         self._ready_now: deque[str] = deque()  # tokens and control messages

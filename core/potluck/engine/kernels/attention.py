@@ -33,7 +33,7 @@ from potluck.engine.kernels.layout import CACHE_LINE, CACHE_SCALE_BYTES
 from potluck.engine.kernels.memory import Pointer, Span, stack
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.values import Value
-from potluck.model.families import QkNorm
+from potluck.model.families import QkNormKind
 
 LANES = 16  # numbers of a vector; also how many cached tokens are scored together
 WIDE = vector(F32, LANES)
@@ -50,7 +50,7 @@ class Heads:
     kv_heads: int
     head_dim: int
     rotary_dim: int  # how many of the head_dim numbers rope turns, where a layer has rope
-    qk_norm: QkNorm | None
+    qk_norm: QkNormKind | None
     epsilon: float  # of the norms of queries and keys
     scale: float  # of queries times keys
     softcap: float | None  # scores become cap tanh(score / cap)
