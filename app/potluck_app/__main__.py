@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QApplication
 
 from potluck.settings import Folders
 from potluck_app.application import Application
-from potluck_app.garbage import GarbageCollector
+from potluck_app.garbage import collect_in_this_thread
 from potluck_app.launcher import find_or_start
 from potluck_app.single_instance import SingleInstance
 
@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     folders = Folders.of(arguments.home)
     qapp = QApplication(sys.argv[:1])
-    GarbageCollector(qapp)
+    collect_in_this_thread(qapp)
     instance = SingleInstance(folders.state, qapp)
     if not instance.claim():
         return 0

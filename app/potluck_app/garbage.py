@@ -11,25 +11,18 @@ from PySide6.QtCore import QObject, QTimer
 INTERVAL_MS = 5000
 
 
-class GarbageCollector(QObject):
-    """Takes the place of Python's automatic collection, from when it is made until `close`.
+def collect_in_this_thread(parent: QObject, interval_ms: int = INTERVAL_MS) -> None:
+    """Take the place of Python's automatic collection, as long as `parent` lives.
 
-    Make it in the GUI thread, before any other thread is started.
+    Call it in the GUI thread, before any other thread is started.
     """
-
-    def __init__(self, parent: QObject, interval_ms: int = INTERVAL_MS) -> None:
-        super().__init__(parent)
-        gc.disable()
-        timer = QTimer(self, interval=interval_ms)
-        timer.timeout.connect(collect_due)
-        timer.start()
-
-    def close(self) -> None:
-        """Let Python collect by itself again."""
-        gc.enable()
+    gc.disable()
+    timer = QTimer(parent, interval=interval_ms)
+    timer.timeout.connect(_collect_due)
+    timer.start()
 
 
-def collect_due() -> None:
+def _collect_due() -> None:
     """Collect the oldest generation whose count is above its threshold, as Python would."""
     counts, thresholds = gc.get_count(), gc.get_threshold()
     for generation in (2, 1, 0):

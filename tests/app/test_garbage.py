@@ -9,7 +9,7 @@ import pytest
 from PySide6.QtCore import QObject
 from pytestqt.qtbot import QtBot
 
-from potluck_app.garbage import GarbageCollector
+from potluck_app.garbage import collect_in_this_thread
 
 
 class Cycle(QObject):
@@ -23,7 +23,7 @@ class Cycle(QObject):
 
 @pytest.fixture
 def parent() -> Iterator[QObject]:
-    """Owns the collector, in a process that collects by itself as any does."""
+    """Owns the timer, in a process that collects by itself as any does."""
     gc.enable()
     parent = QObject()
     yield parent
@@ -40,7 +40,7 @@ def test_no_other_thread_collects(qtbot: QtBot, parent: QObject) -> None:
     collected_in: list[int] = []
     kept: list[object] = []
     gc.collect()
-    collector = GarbageCollector(parent, interval_ms=1)
+    collect_in_this_thread(parent, interval_ms=1)
     Cycle(collected_in)
 
     thread = threading.Thread(target=allocate, args=(kept,))
@@ -50,13 +50,3 @@ def test_no_other_thread_collects(qtbot: QtBot, parent: QObject) -> None:
     assert collected_in == []
     qtbot.waitUntil(lambda: bool(collected_in))
     assert collected_in == [threading.get_ident()]
-    collector.close()
-
-
-def test_after_its_end_python_collects_by_itself(qtbot: QtBot, parent: QObject) -> None:
-    collector = GarbageCollector(parent, interval_ms=1)
-    assert not gc.isenabled()
-
-    collector.close()
-
-    assert gc.isenabled()
