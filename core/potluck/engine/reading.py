@@ -127,9 +127,8 @@ class Reader:
                 try:
                     form.fill(target, starts[index], view)
                 except BrokenModelError as error:
-                    broken = (
-                        error  # raised at the end, unless the digest says that the file is damaged
-                    )
+                    # raised at the end, unless the digest says that the file is damaged
+                    broken = error
         if broken is not None:
             raise broken
 

@@ -95,9 +95,8 @@ class Family:
     """Facts of a family. Where a fact may be a `str`, it names the field of `config.json` to read."""
 
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
-    text_config: bool = (
-        False  # the decoder is part of a larger model, as are its config and its tensors
-    )
+    # the decoder is part of a larger model, as are its config and its tensors
+    text_config: bool = False
 
     norms: LayerNorms[str] = PRE_NORMS
     unit_offset: bool = False  # norms multiply by 1 + weight

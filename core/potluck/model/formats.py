@@ -59,9 +59,8 @@ class PackedFormat(WeightFormat):
 
     block_rows: int = BLOCK_ROWS
     block_inputs: int = BLOCK_INPUTS
-    offsets_start: int | None = (
-        None  # where the offsets of the rows begin, f16; None: there are none
-    )
+    # where the offsets of the rows begin, f16; None: there are none
+    offsets_start: int | None = None
     integers_start: int
     integer_bits: int  # 8, or 4: two integers share a byte
     zero_point: int

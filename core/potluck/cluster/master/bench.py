@@ -25,9 +25,8 @@ from potluck.plan.cost import TOKEN_MESSAGE_BYTES
 from potluck.wire.measuring_messages import StageTimes
 from potluck.wire.messages import Sampling
 
-SHORT_PROMPT = (
-    16  # tokens before decoding: few, so that attention is small and decoding mostly reads weights
-)
+# tokens before decoding: few, so that attention is small and decoding mostly reads weights
+SHORT_PROMPT = 16
 PROMPT_DECODE = 8  # tokens after the long prompt
 TURN = 8  # tokens between two measurements of the stages
 

@@ -22,9 +22,8 @@ from potluck.net.reactor import Reactor
 
 logger = logging.getLogger(__name__)
 
-AWAKE_S = (
-    0.02  # waking a thread takes 0.1 ms; spinning saves that, but pays only for waits below this
-)
+# waking a thread takes 0.1 ms; spinning saves that, but pays only for waits below this
+AWAKE_S = 0.02
 
 _T = TypeVar("_T")
 

@@ -59,9 +59,8 @@ class Group(NamedTuple):
 
     kind: Kind
     members: tuple[Waiting, ...]
-    ends_prompts: bool = (
-        False  # the last chunk of its prompt, and no other prompt has a chunk that waits
-    )
+    # the last chunk of its prompt, and no other prompt has a chunk that waits
+    ends_prompts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

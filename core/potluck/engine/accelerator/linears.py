@@ -23,9 +23,8 @@ from potluck.engine.linear import Linear
 
 _BLOCK = 1 << 22  # weights unpacked at a time: 8 MB in 16 bits, which fit into the cache of a GPU
 _MANY = 32  # from so many rows of input on, unpacking the weights once for all rows pays
-_ROWS_AT_ONCE = (
-    1024  # unpacked at a time when weights are placed: 8 MB of integers at a width of 8192
-)
+# unpacked at a time when weights are placed: 8 MB of integers at a width of 8192
+_ROWS_AT_ONCE = 1024
 
 MakeLinear = Callable[[PackedWeight, Tensor | None], "PlacedLinear"]
 """Make a matrix from packed bytes in RAM, which may be filled later, and a bias on the device."""
