@@ -2,12 +2,10 @@
 
 import pytest
 
-from potluck.errors import PeerLostError, UnreachableError
-from potluck.net import measure as measure_module
-from potluck.net.measure import BLOB_BUDGET_S, FIRST_BLOB, MAX_BYTES, measure, measure_addresses
+from potluck.errors import PeerLostError
+from potluck.net.measure import BLOB_BUDGET_S, FIRST_BLOB, MAX_BYTES, measure
 from potluck.wire.measuring_messages import BlobReceived
 from potluck.wire.messages import (
-    Address,
     Ping,
     Pong,
 )
@@ -94,58 +92,3 @@ def test_a_peer_that_leaves_while_it_is_measured_is_lost(house, run) -> None:
             await link.wait_closed()
 
     run(main())
-
-
-def test_addresses_are_measured_each_and_silent_ones_left_out(house, run, monkeypatch) -> None:
-    async def main() -> None:
-        master, worker, home = house.pair()
-        async with worker.listening(host="") as listener:
-            addresses = [
-                Address(host="127.0.0.1", port=listener.port),
-                Address(host="127.0.0.1", port=1),
-                Address(host="::1", port=listener.port),
-            ]
-            measured = await measure_addresses(
-                addresses,
-                master.identity,
-                home=home,
-                peer=worker.identity.node_id,
-                me=master.me,
-            )
-            assert {address.host for address, _ in measured} == {"127.0.0.1", "::1"}
-            with pytest.raises(UnreachableError):
-                await measure_addresses(
-                    addresses[1:2],
-                    master.identity,
-                    home=home,
-                    peer=worker.identity.node_id,
-                    me=master.me,
-                )
-            while worker.links.qsize():
-                await worker.links.get_nowait().wait_closed()
-
-    run(main())
-
-
-def test_the_best_address_comes_first(house, run, monkeypatch) -> None:
-    qualities = {"a": (0.0100, 1e9), "b": (0.0010, 1e6), "c": (0.00105, 9e6)}
-
-    async def dial(addresses, *args, **options):
-        rtt_s, rate = qualities[addresses[0].host]
-        return SlowLink(rtt_s, rate)
-
-    async def measure_fake(link):
-        return await measure(link, clock=lambda: link.now)
-
-    monkeypatch.setattr(measure_module, "dial", dial)
-    monkeypatch.setattr(measure_module, "measure", measure_fake)
-    master, worker, home = house.pair()
-    addresses = [Address(host=host, port=1) for host in qualities]
-
-    measured = run(
-        measure_addresses(
-            addresses, master.identity, home=home, peer=worker.identity.node_id, me=master.me
-        )
-    )
-
-    assert [address.host for address, _ in measured] == ["c", "b", "a"]

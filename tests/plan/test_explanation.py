@@ -130,23 +130,6 @@ def test_where_there_is_no_share_left_the_plan_says_so(
     )
 
 
-@pytest.mark.parametrize("memory", [10_000, 30])
-def test_many_users_are_told_what_they_share(
-    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf, memory: int
-) -> None:
-    devices = [
-        device_of("Laptop"),
-        device_of("Desktop"),
-        device_of("Old PC", memory, decode_ms=90.0),
-    ]
-
-    text = lines(shape_of(), devices, links_of(devices), objective="throughput")
-
-    assert "Many chats at once share 55.6 tokens/s." in text[0]
-    assert text[2].endswith("more would keep the others waiting.")
-    assert text[3].startswith("Old PC gets nothing: with it the slowest would take 90 ms")
-
-
 def test_no_words_but_those_of_a_home(
     device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
 ) -> None:

@@ -31,8 +31,8 @@ def divisions(total: int, parts: int) -> Iterator[list[range]]:
 
 def every_plan(
     shape: ModelShape, devices: Sequence[DeviceCost], links: Links, min_workers: int
-) -> Iterator[tuple[float, float]]:
-    """The token's time and the slowest stage of every order and every division that is allowed."""
+) -> Iterator[float]:
+    """The token's time in every order and every division that is allowed."""
     master = devices[0].node
     for size in range(1, min(len(devices), shape.num_layers) + 1):
         for order in permutations(devices, size):
@@ -55,7 +55,7 @@ def every_plan(
                         for layers, device in zip(own, order, strict=True)
                     ]
                     ms[-1] += order[-1].head_ms
-                    yield sum(ms) + network, max(ms)
+                    yield sum(ms) + network
 
 
 def check(plan: Plan, shape: ModelShape, devices: Sequence[DeviceCost], links: Links) -> None:
@@ -76,7 +76,6 @@ def check(plan: Plan, shape: ModelShape, devices: Sequence[DeviceCost], links: L
         hop.ms(n) for hop, n in zip(plan.hops, [*sizes, TOKEN_MESSAGE_BYTES], strict=True)
     )
     assert plan.token_ms == pytest.approx(network + sum(s.predicted_ms for s in plan.stages))
-    assert plan.slowest_ms == pytest.approx(max(s.predicted_ms for s in plan.stages))
     assert plan.lower_bound_ms <= plan.token_ms
     assert set(plan.alone) == {device.node for device in devices}
 
@@ -97,30 +96,9 @@ def test_no_order_and_no_division_is_faster(home_of: HomeOf, seed: int, kinds: i
             continue
         check(plan, shape, devices, links)
         assert best is not None
-        assert plan.token_ms == pytest.approx(best[0])
+        assert plan.token_ms == pytest.approx(best)
         assert plan.optimal
         assert len({s.node for s in plan.stages} - {devices[0].node}) >= min_workers
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kinds", [1, 3])
-@pytest.mark.parametrize("seed", range(2))
-def test_no_slowest_stage_is_faster(home_of: HomeOf, seed: int, kinds: int) -> None:
-    random = Random(1000 + seed)
-    for _ in range(150):
-        shape, devices, links = home_of(random, kinds=kinds)
-        plans = list(every_plan(shape, devices, links, 0))
-        try:
-            plan = make_plan(shape, devices, links, objective="throughput")
-        except PlanError:
-            assert not plans
-            continue
-        check(plan, shape, devices, links)
-        slowest = min(slow for _, slow in plans)
-        assert plan.slowest_ms == pytest.approx(slowest)
-        assert plan.token_ms == pytest.approx(
-            min(ms for ms, slow in plans if slow <= slowest + 1e-6)
-        )
 
 
 def token_ms(*args: Any, **options: Any) -> float:

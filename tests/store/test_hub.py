@@ -1,20 +1,13 @@
-import hashlib
-import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import huggingface_hub.constants
 import pytest
 from model_folders import make_folder
 
-from potluck.errors import ModelError, UsageError
+from potluck.errors import UsageError
 from potluck.store.hub import (
     MAX_RECENT,
     ModelFolder,
     RecentFolders,
-    download_model,
     find_model,
     list_models,
 )
@@ -202,140 +195,3 @@ def test_unknown_model_is_an_error_that_names_those_that_are_there(hub_cache, tm
 
 
 # --- downloads
-
-
-@pytest.mark.parametrize("words", ["tiny", "../x", "a/b/c", "https://example.org/a", "/etc", ""])
-def test_only_names_of_repositories_are_downloaded(words, empty_cache):
-    with pytest.raises(UsageError, match="org/name"):
-        download_model(words, hub_cache=empty_cache)
-
-
-def test_download_without_a_network_is_a_sentence(empty_cache, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-
-    with pytest.raises(ModelError, match=r"anna/tiny is not on this computer.*cannot be reached"):
-        download_model("anna/tiny", hub_cache=empty_cache)
-
-
-class FakeHub(BaseHTTPRequestHandler):
-    """What of the Hub's API a download asks for."""
-
-    files: dict[str, bytes]
-    asked: list[str]
-    refused: set[str]
-
-    def do_HEAD(self) -> None:
-        self.do_GET(with_body=False)
-
-    def do_GET(self, *, with_body: bool = True) -> None:
-        path = self.path.partition("?")[0]
-        self.asked.append(path)
-        tree = [
-            {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
-            for name, data in self.files.items()
-        ]
-        name = path.rpartition("/")[2]
-        if with_body and name in self.refused:
-            self.send_error(403)
-        elif path.startswith("/api/models/anna/tiny/tree/"):
-            self._answer(json.dumps(tree).encode(), with_body)
-        elif path.startswith("/api/models/anna/tiny"):
-            siblings = [{"rfilename": name} for name in self.files]
-            info = {"id": "anna/tiny", "sha": COMMIT, "siblings": siblings}
-            self._answer(json.dumps(info).encode(), with_body)
-        elif path.startswith("/anna/tiny/resolve/") and name in self.files:
-            data = self.files[name]
-            self._answer(data, with_body, ETag=f'"{hashlib.sha1(data).hexdigest()}"')
-        else:
-            self.send_response(404)
-            self.send_header("X-Error-Code", "RepoNotFound")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-    def _answer(self, data: bytes, with_body: bool, **headers: str) -> None:
-        self.send_response(200)
-        for key, value in {"X-Repo-Commit": COMMIT, **headers}.items():
-            self.send_header(key, value)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if with_body:
-            self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        pass
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch) -> Iterator[tuple[str, type[FakeHub]]]:
-    """A Hub on loopback with one model; its address and what it was asked."""
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setenv("NO_PROXY", "*")
-    source = make_folder(tmp_path / "source")
-    (source / "pytorch_model.bin").write_bytes(b"pickle")
-    (source / "modeling.py").write_text("raise SystemExit")
-
-    class Hub(FakeHub):
-        files = {path.name: path.read_bytes() for path in source.iterdir()}  # noqa: RUF012
-        asked: list[str] = []  # noqa: RUF012
-        refused: set[str] = set()  # noqa: RUF012
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", Hub
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-@pytest.mark.net
-@pytest.mark.slow
-def test_download_fetches_what_a_model_needs_and_tells_how_far_it_is(hub, empty_cache):
-    endpoint, served = hub
-    told: list[tuple[int, int]] = []
-
-    folder = download_model(
-        "anna/tiny",
-        progress=lambda *step: told.append(step),
-        hub_cache=empty_cache,
-        endpoint=endpoint,
-    )
-
-    wanted = {"config.json", "tokenizer.json", "model.safetensors"}
-    assert {path.name for path in folder.iterdir()} == wanted
-    assert not any(name in path for path in served.asked for name in ("pytorch_model", ".py"))
-    size = sum(len(served.files[name]) for name in wanted)
-    assert told[-1] == (size, size)
-    assert [model.name for model in list_models(hub_cache=empty_cache)] == ["anna/tiny"]
-
-
-@pytest.mark.net
-@pytest.mark.slow
-def test_repository_that_is_not_there_is_a_sentence(hub, empty_cache):
-    with pytest.raises(ModelError, match="The Hub has no model anna/other"):
-        download_model("anna/other", hub_cache=empty_cache, endpoint=hub[0])
-
-
-@pytest.mark.net
-@pytest.mark.slow
-def test_download_that_is_stopped_goes_on_another_time(hub, empty_cache):
-    endpoint, served = hub
-
-    def stop(_done: int, _total: int) -> None:
-        raise UsageError("Stopped.")
-
-    with pytest.raises(UsageError, match="Stopped"):
-        download_model("anna/tiny", progress=stop, hub_cache=empty_cache, endpoint=endpoint)
-    folder = download_model("anna/tiny", hub_cache=empty_cache, endpoint=endpoint)
-
-    assert (folder / "model.safetensors").read_bytes() == served.files["model.safetensors"]
-
-
-@pytest.mark.net
-@pytest.mark.slow
-def test_hub_that_refuses_a_file_is_a_sentence(hub, empty_cache):
-    endpoint, served = hub
-    served.refused.add("model.safetensors")
-
-    with pytest.raises(ModelError, match="anna/tiny cannot be downloaded"):
-        download_model("anna/tiny", hub_cache=empty_cache, endpoint=endpoint)

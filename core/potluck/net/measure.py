@@ -9,20 +9,13 @@ import asyncio
 import logging
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from potluck.errors import PotluckError, UnreachableError
-from potluck.ids import HomeId, NodeId
-from potluck.net.identity import Identity
 from potluck.net.link import Link
-from potluck.net.transport import dial
 from potluck.wire.measuring_messages import Blob
 from potluck.wire.messages import (
-    Address,
-    NodeInfo,
     Ping,
-    Purpose,
 )
 
 logger = logging.getLogger(__name__)
@@ -60,39 +53,6 @@ async def measure(link: Link, *, clock: Callable[[], float] | None = None) -> Li
         rtt_p95_s=sorted(rtts)[math.ceil(0.95 * len(rtts)) - 1],
         bytes_per_s=await _stream(link, rtt_s, now),
     )
-
-
-async def measure_addresses(
-    addresses: Sequence[Address],
-    identity: Identity,
-    *,
-    home: HomeId,
-    peer: NodeId,
-    me: NodeInfo,
-    purpose: Purpose = "weights",
-) -> list[tuple[Address, LinkQuality]]:
-    """Measure every address of a peer in turn. Returns the best first, without silent ones.
-
-    The best address is the one at which hidden states arrive soonest: round trips that differ by
-    less than a tenth count as equal, and then bandwidth decides.
-
-    Raises:
-        UnreachableError: no address answers.
-    """
-    measured: list[tuple[Address, LinkQuality]] = []
-    for address in addresses:
-        try:
-            link = await dial([address], identity, home=home, peer=peer, purpose=purpose, me=me)
-            try:
-                measured.append((address, await measure(link)))
-            finally:
-                link.close()
-        except PotluckError as error:
-            logger.info("address not measured host=%s reason=%s", address.host, error)
-    if not measured:
-        raise UnreachableError("None of the computer's addresses could be measured.", node_id=peer)
-    quickest = min(quality.rtt_s for _, quality in measured)
-    return sorted(measured, key=lambda m: (m[1].rtt_s > 1.1 * quickest, -m[1].bytes_per_s))
 
 
 async def _ping(link: Link, now: Callable[[], float]) -> list[float]:

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from potluck.errors import format_bytes
 from potluck.plan.cost import DeviceCost, ModelShape, has_equal_layers
-from potluck.plan.route import Problem, Route, is_full, ranges, slowest_ms, tour_ms
+from potluck.plan.route import Problem, Route, is_full, ranges, tour_ms
 from potluck.plan.search import Stop, best_including
-from potluck.plan.throughput import best_slowest
 
 _NO_SHARE = "its memory or the number of layers leaves no share for it"
 
@@ -32,7 +31,6 @@ class Decision:
     route: Route
     best: Route | None  # the route that the planner finds without the user's layers
     by_hand: bool
-    throughput: bool
     alone: Sequence[Alone]
     stop: Stop  # once it returns True, searches for comparisons end soon
 
@@ -69,17 +67,10 @@ def _headline(decision: Decision) -> str:
     else:
         start = f"{len(computers)} computers work together"
     network = tour_ms(decision.problem, route.devices)
-    line = (
+    return (
         f"{start}: {speed}. A token takes {_ms(route.ms - network)} of computing"
         f" and {_ms(network)} on the way."
     )
-    if decision.throughput:
-        line += f" Many chats at once share {_rate_of_many(decision)} tokens/s."
-    return line
-
-
-def _rate_of_many(decision: Decision) -> str:
-    return rate(1000 / max(slowest_ms(decision.problem, decision.route), 1e-6))
 
 
 def _share(decision: Decision, k: int, layers: range) -> str:
@@ -108,8 +99,6 @@ def _why_so_many(decision: Decision, k: int, layers: range) -> list[str]:
         reasons.append("its memory holds no more")
     elif len(layers) == 1:
         reasons.append("it takes as little as possible, being slower")
-    elif decision.throughput:
-        reasons.append("more would keep the others waiting")
     elif not has_equal_layers(decision.shape, decision.devices):
         reasons.append("the layers differ, and cut here a token is fastest")
     else:
@@ -122,8 +111,6 @@ def _why_idle(decision: Decision, i: int) -> str:
     if decision.devices[i].memory < shape.smallest_layer_memory:
         offers = format_bytes(decision.devices[i].memory)
         return f"one layer takes {format_bytes(shape.smallest_layer_memory)} and it offers {offers}"
-    if decision.throughput:
-        return _why_idle_for_many(decision, i)
     other = best_including(problem, route, i, decision.stop)
     if other is None:
         return _NO_SHARE
@@ -132,21 +119,10 @@ def _why_idle(decision: Decision, i: int) -> str:
     return f"with it a token would take {_versus(other.ms, route.ms)}"
 
 
-def _why_idle_for_many(decision: Decision, i: int) -> str:
-    wider = decision.problem.only([*decision.route.devices, i], required=[i])
-    other = best_slowest(wider, decision.stop)
-    if other is None:
-        return _NO_SHARE
-    before, after = slowest_ms(decision.problem, decision.route), slowest_ms(wider, other)
-    if after <= before:
-        return "with it no more tokens would come out"
-    return f"with it the slowest would take {_versus(after, before)}"
-
-
 def _gap(decision: Decision) -> list[str]:
     """How much faster another plan could be, if the plan is not proven to be the best."""
     route = decision.route
-    if decision.throughput or route.is_optimal:
+    if route.is_optimal:
         return []
     gain = route.ms / max(route.bound_ms, 1e-6) - 1
     return [

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal, TypeAlias
 
 from potluck.errors import NotEnoughMemoryError, PlanError, UsageError
 from potluck.ids import NodeId, short
@@ -24,12 +23,9 @@ from potluck.plan.cost import (
 )
 from potluck.plan.explanation import Alone, Decision, explain
 from potluck.plan.fitting import missing_memory
-from potluck.plan.route import Problem, Route, ranges, slowest_ms
+from potluck.plan.route import Problem, Route, ranges
 from potluck.plan.search import Stop, best_route, fits, never
 from potluck.plan.spans import held_bytes, span_of
-from potluck.plan.throughput import best_slowest
-
-Objective: TypeAlias = Literal["latency", "throughput"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +51,6 @@ class Plan:
     stages: tuple[StagePlan, ...]
     hops: tuple[HopCost, ...]  # master to first, between the stages, last to master
     token_ms: float  # time of one user's next token
-    slowest_ms: float  # of the slowest stage, which limits many users together
     predicted_tokens_per_s: float  # for one user
     alone: Mapping[NodeId, float | None]  # tokens per second on one computer; None: does not fit
     lower_bound_ms: float  # no plan for these computers is faster for one token
@@ -70,7 +65,6 @@ def make_plan(
     *,
     layers: Sequence[tuple[str, int]] | None = None,
     min_workers: int = 0,
-    objective: Objective = "latency",
     stop: Stop = never,
 ) -> Plan:
     """Choose the stages for a model.
@@ -83,7 +77,6 @@ def make_plan(
         layers: the user's choice: computers and their numbers of layers, in this order. Nothing is
             optimised then.
         min_workers: at least so many computers other than the master take part.
-        objective: "latency" for one user's next token; "throughput" for many users at once.
         stop: called often; once it returns True, the best plan so far is returned.
 
     Raises:
@@ -98,8 +91,7 @@ def make_plan(
     problem = make_problem(shape, devices, links, min_workers)
     names = labels(devices)
     _check_workers(problem)
-    solve = best_route if objective == "latency" else best_slowest
-    best = solve(problem, stop)
+    best = best_route(problem, stop)
     if layers is not None:
         route = byhand.follow(shape, devices, names, problem, layers)
         route = replace(route, bound_ms=min(route.ms, best.bound_ms) if best else 0.0)
@@ -116,7 +108,6 @@ def make_plan(
         route=route,
         best=best,
         by_hand=layers is not None,
-        throughput=objective == "throughput",
         alone=tuple(alone.values()),
         stop=stop,
     )
@@ -125,7 +116,6 @@ def make_plan(
         stages=_stages(shape, devices, route),
         hops=tuple(hop_between(links, a, b) for a, b in pairwise(route_nodes)),
         token_ms=route.ms,
-        slowest_ms=slowest_ms(problem, route),
         predicted_tokens_per_s=_rate(route.ms),
         alone={node: a.tokens_per_s for node, a in alone.items()},
         lower_bound_ms=route.bound_ms,

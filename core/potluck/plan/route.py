@@ -85,11 +85,6 @@ def tour_ms(problem: Problem, devices: Sequence[int]) -> float:
     return problem.enter_ms[devices[0]] + hops + problem.leave_ms[devices[-1]]
 
 
-def slowest_ms(problem: Problem, route: Route) -> float:
-    """The time of one token on the slowest device, which limits many users together."""
-    return max(_stages_ms(problem, route.devices, route.counts))
-
-
 def _stages_ms(problem: Problem, devices: Sequence[int], counts: Sequence[int]) -> list[float]:
     times = [
         problem.spans[i].ms[own.stop] - problem.spans[i].ms[own.start]

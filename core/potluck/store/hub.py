@@ -1,4 +1,4 @@
-"""Models that the user has or can get: the Hugging Face cache, recent folders, downloads.
+"""Models that the user has: those of the Hugging Face cache, and recent folders.
 
 `huggingface_hub` is imported inside the functions that use it: the import takes a third of a
 second, and a node that only lends its devices does not need it. All functions block: call them in a
@@ -6,18 +6,16 @@ thread.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from potluck.errors import BrokenModelError, ModelError, PotluckError, UsageError
+from potluck.errors import BrokenModelError, UsageError
 from potluck.store import cache
 from potluck.store.gguf_files import gguf_files, gguf_parts, is_gguf
 from potluck.store.registry import model_name
 
 MAX_RECENT = 20  # folders; more would make the list hard to read
-FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "LICENSE*")
-"""The files that a model needs. Pickles and Python files are never downloaded."""
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -88,7 +86,7 @@ def find_model(
         found = [model.path for model in models if name_of(model.name) == wanted]
         if found:
             return found[0]
-    if is_repository(words):
+    if _is_repository(words):
         hint = " Download it first, or give the folder that holds it."
     else:
         hint = " Give the folder that holds config.json and the safetensors files, or a GGUF file."
@@ -97,76 +95,9 @@ def find_model(
     raise UsageError(f"There is no model {words!r} on this computer.{hint}{there}", model=words)
 
 
-def is_repository(words: str) -> bool:
+def _is_repository(words: str) -> bool:
     """Whether the text has the form of a Hub repository: `org/name`."""
     return _REPOSITORY.fullmatch(words) is not None
-
-
-def download_model(
-    repository: str,
-    *,
-    progress: Callable[[int, int], None] | None = None,
-    hub_cache: Path | None = None,
-    endpoint: str | None = None,
-) -> Path:
-    """Download a model into the Hub cache; files that are there already are not fetched again.
-
-    Args:
-        repository: `org/name`.
-        progress: called from other threads with (bytes done, bytes in all as known so far); if it
-            raises a `PotluckError`, the download stops.
-        hub_cache: the Hub cache; None: the folder of `HF_HUB_CACHE`, `HF_HOME` or the default.
-        endpoint: the URL of the Hub; None: the one from `HF_ENDPOINT` or the default.
-
-    Raises:
-        UsageError: `repository` is not the name of a repository.
-        ModelError: the Hub is not reachable, or the repository does not exist or needs an account.
-    """
-    if not is_repository(repository):
-        raise UsageError(f"{repository!r} is not a model of the Hub: those are named org/name.")
-    from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
-
-    from potluck.store.hub_progress import silent_bar
-
-    try:
-        folder = snapshot_download(
-            repository,
-            cache_dir=hub_cache,
-            endpoint=endpoint,
-            allow_patterns=list(FILES),
-            tqdm_class=silent_bar(progress),
-        )
-    except GatedRepoError as error:
-        raise ModelError(
-            f"{repository} is only for those who accepted its licence. Do that on"
-            f" huggingface.co/{repository}, then log in with `hf auth login`.",
-            model=repository,
-        ) from error
-    except LocalEntryNotFoundError as error:
-        raise ModelError(
-            f"{repository} is not on this computer, and the Hub cannot be reached. Check the"
-            " connection to the Internet, or choose a model that is here.",
-            model=repository,
-        ) from error
-    except RepositoryNotFoundError as error:
-        raise ModelError(
-            f"The Hub has no model {repository}, or only for those who are logged in. Check the"
-            " name.",
-            model=repository,
-        ) from error
-    except PotluckError:  # `progress` raised it to stop the download
-        raise
-    except Exception as error:  # the library also raises its HTTP client's errors
-        raise ModelError(
-            f"{repository} cannot be downloaded: {error}. What has arrived is kept; try again.",
-            model=repository,
-        ) from error
-    return Path(folder)
 
 
 def _last_part(name: str) -> str:
