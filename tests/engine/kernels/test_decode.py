@@ -8,15 +8,21 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from kernel_paths import BEST, every_path, on_path
+from llvmlite import ir
 from torch import Tensor
 from torch_layers import EPSILON, make_angles, make_cache, make_heads, random_layer, run_layer
 
-from potluck.engine.kernels import ReferenceKernels
+from potluck.engine.kernels import ReferenceKernels, layer_kernel
+from potluck.engine.kernels.attention import PANEL
 from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
+from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.engine.kernels.ir_types import I64
 from potluck.engine.kernels.layer_kernel import LayerShape
+from potluck.engine.kernels.library import Library
 from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.engine.kernels.paths import Path
+from potluck.engine.kernels.pool_kernel import JOB_BYTES, RUN, emit_run
 from potluck.model.families import POST_NORMS, PRE_NORMS, SANDWICH_NORMS, LayerNorms
 from potluck.model.formats import BF16 as HALF
 from potluck.model.formats import F16 as OTHER_HALF
@@ -186,6 +192,58 @@ def test_threads_compute_what_one_does(path: Path, name: str) -> None:
         kernels.close()
 
     assert torch.equal(torch.cat(outputs[0]), torch.cat(outputs[1]))
+
+
+class NotedJobs(GeneratedKernels):
+    """Kernels of one thread that cut their jobs for more, and note how."""
+
+    def __init__(self, shares: int) -> None:
+        super().__init__(BEST)
+        self._library = Library(BEST)  # which has not compiled `emit_run` before
+        self._shares = shares
+        self._memory = torch.zeros(256, dtype=torch.int64)  # the job, then how many numbers follow
+
+    @property
+    def job(self) -> int:
+        return self._memory.data_ptr()
+
+    @property
+    def shares(self) -> int:
+        return self._shares
+
+    @property
+    def parts(self) -> list[int]:
+        """In how many parts each job was done."""
+        count, *numbers = self._memory[JOB_BYTES // 8 :].tolist()
+        jobs = zip(numbers[:count:2], numbers[1:count:2], strict=True)
+        return [-(-blocks // step) for blocks, step in jobs]
+
+
+def emit_noted_run(module: ir.Module, name: str, path: Path) -> ir.Function:
+    """Write an `emit_run` that notes the number of blocks, and how many are taken at a time."""
+    run = emit_run(module, f"{name}_inner", path)
+    e = Emitter(ir.Function(module, RUN, name), path)
+    job, *_, blocks, step = e.arguments
+    noted = job.skip(JOB_BYTES).of(I64)
+    count = noted[0]
+    noted[count + 1], noted[count + 2], noted[0] = blocks, step, count + 2
+    e.call(run, e.arguments)
+    return e.end()
+
+
+def test_one_key_head_is_shared_by_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_kernel, "emit_run", emit_noted_run)
+    kernels, heads, cached = NotedJobs(shares=8), make_heads(4, 1, 16, 16, F32), 8 * PANEL
+    layers = [random_layer(kernels, heads, 32, 64, (INT4,) * 4)]
+    shape = layer_shape(layers[0], heads, epsilon=EPSILON)
+    caches = [make_cache(heads, cached, F32)]
+
+    Decoder(kernels, layers, shape)(
+        torch.randn(1, 32), caches, cached - 1, angles_at(shape, cached - 1)
+    )
+
+    _qkv, attention, _output, _gate_up, _down = kernels.parts
+    assert attention == kernels.shares
 
 
 def test_a_decoder_follows_caches_that_move() -> None:
