@@ -70,7 +70,7 @@ _FORMATS: Mapping[Scheme, _Formats] = {
 def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) -> WeightFormat:
     """The format that a tensor of the model is held in."""
     formats = _FORMATS[scheme]
-    if len(shape) < 2:
+    if len(shape) != 2:
         return formats.biases if name.endswith(".bias") else F32
     if config.is_router(name):
         return F32
