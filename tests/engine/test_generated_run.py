@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.model.families import POST_NORMS, SANDWICH_NORMS, LayerNorms
 from potluck.model.formats import BF16
+from potluck.model.layers import AttentionSpec
 
 MakeReference = Callable[..., Reference]
 
@@ -39,6 +41,7 @@ def test_floats_of_16_bits_have_the_shape_of_their_layers(
     (shape,) = {shape_of(block, torch.bfloat16) for block in blocks}
 
     spec = config.layers[0].mixer
+    assert isinstance(spec, AttentionSpec)
     assert shape is not None
     assert shape.epsilon == EPSILON
     assert shape.attention.epsilon == (EPSILON if spec.qk_norm else 0.0)
@@ -68,6 +71,17 @@ def test_projections_that_stay_apart_have_no_shape(
     blocks = make_reference(variant).weights(scheme="int4").blocks
 
     assert {shape_of(block) for block in blocks} == {None}
+
+
+def test_a_layer_with_another_mixer_has_no_shape(
+    make_reference: MakeReference,
+) -> None:
+    block, *_ = make_reference("llama, whole blocks").weights(scheme="int4").blocks
+    mixer: Any = object()
+    other = DecoderLayer(block.spec, mixer, block.mlp, block.norms)
+
+    assert shape_of(block) is not None
+    assert shape_of(other) is None
 
 
 def test_layers_with_experts_have_the_shape_of_these(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from potluck.errors import InvalidConfigError
 from potluck.model.config import ModelConfig
 from potluck.model.families import SANDWICH_NORMS
-from potluck.model.layers import DenseSpec, MoeSpec
+from potluck.model.layers import AttentionSpec, DenseSpec, LayerSpec, MoeSpec
 
 SIZES: dict[str, object] = {
     "vocab_size": 100,
@@ -22,6 +22,11 @@ SIZES: dict[str, object] = {
 
 def read(architecture: str, **changes: object) -> ModelConfig:
     return ModelConfig.from_dict(SIZES | {"architectures": [architecture]} | changes)
+
+
+def attention_of(layer: LayerSpec) -> AttentionSpec:
+    assert isinstance(layer.mixer, AttentionSpec)
+    return layer.mixer
 
 
 def test_windows_repeat_by_their_pattern() -> None:
@@ -57,10 +62,11 @@ def test_some_layers_of_qwen_3_moe_have_no_experts() -> None:
 
 
 def test_a_specification_says_what_a_layer_is_made_of() -> None:
-    near, *_, full = read("Gemma3ForCausalLM", num_hidden_layers=6, sliding_window=9).layers
-    assert (near.mixer.window, near.mixer.rope) == (9, 1)
-    assert (full.mixer.window, full.mixer.rope) == (None, 0)
-    assert (full.mixer.qk_norm, full.norms, full.norm_eps) == ("head", SANDWICH_NORMS, 1e-6)
+    layers = read("Gemma3ForCausalLM", num_hidden_layers=6, sliding_window=9).layers
+    near, full = attention_of(layers[0]), attention_of(layers[-1])
+    assert (near.window, near.rope) == (9, 1)
+    assert (full.window, full.rope, full.qk_norm) == (None, 0, "head")
+    assert (layers[-1].norms, layers[-1].norm_eps) == (SANDWICH_NORMS, 1e-6)
     dense, moe, *_ = read("Qwen3MoeForCausalLM", mlp_only_layers=[0], num_experts=8).layers
     assert isinstance(dense.feed_forward, DenseSpec)
     assert isinstance(moe.feed_forward, MoeSpec)
@@ -70,15 +76,17 @@ def test_a_specification_says_what_a_layer_is_made_of() -> None:
 
 
 def test_a_projection_is_made_of_the_matrices_that_files_have() -> None:
-    (apart, *_), (fused, *_) = (read(f"{name}ForCausalLM").layers for name in ("Qwen2", "Phi3"))
+    apart, fused = (
+        attention_of(read(f"{name}ForCausalLM").layers[0]) for name in ("Qwen2", "Phi3")
+    )
 
-    assert fused.mixer.qkv.parts == ("self_attn.qkv_proj",)
-    assert apart.mixer.qkv.parts == tuple(f"self_attn.{one}_proj" for one in "qkv")
-    assert sum(apart.mixer.qkv.rows) == sum(fused.mixer.qkv.rows)
-    assert [part.has_bias for part in apart.mixer.qkv.split()] == [True] * 3
-    assert [dict(part.tensors()) for part in apart.mixer.qkv.split()] == [
+    assert fused.qkv.parts == ("self_attn.qkv_proj",)
+    assert apart.qkv.parts == tuple(f"self_attn.{one}_proj" for one in "qkv")
+    assert sum(apart.qkv.rows) == sum(fused.qkv.rows)
+    assert [part.has_bias for part in apart.qkv.split()] == [True] * 3
+    assert [dict(part.tensors()) for part in apart.qkv.split()] == [
         {f"{name}.weight": (rows, 64), f"{name}.bias": (rows,)}
-        for name, rows in zip(apart.mixer.qkv.parts, apart.mixer.qkv.rows, strict=True)
+        for name, rows in zip(apart.qkv.parts, apart.qkv.rows, strict=True)
     ]
 
 
@@ -86,7 +94,7 @@ def test_layers_of_equal_cost_are_of_one_kind() -> None:
     assert len(set(read("LlamaForCausalLM").layer_kinds)) == 1
     assert len(set(read("SmolLM3ForCausalLM").layer_kinds)) == 1  # rotary costs next to nothing
     gemma = read("Gemma2ForCausalLM").layer_kinds
-    assert [kind.spec.mixer.window for kind in gemma] == [4096, None, 4096, None]
+    assert [attention_of(kind.spec).window for kind in gemma] == [4096, None, 4096, None]
     assert len(set(gemma)) == 2
     mixed = read("Qwen3MoeForCausalLM", mlp_only_layers=[0])
     assert [kind.has_experts for kind in mixed.layer_kinds] == [False, True, True, True]

@@ -7,7 +7,7 @@ import pytest
 from potluck.model.config import ModelConfig
 from potluck.model.formats import BF16, F32, INT4, INT4_OFFSET, INT8, WeightFormat
 from potluck.model.quantized import Quantization
-from potluck.model.schemes import Scheme
+from potluck.model.schemes import PACKED_SCHEMES, Scheme
 from potluck.model.tensor_formats import (
     SMALL_MODEL_BYTES,
     schemes_to_try,
@@ -51,6 +51,16 @@ GEMMA = ModelConfig.from_dict(
     }
 )
 MATRIX = "model.layers.0.mlp.up_proj.weight"
+
+
+def test_what_is_no_matrix_is_not_packed() -> None:
+    """A convolution over tokens has weights of three axes: channels, 1, tokens."""
+    name = "model.layers.0.linear_attn.conv1d.weight"
+
+    for scheme in PACKED_SCHEMES:
+        assert tensor_format(LLAMA, name, (96, 1, 4), scheme) is F32
+        assert tensor_bytes(LLAMA, name, (96, 1, 4), scheme) == 4 * 96 * 4
+        assert tensor_format(LLAMA, "model.norm.weight", (64,), scheme) is F32
 
 
 def test_a_head_may_have_more_bits_than_the_layers() -> None:

@@ -186,8 +186,10 @@ def make_model(
 def _random_model(family: str, changes: dict[str, Any]) -> Any:
     # A deep copy: a config of transformers changes its arguments.
     shape = deepcopy(SHAPE | {"pad_token_id": None} | changes)
-    kind = "Gemma3TextConfig" if family.startswith("Gemma3") else f"{family}Config"
-    config = getattr(transformers, kind)(**shape)
+    whole, text = f"{family}Config", f"{family}TextConfig"
+    if family == PICTURES:
+        text = "Gemma3TextConfig"
+    config = getattr(transformers, text if hasattr(transformers, text) else whole)(**shape)
     name = f"{family}ForCausalLM"
     if family == PICTURES:
         name = "Gemma3ForConditionalGeneration"

@@ -289,9 +289,9 @@ class _Builder:
     def _qk_norm(self, prefix: str, spec: AttentionSpec) -> QkNorm | None:
         if spec.qk_norm is None:
             return None
-        sizes = [size for (size,) in spec.norm_tensors.values()]
+        sizes = [size for (size,) in spec.small_tensors.values()]
         weight = self._norm_weight(sum(sizes))
-        for name, part in zip(spec.norm_tensors, weight.split(sizes), strict=True):
+        for name, part in zip(spec.small_tensors, weight.split(sizes), strict=True):
             self._filling.tensor(prefix + name, part)
         if spec.qk_norm == "projection":
             return self._ops.projection_norm(weight, sizes, spec.qk_norm_eps)

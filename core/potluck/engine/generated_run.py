@@ -94,12 +94,15 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
     None: no function can be generated for it, and torch computes it. The specification says so, or
     a matrix is in several pieces.
     """
-    spec, weights = block.spec, _layer_weights(block) if is_generable(block.spec) else None
+    spec, attention = block.spec, block.mixer
+    if not isinstance(attention, Attention) or not is_generable(spec):
+        return None
+    weights = _layer_weights(block, attention)
     if weights is None:
         return None
     shape = layer_shape(
         weights,
-        kernel_heads(spec.mixer, cache),
+        kernel_heads(attention.spec, cache),
         epsilon=spec.norm_eps,
         multiplier=spec.residual_multiplier,
         activation=spec.feed_forward.activation,
@@ -123,10 +126,9 @@ def is_generable(spec: LayerSpec) -> bool:
             return has_before and adds_as_is
 
 
-def _layer_weights(block: DecoderLayer) -> LayerWeights | None:
+def _layer_weights(block: DecoderLayer, attention: Attention) -> LayerWeights | None:
     """The layer's weights; None: a matrix is in several pieces."""
-    attention, mlp, spec = block.mixer, block.mlp, block.spec.mixer
-    assert isinstance(attention, Attention)  # see `is_generable`
+    mlp, spec = block.mlp, attention.spec
     qkv, output = _weight(attention.qkv), _weight(attention.output)
     dense = None if isinstance(mlp, MoE) else _expert(mlp)
     moe = _moe(mlp) if isinstance(mlp, MoE) else None

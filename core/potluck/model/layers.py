@@ -111,8 +111,8 @@ class AttentionSpec:
         return replace(self, rope=None, rotary_dim=0)
 
     @property
-    def norm_tensors(self) -> dict[str, Shape]:
-        """The weights of the norms of queries and of keys, in this order."""
+    def small_tensors(self) -> dict[str, Shape]:
+        """Its tensors beside the projections: the weights of the norms of queries and of keys."""
         match self.qk_norm:
             case None:
                 return {}
@@ -209,7 +209,7 @@ class LayerSpec:
             tensor for projection in projections for tensor in projection.tensors()
         )
         tensors |= {f"{name}.weight": (self.hidden_size,) for name in self.norms.present}
-        return tensors | self.mixer.norm_tensors
+        return tensors | self.mixer.small_tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """In which format each tensor of a model is held in a scheme, and how many bytes that takes.
 
-`int8` and `int4` hold every matrix in a packed format (`formats.py`). Vectors (norms, biases) and
-the router of a MoE stay f32: they are small, and the router compares numbers that are close to each
-other. An embedding that is not also the head is only looked up, which costs memory and no time; it
+`int8` and `int4` hold every matrix in a packed format (`formats.py`). What is no matrix (norms,
+biases, the weights of a convolution over tokens) and the router of a MoE stay f32: they are small, and
+the router compares numbers that are close to each other. An embedding that is not also the head is only looked up, which costs memory and no time; it
 has 8 bits in every packed scheme.
 
 `int4-offset` holds the integers of GGUF's Q4_1 and Q4_K, of AWQ, and of GPTQ and compressed-tensors with
@@ -70,7 +70,7 @@ _FORMATS: Mapping[Scheme, _Formats] = {
 def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) -> WeightFormat:
     """The format that a tensor of the model is held in."""
     formats = _FORMATS[scheme]
-    if len(shape) < 2:
+    if len(shape) != 2:
         return formats.biases if name.endswith(".bias") else F32
     if config.is_router(name):
         return F32

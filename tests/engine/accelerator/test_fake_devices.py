@@ -71,7 +71,7 @@ def test_chunks_and_tokens_stay_on_the_device(
             fill=lambda _: lambda: None,
         )
         kind = Int4Linear if scheme in PACKED_SCHEMES else FloatLinear
-        assert all(type(block.mixer.matrices[1]) is kind for block in weights.blocks)
+        assert all(type(block.mixer.matrices[-1]) is kind for block in weights.blocks)
         assert {layer.mixer for layer in config.layers} == {b.spec.mixer for b in weights.blocks}
         stage = Stage(weights, context=CONTEXT, cache_budget=1 << 24, epoch=1)
         stage.open(SESSION, epoch=1)

@@ -4,6 +4,7 @@ import gc
 import math
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from potluck.engine.accelerator.graph_run import GraphedHead, GraphRun, graph_runs
 from potluck.engine.accelerator.graphs import Replay
 from potluck.engine.attention import Step
-from potluck.engine.blocks import LayerRun
+from potluck.engine.blocks import DecoderLayer, LayerRun
 from potluck.engine.builder import StageWeights
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.rotary import Rotary
@@ -88,6 +89,16 @@ class Session:
         assert torch.equal(x, given)
         error = ((y - expected).norm() / expected.norm()).item()
         return math.inf if math.isnan(error) else error  # which `max` would not see
+
+
+class Other:
+    """A mixer that is no attention. It gives back its input."""
+
+    matrices = ()
+    nbytes = 0
+
+    def __call__(self, x: Tensor, *_: object) -> Tensor:
+        return x
 
 
 def graph_run(weights: StageWeights, graphs: TapeGraphs) -> list[GraphRun]:
@@ -321,6 +332,17 @@ def test_layers_with_experts_stay_as_they_are(make_reference: MakeReference) -> 
     assert [type(run) for run in runs] == [GraphRun, LayerRun, GraphRun]
     assert max(errors) < TOLERANCE
     assert [tape.replays for tape in graphs.captured] == [6, 6]
+
+
+def test_only_layers_with_attention_are_captured(weights: StageWeights) -> None:
+    """A graph has rows of tokens for each layer, which a recurrent state has not."""
+    first, second, *others = weights.blocks
+    mixer: Any = Other()
+    second = DecoderLayer(second.spec, mixer, second.mlp, second.norms)
+
+    runs = graph_runs([first, second, *others], TapeGraphs())
+
+    assert [type(run) for run in runs] == [GraphRun, LayerRun, GraphRun]
 
 
 def test_waiting_for_the_device_cannot_be_captured() -> None:

@@ -13,6 +13,7 @@ from potluck.engine.accelerator.static_step import (
     clear_rest,
     prefix_length,
     static_forward,
+    window_of,
 )
 from potluck.engine.attention import Step
 from potluck.engine.builder import StageWeights
@@ -77,7 +78,7 @@ def errors_of(reference: Reference, scheme: Scheme = "f32") -> list[float]:
     prompt = hidden(weights, PROMPT)
     ours.forward(prompt, 0)
     theirs.forward(prompt, 0)
-    windows = {block.spec.mixer.window for block in weights.blocks}
+    windows = {window_of(block) for block in weights.blocks}
     inputs = StaticInputs(hidden(weights, 1), ours.step(0), dict.fromkeys(windows, 0))
     errors: list[float] = []
     length, lengths = 0, dict[int | None, int]()

@@ -23,8 +23,9 @@ from potluck.engine.accelerator.static_step import (
     clear_rest,
     prefix_length,
     static_forward,
+    window_of,
 )
-from potluck.engine.attention import Step
+from potluck.engine.attention import Attention, Step
 from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.mlp import MoE
@@ -75,7 +76,7 @@ class _Capturing:
 
 
 class GraphRun(Run):
-    """Consecutive layers. None of them may wait for the device, as a MoE does.
+    """Consecutive layers with attention. None of them may wait for the device, as a MoE does.
 
     It has not run on real hardware.
     """
@@ -83,7 +84,7 @@ class GraphRun(Run):
     def __init__(self, first: int, blocks: Sequence[DecoderLayer], graphs: Graphs) -> None:
         self._layers, self._blocks = slice(first, first + len(blocks)), tuple(blocks)
         self._plain = LayerRun(first, blocks)
-        windows = [block.spec.mixer.window for block in blocks]
+        windows = [window_of(block) for block in blocks]
         backwards = windows[::-1]
         # For each window: the index of its first layer in this run, and the negative index of its last.
         self._ends = {
@@ -204,8 +205,12 @@ def graph_runs(blocks: Sequence[DecoderLayer], graphs: Graphs) -> tuple[Run, ...
     """Cut the layers into runs: graphs, and layers one by one where they cannot be captured."""
     runs: list[Run] = []
     first = 0
-    for has_experts, group in groupby(blocks, lambda block: isinstance(block.mlp, MoE)):
+    for is_captured, group in groupby(blocks, _can_be_captured):
         some = list(group)
-        runs.append(LayerRun(first, some) if has_experts else GraphRun(first, some, graphs))
+        runs.append(GraphRun(first, some, graphs) if is_captured else LayerRun(first, some))
         first += len(some)
     return tuple(runs)
+
+
+def _can_be_captured(block: DecoderLayer) -> bool:
+    return isinstance(block.mixer, Attention) and not isinstance(block.mlp, MoE)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from potluck.engine.attention import Span, Step
+from potluck.engine.attention import Attention, Span, Step
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.kvcache import GRANULE, LayerCache
 
@@ -83,6 +83,12 @@ class StaticCache(LayerCache):
         both.index_copy_(2, self._row, kv.to(both.dtype).view(2, -1, 1, kv.shape[-1]))
 
 
+def window_of(block: DecoderLayer) -> int | None:
+    """The window of a layer with attention, which all layers of a graph have (`graph_runs`)."""
+    assert isinstance(block.mixer, Attention)
+    return block.mixer.window
+
+
 def static_forward(
     blocks: Sequence[DecoderLayer],
     caches: Sequence[LayerCache],
@@ -96,7 +102,7 @@ def static_forward(
     step = StaticStep(inputs, lengths)
     x = inputs.hidden
     for block, cache in zip(blocks, caches, strict=True):
-        x = block.forward(x, StaticCache(cache, inputs.rows[block.spec.mixer.window]), step)
+        x = block.forward(x, StaticCache(cache, inputs.rows[window_of(block)]), step)
     return x
 
 
@@ -116,4 +122,4 @@ def clear_rest(
 ) -> None:
     """Zero the rows that hold no token yet. A mask hides finite numbers, but not NaN."""
     for block, cache in zip(blocks, caches, strict=True):
-        cache.both[:, :, position - cache.first : lengths[block.spec.mixer.window]].zero_()
+        cache.both[:, :, position - cache.first : lengths[window_of(block)]].zero_()
