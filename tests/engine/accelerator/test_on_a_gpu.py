@@ -22,11 +22,11 @@ from weight_formats import every_format
 
 from potluck.engine.accelerator import (
     GraphedHead,
-    capabilities,
     choose_linear,
     choose_ops,
     find_graphs,
     graph_runs,
+    log_capabilities,
 )
 from potluck.engine.accelerator.graph_run import GraphRun
 from potluck.engine.attention import Attention, Step
@@ -67,11 +67,13 @@ def test_packed_weights_multiply(weight_format: PackedFormat, tokens: int) -> No
     assert ((y - expected).norm() / expected.norm()).item() < 0.01
 
 
-def test_its_capabilities_are_found() -> None:
-    found = capabilities(DEVICE)
+def test_its_capabilities_are_found(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
 
-    assert found.products in ("int4", "blocks")
-    assert choose_ops(DEVICE, found.dtype)
+    log_capabilities(DEVICE)
+
+    assert "products=int4" in caplog.text or "products=blocks" in caplog.text
+    assert choose_ops(DEVICE, compute_dtype("int4", DEVICE))
 
 
 @pytest.mark.parametrize("window", [None, 40])
