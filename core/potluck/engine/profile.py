@@ -164,7 +164,7 @@ def _time_layers(
     weights = random_weights(
         config, layers, embedding=False, head=False, scheme=scheme, device=device, cache=cache
     )
-    ropes, dtype, depths = config.ropes.distinct, weights.cache_dtype, cached_tokens(config)
+    ropes, dtype, depths = config.ropes, weights.cache_dtype, cached_tokens(config)
     room = max(depths[-1] + 1, chunk)
     rotaries = [Rotary(rope, room, weights.dtype, device) for rope in ropes]
     # Also a layer with a window has all rows here: a token takes the same time, and none has to move.

@@ -117,10 +117,10 @@ def test_graphs_compute_what_the_layers_do(make_reference: MakeReference, varian
     graphs = find_graphs(DEVICE)
     assert graphs is not None
     runs = graph_runs(weights.blocks, graphs)
-    rotaries = [Rotary(rope, 600, torch.float32, DEVICE) for rope in config.ropes.distinct]
+    rotaries = [Rotary(rope, 600, torch.float32, DEVICE) for rope in config.ropes]
     ours, theirs = (
         [
-            LayerCache(config.num_kv_heads, config.head_dim, torch.float32, DEVICE)
+            LayerCache(config.layers[0].mixer.kv_heads, config.head_dim, torch.float32, DEVICE)
             for _ in weights.blocks
         ]
         for _ in range(2)
@@ -166,12 +166,14 @@ def test_graphs_that_go_leave_others_right_and_take_no_memory_with_them(llama: R
     assert layers is not None
     assert heads is not None
     head = GraphedHead(heads)
-    rotaries = [Rotary(rope, 600, weights.dtype, DEVICE) for rope in config.ropes.distinct]
+    rotaries = [Rotary(rope, 600, weights.dtype, DEVICE) for rope in config.ropes]
     taken: list[int] = []
     for _ in range(20):
         runs = graph_runs(weights.blocks, layers)
         caches = [
-            LayerCache(config.num_kv_heads, config.head_dim, weights.cache_dtype, DEVICE)
+            LayerCache(
+                config.layers[0].mixer.kv_heads, config.head_dim, weights.cache_dtype, DEVICE
+            )
             for _ in weights.blocks
         ]
         for cache in caches:
