@@ -11,9 +11,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from potluck.errors import UnknownArchitectureError
 from potluck.model.families import FAMILIES, Activation, Family
-from potluck.model.fields import Fields, invalid
+from potluck.model.fields import Fields, invalid, unknown_architecture
 from potluck.model.layers import (
     AttentionSpec,
     DenseSpec,
@@ -154,13 +153,7 @@ def _architecture(fields: Fields) -> str:
     for name in names:
         if name in FAMILIES:
             return name
-    # A peer's text may hold any characters; those that cannot be shown are escaped.
-    name = names[0][:80].encode("ascii", "backslashreplace").decode()
-    raise UnknownArchitectureError(
-        f"The model is of the architecture {name}, which Potluck cannot run yet."
-        f" It can run: {', '.join(sorted(FAMILIES))}.",
-        architecture=name,
-    )
+    raise unknown_architecture("The model", names[0], FAMILIES)
 
 
 def _read(whole: Fields, architecture: str, family: Family) -> ModelConfig:
