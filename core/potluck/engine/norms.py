@@ -4,8 +4,8 @@ Their weights are f32 too: 16 bits would save little memory and cost a conversio
 multiplies by 1 + weight, the one is added when the weights are loaded.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,10 +20,22 @@ def plain_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: floa
     return normed if weight is None else normed * weight
 
 
-class RmsNorm:
+class _Weighted:
+    """A norm with its weights."""
+
+    __slots__ = ("weight",)
+
+    weight: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.weight.nbytes
+
+
+class RmsNorm(_Weighted):
     """The norm of hidden states, (T, D)."""
 
-    __slots__ = ("_norm", "eps", "shape", "weight")
+    __slots__ = ("_norm", "eps", "shape")
 
     # `F.rms_norm` is the same as `torch.rms_norm`, but first checks for overrides, which takes time.
     def __init__(self, weight: Tensor, eps: float, norm: Norm = torch.rms_norm) -> None:
@@ -36,25 +48,20 @@ class RmsNorm:
             return self._norm(x, self.shape, self.weight, self.eps)
         return self._norm(x.float(), self.shape, self.weight, self.eps).to(x.dtype)
 
-    @property
-    def nbytes(self) -> int:
-        return self.weight.nbytes
 
-
-class QkNorm(Protocol):
+class QkNorm(_Weighted, ABC):
     """The norm of queries and keys, (T, H + Hkv, K), both in one call. The result is f32."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, x: Tensor) -> Tensor: ...
-    @property
-    def weight(self) -> Tensor: ...
-    @property
-    def nbytes(self) -> int: ...
 
 
-class HeadNorm:
+class HeadNorm(QkNorm):
     """A norm over each head."""
 
-    __slots__ = ("_eps", "_heads", "_norm", "_per_head", "_shape", "weight")
+    __slots__ = ("_eps", "_heads", "_norm", "_per_head", "_shape")
 
     def __init__(
         self, weight: Tensor, heads: tuple[int, int], eps: float, norm: Norm = torch.rms_norm
@@ -72,15 +79,11 @@ class HeadNorm:
     def __call__(self, x: Tensor) -> Tensor:
         return self._norm(x.float(), self._shape, None, self._eps).mul_(self._per_head)
 
-    @property
-    def nbytes(self) -> int:
-        return self.weight.nbytes
 
-
-class ProjectionNorm:
+class ProjectionNorm(QkNorm):
     """One norm over all heads of queries together, and one over all heads of keys."""
 
-    __slots__ = ("_eps", "_norm", "_sizes", "weight")
+    __slots__ = ("_eps", "_norm", "_sizes")
 
     def __init__(
         self, weight: Tensor, sizes: Sequence[int], eps: float, norm: Norm = torch.rms_norm
@@ -96,7 +99,3 @@ class ProjectionNorm:
             for part, weight in zip(parts, weights, strict=True)
         ]
         return torch.cat(normed, -1).view(x.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.weight.nbytes
