@@ -1,11 +1,11 @@
 """Every family's logits are those of `transformers`, however the model is cut and fed."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from config_layers import with_layers
 from model_variants import VARIANTS
 from tiny_models import CPU, Pipeline, Reference, difference, off
 from torch import Tensor
@@ -106,7 +106,7 @@ class Doubling:
 def test_norms_stand_where_the_specification_has_them_also_beside_a_multiplier(
     llama: Reference, names: LayerNorms[str], multiplier: float
 ) -> None:
-    config = replace(llama.config, norms=names, residual_multiplier=multiplier)
+    config = with_layers(llama.config, norms=names, residual_multiplier=multiplier)
     norms = names.map(lambda _: RmsNorm(torch.rand(config.hidden_size) + 0.5, 1e-5))
     doubling: Any = Doubling()
     layer = DecoderLayer(config.layers[0], doubling, doubling, norms)

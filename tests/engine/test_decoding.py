@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from config_layers import with_layers
 from model_variants import VARIANTS
 from tiny_models import CONTEXT, CPU, Reference, make_model, off
 from torch import Tensor
@@ -76,14 +77,17 @@ def load_for_torch(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> Sta
 
 def make_caches(weights: StageWeights) -> list[LayerCache]:
     config, dtype = weights.config, weights.cache_dtype
-    caches = [LayerCache(config.num_kv_heads, config.head_dim, dtype, CPU) for _ in weights.blocks]
+    caches = [
+        LayerCache(config.layers[0].mixer.kv_heads, config.head_dim, dtype, CPU)
+        for _ in weights.blocks
+    ]
     for layer in caches:
         layer.resize(CONTEXT, 0)
     return caches
 
 
 def make_step(weights: StageWeights, position: int, tokens: int) -> Step:
-    ropes = weights.config.ropes.distinct
+    ropes = weights.config.ropes
     rotaries = [Rotary(rope, CONTEXT, weights.dtype, CPU) for rope in ropes]
     return Step(position, tokens, rotaries, CPU)
 
@@ -157,7 +161,7 @@ def test_layers_that_cannot_be_generated_are_computed_by_torch(
 ) -> None:
     """No family has a multiplier beside norms after each half, or beside experts."""
     reference = make(variant)
-    scaled = replace(reference.config, residual_multiplier=0.37)
+    scaled = with_layers(reference.config, residual_multiplier=0.37)
     reference = replace(reference, config=scaled)
     weights, plain = reference.weights(scheme="int8"), load_for_torch(reference, monkeypatch)
     tokens = random_tokens(weights)

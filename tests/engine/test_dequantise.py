@@ -12,9 +12,9 @@ from largest_tensor import LargestTensor
 from quantised_tensors import Quantised, random_matrix
 from torch import Tensor
 
-from potluck.engine.dequantise import StoredRows, fill_from_parts
+from potluck.engine.dequantise import PartRows, StoredRows, fill_from_parts, rows_part
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
-from potluck.engine.targets import PackedTarget, TensorTarget
+from potluck.engine.targets import PackedTarget, Target, TensorTarget
 from potluck.errors import BrokenModelError
 from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
 from potluck.model.quantized import MAX_GROUP, Quantization
@@ -88,12 +88,24 @@ def packed_target(
     return weight, PackedTarget(weight, 0, rows, ReferenceKernels())
 
 
+def fill_all(target: Target, quantization: Quantization, parts: dict[str, Tensor]) -> None:
+    """Fill a target from all the tensors that its matrix is stored in."""
+    if (name := rows_part(quantization)) is None:
+        fill_from_parts(target, quantization, parts)
+        return
+    rows, others = parts[name], {other: part for other, part in parts.items() if other != name}
+    form = PartRows(
+        quantization, others, dtype=rows.dtype, stored_width=rows.shape[1], width=target.width
+    )
+    form.fill(target, 0, rows.view(torch.uint8).view(-1).numpy().data)
+
+
 @every_format
 def test_values_are_those_of_the_format(quantization: Quantization, make: Make) -> None:
     made = make(random_matrix(ROWS, INPUTS))
     filled = torch.full((ROWS, INPUTS), torch.nan)
 
-    fill_from_parts(TensorTarget(filled), quantization, made.parts)
+    fill_all(TensorTarget(filled), quantization, made.parts)
 
     assert torch.equal(filled, made.values)
 
@@ -114,7 +126,7 @@ def test_integers_that_fit_are_packed_as_they_are(name: str, weight_format: Pack
     made = make(random_matrix(48, INPUTS))
     packed, target = packed_target(48, weight_format)
 
-    fill_from_parts(target, quantization, made.parts)
+    fill_all(target, quantization, made.parts)
 
     found = packed.dequantise()
     assert torch.equal(found, made.values) == (
@@ -142,7 +154,7 @@ def test_zero_points_are_packed_as_offsets(name: str) -> None:
     made = make(random_matrix(48, INPUTS))
     packed, target = packed_target(48, INT4_OFFSET)
 
-    fill_from_parts(target, quantization, made.parts)
+    fill_all(target, quantization, made.parts)
 
     errors = (packed.dequantise() - made.values).abs()
     if name not in FOUR:  # packed anew
@@ -158,7 +170,7 @@ def test_a_zero_point_of_none_wraps_around_in_the_first_version() -> None:
     assert (made.integers >= 0).all()  # all zero points are 0, stored as 15
     filled = torch.empty(16, 64)
 
-    fill_from_parts(TensorTarget(filled), gptq(), made.parts)
+    fill_all(TensorTarget(filled), gptq(), made.parts)
 
     assert torch.equal(filled, made.values)
 
@@ -169,7 +181,7 @@ def test_every_code_of_fp8_is_the_number_of_torch(codes: Sequence[int]) -> None:
     filled = torch.empty(matrix.shape)
     parts = {"weight": matrix, "weight_scale": torch.tensor(1.0)}
 
-    fill_from_parts(TensorTarget(filled), Quantization(method="fp8"), parts)
+    fill_all(TensorTarget(filled), Quantization(method="fp8"), parts)
 
     assert torch.equal(filled.nan_to_num(1e9), matrix.float().nan_to_num(1e9))
 
@@ -180,7 +192,7 @@ def test_a_group_that_is_not_there_is_refused(index: int) -> None:
     made.parts["g_idx"][7] = index
 
     with pytest.raises(BrokenModelError, match="groups that it does not have"):
-        fill_from_parts(TensorTarget(torch.empty(16, 64)), gptq(), made.parts)
+        fill_all(TensorTarget(torch.empty(16, 64)), gptq(), made.parts)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +226,7 @@ def test_a_group_wider_than_the_matrix_takes_no_more_memory(
     filled = torch.empty(48, INPUTS)
 
     with LargestTensor() as largest:
-        fill_from_parts(
+        fill_all(
             TensorTarget(filled) if target == "tensor" else packed_target(48, INT4)[1],
             quantization,
             made.parts,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from config_layers import with_each_mixer, with_layers
 from tiny_models import Reference, make_model
 
 from potluck.engine.blocks import DecoderLayer
@@ -27,7 +28,7 @@ NORMS = {"llama": (True, False), "olmo 2": (False, True), "gemma 2": (True, True
 
 def shape_of(block: DecoderLayer, cache: torch.dtype = CACHE) -> LayerShape | None:
     layer = generated_layer(block, cache)
-    return None if layer is None else layer.shape
+    return None if layer is None else layer[0]
 
 
 @pytest.mark.parametrize("variant", ["llama", "olmo 2", "gemma 2"])
@@ -35,7 +36,7 @@ def test_floats_of_16_bits_have_the_shape_of_their_layers(
     make_reference: MakeReference, variant: str
 ) -> None:
     reference = make_reference(variant, dtype=torch.bfloat16)
-    config = replace(reference.config, rms_norm_eps=EPSILON)
+    config = with_layers(reference.config, norm_eps=EPSILON)
     blocks = replace(reference, config=config).weights(scheme="bf16").blocks
 
     (shape,) = {shape_of(block, torch.bfloat16) for block in blocks}
@@ -44,7 +45,7 @@ def test_floats_of_16_bits_have_the_shape_of_their_layers(
     assert isinstance(spec, AttentionSpec)
     assert shape is not None
     assert shape.epsilon == EPSILON
-    assert shape.attention.epsilon == (EPSILON if spec.qk_norm else 0.0)
+    assert shape.attention.epsilon == spec.qk_norm_eps
     assert shape.attention.cache_kind == KINDS[torch.bfloat16]
     assert shape.down_format is BF16
     assert shape.attention.rotary_dim == spec.rotary_dim
@@ -54,8 +55,9 @@ def test_floats_of_16_bits_have_the_shape_of_their_layers(
 
 def test_windows_and_ropes_are_data(make_reference: MakeReference) -> None:
     reference = make_reference("phi 3")
-    ropes = replace(reference.config.ropes, layers=(0, 0, None, 0))
-    config = replace(reference.config, ropes=ropes, sliding_windows=(5, None, 5, 5))
+    places = zip(reference.config.layers, (0, 0, None, 0), (5, None, 5, 5), strict=True)
+    mixers = [replace(layer.mixer, rope=rope, window=window) for layer, rope, window in places]
+    config = with_each_mixer(reference.config, mixers)
 
     blocks = replace(reference, config=config).weights(scheme="int4").blocks
 
@@ -108,11 +110,15 @@ def test_layers_that_no_kernel_computes_have_no_shape(tmp_path: Path) -> None:
     reference = make_model("qwen 3 moe", tmp_path, changes={"moe_intermediate_size": 32})
     plain = reference.config
     for unusual in (
-        replace(plain, residual_multiplier=0.4),
-        replace(plain, norms=SANDWICH_NORMS),
-        replace(plain, norms=POST_NORMS),
-        replace(plain, experts=None, norms=POST_NORMS, residual_multiplier=0.4),
-        replace(plain, norms=LayerNorms(before_mixer="input_layernorm")),
+        with_layers(plain, residual_multiplier=0.4),
+        with_layers(plain, norms=SANDWICH_NORMS),
+        with_layers(plain, norms=POST_NORMS),
+        with_layers(
+            make_model("llama", tmp_path / "dense").config,
+            norms=POST_NORMS,
+            residual_multiplier=0.4,
+        ),
+        with_layers(plain, norms=LayerNorms(before_mixer="input_layernorm")),
     ):
         assert not any(map(is_generable, unusual.layers))
     assert all(map(is_generable, plain.layers))

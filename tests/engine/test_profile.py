@@ -42,9 +42,10 @@ GEMMA = {
 def test_every_figure_is_measured_and_a_chunk_costs_more_than_a_token(llama: Reference) -> None:
     profile = profile_layers(llama.config, CPU, "f32", chunk=256, memory=1 << 24, budget_s=0.02)
 
-    assert profile.decode_ms > 0
+    (times,) = profile.kinds.values()
+    assert times.decode_ms > 0
     assert profile.head_ms > 0
-    assert profile.prefill_ms > profile.decode_ms
+    assert times.prefill_ms > times.decode_ms
 
 
 @pytest.mark.slow
@@ -60,7 +61,9 @@ def test_a_bigger_layer_takes_longer() -> None:
                 "num_attention_heads": 4,
             }
         )
-        return profile_layers(config, CPU, "f32", chunk=8, memory=1 << 28, budget_s=0.05).decode_ms
+        profile = profile_layers(config, CPU, "f32", chunk=8, memory=1 << 28, budget_s=0.05)
+        (times,) = profile.kinds.values()
+        return times.decode_ms
 
     assert decode_ms(1024) > 2 * decode_ms(64)  # 256 times the weights
 
@@ -86,11 +89,9 @@ def test_every_kind_of_layer_is_measured_by_itself() -> None:
 
     dense, mixture = dict.fromkeys(config.layer_kinds)
     assert not dense.has_experts
-    assert profile.layers == (dense, mixture, mixture, mixture)
+    assert list(profile.kinds) == [dense, mixture]
     # 12 MB of weights, against the few kilobytes of one small expert.
     assert profile.kinds[dense].decode_ms > 2 * profile.kinds[mixture].decode_ms
-    mean = (profile.kinds[dense].decode_ms + 3 * profile.kinds[mixture].decode_ms) / 4
-    assert profile.decode_ms == pytest.approx(mean)
 
 
 def test_a_profile_takes_about_the_time_it_was_given(llama: Reference) -> None:

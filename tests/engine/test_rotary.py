@@ -62,7 +62,7 @@ def test_frequencies_are_those_of_transformers(name: str, theta: float, context:
     compute = ROPE_INIT_FUNCTIONS[SCALINGS[name]["rope_type"]]
     expected, expected_factor = compute(reference, CPU, seq_len=context)
 
-    rope = ModelConfig.from_dict(config).ropes.distinct[0]
+    rope = ModelConfig.from_dict(config).ropes[0]
     frequencies, factor = rotary_frequencies(rope, context)
 
     torch.testing.assert_close(frequencies, expected, rtol=2e-6, atol=0)
@@ -71,7 +71,7 @@ def test_frequencies_are_those_of_transformers(name: str, theta: float, context:
 
 def test_a_context_within_the_original_one_is_not_scaled_dynamically() -> None:
     config = CONFIG | {"rope_parameters": SCALINGS["dynamic"]}
-    rope = ModelConfig.from_dict(config).ropes.distinct[0]
+    rope = ModelConfig.from_dict(config).ropes[0]
 
     within, _ = rotary_frequencies(rope, MAX_POSITION)
     beyond, _ = rotary_frequencies(rope, MAX_POSITION + 1)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from config_layers import row_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stage_steps import GREEDY, forward
@@ -174,7 +175,7 @@ def test_a_history_with_unknown_tokens_is_refused(llama: Reference, stage: Stage
 def test_whatever_is_sent_a_stage_computes_right_or_refuses(
     llama: Reference, steps: list[tuple[str, str, int, int]]
 ) -> None:
-    per_token = llama.config.kv_bytes_per_token(4) * 2
+    per_token = row_bytes(llama.config, 4) * 2
     stage = llama.stage(0, 2, cache_budget=2 * CONTEXT * per_token)
     fresh = llama.stage(0, 2)
     ids = llama.prompt(CONTEXT)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from config_layers import row_bytes
 from stage_steps import OTHER, forward
 from tiny_models import CONTEXT, SESSION, Reference
 
@@ -98,7 +99,7 @@ def test_tokens_that_were_chosen_are_kept_for_every_session(llama: Reference, st
 def test_the_session_used_least_recently_loses_its_cache_and_is_replayed(
     llama: Reference,
 ) -> None:
-    per_token = llama.config.kv_bytes_per_token(4) * 4
+    per_token = row_bytes(llama.config, 4) * 4
     stage = llama.stage(cache_budget=2 * CONTEXT * per_token)  # two sessions of the whole context
     ids = llama.prompt(20)
     names = [SessionId(name) for name in ("a", "b", "c")]
@@ -129,7 +130,7 @@ def test_a_budget_too_small_for_one_session_is_an_error_of_that_step(llama: Refe
 
 
 def test_a_prompt_without_room_is_refused_before_its_first_chunk(llama: Reference) -> None:
-    per_token = llama.config.kv_bytes_per_token(4) * 4
+    per_token = row_bytes(llama.config, 4) * 4
     stage = llama.stage(cache_budget=20 * per_token)
     stage.open(SESSION, epoch=1)
     ids = llama.prompt(21)
@@ -144,7 +145,7 @@ def test_a_prompt_without_room_is_refused_before_its_first_chunk(llama: Referenc
 
 
 def test_a_prompt_has_the_room_that_there_is_now(llama: Reference) -> None:
-    per_token = llama.config.kv_bytes_per_token(4) * 4
+    per_token = row_bytes(llama.config, 4) * 4
     weights = llama.stage().weights
     stage = Stage(
         weights,
@@ -211,6 +212,6 @@ def test_weights_and_caches_are_counted(llama: Reference) -> None:
 
     stage.open(SESSION, epoch=1)
     forward(stage, llama.prompt(4), 0)
-    assert stage.nbytes == parameters * 4 + CONTEXT * 4 * llama.config.kv_bytes_per_token(4)
+    assert stage.nbytes == parameters * 4 + CONTEXT * 4 * row_bytes(llama.config, 4)
     stage.close(SESSION, epoch=1)
     assert stage.nbytes == parameters * 4

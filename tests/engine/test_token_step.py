@@ -108,7 +108,7 @@ def test_layers_of_two_kinds_of_angles_are_those_with_torch(tmp_path: Path) -> N
         one.open(SESSION, epoch=1)
         run(one, ids[:8], 0)
 
-    assert len(reference.config.ropes.distinct) == 2
+    assert len(reference.config.ropes) == 2
     assert has_token_steps(stage)
     for position in range(8, 20):
         token, sampling = ids[position : position + 1], Sampling(logprobs=0)
@@ -157,9 +157,11 @@ def test_layers_that_were_run_with_other_caches_find_their_own_again(
     ids = reference.prompt(4)
     config, others = stage.weights.config, list[LayerCache]()
     for _ in stage.weights.blocks:
-        others.append(LayerCache(config.num_kv_heads, config.head_dim, torch.float16, CPU))
+        others.append(
+            LayerCache(config.layers[0].mixer.kv_heads, config.head_dim, torch.float16, CPU)
+        )
         others[-1].resize(8, 0)
-    rotaries = [Rotary(rope, CONTEXT, torch.float32, CPU) for rope in config.ropes.distinct]
+    rotaries = [Rotary(rope, CONTEXT, torch.float32, CPU) for rope in config.ropes]
     for one in (stage, alone):
         one.open(SESSION, epoch=1)
     (layers,) = stage.weights.runs

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from config_layers import layer_ropes, row_bytes, windows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -48,8 +49,12 @@ def without(*names: str) -> dict[str, object]:
 def test_llama_3_2_is_read_as_published() -> None:
     config = ModelConfig.from_dict(LLAMA)
 
-    assert (config.q_size, config.kv_size, config.head_dim) == (2048, 512, 64)
-    assert config.ropes.distinct[0] == Rope(
+    assert (config.layers[0].mixer.q_size, config.layers[0].mixer.kv_size, config.head_dim) == (
+        2048,
+        512,
+        64,
+    )
+    assert config.ropes[0] == Rope(
         dim=64,
         theta=500000.0,
         scaling=Llama3Scaling(
@@ -57,8 +62,8 @@ def test_llama_3_2_is_read_as_published() -> None:
         ),
     )
     assert config.eos_token_ids == (128001, 128008, 128009)
-    assert config.kv_bytes_per_token(itemsize=2) == 2 * 8 * 64 * 2
-    assert config.sliding_windows == (None,) * 16
+    assert row_bytes(config, 2) == 2 * 8 * 64 * 2
+    assert windows(config) == (None,) * 16
 
 
 def test_the_tensors_of_llama_3_2_1b_have_its_known_number_of_parameters() -> None:
@@ -108,7 +113,7 @@ def test_the_rotary_fields_of_transformers_5_mean_the_same() -> None:
 def test_linear_scaling_is_read_under_its_old_name() -> None:
     config = ModelConfig.from_dict(llama(rope_scaling={"type": "linear", "factor": 2}))
 
-    assert config.ropes.distinct[0].scaling == LinearScaling(factor=2.0)
+    assert config.ropes[0].scaling == LinearScaling(factor=2.0)
 
 
 def test_missing_fields_take_what_transformers_takes() -> None:
@@ -116,14 +121,18 @@ def test_missing_fields_take_what_transformers_takes() -> None:
         without("num_key_value_heads", "head_dim", "rope_scaling", "rope_theta", "rms_norm_eps")
     )
 
-    assert (config.num_kv_heads, config.head_dim, config.rms_norm_eps) == (32, 64, 1e-6)
-    assert config.ropes.distinct == (Rope(dim=64, theta=10000.0),)
+    assert (config.layers[0].mixer.kv_heads, config.head_dim, config.rms_norm_eps) == (32, 64, 1e-6)
+    assert config.ropes == (Rope(dim=64, theta=10000.0),)
 
 
 def test_biases_and_norms_follow_the_family() -> None:
     def facts(architecture: str, **changes: object) -> tuple[bool, bool, bool, bool]:
         config = ModelConfig.from_dict(llama(architectures=[architecture], **changes))
-        return config.qkv_bias, config.output_bias, config.mlp_bias, config.qk_norm == "head"
+        layer = config.layers[0]
+        qkv, output, mlp, _ = (
+            part.has_bias for part in (*layer.mixer.projections, *layer.feed_forward.projections)
+        )
+        return qkv, output, mlp, layer.mixer.qk_norm == "head"
 
     assert facts("LlamaForCausalLM") == (False, False, False, False)
     assert facts("LlamaForCausalLM", attention_bias=True) == (True, True, False, False)
@@ -134,19 +143,19 @@ def test_biases_and_norms_follow_the_family() -> None:
 
 
 def test_windows_follow_the_family_and_its_switch() -> None:
-    def windows(architecture: str, **changes: object) -> tuple[int | None, ...]:
+    def read(architecture: str, **changes: object) -> tuple[int | None, ...]:
         config = llama(architectures=[architecture], num_hidden_layers=4, **changes)
-        return ModelConfig.from_dict(config).sliding_windows
+        return windows(ModelConfig.from_dict(config))
 
-    assert windows("LlamaForCausalLM", sliding_window=9) == (None,) * 4
-    assert windows("MistralForCausalLM", sliding_window=9) == (9,) * 4
-    assert windows("MistralForCausalLM", sliding_window=None) == (None,) * 4
-    assert windows("MistralForCausalLM") == (4096,) * 4
-    assert windows("Qwen2ForCausalLM", sliding_window=9) == (None,) * 4
+    assert read("LlamaForCausalLM", sliding_window=9) == (None,) * 4
+    assert read("MistralForCausalLM", sliding_window=9) == (9,) * 4
+    assert read("MistralForCausalLM", sliding_window=None) == (None,) * 4
+    assert read("MistralForCausalLM") == (4096,) * 4
+    assert read("Qwen2ForCausalLM", sliding_window=9) == (None,) * 4
     switched = {"sliding_window": 9, "use_sliding_window": True}
-    assert windows("Qwen2ForCausalLM", **switched, max_window_layers=3) == (None, None, None, 9)
+    assert read("Qwen2ForCausalLM", **switched, max_window_layers=3) == (None, None, None, 9)
     types = ["sliding_attention", "full_attention"] * 2
-    assert windows("Qwen3ForCausalLM", **switched, layer_types=types) == (9, None, 9, None)
+    assert read("Qwen3ForCausalLM", **switched, layer_types=types) == (9, None, 9, None)
 
 
 def test_an_unknown_architecture_is_named_beside_those_that_are_known() -> None:
@@ -210,7 +219,7 @@ def test_a_wrong_value_is_refused_with_its_field(name: str, value: object) -> No
 def test_a_hidden_size_that_heads_do_not_divide_needs_a_head_dim() -> None:
     odd = llama(hidden_size=2050)
 
-    assert ModelConfig.from_dict(odd).q_size == 2048
+    assert ModelConfig.from_dict(odd).layers[0].mixer.q_size == 2048
     del odd["head_dim"]
     with pytest.raises(InvalidConfigError, match="hidden_size"):
         ModelConfig.from_dict(odd)
@@ -285,10 +294,10 @@ def test_no_config_of_a_stranger_breaks_more_than_itself(
         json.dumps(error.data).encode()  # what is shown can also be sent
         error.message.encode()
     else:
-        assert len(config.sliding_windows) == len(config.layer_kinds) == config.num_layers
-        assert len(config.ropes.layers) == len(config.expert_layers) == config.num_layers
-        assert config.num_heads % config.num_kv_heads == 0
-        assert all(0 < rope.dim <= config.head_dim for rope in config.ropes.distinct)
+        assert len(config.layers) == len(config.layer_kinds) == config.num_layers
+        assert all(rope is None or rope < len(config.ropes) for rope in layer_ropes(config))
+        assert config.layers[0].mixer.heads % config.layers[0].mixer.kv_heads == 0
+        assert all(0 < rope.dim <= config.head_dim for rope in config.ropes)
         assert weight_bytes(config, config.layer_tensors(0), "int4") > 0
 
 

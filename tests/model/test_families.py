@@ -55,7 +55,11 @@ def test_the_text_part_of_gemma_3_is_read_as_published() -> None:
 
     config = ModelConfig.from_dict(published)
 
-    assert (config.num_heads, config.num_kv_heads, config.head_dim) == (8, 4, 256)
+    assert (config.layers[0].mixer.heads, config.layers[0].mixer.kv_heads, config.head_dim) == (
+        8,
+        4,
+        256,
+    )
     assert config.eos_token_ids == (1, 106)
     assert config.tie_word_embeddings
     assert set(config.head_tensors()) == {

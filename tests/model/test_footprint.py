@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from config_layers import row_bytes, with_mixers
 
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import MAX_CHUNK_TOKENS, RecurrentCache, State
@@ -18,17 +19,21 @@ from potluck.model.schemes import Cache
 from potluck.model.tensor_formats import weight_bytes
 
 CACHES: tuple[Cache, Cache] = ("full", "int8")
-CONFIG = ModelConfig.from_dict(
-    {
-        "architectures": ["LlamaForCausalLM"],
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "num_hidden_layers": 4,
-        "vocab_size": 100,
-    }
-)
+FIELDS: dict[str, object] = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "num_hidden_layers": 4,
+    "vocab_size": 100,
+}
+CONFIG = ModelConfig.from_dict(FIELDS)
+
+
+def changed(**fields: object) -> ModelConfig:
+    return ModelConfig.from_dict(FIELDS | fields)
 
 
 def test_a_footprint_counts_weights_and_the_cache_of_its_layers() -> None:
@@ -98,11 +103,11 @@ def test_each_end_of_the_model_counts_where_it_is() -> None:
 
 def test_what_is_computed_with_is_bounded_by_the_chunk() -> None:
     per_token = working_bytes(CONFIG, 100_001) - working_bytes(CONFIG, 100_000)
-    assert per_token == CONFIG.kv_bytes_per_token(4) + 5 * MAX_CHUNK_TOKENS
+    assert per_token == row_bytes(CONFIG, 4) + 5 * MAX_CHUNK_TOKENS
 
 
 def test_of_a_layers_halves_the_larger_one_counts() -> None:
-    wide = replace(CONFIG, intermediate_size=100_000)
+    wide = changed(intermediate_size=100_000)
     logits = 4 * 4 * wide.vocab_size
     kept = 4 * 512 * 64  # hidden states of the last step
 
@@ -114,9 +119,9 @@ def test_of_a_layers_halves_the_larger_one_counts() -> None:
 
 def test_attention_holds_queries_keys_and_values_of_a_chunk_beside_what_is_cached() -> None:
     """The chunk's in f32: with each query what it attends to, with each key its value."""
-    narrow, context = replace(CONFIG, intermediate_size=1), 2000
-    queries = replace(narrow, num_heads=8)
-    keys = replace(narrow, num_kv_heads=4)
+    narrow, context = changed(intermediate_size=1), 2000
+    queries = changed(intermediate_size=1, num_attention_heads=8)
+    keys = changed(intermediate_size=1, num_key_value_heads=4)
 
     plain = working_bytes(narrow, context)
     assert working_bytes(queries, context) - plain == 4 * 512 * 2 * (4 * 16)
@@ -124,45 +129,36 @@ def test_attention_holds_queries_keys_and_values_of_a_chunk_beside_what_is_cache
 
 
 def test_of_experts_all_that_a_token_is_sent_to_count() -> None:
-    mixture = ModelConfig.from_dict(
-        {
-            "architectures": ["MixtralForCausalLM"],
-            "hidden_size": 64,
-            "intermediate_size": 1000,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "num_hidden_layers": 4,
-            "num_local_experts": 8,
-            "num_experts_per_tok": 3,
-            "vocab_size": 100,
-        }
-    )
+    def read(size: int) -> ModelConfig:
+        experts = {"num_local_experts": 8, "num_experts_per_tok": 3}
+        return changed(architectures=["MixtralForCausalLM"], intermediate_size=size, **experts)
 
-    wide = replace(mixture, intermediate_size=5000)
-    first_dense = replace(wide, expert_layers=(False, True, True, True))
-    for config, counts in ((mixture, 3000), (wide, 3000), (first_dense, 5000)):
-        plain = replace(CONFIG, intermediate_size=counts)
+    mixture = read(1000)
+    first_dense = replace(
+        mixture, layers=(changed(intermediate_size=5000).layers[0], *mixture.layers[1:])
+    )
+    for config, counts in ((mixture, 3000), (read(5000), 15_000), (first_dense, 5000)):
+        plain = changed(intermediate_size=counts)
         assert working_bytes(config, 512) == working_bytes(plain, 512)
 
 
 def test_capped_scores_are_held_one_by_one() -> None:
     """The peak that torch's profiler shows in a layer of Gemma 2 9B, half as wide, int8 cache: 440 MB."""
-    gemma = replace(
-        CONFIG,
-        hidden_size=1792,
-        intermediate_size=7168,
-        num_heads=16,
-        num_kv_heads=8,
-        head_dim=256,
-        vocab_size=1000,
-    )
+    sizes = {
+        "hidden_size": 1792,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 256,
+        "vocab_size": 1000,
+    }
+    gemma = changed(intermediate_size=7168, **sizes)
 
-    capped = working_bytes(replace(gemma, attention_softcap=50.0), 8192)
+    capped = working_bytes(with_mixers(gemma, softcap=50.0), 8192)
 
     assert capped - working_bytes(gemma, 8192) == 10 * 16 * 256 * 8192  # heads, queries, keys
     assert 440e6 < capped < 1.25 * 440e6
-    narrow = replace(gemma, intermediate_size=1)  # attention is the larger half of any context
-    short = working_bytes(replace(narrow, attention_softcap=50.0), 100)
+    narrow = changed(intermediate_size=1, **sizes)  # attention is the larger half of any context
+    short = working_bytes(with_mixers(narrow, softcap=50.0), 100)
     assert short - working_bytes(narrow, 100) == 10 * 16 * 100 * 100
 
 

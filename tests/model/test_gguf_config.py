@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+from config_layers import windows
 
 from potluck.errors import InvalidConfigError
 from potluck.model.config import ModelConfig
 from potluck.model.gguf_config import GgufFile, read_gguf_config
+from potluck.model.layers import DenseSpec
 from potluck.model.quantized import ROLES, Quantization
 from potluck.model.rope import LinearScaling, LongScaling, YarnScaling
 
@@ -47,11 +49,14 @@ def test_sizes_are_read_and_numbers_of_f32_in_the_digits_they_were_written_in() 
     raw, config = read()
 
     assert raw["architectures"] == ["LlamaForCausalLM"]
-    assert (config.vocab_size, config.hidden_size, config.intermediate_size) == (320, 64, 96)
-    assert (config.num_layers, config.num_heads, config.num_kv_heads) == (4, 4, 2)
+    assert (config.vocab_size, config.hidden_size) == (320, 64)
+    layer = config.layers[0]
+    assert (config.num_layers, layer.mixer.heads, layer.mixer.kv_heads) == (4, 4, 2)
+    assert isinstance(layer.feed_forward, DenseSpec)
+    assert layer.feed_forward.down.width == 96
     assert (config.head_dim, config.max_position) == (16, 4096)
     assert raw["rms_norm_eps"] == 1e-5
-    assert config.ropes.distinct[0].theta == 500000.0
+    assert config.ropes[0].theta == 500000.0
     assert config.tie_word_embeddings
 
 
@@ -61,8 +66,8 @@ def test_a_head_of_its_own_and_biases_are_seen_by_their_tensors() -> None:
     _, config = read(shapes=shapes)
 
     assert not config.tie_word_embeddings
-    assert config.qkv_bias
-    assert config.mlp_bias
+    assert [part.has_bias for part in config.layers[0].mixer.projections] == [True, True]
+    assert all(part.has_bias for part in config.layers[0].feed_forward.projections)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +179,7 @@ def test_factors_of_frequencies_hold_at_every_length() -> None:
 
     _, config = read(factors={"rope_freqs.weight": factors})
 
-    assert config.ropes.distinct[0].scaling == LongScaling(
+    assert config.ropes[0].scaling == LongScaling(
         short=factors, long=factors, original_max_position=4096, attention_factor=1.0
     )
 
@@ -192,19 +197,19 @@ def test_long_factors_are_those_of_phi() -> None:
         attention__sliding_window=0,
     )
 
-    (rope,) = config.ropes.distinct
+    (rope,) = config.ropes
     assert rope.dim == 12
     assert rope.scaling == LongScaling(
         short=short, long=long, original_max_position=512, attention_factor=1.19
     )
-    assert config.sliding_windows == (None,) * 4
-    assert config.fused
+    assert windows(config) == (None,) * 4
+    assert config.layers[0].mixer.is_fused
 
 
 def test_a_window_of_phi_is_one_of_all_layers() -> None:
     _, config = read("phi3", attention__sliding_window=2047)
 
-    assert config.sliding_windows == (2047,) * 4
+    assert windows(config) == (2047,) * 4
 
 
 def test_other_scalings_are_read() -> None:
@@ -215,12 +220,12 @@ def test_other_scalings_are_read() -> None:
         "rope__scaling__yarn_beta_fast": 16.0,
     }
 
-    assert read(rope__scaling__type="linear", rope__scaling__factor=8.0)[1].ropes.distinct[
+    assert read(rope__scaling__type="linear", rope__scaling__factor=8.0)[1].ropes[
         0
     ].scaling == LinearScaling(factor=8.0)
-    assert read(rope__scale_linear=2.0)[1].ropes.distinct[0].scaling == LinearScaling(factor=2.0)
-    assert read(rope__scaling__type="none")[1].ropes.distinct[0].scaling is None
-    scaling = read("qwen2", **yarn)[1].ropes.distinct[0].scaling
+    assert read(rope__scale_linear=2.0)[1].ropes[0].scaling == LinearScaling(factor=2.0)
+    assert read(rope__scaling__type="none")[1].ropes[0].scaling is None
+    scaling = read("qwen2", **yarn)[1].ropes[0].scaling
     assert isinstance(scaling, YarnScaling)
     assert (scaling.factor, scaling.original_max_position, scaling.beta_fast) == (4.0, 1024, 16.0)
 
@@ -240,13 +245,13 @@ def test_the_largest_gemmas_have_a_scale_of_their_own(
         attention__sliding_window=512,
     )
 
-    assert config.attention_scale == scalar**-0.5
+    assert config.layers[0].mixer.scale == scalar**-0.5
     every = 2 if architecture == "gemma2" else 6
-    assert [window is None for window in config.sliding_windows] == [
+    assert [window is None for window in windows(config)] == [
         (layer + 1) % every == 0 for layer in range(layers)
     ]
     assert not config.unit_offset  # files have one added already
-    assert (config.attention_softcap, config.logits_softcap) == (
+    assert (config.layers[0].mixer.softcap, config.logits_softcap) == (
         (50.0, 30.0) if architecture == "gemma2" else (None, None)
     )
 
@@ -261,7 +266,7 @@ def test_gemma_3_turns_local_layers_by_another_theta() -> None:
         attention__sliding_window=512,
     )
 
-    everywhere, local = config.ropes.distinct
+    everywhere, local = config.ropes
     assert (everywhere.theta, everywhere.scaling) == (1e6, LinearScaling(factor=8.0))
     assert (local.theta, local.scaling) == (1e4, None)
 
@@ -281,7 +286,7 @@ def test_experts_are_counted() -> None:
         assert config.experts.intermediate_size == size
         assert config.experts.normalise
     assert mixtral.architecture == "MixtralForCausalLM"
-    assert mixtral.sliding_windows == (None,) * 4
+    assert windows(mixtral) == (None,) * 4
 
 
 def test_multipliers_of_granite_go_by_other_names() -> None:
@@ -293,8 +298,8 @@ def test_multipliers_of_granite_go_by_other_names() -> None:
         logit_scale=8.0,
     )
 
-    assert (config.attention_scale, config.embedding_multiplier) == (0.015625, 12.0)
-    assert (config.residual_multiplier, config.logits_divisor) == (0.22, 8.0)
+    assert (config.layers[0].mixer.scale, config.embedding_multiplier) == (0.015625, 12.0)
+    assert (config.layers[0].residual_multiplier, config.logits_divisor) == (0.22, 8.0)
 
 
 def test_windows_may_be_listed_layer_by_layer() -> None:
@@ -304,8 +309,8 @@ def test_windows_may_be_listed_layer_by_layer() -> None:
         attention__sliding_window_pattern=[True, True, False, True],
     )
 
-    assert config.sliding_windows == (128, 128, None, 128)
-    assert read("exaone4")[1].sliding_windows == (None,) * 4
+    assert windows(config) == (128, 128, None, 128)
+    assert windows(read("exaone4")[1]) == (None,) * 4
 
 
 @pytest.mark.parametrize(

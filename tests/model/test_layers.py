@@ -3,6 +3,7 @@
 from math import prod
 
 import pytest
+from config_layers import windows
 
 from potluck.errors import InvalidConfigError
 from potluck.model.config import ModelConfig
@@ -30,35 +31,38 @@ def attention_of(layer: LayerSpec) -> AttentionSpec:
 
 
 def test_windows_repeat_by_their_pattern() -> None:
-    assert read("Gemma2ForCausalLM").sliding_windows == (4096, None, 4096, None)
+    assert windows(read("Gemma2ForCausalLM")) == (4096, None, 4096, None)
     gemma = read("Gemma3ForCausalLM", sliding_window=9, num_hidden_layers=8)
-    assert gemma.sliding_windows == (9, 9, 9, 9, 9, None, 9, 9)
+    assert windows(gemma) == (9, 9, 9, 9, 9, None, 9, 9)
     exaone = read("Exaone4ForCausalLM", sliding_window=9, sliding_window_pattern="LG")
-    assert exaone.sliding_windows == (9, None, 9, None)
+    assert windows(exaone) == (9, None, 9, None)
     # The last layer sees all, whatever the letters say.
     exaone = read("Exaone4ForCausalLM", sliding_window=9, sliding_window_pattern="LLL")
-    assert exaone.sliding_windows == (9, 9, 9, None)
+    assert windows(exaone) == (9, 9, 9, None)
 
 
 def test_layer_types_say_more_than_a_pattern() -> None:
     types = ["full_attention", "sliding_attention", "full_attention", "full_attention"]
     for name in ("Gemma2ForCausalLM", "Gemma3ForCausalLM", "Exaone4ForCausalLM"):
-        assert read(name, layer_types=types).sliding_windows == (None, 4096, None, None)
+        assert windows(read(name, layer_types=types)) == (None, 4096, None, None)
     # These have one kind of layer, and transformers does not look.
-    assert read("MixtralForCausalLM", layer_types=types).sliding_windows == (None,) * 4
+    assert windows(read("MixtralForCausalLM", layer_types=types)) == (None,) * 4
 
 
 def test_smollm_3_gives_windows_to_layers_without_rotary() -> None:
     switched = {"use_sliding_window": True, "sliding_window": 9}
 
-    assert read("SmolLM3ForCausalLM", **switched).sliding_windows == (None, None, None, 9)
-    assert read("SmolLM3ForCausalLM", sliding_window=9).sliding_windows == (None,) * 4
+    assert windows(read("SmolLM3ForCausalLM", **switched)) == (None, None, None, 9)
+    assert windows(read("SmolLM3ForCausalLM", sliding_window=9)) == (None,) * 4
 
 
 def test_some_layers_of_qwen_3_moe_have_no_experts() -> None:
-    assert read("Qwen3MoeForCausalLM").expert_layers == (True,) * 4
-    every_second = read("Qwen3MoeForCausalLM", decoder_sparse_step=2, mlp_only_layers=[1])
-    assert every_second.expert_layers == (False, False, False, True)
+    def have_experts(**fields: object) -> list[bool]:
+        return [kind.has_experts for kind in read("Qwen3MoeForCausalLM", **fields).layer_kinds]
+
+    assert have_experts() == [True] * 4
+    every_second = have_experts(decoder_sparse_step=2, mlp_only_layers=[1])
+    assert every_second == [False, False, False, True]
 
 
 def test_a_specification_says_what_a_layer_is_made_of() -> None:
@@ -125,7 +129,7 @@ def test_experts_are_counted_under_both_of_their_names() -> None:
 def test_as_many_experts_as_the_largest_models_have_are_read(layers: int, experts: int) -> None:
     config = read("Qwen3MoeForCausalLM", num_hidden_layers=layers, num_experts=experts)
 
-    assert config.expert_layers == (True,) * layers
+    assert [kind.has_experts for kind in config.layer_kinds] == [True] * layers
 
 
 def test_layers_times_experts_are_bounded() -> None:
@@ -135,7 +139,7 @@ def test_layers_times_experts_are_bounded() -> None:
         read("Qwen3MoeForCausalLM", **many)
     # Layers without them do not count.
     config = read("Qwen3MoeForCausalLM", **many, decoder_sparse_step=25)
-    assert sum(config.expert_layers) == 40
+    assert sum(kind.has_experts for kind in config.layer_kinds) == 40
 
 
 @pytest.mark.parametrize(

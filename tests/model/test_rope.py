@@ -1,6 +1,7 @@
 """Which layers turn their heads, how fast, and what a config may say of it."""
 
 import pytest
+from config_layers import layer_ropes
 
 from potluck.errors import InvalidConfigError
 from potluck.model.config import ModelConfig
@@ -26,7 +27,8 @@ SIZES: dict[str, object] = {
 
 
 def ropes(architecture: str, **changes: object) -> Ropes:
-    return ModelConfig.from_dict(SIZES | {"architectures": [architecture]} | changes).ropes
+    config = ModelConfig.from_dict(SIZES | {"architectures": [architecture]} | changes)
+    return Ropes(distinct=config.ropes, layers=layer_ropes(config))
 
 
 def test_gemma_3_turns_local_layers_by_a_theta_of_their_own_as_published() -> None:

@@ -2,6 +2,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from config_layers import row_bytes, with_each_mixer
 from model_folders import CONFIG
 
 from potluck.model.caches import WINDOW_SLACK, RecurrentCache, State
@@ -35,18 +36,22 @@ def test_a_shape_counts_the_bytes_of_the_scheme() -> None:
     assert full.layer_bytes == (4 * layer,)
     assert half.layer_bytes == (2 * (layer + norms),)
     assert full.hidden_bytes == 4 * SHAPE.hidden_size
-    assert full.cache_bytes == (64 * SHAPE.kv_bytes_per_token(4),)
-    assert half.cache_bytes == (64 * SHAPE.kv_bytes_per_token(2),)
+    assert full.cache_bytes == (64 * row_bytes(SHAPE, 4),)
+    assert half.cache_bytes == (64 * row_bytes(SHAPE, 2),)
     assert not full.tied
 
 
 def test_a_layer_with_a_window_is_planned_with_what_its_cache_takes() -> None:
-    config = replace(SHAPE, sliding_windows=(100, None) * (SHAPE.num_layers // 2))
+    config = with_each_mixer(
+        SHAPE,
+        [replace(SHAPE.layers[0].mixer, window=window) for window in (100, None)]
+        * (SHAPE.num_layers // 2),
+    )
 
     shape = shape_of(config, "bf16", context=10_000)
 
     rows = (100 + WINDOW_SLACK, 10_000)
-    assert shape.cache_bytes == tuple(count * SHAPE.kv_bytes_per_token(2) for count in rows)
+    assert shape.cache_bytes == tuple(count * row_bytes(SHAPE, 2) for count in rows)
     assert shape.layer_bytes[0] == shape.layer_bytes[1]
 
 

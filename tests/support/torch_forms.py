@@ -1,9 +1,29 @@
-"""The int4 product of a device that is not here, in plain torch, with rows in the MPS format."""
+"""Forms of the int4 product that run here: that of a CPU, and others in plain torch with rows in the MPS format."""
 
 import torch
 from torch import Tensor
 
-from potluck.engine.accelerator.int4pack import MpsForm
+from potluck.engine.accelerator.int4pack import Int4Form, MpsForm
+from potluck.engine.kernels.layout import GROUP
+
+
+class CpuForm(Int4Form):
+    """Blocks of rows as wide as the processor's vectors. The node does not use it: our CPU kernels are better."""
+
+    def empty(self, rows: int, width: int, device: torch.device) -> Tensor:
+        return torch.empty((rows, width // 2), dtype=torch.uint8, device=device)
+
+    def rows_of(self, packed: Tensor, first: int, last: int) -> Tensor:
+        return packed[first:last]
+
+    def convert(self, integers: Tensor) -> Tensor:
+        return torch.ops.aten._convert_weight_to_int4pack_for_cpu(integers.int(), 2)
+
+    def multiply(self, x: Tensor, packed: Tensor, scales_and_zeros: Tensor) -> Tensor:
+        return torch.ops.aten._weight_int4pack_mm_for_cpu(x, packed, GROUP, scales_and_zeros)
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        raise NotImplementedError("which order it is depends on the processor")
 
 
 class TorchForm(MpsForm):

@@ -148,6 +148,8 @@ class Attention:
     def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
         q = q.transpose(0, 1)[None]  # (1, H, T, K)
         keys, values = cache.read(span.start, span.length, q.dtype)  # (1, Hkv, length, K)
+        if self._expands(mask) and (group := self.num_heads // self.num_kv_heads) > 1:
+            keys, values = (each.repeat_interleave(group, 1) for each in (keys, values))
         out = F.scaled_dot_product_attention(
             q,
             keys,
@@ -155,9 +157,13 @@ class Attention:
             attn_mask=mask,
             is_causal=mask is None,
             scale=self._scale,
-            enable_gqa=self.num_heads != self.num_kv_heads,
+            enable_gqa=keys.shape[1] != self.num_heads,
         )
         return out.transpose(1, 2).reshape(-1, self.num_heads * self.head_dim)
+
+    def _expands(self, mask: Tensor | None) -> bool:
+        """Whether keys and values are repeated for every head of queries, for many tokens."""
+        return False
 
 
 class ExpandedAttention(Attention):
@@ -165,19 +171,8 @@ class ExpandedAttention(Attention):
 
     __slots__ = ()
 
-    def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
-        keys, values = cache.read(span.start, span.length, q.dtype)
-        if (group := self.num_heads // self.num_kv_heads) > 1:
-            keys, values = (each.repeat_interleave(group, 1) for each in (keys, values))
-        out = F.scaled_dot_product_attention(
-            q.transpose(0, 1)[None],  # (1, H, T, K)
-            keys,
-            values,
-            attn_mask=mask,
-            is_causal=mask is None,
-            scale=self._scale,
-        )
-        return out.transpose(1, 2).reshape(-1, self.num_heads * self.head_dim)
+    def _expands(self, mask: Tensor | None) -> bool:
+        return True
 
 
 class EagerAttention(Attention):

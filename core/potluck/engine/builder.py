@@ -37,7 +37,7 @@ from potluck.engine.linear import (
     PackedLinear,
 )
 from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp
-from potluck.engine.norms import QkNorm, RmsNorm
+from potluck.engine.norms import HeadNorm, ProjectionNorm, QkNorm, RmsNorm
 from potluck.engine.pages import Scratch
 from potluck.engine.products import Products, fastest_products
 from potluck.engine.targets import PackedTarget, is_whole_blocks
@@ -268,7 +268,7 @@ class _Builder:
 
     def norm(self, name: str, eps: float) -> RmsNorm:
         weight = self._norm_weight(self._config.hidden_size)
-        return self._ops.rms_norm(self._filling.tensor(name, weight), eps)
+        return RmsNorm(self._filling.tensor(name, weight), eps, self._ops.norm)
 
     def _attention(self, prefix: str, spec: AttentionSpec) -> Attention:
         qkv, qk_norm = self._linear(prefix, spec.qkv), self._qk_norm(prefix, spec)
@@ -294,9 +294,9 @@ class _Builder:
         for name, part in zip(spec.small_tensors, weight.split(sizes), strict=True):
             self._filling.tensor(prefix + name, part)
         if spec.qk_norm == "projection":
-            return self._ops.projection_norm(weight, sizes, spec.qk_norm_eps)
-        heads = spec.heads, spec.kv_heads
-        norm = self._ops.head_norm(weight.view(2, spec.head_dim), heads, spec.qk_norm_eps)
+            return ProjectionNorm(weight, sizes, spec.qk_norm_eps, self._ops.norm)
+        heads, weight = (spec.heads, spec.kv_heads), weight.view(2, spec.head_dim)
+        norm = HeadNorm(weight, heads, spec.qk_norm_eps, self._ops.norm)
         self._filling.then(norm.spread)
         return norm
 

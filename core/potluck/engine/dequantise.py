@@ -114,11 +114,7 @@ class PartRows:
 
     def fill(self, target: Target, first: int, data: memoryview) -> None:
         """Hand these rows on; the first one is a multiple of `step`."""
-        self.fill_rows(target, first, torch.frombuffer(data, dtype=self._dtype))
-
-    def fill_rows(self, target: Target, first: int, rows: Tensor) -> None:
-        """`fill` for rows in a tensor."""
-        rows = rows.view(-1, self._stored_width)
+        rows = torch.frombuffer(data, dtype=self._dtype).view(-1, self._stored_width)
         for start, stop in _pieces(len(rows), self._width):
             self._fill(target, first + start, rows[start:stop])
 
@@ -133,24 +129,16 @@ def rows_part(quantization: Quantization) -> str | None:
 def fill_from_parts(
     target: Target, quantization: Quantization, parts: Mapping[str, Tensor]
 ) -> None:
-    """Fill a target from all the tensors that its matrix is stored in.
+    """Fill a target from a matrix whose words lie across its rows.
 
     Args:
         target: where it goes.
-        quantization: the model's.
-        parts: by the last part of their names: `qweight`, `weight_scale`. Their shapes were checked.
+        quantization: the model's; its `rows_part` is None.
+        parts: all its tensors, by the last part of their names. Their shapes were checked.
 
     Raises:
         BrokenModelError: an input is in a group that does not exist.
     """
-    if (name := rows_part(quantization)) is not None:
-        others = {other: part for other, part in parts.items() if other != name}
-        rows = parts[name]
-        form = PartRows(
-            quantization, others, dtype=rows.dtype, stored_width=rows.shape[1], width=target.width
-        )
-        form.fill_rows(target, 0, rows)
-        return
     words, read_rows = _COLUMNS[quantization.method](quantization, parts, target.width)
     for first, last in _pieces(target.rows, target.width):
         _fill_words(target, words, first, read_rows(first, last))

@@ -1,8 +1,8 @@
 """Runs of layers as generated functions: which layers can be in one, and how it is called."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,13 +19,8 @@ from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.mlp import Mlp, MoE
 from potluck.model.layers import DenseSpec, LayerSpec, MoeSpec
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GeneratedLayer:
-    """A layer as a generated function takes it; those of one shape can be in one function."""
-
-    shape: LayerShape
-    weights: LayerWeights
+GeneratedLayer: TypeAlias = tuple[LayerShape, LayerWeights]
+"""A layer as a generated function takes it; those of one shape can be in one function."""
 
 
 class GeneratedRun(Run):
@@ -35,7 +30,7 @@ class GeneratedRun(Run):
         self, first: int, layers: Sequence[GeneratedLayer], kernels: GeneratedKernels
     ) -> None:
         self.layers, self.kernels = slice(first, first + len(layers)), kernels
-        self._decoder = Decoder(kernels, [layer.weights for layer in layers], layers[0].shape)
+        self._decoder = Decoder(kernels, [weights for _, weights in layers], layers[0][0])
         self._placed: object = None  # the `place` of the cache whose addresses the decoder has
 
     def step(
@@ -77,7 +72,7 @@ def cut_into_runs(
     layers = [generated_layer(block, cache) for block in blocks]
     runs: list[Run] = []
     first = 0
-    for _, group in groupby(layers, lambda layer: None if layer is None else layer.shape):
+    for _, group in groupby(layers, lambda layer: layer and layer[0]):
         some = list(group)
         generated = [layer for layer in some if layer is not None]
         if generated:
@@ -107,7 +102,7 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
         multiplier=spec.residual_multiplier,
         activation=spec.feed_forward.activation,
     )
-    return GeneratedLayer(shape=shape, weights=weights)
+    return shape, weights
 
 
 def is_generable(spec: LayerSpec) -> bool:

@@ -26,7 +26,7 @@ class LayerCache:
     it: (2, Hkv, rows, K + 4).
     """
 
-    __slots__ = ("_both", "_keys", "_values", "held")
+    __slots__ = ("_keys", "_values", "both", "held")
 
     def __init__(self, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device):
         width = cached_width(head_dim, dtype)
@@ -35,10 +35,10 @@ class LayerCache:
 
     def write(self, position: int, kv: Tensor) -> None:
         """Store (T, 2·Hkv, K), a token's keys before its values, from `position` on."""
-        if self._both.dtype == torch.int8:
+        if self.both.dtype == torch.int8:
             kv = quantise_heads(kv)
         T, _, K = kv.shape
-        target = self._both.narrow(2, position - self.first, T)  # (2, Hkv, T, K)
+        target = self.both.narrow(2, position - self.first, T)  # (2, Hkv, T, K)
         if T == 1:  # the axes are in the same order then, and a permutation takes 1 µs
             target.copy_(kv.view(2, -1, 1, K))
         else:
@@ -53,11 +53,6 @@ class LayerCache:
         return keys.to(dtype), values.to(dtype)
 
     @property
-    def both(self) -> Tensor:
-        """The memory itself."""
-        return self._both
-
-    @property
     def first(self) -> int:
         """The position of the first row."""
         return self.held[0]
@@ -65,18 +60,18 @@ class LayerCache:
     @property
     def rows(self) -> int:
         """How many rows there is memory for."""
-        return self._both.shape[2]
+        return self.both.shape[2]
 
     def resize(self, rows: int, length: int) -> None:
         """Make memory for so many rows. The first `length` keep their values."""
-        two, heads, _, K = self._both.shape
-        grown = _empty(self._both, (two, heads, rows, K))
+        two, heads, _, K = self.both.shape
+        grown = _empty(self.both, (two, heads, rows, K))
         if grown.device.type == "cpu":
             # The system takes a page from free memory when it is first written. Written now, no
             # other program can get it. That takes 0.4 s for each gigabyte, else spent by later
             # tokens.
             grown.view(torch.uint8).view(-1)[::PAGESIZE].zero_()
-        grown[:, :, :length].copy_(self._both[:, :, :length])
+        grown[:, :, :length].copy_(self.both[:, :, :length])
         self._set(grown)
 
     def advance(self, held: Held, end: int) -> None:
@@ -88,7 +83,7 @@ class LayerCache:
         step = first - self.first
         for row in range(0, end - first, step):  # source and target never overlap
             count = min(step, end - first - row)
-            self._both.narrow(2, row, count).copy_(self._both.narrow(2, row + step, count))
+            self.both.narrow(2, row, count).copy_(self.both.narrow(2, row + step, count))
         self.held = held
 
     def trim(self, position: int) -> None:
@@ -97,11 +92,11 @@ class LayerCache:
 
     def clear(self) -> None:
         """Give the memory back."""
-        self._set(self._both[:, :, :0].clone())
+        self._set(self.both[:, :, :0].clone())
         self.trim(0)
 
     def _set(self, both: Tensor) -> None:
-        self._both = both
+        self.both = both  # the memory itself
         self._keys, self._values = both[:1], both[1:]  # (1, Hkv, rows, K)
 
 
@@ -121,16 +116,16 @@ class LatentCache(LayerCache):
 
     def write(self, position: int, kv: Tensor) -> None:
         """Store (T, rank + rope) from `position` on."""
-        if self._both.dtype == torch.int8:
+        if self.both.dtype == torch.int8:
             kv = torch.cat([quantise_heads(part) for part in kv.split(self._sizes, -1)], -1)
-        self._both[0, 0].narrow(0, position - self.first, len(kv)).copy_(kv)
+        self.both[0, 0].narrow(0, position - self.first, len(kv)).copy_(kv)
 
     def read(self, start: int, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Keys from position `start` on, (1, 1, length, rank + rope), and their first `rank` numbers.
 
         These are the values.
         """
-        keys = self._both.narrow(2, start - self.first, length)
+        keys = self.both.narrow(2, start - self.first, length)
         if keys.dtype == torch.int8:
             widths = [cached_width(size, keys.dtype) for size in self._sizes]
             keys = torch.cat([dequantise_heads(part) for part in keys.split(widths, -1)], -1)
@@ -157,7 +152,7 @@ class StateCache(LayerCache):
 
         Before the first token all numbers are 0.
         """
-        current = self._both[0, 0, 0]
+        current = self.both[0, 0, 0]
         if position == 0:
             current.zero_()
         parts = current.split([prod(shape) for shape in self._shapes])
@@ -165,7 +160,7 @@ class StateCache(LayerCache):
 
     def advance(self, held: Held, end: int) -> None:
         """Copy the state, which has seen the tokens before `end`, to the checkpoint that is new."""
-        states = self._both[0, 0]
+        states = self.both[0, 0]
         for row, (old, new) in enumerate(zip(self.held, held, strict=True), 1):
             if old != new:
                 states[row].copy_(states[0])
@@ -175,7 +170,7 @@ class StateCache(LayerCache):
         """Go back to the checkpoint at `position`, or to the beginning."""
         super().trim(position)
         if position:
-            states = self._both[0, 0]
+            states = self.both[0, 0]
             states[0].copy_(states[1 + self.held.index(position)])
 
 

@@ -14,7 +14,9 @@ from potluck.engine.products import Products
 class Linear(ABC):
     """x Wᵀ + b."""
 
-    __slots__ = ()
+    __slots__ = ("bias",)
+
+    bias: Tensor | None
 
     @abstractmethod
     def __call__(self, x: Tensor) -> Tensor:
@@ -26,15 +28,16 @@ class Linear(ABC):
         """The tensors of W that the product of one token reads."""
 
     @property
-    @abstractmethod
     def nbytes(self) -> int:
         """Bytes of its weights and bias."""
+        bias = 0 if self.bias is None else self.bias.nbytes
+        return bias + sum(part.nbytes for part in self.memory)
 
 
 class FloatLinear(Linear):
     """A matrix of plain numbers, in the compute dtype."""
 
-    __slots__ = ("bias", "products", "weight")
+    __slots__ = ("products", "weight")
 
     def __init__(self, weight: Tensor, bias: Tensor | None, products: Products) -> None:
         self.weight = weight  # (out, in)
@@ -48,15 +51,11 @@ class FloatLinear(Linear):
     def memory(self) -> tuple[Tensor, ...]:
         return (self.weight,)
 
-    @property
-    def nbytes(self) -> int:
-        return self.weight.nbytes + _bias_bytes(self.bias)
-
 
 class PackedLinear(Linear):
     """A packed matrix on a CPU; inputs are quantised to 8 bits, sums are f32."""
 
-    __slots__ = ("bias", "kernels", "weight")
+    __slots__ = ("kernels", "weight")
 
     def __init__(self, weight: PackedWeight, bias: Tensor | None, kernels: Kernels) -> None:
         self.weight, self.bias, self.kernels = weight, bias, kernels
@@ -72,10 +71,6 @@ class PackedLinear(Linear):
     def memory(self) -> tuple[Tensor, ...]:
         return (self.weight.data,)
 
-    @property
-    def nbytes(self) -> int:
-        return self.weight.nbytes + _bias_bytes(self.bias)
-
 
 class JoinedLinear(Linear):
     """Several matrices with the same input. Their outputs are concatenated.
@@ -87,7 +82,7 @@ class JoinedLinear(Linear):
     __slots__ = ("_parts",)
 
     def __init__(self, parts: Sequence[Linear]) -> None:
-        self._parts = tuple(parts)
+        self.bias, self._parts = None, tuple(parts)
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.cat([part(x) for part in self._parts], -1)
@@ -146,7 +141,3 @@ class PackedEmbedding(Embedding):
     @property
     def nbytes(self) -> int:
         return self.weight.nbytes
-
-
-def _bias_bytes(bias: Tensor | None) -> int:
-    return 0 if bias is None else bias.nbytes

@@ -61,8 +61,7 @@ class StageMeter:
         with out_of_memory("measure this stage", self._device):
             self._caches = [self._new_cache(spec) for spec in stage.caches]
             rotaries = [
-                Rotary(rope, stage.context, weights.dtype, self._device)
-                for rope in config.ropes.distinct
+                Rotary(rope, stage.context, weights.dtype, self._device) for rope in config.ropes
             ]
             self._step = Step(position, 1, rotaries, self._device)
             self._hidden = torch.randn(1, config.hidden_size).to(self._device, weights.dtype)

@@ -4,54 +4,71 @@ Their weights are f32 too: 16 bits would save little memory and cost a conversio
 multiplies by 1 + weight, the one is added when the weights are loaded.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+Norm = Callable[[Tensor, Sequence[int], Tensor | None, float], Tensor]
+"""The norm of an f32 tensor over a last axis of this shape: with weights or none, and epsilon."""
 
-class RmsNorm:
-    """The norm of hidden states, (T, D)."""
 
-    __slots__ = ("eps", "shape", "weight")
+def plain_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float) -> Tensor:
+    """`torch.rms_norm` from squares, their mean and a quotient, which every device has."""
+    normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    return normed if weight is None else normed * weight
 
-    def __init__(self, weight: Tensor, eps: float) -> None:
-        self.weight = weight
-        self.shape = tuple(weight.shape[-1:])
-        self.eps = eps
 
-    def __call__(self, x: Tensor) -> Tensor:
-        # `F.rms_norm` does the same, but first checks for overrides, which takes time.
-        if x.dtype == torch.float32:
-            return torch.rms_norm(x, self.shape, self.weight, self.eps)
-        return torch.rms_norm(x.float(), self.shape, self.weight, self.eps).to(x.dtype)
+class _Weighted:
+    """A norm with its weights."""
+
+    __slots__ = ("weight",)
+
+    weight: Tensor
 
     @property
     def nbytes(self) -> int:
         return self.weight.nbytes
 
 
-class QkNorm(Protocol):
+class RmsNorm(_Weighted):
+    """The norm of hidden states, (T, D)."""
+
+    __slots__ = ("_norm", "eps", "shape")
+
+    # `F.rms_norm` is the same as `torch.rms_norm`, but first checks for overrides, which takes time.
+    def __init__(self, weight: Tensor, eps: float, norm: Norm = torch.rms_norm) -> None:
+        self.weight = weight
+        self.shape = tuple(weight.shape[-1:])
+        self.eps, self._norm = eps, norm
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.dtype == torch.float32:
+            return self._norm(x, self.shape, self.weight, self.eps)
+        return self._norm(x.float(), self.shape, self.weight, self.eps).to(x.dtype)
+
+
+class QkNorm(_Weighted, ABC):
     """The norm of queries and keys, (T, H + Hkv, K), both in one call. The result is f32."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, x: Tensor) -> Tensor: ...
-    @property
-    def weight(self) -> Tensor: ...
-    @property
-    def nbytes(self) -> int: ...
 
 
-class HeadNorm:
+class HeadNorm(QkNorm):
     """A norm over each head."""
 
-    __slots__ = ("_eps", "_heads", "_per_head", "_shape", "weight")
+    __slots__ = ("_eps", "_heads", "_norm", "_per_head", "_shape")
 
-    def __init__(self, weight: Tensor, heads: tuple[int, int], eps: float) -> None:
+    def __init__(
+        self, weight: Tensor, heads: tuple[int, int], eps: float, norm: Norm = torch.rms_norm
+    ) -> None:
         self.weight = weight  # (2, K): for queries, then for keys
         self._shape = tuple(weight.shape[-1:])
-        self._heads, self._eps = heads, eps
+        self._heads, self._eps, self._norm = heads, eps, norm
         self._per_head = weight.new_empty((sum(heads), weight.shape[-1]))
 
     def spread(self) -> None:
@@ -60,31 +77,25 @@ class HeadNorm:
         self._per_head = torch.cat([row.expand(heads, -1) for row, heads in rows])  # (H + Hkv, K)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.float(), self._shape, None, self._eps).mul_(self._per_head)
-
-    @property
-    def nbytes(self) -> int:
-        return self.weight.nbytes
+        return self._norm(x.float(), self._shape, None, self._eps).mul_(self._per_head)
 
 
-class ProjectionNorm:
+class ProjectionNorm(QkNorm):
     """One norm over all heads of queries together, and one over all heads of keys."""
 
-    __slots__ = ("_eps", "_sizes", "weight")
+    __slots__ = ("_eps", "_norm", "_sizes")
 
-    def __init__(self, weight: Tensor, sizes: Sequence[int], eps: float) -> None:
+    def __init__(
+        self, weight: Tensor, sizes: Sequence[int], eps: float, norm: Norm = torch.rms_norm
+    ) -> None:
         self.weight = weight  # (H·K + Hkv·K,)
-        self._sizes, self._eps = list(sizes), eps
+        self._sizes, self._eps, self._norm = list(sizes), eps, norm
 
     def __call__(self, x: Tensor) -> Tensor:
         parts = x.float().flatten(1).split(self._sizes, -1)
         weights = self.weight.split(self._sizes)
         normed = [
-            F.rms_norm(part, tuple(weight.shape), weight, self._eps)
+            self._norm(part, tuple(weight.shape), weight, self._eps)
             for part, weight in zip(parts, weights, strict=True)
         ]
         return torch.cat(normed, -1).view(x.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.weight.nbytes

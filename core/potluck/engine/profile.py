@@ -59,18 +59,7 @@ class LayerProfile:
     """The measured times of each kind of layer of the model, and of the head for one token."""
 
     kinds: Mapping[LayerKind, LayerTimes]
-    layers: tuple[LayerKind, ...]  # of the model
     head_ms: float
-
-    @property
-    def decode_ms(self) -> float:
-        """Milliseconds of one token in a layer, the mean of all layers."""
-        return fmean(self.kinds[kind].decode_ms for kind in self.layers)
-
-    @property
-    def prefill_ms(self) -> float:
-        """Milliseconds of one chunk in a layer, the mean of all layers."""
-        return fmean(self.kinds[kind].prefill_ms for kind in self.layers)
 
 
 @torch.inference_mode()
@@ -100,15 +89,14 @@ def profile_layers(
     Raises:
         OutOfMemoryError: one layer alone needs more than `memory`.
     """
-    kinds = config.layer_kinds
     times: dict[LayerKind, LayerTimes] = {}
     with out_of_memory("measure one layer of this model", device):
-        for kind in dict.fromkeys(kinds):
+        for kind in dict.fromkeys(config.layer_kinds):
             some = sample_layers(config, kind, scheme, cache, memory)
             times[kind] = _time_layers(config, some, device, scheme, cache, chunk, budget_s)
         head_ms = _time_head(config, device, scheme, min(WORKING_SET, memory // 2), budget_s)
     release(device)
-    return LayerProfile(kinds=times, layers=kinds, head_ms=head_ms)
+    return LayerProfile(kinds=times, head_ms=head_ms)
 
 
 def cached_tokens(config: ModelConfig) -> tuple[int, ...]:
@@ -164,7 +152,7 @@ def _time_layers(
     weights = random_weights(
         config, layers, embedding=False, head=False, scheme=scheme, device=device, cache=cache
     )
-    ropes, dtype, depths = config.ropes.distinct, weights.cache_dtype, cached_tokens(config)
+    ropes, dtype, depths = config.ropes, weights.cache_dtype, cached_tokens(config)
     room = max(depths[-1] + 1, chunk)
     rotaries = [Rotary(rope, room, weights.dtype, device) for rope in ropes]
     # Also a layer with a window has all rows here: a token takes the same time, and none has to move.

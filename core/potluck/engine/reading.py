@@ -31,9 +31,9 @@ from potluck.engine.dequantise import (
 )
 from potluck.engine.targets import Target
 from potluck.errors import BrokenModelError, IntegrityError
-from potluck.ids import Digest
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PACKED_DTYPES
+from potluck.model.manifest import TensorEntry
 
 PIECE = 1 << 20  # bytes read, hashed and converted at a time, which the processor's L2 cache holds
 HELD = 160 << 20  # bytes of parts at once: the largest matrix of a GPTQ model of 70B takes 131 MB
@@ -44,16 +44,11 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredTensor:
+class StoredTensor(TensorEntry):
     """Where the bytes of a tensor are on disk, and their digest."""
 
-    name: str
-    dtype: str  # as safetensors names it
-    shape: tuple[int, ...]
-    digest: Digest
     path: Path
     offset: int
-    nbytes: int
 
 
 class Reader:

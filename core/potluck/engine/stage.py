@@ -94,7 +94,7 @@ class Stage:
         self._max_sessions = max_sessions
         self._device, self._dtype = weights.device, weights.dtype
         self._rotaries = [
-            Rotary(rope, context, weights.dtype, weights.device) for rope in config.ropes.distinct
+            Rotary(rope, context, weights.dtype, weights.device) for rope in config.ropes
         ]
         sizes = CacheSizes(number_bytes=weights.cache_dtype.itemsize, chunk=chunk, slack=slack)
         self.caches = tuple(block.spec.mixer.cache(sizes) for block in weights.blocks)

@@ -37,9 +37,8 @@ class TokenStep:
         self._runs, self._rotaries = tuple(runs), tuple(rotaries)
         self._embedding, self._head = embedding, head
         self._shape = (1, width)
-        self._memory = torch.zeros(
-            groups_of(width) * GROUP
-        )  # whole groups, since an embedding lookup writes these
+        # Whole groups, since an embedding lookup writes these.
+        self._memory = torch.zeros(groups_of(width) * GROUP)
         self._hidden = self._memory.data_ptr()
         self._bytes = self._memory.numpy().data.cast("B")[: 4 * width]
 

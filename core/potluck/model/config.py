@@ -8,12 +8,11 @@ differs between layers. `ModelConfig.layers` has what each layer is made of.
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from potluck.errors import UnknownArchitectureError
-from potluck.model.families import FAMILIES, Activation, Family, LayerNorms, QkNormKind
-from potluck.model.fields import Fields, invalid
+from potluck.model.families import FAMILIES, Activation, Family
+from potluck.model.fields import Fields, invalid, unknown_architecture
 from potluck.model.layers import (
     AttentionSpec,
     DenseSpec,
@@ -22,7 +21,6 @@ from potluck.model.layers import (
     LayerSpec,
     MoeSpec,
     Projection,
-    layer_kind,
     read_expert_layers,
     read_experts,
     read_windows,
@@ -39,7 +37,7 @@ from potluck.model.limits import (
     MAX_VOCAB,
 )
 from potluck.model.quantized import Quantization, Shape, read_quantization
-from potluck.model.rope import Ropes, read_ropes
+from potluck.model.rope import Rope, read_ropes
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
@@ -54,41 +52,20 @@ class ModelConfig:
     prefix: str  # of all names of tensors, if the decoder is part of a larger model
     vocab_size: int
     hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
     head_dim: int
     max_position: int
-    rms_norm_eps: float
-    activation: Activation
-    ropes: Ropes
-    sliding_windows: tuple[
-        int | None, ...
-    ]  # for each layer how many tokens a query sees; None: all
-    experts: Experts | None
-    expert_layers: tuple[bool, ...]  # for each layer whether it is a MoE
+    rms_norm_eps: float  # of the final norm
+    layers: tuple[LayerSpec, ...]
+    ropes: tuple[Rope, ...]  # the distinct ones: layers have the index of theirs
+    experts: Experts | None  # of the layers that are a MoE
     tie_word_embeddings: bool
-    qkv_bias: bool
-    output_bias: bool
-    mlp_bias: bool
-    fused: bool  # files have queries, keys and values in one matrix, and gates and ups in one
-    norms: LayerNorms[str]  # where a layer has norms, and what files call them
     unit_offset: bool  # norms multiply by 1 + weight
-    qk_norm: QkNormKind | None
-    attention_scale: float  # of the products of queries and keys
-    attention_softcap: float | None
     logits_softcap: float | None
     embedding_multiplier: float
-    residual_multiplier: float  # of what a layer adds
     logits_divisor: float
     exceeds_f16: bool  # hidden states may exceed f16, though not bf16
     eos_token_ids: tuple[int, ...]
     quantization: Quantization | None  # how files hold the matrices; None: plain numbers
-    layers: tuple[LayerSpec, ...] = field(init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", _layer_specs(self))
 
     @classmethod
     def from_dict(cls, config: Mapping[str, object]) -> "ModelConfig":
@@ -103,12 +80,8 @@ class ModelConfig:
         return _read(fields, architecture, FAMILIES[architecture])
 
     @property
-    def q_size(self) -> int:
-        return self.num_heads * self.head_dim
-
-    @property
-    def kv_size(self) -> int:
-        return self.num_kv_heads * self.head_dim
+    def num_layers(self) -> int:
+        return len(self.layers)
 
     @property
     def embedding_name(self) -> str:
@@ -128,8 +101,9 @@ class ModelConfig:
         """For each layer its kind: layers of equal kinds cost the same."""
         stored = self.quantization
         return tuple(
-            layer_kind(
-                spec, frozenset() if stored is None else stored.higher_precision_roles(layer)
+            LayerKind(
+                spec=replace(spec, mixer=spec.mixer.kind),
+                finer=frozenset() if stored is None else stored.higher_precision_roles(layer),
             )
             for layer, spec in enumerate(self.layers)
         )
@@ -171,69 +145,6 @@ class ModelConfig:
             tensors |= self.layer_tensors(layer)
         return tensors | self.head_tensors() if head else tensors
 
-    def kv_bytes_per_token(self, itemsize: int) -> int:
-        """Bytes of one token's keys and values in one layer, if each number has `itemsize` bytes."""
-        return 2 * self.kv_size * itemsize
-
-
-def _layer_specs(config: ModelConfig) -> tuple[LayerSpec, ...]:
-    """What each layer of the model is made of."""
-    dense, moe = _dense(config), None
-    if config.experts is not None:
-        moe = MoeSpec(
-            hidden_size=config.hidden_size, experts=config.experts, activation=config.activation
-        )
-    return tuple(
-        LayerSpec(
-            hidden_size=config.hidden_size,
-            mixer=_attention(config, layer),
-            feed_forward=moe if moe is not None and config.expert_layers[layer] else dense,
-            norms=config.norms,
-            norm_eps=config.rms_norm_eps,
-            residual_multiplier=config.residual_multiplier,
-        )
-        for layer in range(config.num_layers)
-    )
-
-
-def _attention(config: ModelConfig, layer: int) -> AttentionSpec:
-    rope = config.ropes.layers[layer]
-    return AttentionSpec(
-        hidden_size=config.hidden_size,
-        heads=config.num_heads,
-        kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        rotary_dim=config.head_dim if rope is None else config.ropes.distinct[rope].dim,
-        rope=rope,
-        window=config.sliding_windows[layer],
-        scale=config.attention_scale,
-        softcap=config.attention_softcap,
-        qk_norm=config.qk_norm,
-        qk_norm_eps=0.0 if config.qk_norm is None else config.rms_norm_eps,
-        qkv_bias=config.qkv_bias,
-        output_bias=config.output_bias,
-        is_fused=config.fused,
-    )
-
-
-def _dense(config: ModelConfig) -> DenseSpec:
-    size, parts = config.intermediate_size, ("mlp.gate_proj", "mlp.up_proj")
-    rows = (size, size)
-    if config.fused:
-        parts, rows = ("mlp.gate_up_proj",), (2 * size,)
-    return DenseSpec(
-        gate_up=Projection(
-            parts=parts, rows=rows, width=config.hidden_size, has_bias=config.mlp_bias
-        ),
-        down=Projection(
-            parts=("mlp.down_proj",),
-            rows=(config.hidden_size,),
-            width=size,
-            has_bias=config.mlp_bias,
-        ),
-        activation=config.activation,
-    )
-
 
 def _architecture(fields: Fields) -> str:
     names = list(fields.texts("architectures"))
@@ -242,13 +153,7 @@ def _architecture(fields: Fields) -> str:
     for name in names:
         if name in FAMILIES:
             return name
-    # A peer's text may hold any characters; those that cannot be shown are escaped.
-    name = names[0][:80].encode("ascii", "backslashreplace").decode()
-    raise UnknownArchitectureError(
-        f"The model is of the architecture {name}, which Potluck cannot run yet."
-        f" It can run: {', '.join(sorted(FAMILIES))}.",
-        architecture=name,
-    )
+    raise unknown_architecture("The model", names[0], FAMILIES)
 
 
 def _read(whole: Fields, architecture: str, family: Family) -> ModelConfig:
@@ -257,53 +162,50 @@ def _read(whole: Fields, architecture: str, family: Family) -> ModelConfig:
         fields = whole.fields("text_config")
         if "eos_token_id" in whole:
             fields = fields.having({"eos_token_id": whole.value("eos_token_id")})
-    for name, requirement in _ABSENT.items():
-        if value := whole.value(name) or fields.value(name):
-            raise invalid(name, value, requirement)
+    name = "use_bidirectional_attention"
+    if value := whole.value(name) or fields.value(name):
+        raise invalid(name, value, "must be absent: a model that looks ahead cannot write text")
     quantization = read_quantization(whole if "quantization_config" in whole else fields)
     norms_are_whole = quantization is not None and quantization.norms_are_whole
     fields = fields.over(family.defaults)
     hidden = fields.integer("hidden_size", 1, MAX_HIDDEN)
-    heads = fields.integer("num_attention_heads", 1, MAX_HEADS)
-    layers = fields.integer("num_hidden_layers", 1, MAX_LAYERS)
+    attention = _attention(fields, family, hidden)
+    windows = read_windows(fields, family, fields.integer("num_hidden_layers", 1, MAX_LAYERS))
     max_position = fields.integer("max_position_embeddings", 1, MAX_POSITION, 32768)
-    head_dim = _head_dim(fields, hidden, heads)
-    windows = read_windows(fields, family, layers)
+    ropes = read_ropes(
+        fields,
+        family,
+        head_dim=attention.head_dim,
+        max_position=max_position,
+        windows=windows,
+    )
+    mixers = [
+        replace(
+            attention,
+            window=window,
+            rope=rope,
+            rotary_dim=attention.head_dim if rope is None else ropes.distinct[rope].dim,
+        )
+        for window, rope in zip(windows, ropes.layers, strict=True)
+    ]
     experts = read_experts(fields, family)
     return ModelConfig(
         architecture=architecture,
         prefix="language_model." if family.text_config else "",
         vocab_size=fields.integer("vocab_size", 1, MAX_VOCAB),
         hidden_size=hidden,
-        intermediate_size=fields.integer("intermediate_size", 1, MAX_INTERMEDIATE),
-        num_layers=layers,
-        num_heads=heads,
-        num_kv_heads=_kv_heads(fields, heads),
-        head_dim=head_dim,
+        head_dim=attention.head_dim,
         max_position=max_position,
-        rms_norm_eps=fields.number("rms_norm_eps", 0.0, 1.0, 1e-6),
-        activation=_activation(fields, family),
-        ropes=read_ropes(
-            fields, family, head_dim=head_dim, max_position=max_position, windows=windows
-        ),
-        sliding_windows=windows,
+        rms_norm_eps=_norm_eps(fields),
+        layers=_layers(fields, family, mixers, experts),
+        ropes=ropes.distinct,
         experts=experts,
-        expert_layers=read_expert_layers(fields, experts, layers),
         tie_word_embeddings=fields.flag("tie_word_embeddings", False),
-        qkv_bias=_fact(fields, family.qkv_bias),
-        output_bias=_fact(fields, family.output_bias),
-        mlp_bias=_fact(fields, family.mlp_bias),
-        fused=family.fused,
-        norms=family.norms,
         unit_offset=family.unit_offset and not norms_are_whole,
-        qk_norm=family.qk_norm,
-        attention_scale=_attention_scale(fields, family, head_dim),
-        attention_softcap=_softcap(fields, family.attention_softcap),
         logits_softcap=_softcap(fields, family.logits_softcap),
         embedding_multiplier=math.sqrt(hidden)
         if family.root_embedding
         else _multiplier(fields, family.embedding_multiplier),
-        residual_multiplier=_multiplier(fields, family.residual_multiplier),
         logits_divisor=_multiplier(fields, family.logits_divisor),
         exceeds_f16=family.exceeds_f16,
         eos_token_ids=fields.integers("eos_token_id", 0, MAX_VOCAB, MAX_EOS),
@@ -311,9 +213,64 @@ def _read(whole: Fields, architecture: str, family: Family) -> ModelConfig:
     )
 
 
-_ABSENT = {
-    "use_bidirectional_attention": "must be absent: a model that looks ahead cannot write text",
-}
+def _attention(fields: Fields, family: Family, hidden: int) -> AttentionSpec:
+    """What the attention of all layers has in common."""
+    heads = fields.integer("num_attention_heads", 1, MAX_HEADS)
+    head_dim = _head_dim(fields, hidden, heads)
+    return AttentionSpec(
+        hidden_size=hidden,
+        heads=heads,
+        kv_heads=_kv_heads(fields, heads),
+        head_dim=head_dim,
+        rotary_dim=head_dim,
+        scale=_attention_scale(fields, family, head_dim),
+        softcap=_softcap(fields, family.attention_softcap),
+        qk_norm=family.qk_norm,
+        qk_norm_eps=0.0 if family.qk_norm is None else _norm_eps(fields),
+        qkv_bias=_fact(fields, family.qkv_bias),
+        output_bias=_fact(fields, family.output_bias),
+        is_fused=family.fused,
+    )
+
+
+def _layers(
+    fields: Fields, family: Family, mixers: Sequence[AttentionSpec], experts: Experts | None
+) -> tuple[LayerSpec, ...]:
+    """What each layer is made of."""
+    hidden = mixers[0].hidden_size
+    dense, moe = _dense(fields, family, hidden), None
+    if experts is not None:
+        moe = MoeSpec(hidden_size=hidden, experts=experts, activation=dense.activation)
+    have_experts = read_expert_layers(fields, experts, len(mixers))
+    return tuple(
+        LayerSpec(
+            hidden_size=hidden,
+            mixer=mixer,
+            feed_forward=moe if moe is not None and has_experts else dense,
+            norms=family.norms,
+            norm_eps=_norm_eps(fields),
+            residual_multiplier=_multiplier(fields, family.residual_multiplier),
+        )
+        for mixer, has_experts in zip(mixers, have_experts, strict=True)
+    )
+
+
+def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
+    size = fields.integer("intermediate_size", 1, MAX_INTERMEDIATE)
+    has_bias = _fact(fields, family.mlp_bias)
+    parts, rows = ("mlp.gate_proj", "mlp.up_proj"), (size, size)
+    if family.fused:
+        parts, rows = ("mlp.gate_up_proj",), (2 * size,)
+    down = Projection(parts=("mlp.down_proj",), rows=(hidden,), width=size, has_bias=has_bias)
+    return DenseSpec(
+        gate_up=Projection(parts=parts, rows=rows, width=hidden, has_bias=has_bias),
+        down=down,
+        activation=_activation(fields, family),
+    )
+
+
+def _norm_eps(fields: Fields) -> float:
+    return fields.number("rms_norm_eps", 0.0, 1.0, 1e-6)
 
 
 def _fact(fields: Fields, fact: bool | str) -> bool:

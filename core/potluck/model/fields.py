@@ -4,10 +4,10 @@ The dictionary may come from a peer. Whatever it contains, the only error is `In
 which names the field and shows its value.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
-from potluck.errors import InvalidConfigError
+from potluck.errors import InvalidConfigError, UnknownArchitectureError
 
 _SHOWN = 60  # characters of a wrong value; enough to recognise it
 
@@ -132,6 +132,21 @@ def invalid(field: str, value: object, requirement: str) -> InvalidConfigError:
         field=field,
         value=shown,
     )
+
+
+def unknown_architecture(what: str, name: str, known: Iterable[str]) -> UnknownArchitectureError:
+    """The error for a model of a family that is not known."""
+    name = escaped(name)
+    return UnknownArchitectureError(
+        f"{what} is of the architecture {name}, which Potluck cannot run yet."
+        f" It can run: {', '.join(sorted(known))}.",
+        architecture=name,
+    )
+
+
+def escaped(text: str) -> str:
+    """The beginning of a stranger's text, which may hold characters that cannot be shown."""
+    return text[:80].encode("ascii", "backslashreplace").decode()
 
 
 def _shown(value: object) -> str:

@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from potluck.errors import InvalidConfigError, UnknownArchitectureError
+from potluck.errors import InvalidConfigError
+from potluck.model.fields import unknown_architecture
 from potluck.model.gguf_words import END_TOKENS
 from potluck.model.limits import MAX_EOS, MAX_LAYERS
 from potluck.model.quantized import ROLES, MatrixRole
@@ -181,12 +182,7 @@ def _family(keys: _Keys) -> _Family:
         name = "olmo3"  # its files say olmo2 too
     if (family := _FAMILIES.get(name)) is not None:
         return family
-    shown = name[:80].encode("ascii", "backslashreplace").decode()
-    raise UnknownArchitectureError(
-        f"The GGUF file's model is of the architecture {shown}, which Potluck cannot run yet."
-        f" It can run: {', '.join(sorted(_FAMILIES))}.",
-        architecture=shown,
-    )
+    raise unknown_architecture("The GGUF file's model", name, _FAMILIES)
 
 
 def _quantization(file: GgufFile, family: _Family, layers: int) -> Config:

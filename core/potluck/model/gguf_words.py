@@ -135,11 +135,10 @@ class _Words:
     def merges(self) -> list[tuple[str, str]]:
         found: list[tuple[str, str]] = []
         for merge in self._list("merges"):
-            left, space, right = str(merge)[1:].partition(
-                " "
-            )  # the left part may be a space itself
+            text = str(merge)
+            left, space, right = text[1:].partition(" ")  # the left part may be a space itself
             if space:
-                found.append((str(merge)[0] + left, right))
+                found.append((text[0] + left, right))
         return found
 
     @property

@@ -224,11 +224,6 @@ class LayerKind:
         return isinstance(self.spec.feed_forward, MoeSpec)
 
 
-def layer_kind(spec: LayerSpec, finer: frozenset[MatrixRole]) -> LayerKind:
-    """The kind of a layer with some matrices that may be held in more bits."""
-    return LayerKind(spec=replace(spec, mixer=spec.mixer.kind), finer=finer)
-
-
 def read_windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, ...]:
     """For each layer how many tokens a query sees; None: all."""
     switch = family.window_switch

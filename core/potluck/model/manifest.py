@@ -55,26 +55,28 @@ class _RawTensor(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorSpan:
-    """A tensor as a file's header describes it."""
+class TensorFacts:
+    """A tensor as it is stored."""
 
     name: str
-    dtype: str
+    dtype: str  # as safetensors names it
     shape: Shape
-    file: str  # the file's name, for messages
-    offset: int  # of the tensor's first byte in the file
     nbytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorEntry:
+class TensorSpan(TensorFacts):
+    """A tensor as a file's header describes it."""
+
+    file: str  # the file's name, for messages
+    offset: int  # of the tensor's first byte in the file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorEntry(TensorFacts):
     """A tensor of the manifest; the digest is that of its bytes in the file."""
 
-    name: str
-    dtype: str
-    shape: Shape
     digest: Digest
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from potluck.errors import InvalidConfigError
-from potluck.model.fields import Fields, invalid
+from potluck.model.fields import Fields, escaped, invalid
 from potluck.model.formats import BLOCK_INPUTS
 from potluck.model.limits import MAX_LAYERS
 
@@ -383,9 +383,8 @@ def _block(given: Fields, name: str) -> tuple[int, int] | None:
 
 
 def _unreadable(field: str, what: str) -> InvalidConfigError:
-    what = what[:80].encode("ascii", "backslashreplace").decode()
     return InvalidConfigError(
-        f"The model is stored quantised as {what} ({field} in config.json), which Potluck cannot read."
+        f"The model is stored quantised as {escaped(what)} ({field} in config.json), which Potluck cannot read."
         f" It reads {_READABLE}. Take the model in one of those, or the original.",
         field=field,
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 import torch
+from config_layers import row_bytes
 from model_folders import CONFIG
 
 from potluck.cluster.driver.pipeline import token_payload
@@ -28,7 +29,7 @@ from potluck.wire.messages import (
 
 CHAT = SessionId("chat")
 MODEL = ModelConfig.from_dict(CONFIG)
-PER_TOKEN = MODEL.kv_bytes_per_token(4)  # of one layer
+PER_TOKEN = row_bytes(MODEL, 4)  # of one layer
 NOTHING = memoryview(b"")
 
 

@@ -44,13 +44,11 @@ class Session:
     def __init__(self, weights: StageWeights, prompt: int, capacity: int) -> None:
         config = weights.config
         self._weights = weights
-        self._rotaries = [
-            Rotary(rope, CONTEXT, torch.float32, CPU) for rope in config.ropes.distinct
-        ]
+        self._rotaries = [Rotary(rope, CONTEXT, torch.float32, CPU) for rope in config.ropes]
         self.position = 0
         self.caches, self._others = (
             [
-                LayerCache(config.num_kv_heads, config.head_dim, torch.float32, CPU)
+                LayerCache(config.layers[0].mixer.kv_heads, config.head_dim, torch.float32, CPU)
                 for _ in weights.blocks
             ]
             for _ in range(2)

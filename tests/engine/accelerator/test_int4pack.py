@@ -3,9 +3,9 @@
 import pytest
 import torch
 from torch import Tensor
+from torch_forms import CpuForm
 
 from potluck.engine.accelerator.int4pack import (
-    CpuForm,
     CudaForm,
     Int4Form,
     MpsForm,

@@ -7,10 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch_forms import TorchForm
+from torch_forms import CpuForm, TorchForm
 from weight_formats import every_format
 
-from potluck.engine.accelerator.int4pack import CpuForm
 from potluck.engine.accelerator.linears import BlockLinear, Int4Linear, PlacedLinear
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
 from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat

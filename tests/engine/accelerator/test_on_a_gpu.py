@@ -22,11 +22,11 @@ from weight_formats import every_format
 
 from potluck.engine.accelerator import (
     GraphedHead,
-    capabilities,
     choose_linear,
     choose_ops,
     find_graphs,
     graph_runs,
+    log_capabilities,
 )
 from potluck.engine.accelerator.graph_run import GraphRun
 from potluck.engine.attention import Attention, Step
@@ -67,11 +67,13 @@ def test_packed_weights_multiply(weight_format: PackedFormat, tokens: int) -> No
     assert ((y - expected).norm() / expected.norm()).item() < 0.01
 
 
-def test_its_capabilities_are_found() -> None:
-    found = capabilities(DEVICE)
+def test_its_capabilities_are_found(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
 
-    assert found.products in ("int4", "blocks")
-    assert choose_ops(DEVICE, found.dtype)
+    log_capabilities(DEVICE)
+
+    assert "products=int4" in caplog.text or "products=blocks" in caplog.text
+    assert choose_ops(DEVICE, compute_dtype("int4", DEVICE))
 
 
 @pytest.mark.parametrize("window", [None, 40])
@@ -115,10 +117,10 @@ def test_graphs_compute_what_the_layers_do(make_reference: MakeReference, varian
     graphs = find_graphs(DEVICE)
     assert graphs is not None
     runs = graph_runs(weights.blocks, graphs)
-    rotaries = [Rotary(rope, 600, torch.float32, DEVICE) for rope in config.ropes.distinct]
+    rotaries = [Rotary(rope, 600, torch.float32, DEVICE) for rope in config.ropes]
     ours, theirs = (
         [
-            LayerCache(config.num_kv_heads, config.head_dim, torch.float32, DEVICE)
+            LayerCache(config.layers[0].mixer.kv_heads, config.head_dim, torch.float32, DEVICE)
             for _ in weights.blocks
         ]
         for _ in range(2)
@@ -164,12 +166,14 @@ def test_graphs_that_go_leave_others_right_and_take_no_memory_with_them(llama: R
     assert layers is not None
     assert heads is not None
     head = GraphedHead(heads)
-    rotaries = [Rotary(rope, 600, weights.dtype, DEVICE) for rope in config.ropes.distinct]
+    rotaries = [Rotary(rope, 600, weights.dtype, DEVICE) for rope in config.ropes]
     taken: list[int] = []
     for _ in range(20):
         runs = graph_runs(weights.blocks, layers)
         caches = [
-            LayerCache(config.num_kv_heads, config.head_dim, weights.cache_dtype, DEVICE)
+            LayerCache(
+                config.layers[0].mixer.kv_heads, config.head_dim, weights.cache_dtype, DEVICE
+            )
             for _ in weights.blocks
         ]
         for cache in caches:

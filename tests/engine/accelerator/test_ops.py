@@ -9,15 +9,12 @@ from potluck.engine.accelerator import aligned, ops
 from potluck.engine.accelerator.aligned import AlignedAttention
 from potluck.engine.accelerator.ops import (
     LayerOps,
-    PlainHeadNorm,
-    PlainProjectionNorm,
-    PlainRmsNorm,
     choose_ops,
 )
 from potluck.engine.attention import Attention, EagerAttention, ExpandedAttention, Step
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear
-from potluck.engine.norms import HeadNorm, ProjectionNorm, RmsNorm
+from potluck.engine.norms import HeadNorm, ProjectionNorm, RmsNorm, plain_norm
 from potluck.engine.products import Products
 from potluck.model.layers import AttentionSpec
 
@@ -34,12 +31,7 @@ def test_a_cpu_has_all_of_torchs_own() -> None:
 def test_a_device_where_nothing_is_right_gets_plain_ones() -> None:
     chosen = choose_ops(torch.device("meta"), torch.float32)
 
-    assert chosen == LayerOps(
-        attention=EagerAttention,
-        rms_norm=PlainRmsNorm,
-        head_norm=PlainHeadNorm,
-        projection_norm=PlainProjectionNorm,
-    )
+    assert chosen == LayerOps(attention=EagerAttention, norm=plain_norm)
 
 
 @pytest.mark.parametrize(
@@ -70,15 +62,15 @@ def test_norms_are_the_same(tokens: int, dtype: torch.dtype) -> None:
     x, weight = torch.randn(tokens, 40).to(dtype), torch.randn(40)
     qk, per_head = torch.randn(tokens, 8, 8).to(dtype)[:, :5], torch.randn(2, 8)
 
-    heads = HeadNorm(per_head, (3, 2), 1e-5), PlainHeadNorm(per_head, (3, 2), 1e-5)
+    heads = HeadNorm(per_head, (3, 2), 1e-5), HeadNorm(per_head, (3, 2), 1e-5, plain_norm)
     for norm in heads:
         norm.spread()
     normed = [
-        (RmsNorm(weight, 1e-5)(x), PlainRmsNorm(weight, 1e-5)(x)),
+        (RmsNorm(weight, 1e-5)(x), RmsNorm(weight, 1e-5, plain_norm)(x)),
         (heads[0](qk), heads[1](qk)),
         (
             ProjectionNorm(weight, (24, 16), 1e-5)(qk),
-            PlainProjectionNorm(weight, (24, 16), 1e-5)(qk),
+            ProjectionNorm(weight, (24, 16), 1e-5, plain_norm)(qk),
         ),
     ]
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-from torch_forms import OffsetlessForm, StrangeForm, SwappedForm, TorchForm
+from torch_forms import CpuForm, OffsetlessForm, StrangeForm, SwappedForm, TorchForm
 from weight_formats import every_format
 
 from potluck.engine.accelerator import probe
 from potluck.engine.accelerator.aligned import AlignedAttention
-from potluck.engine.accelerator.int4pack import CpuForm, CudaForm
+from potluck.engine.accelerator.int4pack import CudaForm
 from potluck.engine.accelerator.linears import BlockLinear, Int4Linear
 from potluck.engine.accelerator.probe import (
     attends,
@@ -28,10 +28,12 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_product_that_is_right_is_found(dtype: torch.dtype) -> None:
-    found = find_int4_product(CPU, dtype)
+    form = CpuForm()
+
+    found = find_int4_product(CPU, dtype, form)
 
     assert found is not None
-    assert isinstance(found.form, CpuForm)
+    assert found.form is form
     assert found.many_by_operator  # the order on a CPU is not known
 
 
@@ -107,7 +109,10 @@ def test_a_device_without_the_tensor_cores_is_not_even_tried(
 
 
 @every_format
-def test_the_chosen_linear_multiplies(weight_format: PackedFormat) -> None:
+def test_the_chosen_linear_multiplies(
+    weight_format: PackedFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "int4_form", lambda _: CpuForm())
     weight = torch.randn(40, 64)
     packed = ReferenceKernels().pack(weight, weight_format)
 

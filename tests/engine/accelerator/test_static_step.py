@@ -45,11 +45,9 @@ class Session:
     def __init__(self, weights: StageWeights) -> None:
         config = weights.config
         self.weights = weights
-        self.rotaries = [
-            Rotary(rope, CAPACITY, weights.dtype, CPU) for rope in config.ropes.distinct
-        ]
+        self.rotaries = [Rotary(rope, CAPACITY, weights.dtype, CPU) for rope in config.ropes]
         self.caches = [
-            LayerCache(config.num_kv_heads, config.head_dim, weights.cache_dtype, CPU)
+            LayerCache(config.layers[0].mixer.kv_heads, config.head_dim, weights.cache_dtype, CPU)
             for _ in weights.blocks
         ]
         for cache in self.caches:

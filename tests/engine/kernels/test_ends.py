@@ -23,7 +23,7 @@ def test_a_row_is_that_of_the_matrix_times_the_multiplier(
     kernels = GeneratedKernels(path)
     weight = kernels.pack(torch.randn(131, WIDTH), weight_format)
     look_up = EmbeddingLookup(kernels, weight, 1.3)
-    out = torch.empty(look_up.numbers)
+    out = torch.empty(96)  # whole groups of 32
 
     for row in (0, 5, 16, 130):
         look_up(row, out.data_ptr())

@@ -52,7 +52,7 @@ from potluck.cluster.stage.compute_thread import ComputeThread, end_process
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.packer import Packer
 from potluck.cluster.stage.scheduler import Scheduler
-from potluck.engine.accelerator import capabilities
+from potluck.engine.accelerator import log_capabilities
 from potluck.engine.device import computing_with, is_lost, use
 from potluck.engine.lending import Lending
 from potluck.engine.profile import LayerProfile, profile_layers
@@ -129,7 +129,7 @@ class StageServer:
 
     async def _try_device(self) -> None:
         """Write to the log what works on this device, and what had to be replaced."""
-        await self._compute.call(lambda: capabilities(self._device))
+        await self._compute.call(lambda: log_capabilities(self._device))
 
     def _handle(self, message: ToStage) -> None:
         match message:

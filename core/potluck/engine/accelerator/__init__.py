@@ -6,13 +6,13 @@
     ops = choose_ops(device, dtype)           # attention and norms that give right numbers there
     graphs = find_graphs(device)              # or None
     runs = graph_runs(blocks, graphs)         # one token through the layers
-    capabilities(device)                      # all of these choices, in words
+    log_capabilities(device)                  # all of these choices, in words
 
 Rules. Every operator is tried on the device first. One that is missing or wrong is logged and not
 used. All that runs on a GPU is ordinary torch code that runs on the CPU too, where it is tested.
 """
 
-from potluck.engine.accelerator.capabilities import Capabilities, capabilities
+from potluck.engine.accelerator.capabilities import log_capabilities
 from potluck.engine.accelerator.graph_run import GraphedHead, graph_runs
 from potluck.engine.accelerator.graphs import Graphs, find_graphs
 from potluck.engine.accelerator.linears import MakeLinear, PlacedLinear
@@ -20,15 +20,14 @@ from potluck.engine.accelerator.ops import LayerOps, choose_ops
 from potluck.engine.accelerator.probe import choose_linear
 
 __all__ = [
-    "Capabilities",
     "GraphedHead",
     "Graphs",
     "LayerOps",
     "MakeLinear",
     "PlacedLinear",
-    "capabilities",
     "choose_linear",
     "choose_ops",
     "find_graphs",
     "graph_runs",
+    "log_capabilities",
 ]

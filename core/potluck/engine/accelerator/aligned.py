@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn.attention.bias import CausalBias, causal_lower_right
 
-from potluck.engine.attention import Attention, ExpandedAttention, Span, Step
-from potluck.engine.kvcache import LayerCache
+from potluck.engine.attention import ExpandedAttention, Span, Step
 
 
 class AlignedAttention(ExpandedAttention):
@@ -28,10 +27,8 @@ class AlignedAttention(ExpandedAttention):
             return causal_lower_right(step.tokens, span.length)  # takes 7 µs and allocates nothing
         return super()._mask(step, span)
 
-    def _attend_many(self, q: Tensor, cache: LayerCache, span: Span, mask: Tensor | None) -> Tensor:
-        if mask is None or isinstance(mask, CausalBias):
-            return Attention._attend_many(self, q, cache, span, mask)
-        return super()._attend_many(q, cache, span, mask)
+    def _expands(self, mask: Tensor | None) -> bool:
+        return mask is not None and not isinstance(mask, CausalBias)
 
 
 def has_flash(device: torch.device, dtype: torch.dtype) -> bool:

@@ -1,8 +1,6 @@
-"""Find by trying what a device can compute with, for the log and for people."""
+"""Find by trying what a device can compute with, and write it to the log."""
 
 import logging
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
@@ -11,41 +9,21 @@ from potluck.engine.accelerator.ops import choose_ops
 from potluck.engine.accelerator.probe import find_int4_product
 from potluck.engine.attention import EagerAttention, ExpandedAttention
 from potluck.engine.device import compute_capability, compute_dtype
-from potluck.engine.norms import RmsNorm
+from potluck.engine.norms import plain_norm
 from potluck.model.formats import PACKED_FORMATS
 
 logger = logging.getLogger(__name__)
 
-Products = Literal["kernels", "int4", "blocks"]
-Decoding = Literal["generated", "graphs", "layers"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
-    """How a device computes packed weights and single tokens."""
-
-    device: str  # as torch names it
-    compute_capability: tuple[int, int] | None  # of a CUDA device
-    dtype: torch.dtype  # of hidden states beside packed weights
-    products: Products  # our kernels, torch's int4 product, or weights unpacked block by block
-    decoding: Decoding  # generated functions, graphs, or layer by layer
-    notes: tuple[str, ...]  # what is slower than on other devices, for people
-
-    def __str__(self) -> str:
-        dtype = str(self.dtype).removeprefix("torch.")
-        version = ".".join(map(str, self.compute_capability or ("none",)))
-        return f"{self.device} sm={version} dtype={dtype} products={self.products} decoding={self.decoding}"
-
-
-def capabilities(device: torch.device) -> Capabilities:
+def log_capabilities(device: torch.device) -> None:
     """Try what this device can do, and log it. It takes a second or less, and never fails.
 
-    It has not run on a real GPU.
+    The line says how packed weights are multiplied (`kernels` are our own, `int4` is torch's product,
+    `blocks` unpacks them block by block), how single tokens are computed (`generated`, `graphs`, or
+    `layers` one by one), and what is slower than on other devices. It has not run on a real GPU.
     """
     dtype = compute_dtype("int4", device)
-    products: Products = "kernels"
-    decoding: Decoding = "generated"
-    notes: list[str] = []
+    products, decoding, notes = "kernels", "generated", list[str]()
     if device.type != "cpu":
         products, decoding = "int4", "graphs"
         if dtype != torch.bfloat16:
@@ -66,15 +44,14 @@ def capabilities(device: torch.device) -> Capabilities:
             notes.append("keys are expanded for attention, so that prompts take longer")
         if ops.attention is EagerAttention:
             notes.append("attention is computed in steps, so that prompts take much longer")
-        if ops.rms_norm is not RmsNorm:
+        if ops.norm is plain_norm:
             notes.append("norms are computed in steps, which takes longer")
-    found = Capabilities(
-        device=str(device),
-        compute_capability=compute_capability(device),
-        dtype=dtype,
-        products=products,
-        decoding=decoding,
-        notes=tuple(notes),
+    logger.info(
+        "device %s sm=%s dtype=%s products=%s decoding=%s notes=%s",
+        device,
+        ".".join(map(str, compute_capability(device) or ("none",))),
+        str(dtype).removeprefix("torch."),
+        products,
+        decoding,
+        "; ".join(notes) or "none",
     )
-    logger.info("device %s notes=%s", found, "; ".join(found.notes) or "none")
-    return found

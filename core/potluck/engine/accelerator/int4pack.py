@@ -22,7 +22,7 @@ and rows that are multiples of 8 (a block has 16). On CUDA it needs bf16 and com
 other devices take any float. A weight takes 0.625 bytes with 4 bits and 1.25 with 8; the packed
 bytes take 0.5625 (`int4`), 0.625 (`int4-offset`) and 1.0625 (`int8`).
 
-Nothing here has run on real CUDA or MPS hardware; the tests run the form of `cpu`.
+Nothing here has run on real CUDA or MPS hardware; the tests run a form of the CPU.
 """
 
 from abc import ABC, abstractmethod
@@ -75,12 +75,9 @@ class CudaForm(Int4Form):
     def unpack(self, packed: Tensor) -> Tensor:
         # A word has 8 integers: of a row's 32 inputs those at 8h + 2c (h = 0 … 3), then at 8h + 2c + 1.
         n, k, _, j = packed.shape
-        halves = packed.view(torch.uint8).view(
-            n, k, 8, 4, j, 4
-        )  # tile, row, c, pair of k tiles, byte
-        nibbles = torch.stack(
-            (halves & 15, halves >> 4), -1
-        )  # the lower half of a byte comes first
+        # Tile, row, c, pair of k tiles, byte; then the lower half of a byte before the upper one.
+        halves = packed.view(torch.uint8).view(n, k, 8, 4, j, 4)
+        nibbles = torch.stack((halves & 15, halves >> 4), -1)
         words = nibbles.view(n, k, 8, 4, j, 2, 4)  # (…, row, c, j, odd, h)
         return words.permute(0, 2, 1, 4, 6, 3, 5).reshape(n * 8, -1)
 
@@ -95,28 +92,9 @@ class MpsForm(Int4Form):
         return torch.stack((halves & 15, halves >> 4), -1).view(-1, width)
 
 
-class CpuForm(Int4Form):
-    """Blocks of rows as wide as the processor's vectors. For tests: our CPU kernels are better."""
-
-    def empty(self, rows: int, width: int, device: torch.device) -> Tensor:
-        return torch.empty((rows, width // 2), dtype=torch.uint8, device=device)
-
-    def rows_of(self, packed: Tensor, first: int, last: int) -> Tensor:
-        return packed[first:last]
-
-    def convert(self, integers: Tensor) -> Tensor:
-        return torch.ops.aten._convert_weight_to_int4pack_for_cpu(integers.int(), 2)
-
-    def multiply(self, x: Tensor, packed: Tensor, scales_and_zeros: Tensor) -> Tensor:
-        return torch.ops.aten._weight_int4pack_mm_for_cpu(x, packed, GROUP, scales_and_zeros)
-
-    def unpack(self, packed: Tensor) -> Tensor:
-        raise NotImplementedError("which order it is depends on the processor")
-
-
 def int4_form(device: torch.device) -> Int4Form | None:
     """The form of a kind of device; None: torch has no product for it."""
-    forms: dict[str, type[Int4Form]] = {"cuda": CudaForm, "mps": MpsForm, "cpu": CpuForm}
+    forms: dict[str, type[Int4Form]] = {"cuda": CudaForm, "mps": MpsForm}
     form = forms.get(device.type)
     return None if form is None else form()
 

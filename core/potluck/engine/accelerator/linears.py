@@ -64,12 +64,6 @@ class PlacedLinear(Linear):
         y = self._multiply(x)
         return y if self.bias is None else y.add_(self.bias)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes on the device, once it is placed."""
-        bias = 0 if self.bias is None else self.bias.nbytes
-        return bias + sum(part.nbytes for part in self.memory)
-
     def _multiply_by_blocks(self, x: Tensor) -> Tensor:
         """Dequantise and multiply some rows of weights at a time, in the dtype of x."""
         y = x.new_empty((len(x), self.rows))

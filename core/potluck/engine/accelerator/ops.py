@@ -6,50 +6,18 @@ The others are replaced by slower ones, made of operators so simple that every d
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from potluck.engine.accelerator.probe import attends, norms_work
 from potluck.engine.attention import Attention, EagerAttention, ExpandedAttention
-from potluck.engine.norms import HeadNorm, ProjectionNorm, RmsNorm
+from potluck.engine.norms import Norm, plain_norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerOps:
-    """The classes that layers are built of."""
+    """What layers are built of."""
 
     attention: type[Attention] = Attention
-    rms_norm: type[RmsNorm] = RmsNorm
-    head_norm: type[HeadNorm] = HeadNorm
-    projection_norm: type[ProjectionNorm] = ProjectionNorm
-
-
-class PlainRmsNorm(RmsNorm):
-    """`RmsNorm` from squares, their mean and a quotient, without torch's own operator."""
-
-    __slots__ = ()
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return (_normed(x, self.eps) * self.weight).to(x.dtype)
-
-
-class PlainHeadNorm(HeadNorm):
-    """`HeadNorm` without torch's own operator."""
-
-    __slots__ = ()
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return _normed(x, self._eps).mul_(self._per_head)
-
-
-class PlainProjectionNorm(ProjectionNorm):
-    """`ProjectionNorm` without torch's own operator."""
-
-    __slots__ = ()
-
-    def __call__(self, x: Tensor) -> Tensor:
-        parts = x.float().flatten(1).split(self._sizes, -1)
-        normed = torch.cat([_normed(part, self._eps) for part in parts], -1)
-        return normed.mul_(self.weight).view(x.shape)
+    norm: Norm = torch.rms_norm
 
 
 def choose_ops(device: torch.device, dtype: torch.dtype) -> LayerOps:
@@ -59,15 +27,8 @@ def choose_ops(device: torch.device, dtype: torch.dtype) -> LayerOps:
     """
     if device.type == "cpu":
         return LayerOps()
-    attention = _choose_attention(device, dtype)
-    if norms_work(device):
-        return LayerOps(attention=attention)
-    return LayerOps(
-        attention=attention,
-        rms_norm=PlainRmsNorm,
-        head_norm=PlainHeadNorm,
-        projection_norm=PlainProjectionNorm,
-    )
+    norm = torch.rms_norm if norms_work(device) else plain_norm
+    return LayerOps(attention=_choose_attention(device, dtype), norm=norm)
 
 
 def _choose_attention(device: torch.device, dtype: torch.dtype) -> type[Attention]:
@@ -90,9 +51,3 @@ def _kinds(device: torch.device, dtype: torch.dtype) -> tuple[type[Attention], .
     if has_flash(device, dtype):
         return AlignedAttention, ExpandedAttention
     return (ExpandedAttention,)
-
-
-def _normed(x: Tensor, eps: float) -> Tensor:
-    """The norm of x without its weight, in new memory, f32."""
-    wide = x.float()
-    return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.head_kernel import HeadShape, HeadStep, emit_head
-from potluck.engine.kernels.layout import GROUP, groups_of, input_bytes
+from potluck.engine.kernels.layout import groups_of, input_bytes
 from potluck.engine.kernels.lookup_kernel import emit_lookup
 from potluck.engine.kernels.tensors import PackedWeight
 
@@ -22,13 +22,8 @@ class EmbeddingLookup:
         self._weight, self._matrix = weight, weight.data.data_ptr()
         self._groups, self._multiplier = groups_of(weight.width), multiplier
 
-    @property
-    def numbers(self) -> int:
-        """How many f32 a row takes: its width, rounded up to whole groups."""
-        return self._groups * GROUP
-
     def __call__(self, row: int, out: int) -> None:
-        """Write a row times the multiplier, as f32, to the address `out`."""
+        """Write a row times the multiplier, as whole groups of f32, to the address `out`."""
         assert 0 <= row < self._weight.rows
         self._look_up(self._matrix, self._groups, row, self._multiplier, out)
 
