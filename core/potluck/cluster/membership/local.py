@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from potluck.cluster.computer import PATIENCE, Neighbours, Patience
+from potluck.cluster.computer import PATIENCE, Patience
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.processes.messages import LoadProgress as StageProgress
@@ -29,6 +29,7 @@ from potluck.wire.messages import (
     Assign,
     DeviceId,
     DeviceInfo,
+    Load,
     Need,
     NodeInfo,
 )
@@ -156,19 +157,14 @@ class LocalComputer:
         self,
         assign: Assign,
         sources: Mapping[Digest, TensorSource],
-        neighbours: Neighbours,
+        load: Load,
         progress: Callable[[float], None],
     ) -> int:
         def loaded(report: StageProgress) -> None:
             progress(report.done / max(report.total, 1))
 
-        stage = LoadStage.of(
-            assign,
-            home=self._home(),
-            tensors=_files(assign, sources),
-            next_hop=neighbours.next_hop,
-            previous=neighbours.previous,
-        )
+        files = _files(assign, sources)
+        stage = LoadStage.of(assign, load, home=self._home(), tensors=files)
         await self._give_back_unused()
         handle = await self._processes.handle(assign.device)
         return (await handle.load(stage, loaded)).cache_tokens
@@ -205,4 +201,4 @@ class LocalComputer:
 def _files(assign: Assign, sources: Mapping[Digest, TensorSource]) -> Iterator[TensorFile]:
     for info in assign.tensors:
         source = sources[Digest(info.digest)]
-        yield TensorFile(info=info, path=str(source.path), offset=source.offset)
+        yield TensorFile.of(info, source.path, source.offset)
