@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from potluck.errors import BrokenModelError, UsageError
-from potluck.store import cache
+from potluck.files import recall, remember
 from potluck.store.gguf_files import gguf_files, gguf_parts, is_gguf
 from potluck.store.registry import model_name
 
@@ -36,13 +36,13 @@ class RecentFolders:
         self._file = file
 
     def folders(self) -> list[Path]:
-        names = cache.recall(self._file, list[str]) or []
+        names = recall(self._file, list[str]) or []
         return [path for path in map(Path, names) if path.is_dir() or _is_gguf_file(path)]
 
     def add(self, folder: Path) -> None:
         folder = folder.absolute()
         others = [path for path in self.folders() if path != folder]
-        cache.remember(self._file, [str(path) for path in (folder, *others)][:MAX_RECENT])
+        remember(self._file, [str(path) for path in (folder, *others)][:MAX_RECENT])
 
 
 def list_models(
