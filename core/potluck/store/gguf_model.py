@@ -14,7 +14,7 @@ import re
 import shutil
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -160,14 +160,8 @@ def _slice(whole: TensorSpan, index: int) -> TensorSpan:
     if len(whole.shape) != 3 or index >= whole.shape[0]:
         return whole  # the check of shapes will refuse it
     nbytes = whole.nbytes // whole.shape[0]
-    return TensorSpan(
-        name=whole.name,
-        dtype=whole.dtype,
-        shape=whole.shape[1:],
-        file=whole.file,
-        offset=whole.offset + index * nbytes,
-        nbytes=nbytes,
-    )
+    offset = whole.offset + index * nbytes
+    return replace(whole, shape=whole.shape[1:], offset=offset, nbytes=nbytes)
 
 
 def _write_words(
