@@ -128,7 +128,7 @@ class FakeComputer:
     ) -> None:
         await self._do("send_weights")
         total = sum(sources[Digest(t.digest)].nbytes - t.offset for t in need.tensors)
-        progress(TransferProgress(sent=total, total=total, bytes_per_s=1e6, eta_s=0.0))
+        progress(TransferProgress(sent=total, total=total, bytes_per_s=1e6))
         self.stores_weights = True
 
     async def load(
