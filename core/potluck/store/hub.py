@@ -17,7 +17,7 @@ from potluck.store.registry import model_name
 
 MAX_RECENT = 20  # folders; more would make the list hard to read
 
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # org/name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,18 +86,13 @@ def find_model(
         found = [model.path for model in models if name_of(model.name) == wanted]
         if found:
             return found[0]
-    if _is_repository(words):
+    if _REPOSITORY.fullmatch(words):
         hint = " Download it first, or give the folder that holds it."
     else:
         hint = " Give the folder that holds config.json and the safetensors files, or a GGUF file."
     known = ", ".join(model.name for model in models[:5])
     there = f" On this computer are: {known}." if known else ""
     raise UsageError(f"There is no model {words!r} on this computer.{hint}{there}", model=words)
-
-
-def _is_repository(words: str) -> bool:
-    """Whether the text has the form of a Hub repository: `org/name`."""
-    return _REPOSITORY.fullmatch(words) is not None
 
 
 def _last_part(name: str) -> str:
