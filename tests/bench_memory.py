@@ -146,7 +146,6 @@ class Bench:
         first, last = self._stages
         loaded, _ = await stage.node.load(
             LoadStage(
-                request=0,
                 home=stage.node.home,
                 epoch=1,
                 model_id="ab" * 32,

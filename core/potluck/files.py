@@ -1,9 +1,17 @@
 """Writes files that survive a crash, and locks files for one process at a time."""
 
+import logging
 import os
 import secrets
 import sys
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 PRIVATE = 0o600  # only the owner may read it, from the first byte on
 SHARED = 0o644
@@ -29,6 +37,29 @@ def write_atomically(path: Path, data: bytes, *, mode: int = SHARED) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def recall(path: Path, kind: type[_T]) -> _T | None:
+    """What a small JSON file holds that a program can do without.
+
+    Returns:
+        None if the file is missing, damaged or of another form.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:  # msgspec's errors and bad UTF-8 are ValueErrors
+        logger.warning("cannot be read, counts as empty file=%s error=%s", path, error)
+    return None
+
+
+def remember(path: Path, value: object) -> None:
+    """Replace a file that `recall` reads. A full disk is logged, and no error."""
+    try:
+        write_atomically(path, msgspec.json.format(msgspec.json.encode(value)))
+    except OSError as error:
+        logger.warning("not remembered file=%s error=%s", path, error)
 
 
 def sync_folder(folder: Path) -> None:

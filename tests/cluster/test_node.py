@@ -82,7 +82,7 @@ def test_the_engine_hears_of_whatever_changes_in_whom_this_computer_trusts(
         node = Node(folders_of(tmp_path, "Desk"))
         told: list[StageSettings] = []
         handle = SimpleNamespace(devices=(), change=told.append)
-        node.processes._best._handle = cast("StageHandle", handle)
+        node.processes._best.running = cast("StageHandle", handle)
 
         node.identity.create_home("Desk")
         assert len(told) == 1

@@ -6,6 +6,7 @@ from potluck.errors import PeerLostError
 from potluck.net.measure import BLOB_BUDGET_S, FIRST_BLOB, MAX_BYTES, measure
 from potluck.wire.measuring_messages import BlobReceived
 from potluck.wire.messages import (
+    Address,
     Ping,
     Pong,
 )
@@ -20,7 +21,7 @@ def test_a_link_is_measured_without_the_other_sides_help(house, run) -> None:
             link = await master.dial(worker, home, "weights")
             quality = await measure(link)
 
-            assert 0 < quality.rtt_s <= quality.rtt_p95_s < 1
+            assert 0 < quality.rtt_ms <= quality.rtt_p95_ms < 1000
             assert quality.bytes_per_s > 1e6
             link.close()
             await link.wait_closed()
@@ -32,6 +33,7 @@ class SlowLink:
     """A link with a round trip and a bandwidth, and a clock of its own."""
 
     def __init__(self, rtt_s: float, bytes_per_s: float) -> None:
+        self.remote = Address(host="127.0.0.1", port=1)
         self.rtt_s, self.rate = rtt_s, bytes_per_s
         self.now = 0.0
         self.sent = 0
@@ -56,7 +58,7 @@ def test_what_is_measured_is_what_the_link_has_and_it_stays_quick(
 
     quality = run(measure(link, clock=lambda: link.now))  # type: ignore[arg-type]
 
-    assert quality.rtt_s == pytest.approx(rtt_s)
+    assert quality.rtt_ms == pytest.approx(1000 * rtt_s)
     assert quality.bytes_per_s == pytest.approx(bytes_per_s, rel=0.01)
     assert link.sent <= MAX_BYTES
     # The first blob has to be sent whatever it takes.
@@ -76,8 +78,8 @@ def test_the_median_stands_one_slow_ping(run) -> None:
 
     quality = run(measure(link, clock=lambda: link.now))  # type: ignore[arg-type]
 
-    assert quality.rtt_s == pytest.approx(0.001)
-    assert quality.rtt_p95_s == pytest.approx(0.101)
+    assert quality.rtt_ms == pytest.approx(1)
+    assert quality.rtt_p95_ms == pytest.approx(101)
 
 
 def test_a_peer_that_leaves_while_it_is_measured_is_lost(house, run) -> None:

@@ -28,17 +28,17 @@ class Watched:
         return self.last
 
 
-def test_rate_and_time_left_are_those_of_the_bytes_that_came():
+def test_the_rate_is_that_of_the_bytes_that_came():
     watched = Watched()
 
     progress = watched.after(2.0, 200)
 
-    assert progress == TransferProgress(sent=200, total=1000, bytes_per_s=100.0, eta_s=8.0)
+    assert progress == TransferProgress(sent=200, total=1000, bytes_per_s=100.0)
 
 
-def test_nothing_yet_has_no_time_left():
-    assert Watched().after(0.0, 10).eta_s is None
-    assert Watched().after(3.0, 0).eta_s is None
+def test_nothing_yet_has_no_rate():
+    assert Watched().after(0.0, 10).bytes_per_s == 0
+    assert Watched().after(3.0, 0).bytes_per_s == 0
 
 
 def test_rate_follows_the_last_seconds_and_forgets_those_before():

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 from fake_chain import FakeChain
 
-from potluck.cluster.computer import Neighbours
 from potluck.errors import PotluckError
 from potluck.ids import Digest, NodeId
 from potluck.model.schemes import Cache
@@ -20,6 +19,7 @@ from potluck.wire.messages import (
     DeviceId,
     DeviceInfo,
     Hop,
+    Load,
     Need,
     NeedTensor,
 )
@@ -70,7 +70,7 @@ class FakeComputer:
         self.assigned: list[Assign] = []
         self.sources: Mapping[Digest, TensorSource] = {}  # what it loaded from, if it is local
         self.next_hops: list[Hop | None] = []
-        self.previous: list[NodeId | None] = []
+        self.previous: list[str | None] = []
         self.chains: list[FakeChain] = []
         self.is_loaded = False
         self.kinds = 1  # kinds of layers that it measures
@@ -128,21 +128,21 @@ class FakeComputer:
     ) -> None:
         await self._do("send_weights")
         total = sum(sources[Digest(t.digest)].nbytes - t.offset for t in need.tensors)
-        progress(TransferProgress(sent=total, total=total, bytes_per_s=1e6, eta_s=0.0))
+        progress(TransferProgress(sent=total, total=total, bytes_per_s=1e6))
         self.stores_weights = True
 
     async def load(
         self,
         assign: Assign,
         sources: Mapping[Digest, TensorSource],
-        neighbours: Neighbours,
+        load: Load,
         progress: Callable[[float], None],
     ) -> int:
         progress(0.5)
         await self._do("load")
         self.sources = sources
-        self.next_hops.append(neighbours.next_hop)
-        self.previous.append(neighbours.previous)
+        self.next_hops.append(load.next_hop)
+        self.previous.append(load.previous)
         self.is_loaded = True
         return self.cache_tokens
 

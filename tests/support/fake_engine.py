@@ -47,7 +47,6 @@ class FakeEngine:
             raise error
         self.loaded = stage
         return StageLoaded(
-            request=1,
             seconds=0.5,
             memory_bytes=99,
             cache_tokens=64,

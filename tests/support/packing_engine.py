@@ -24,21 +24,21 @@ class PackingEngine:
         self.salt = b""  # changes the bytes, as another version would
 
     async def quantise(self, matrix: Quantise) -> Quantised:
-        name = matrix.parts[0].info.name
+        name = matrix.parts[0].name
         self.waiting.append(name)
         if self.gate is not None:
             await self.gate.wait()
         if self.error is not None:
             error, self.error = self.error, None
             raise error
-        made_of = "".join(file.info.digest for file in matrix.parts)
+        made_of = "".join(file.digest for file in matrix.parts)
         seed = f"{made_of} {matrix.dtype}".encode() + self.salt
         nbytes = PACKED_DTYPES[matrix.dtype].nbytes(*matrix.shape)
         data = hashlib.shake_256(seed).digest(nbytes)
         await asyncio.to_thread(Path(matrix.path).write_bytes, data)
         self.packed[name] += 1
         digest = hashlib.sha256(data).hexdigest()
-        return Quantised(request=matrix.request, digest=digest, nbytes=nbytes)
+        return Quantised(digest=digest, nbytes=nbytes)
 
 
 class Workplace:

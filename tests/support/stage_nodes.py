@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
 import psutil
 
 from potluck.cluster.driver.generation import Generator, Token, Usage
 from potluck.cluster.driver.pipeline import Pipeline
+from potluck.cluster.master.stage_tensors import tensor_info
 from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import (
     LoadProgress,
@@ -25,7 +25,7 @@ from potluck.net.identity import Identity
 from potluck.net.reactor import Reactor, ReactorThread
 from potluck.net.transport import Link, StepLink, dial, dial_steps
 from potluck.store.registry import LocalModel
-from potluck.wire.messages import Address, Hop, NodeInfo, Result, Sampling, StepFailed, TensorInfo
+from potluck.wire.messages import Address, Hop, NodeInfo, Result, Sampling, StepFailed
 
 CHAT = SessionId("chat")
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -102,7 +102,6 @@ class StageNode:
         embedding, head = layers.start == 0, layers.stop == model.config.num_layers
         names = model.config.stage_tensors(layers, embedding=embedding, head=head)
         return LoadStage(
-            request=0,
             home=self.home,
             epoch=epoch,
             model_id=model.manifest.model_id,
@@ -113,10 +112,10 @@ class StageNode:
             head=head,
             context=context,
             tensors=tuple(
-                TensorFile(
-                    info=msgspec.convert(entry, TensorInfo, from_attributes=True),
-                    path=str(model.sources[Digest(entry.digest)].path),
-                    offset=model.sources[Digest(entry.digest)].offset,
+                TensorFile.of(
+                    tensor_info(entry),
+                    model.sources[Digest(entry.digest)].path,
+                    model.sources[Digest(entry.digest)].offset,
                 )
                 for entry in model.manifest.stage(names)
             ),

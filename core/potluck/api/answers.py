@@ -1,8 +1,9 @@
 """Format the events of one generation as OpenAI's answers, either in chunks or as a whole."""
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -21,88 +22,93 @@ class Answer:
     logprobs: int | None
 
 
-class Format(Protocol):
+class Format(ABC):
     """One format of answers. Use an instance for one answer: it counts the characters sent."""
 
     prefix: ClassVar[str]
-
-    def __init__(self, answer: Answer) -> None: ...
-
-    def first(self, started: Started) -> Iterator[Struct]: ...
-
-    def piece(self, piece: Piece) -> Iterator[Struct]: ...
-
-    def last(self, started: Started, finished: Finished, usage: bool) -> Iterator[Struct]: ...
-
-    def whole(self, started: Started, pieces: Sequence[Piece], finished: Finished) -> Struct: ...
-
-
-class ChatFormat:
-    """The format of `/v1/chat/completions`."""
-
-    prefix: ClassVar[str] = "chatcmpl"
+    _chunk_kind: ClassVar[Callable[..., Struct]]
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
+        self._offset = 0  # characters of the tokens whose logprobs were sent
 
-    def first(self, started: Started) -> Iterator[Struct]:
-        yield self._chunk(
-            openai.ChatChunkChoice(delta=openai.Delta(role="assistant", content="")),
-            prompt_token_ids=list(started.prompt_token_ids) if self._answer.token_ids else UNSET,
-        )
+    @abstractmethod
+    def first(self, started: Started) -> Iterator[Struct]: ...
 
     def piece(self, piece: Piece) -> Iterator[Struct]:
-        if not piece.text and not self._answer.token_ids and self._answer.logprobs is None:
-            return
-        yield self._chunk(
-            openai.ChatChunkChoice(
-                delta=openai.Delta(content=piece.text),
-                logprobs=self._logprobs([piece]),
-                token_ids=_token_ids(self._answer, [piece]),
-            )
-        )
+        if piece.text or self._answer.token_ids or self._answer.logprobs is not None:
+            yield self._chunk(self._part(piece))
 
     def last(self, started: Started, finished: Finished, usage: bool) -> Iterator[Struct]:
-        choice = openai.ChatChunkChoice(delta=openai.Delta(), finish_reason=finished.reason)
         if not usage:
-            yield self._chunk(choice, potluck=finished.timings)
+            yield self._chunk(self._end(finished), potluck=finished.timings)
             return
-        yield self._chunk(choice, usage=None)
+        yield self._chunk(self._end(finished), usage=None)
         yield self._chunk(usage=_usage(started, finished), potluck=finished.timings)
+
+    @abstractmethod
+    def whole(self, started: Started, pieces: Sequence[Piece], finished: Finished) -> Struct: ...
+
+    @abstractmethod
+    def _part(self, piece: Piece) -> Struct:
+        """The choice of a chunk with more text."""
+
+    @abstractmethod
+    def _end(self, finished: Finished) -> Struct:
+        """The choice of the chunk that says how the answer ended."""
+
+    def _chunk(self, *choices: Struct, **fields: object) -> Struct:
+        return self._make(type(self)._chunk_kind, *choices, **fields)
+
+    def _make(self, kind: Callable[..., Struct], *choices: Struct, **fields: object) -> Struct:
+        answer = self._answer
+        return kind(
+            id=answer.id, created=answer.created, model=answer.model, choices=choices, **fields
+        )
+
+    def _prompt_ids(self, started: Started) -> list[int] | UnsetType:
+        return list(started.prompt_token_ids) if self._answer.token_ids else UNSET
+
+    def _token_ids(self, pieces: Sequence[Piece]) -> list[int] | UnsetType:
+        if not self._answer.token_ids:
+            return UNSET
+        return [token_id for piece in pieces for token_id in piece.token_ids]
+
+
+class ChatFormat(Format):
+    """The format of `/v1/chat/completions`."""
+
+    prefix = "chatcmpl"
+    _chunk_kind = openai.ChatChunk
+
+    def first(self, started: Started) -> Iterator[Struct]:
+        choice = openai.ChatChunkChoice(delta=openai.Delta(role="assistant", content=""))
+        yield self._chunk(choice, prompt_token_ids=self._prompt_ids(started))
 
     def whole(self, started: Started, pieces: Sequence[Piece], finished: Finished) -> Struct:
         choice = openai.ChatChoice(
             message=openai.AssistantMessage(content="".join(piece.text for piece in pieces)),
             finish_reason=finished.reason,
             logprobs=self._logprobs(pieces),
-            token_ids=_token_ids(self._answer, pieces),
+            token_ids=self._token_ids(pieces),
         )
-        return openai.ChatCompletion(
-            id=self._answer.id,
-            created=self._answer.created,
-            model=self._answer.model,
-            choices=(choice,),
+        return self._make(
+            openai.ChatCompletion,
+            choice,
             usage=_usage(started, finished),
             potluck=finished.timings,
-            prompt_token_ids=list(started.prompt_token_ids) if self._answer.token_ids else UNSET,
+            prompt_token_ids=self._prompt_ids(started),
         )
 
-    def _chunk(
-        self,
-        *choices: openai.ChatChunkChoice,
-        usage: openai.Usage | UnsetType | None = UNSET,
-        potluck: openai.Timings | UnsetType = UNSET,
-        prompt_token_ids: list[int] | UnsetType = UNSET,
-    ) -> openai.ChatChunk:
-        return openai.ChatChunk(
-            id=self._answer.id,
-            created=self._answer.created,
-            model=self._answer.model,
-            choices=choices,
-            usage=usage,
-            potluck=potluck,
-            prompt_token_ids=prompt_token_ids,
+    def _part(self, piece: Piece) -> Struct:
+        return openai.ChatChunkChoice(
+            delta=openai.Delta(content=piece.text),
+            logprobs=self._logprobs([piece]),
+            token_ids=self._token_ids([piece]),
         )
+
+    def _end(self, finished: Finished) -> Struct:
+        return openai.ChatChunkChoice(delta=openai.Delta(), finish_reason=finished.reason)
 
     def _logprobs(self, pieces: Sequence[Piece]) -> openai.ChatLogprobs | None:
         if self._answer.logprobs is None:
@@ -111,63 +117,34 @@ class ChatFormat:
         return openai.ChatLogprobs(content=tokens)
 
 
-class TextFormat:
+class TextFormat(Format):
     """The format of `/v1/completions`."""
 
-    prefix: ClassVar[str] = "cmpl"
-
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-        self._offset = 0  # characters of the tokens whose logprobs were sent
+    prefix = "cmpl"
+    _chunk_kind = openai.Completion
 
     def first(self, started: Started) -> Iterator[Struct]:
         if self._answer.token_ids:
-            ids = list(started.prompt_token_ids)
+            ids = self._prompt_ids(started)
             yield self._chunk(openai.CompletionChoice(text="", prompt_token_ids=ids))
-
-    def piece(self, piece: Piece) -> Iterator[Struct]:
-        if not piece.text and not self._answer.token_ids and self._answer.logprobs is None:
-            return
-        yield self._chunk(
-            openai.CompletionChoice(
-                text=piece.text,
-                logprobs=self._logprobs([piece]),
-                token_ids=_token_ids(self._answer, [piece]),
-            )
-        )
-
-    def last(self, started: Started, finished: Finished, usage: bool) -> Iterator[Struct]:
-        choice = openai.CompletionChoice(text="", finish_reason=finished.reason)
-        if not usage:
-            yield self._chunk(choice, potluck=finished.timings)
-            return
-        yield self._chunk(choice, usage=None)
-        yield self._chunk(usage=_usage(started, finished), potluck=finished.timings)
 
     def whole(self, started: Started, pieces: Sequence[Piece], finished: Finished) -> Struct:
         choice = openai.CompletionChoice(
             text="".join(piece.text for piece in pieces),
             finish_reason=finished.reason,
             logprobs=self._logprobs(pieces),
-            token_ids=_token_ids(self._answer, pieces),
-            prompt_token_ids=list(started.prompt_token_ids) if self._answer.token_ids else UNSET,
+            token_ids=self._token_ids(pieces),
+            prompt_token_ids=self._prompt_ids(started),
         )
         return self._chunk(choice, usage=_usage(started, finished), potluck=finished.timings)
 
-    def _chunk(
-        self,
-        *choices: openai.CompletionChoice,
-        usage: openai.Usage | UnsetType | None = UNSET,
-        potluck: openai.Timings | UnsetType = UNSET,
-    ) -> openai.Completion:
-        return openai.Completion(
-            id=self._answer.id,
-            created=self._answer.created,
-            model=self._answer.model,
-            choices=choices,
-            usage=usage,
-            potluck=potluck,
+    def _part(self, piece: Piece) -> Struct:
+        return openai.CompletionChoice(
+            text=piece.text, logprobs=self._logprobs([piece]), token_ids=self._token_ids([piece])
         )
+
+    def _end(self, finished: Finished) -> Struct:
+        return openai.CompletionChoice(text="", finish_reason=finished.reason)
 
     def _logprobs(self, pieces: Sequence[Piece]) -> openai.CompletionLogprobs | None:
         if self._answer.logprobs is None:
@@ -195,12 +172,6 @@ def _usage(started: Started, finished: Finished) -> openai.Usage:
         total_tokens=prompt + completion,
         prompt_tokens_details=openai.PromptTokensDetails(cached_tokens=started.cached_tokens),
     )
-
-
-def _token_ids(answer: Answer, pieces: Sequence[Piece]) -> list[int] | UnsetType:
-    if not answer.token_ids:
-        return UNSET
-    return [token_id for piece in pieces for token_id in piece.token_ids]
 
 
 def _text(candidate: Candidate) -> str:

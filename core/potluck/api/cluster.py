@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, nullcontext
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -26,7 +27,8 @@ from potluck.api.streams import EventStream
 logger = logging.getLogger(__name__)
 
 STATE_INTERVAL_S = 0.1  # at most ten states a second; people notice no more
-NOTHING: dict[str, str] = {}
+
+_P = TypeVar("_P", schema.LoadProgress, schema.BenchProgress)
 
 
 class ClusterApi:
@@ -98,66 +100,31 @@ class ClusterApi:
         asked = await read(request, schema.JoinRequest)
         return JsonResponse(await self._backend.join(asked.token))
 
-    async def _connect(self, request: Request) -> Response:
+    async def _connect(self, request: Request) -> None:
         asked = await read(request, schema.ConnectRequest)
         await self._backend.connect(asked.address)
-        return JsonResponse(NOTHING)
 
-    async def _forget(self, request: Request) -> Response:
+    async def _forget(self, request: Request) -> None:
         await self._backend.forget(request.path_params["node_id"])
-        return JsonResponse(NOTHING)
 
-    async def _set_role(self, request: Request) -> Response:
+    async def _set_role(self, request: Request) -> None:
         await self._backend.set_role(await read(request, schema.RoleRequest))
-        return JsonResponse(NOTHING)
 
     async def _plan(self, request: Request) -> Response:
         return JsonResponse(await self._backend.plan(await read(request, schema.PlanRequest)))
 
     async def _load(self, request: Request) -> Response:
         asked = await read(request, schema.PlanRequest)
-        return EventStream(self._load_events(asked), refuse)
-
-    async def _load_events(self, asked: schema.PlanRequest) -> AsyncGenerator[bytes, None]:
-        """Yield the progress of a load. After an error, the last event is `failed`."""
-        last = schema.LoadProgress(state="waiting")
-        try:
-            async with aclosing(self._backend.load(asked)) as events:
-                async for progress in events:
-                    last = progress
-                    yield msgspec.json.encode(progress)
-        except Exception as error:  # noqa: BLE001 - the boundary of a request: `describe` logs it
-            described = describe(error)
-            failed = schema.LoadProgress(
-                state="failed",
-                fraction=last.fraction,
-                message=described.message,
-                nodes=last.nodes,
-                plan=last.plan,
-                error=described,
-            )
-            yield msgspec.json.encode(failed)
+        first = schema.LoadProgress(state="waiting")
+        return EventStream(_until_failed(self._backend.load(asked), first), refuse)
 
     async def _bench(self, request: Request) -> Response:
         asked = await read(request, schema.BenchRequest)
-        return EventStream(self._bench_events(asked), refuse)
+        first = schema.BenchProgress(state="loading")
+        return EventStream(_until_failed(self._backend.bench(asked), first), refuse)
 
-    async def _bench_events(self, asked: schema.BenchRequest) -> AsyncGenerator[bytes, None]:
-        """Yield the progress and result of a bench. After an error, the last event is `failed`."""
-        try:
-            async with aclosing(self._backend.bench(asked)) as events:
-                async for progress in events:
-                    yield msgspec.json.encode(progress)
-        except Exception as error:  # noqa: BLE001 - the boundary of a request: `describe` logs it
-            described = describe(error)
-            failed = schema.BenchProgress(
-                state="failed", message=described.message, error=described
-            )
-            yield msgspec.json.encode(failed)
-
-    async def _unload(self, request: Request) -> Response:
+    async def _unload(self, request: Request) -> None:
         await self._backend.unload()
-        return JsonResponse(NOTHING)
 
     async def _models(self, request: Request) -> Response:
         return JsonResponse(await self._backend.models())
@@ -165,10 +132,27 @@ class ClusterApi:
     async def _listen(self, request: Request) -> Response:
         return JsonResponse(await self._backend.listen(await read(request, schema.ListenRequest)))
 
-    async def _close_listener(self, request: Request) -> Response:
+    async def _close_listener(self, request: Request) -> None:
         await self._backend.close_listener(request.path_params["port"])
-        return JsonResponse(NOTHING)
 
-    async def _shutdown(self, request: Request) -> Response:
+    async def _shutdown(self, request: Request) -> None:
         await self._backend.shutdown()
-        return JsonResponse(NOTHING)
+
+
+async def _until_failed(events: AsyncGenerator[_P, None], last: _P) -> AsyncGenerator[bytes, None]:
+    """Yield the progress of work. After an error, the last event is `failed`.
+
+    Args:
+        events: the progress.
+        last: the event that is taken for the last one if there is none.
+    """
+    try:
+        async with aclosing(events):
+            async for last in events:
+                yield msgspec.json.encode(last)
+    except Exception as error:  # noqa: BLE001 - the boundary of a request: `describe` logs it
+        described = describe(error)
+        failed = msgspec.structs.replace(
+            last, state="failed", message=described.message, error=described
+        )
+        yield msgspec.json.encode(failed)

@@ -80,7 +80,8 @@ class JsonResponse(Response):
 
 
 ErrorFormat = Callable[[Exception], Response]
-Handler = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request], Awaitable[Response | None]]
+"""Answers a request; None: there is nothing to say but that it is done."""
 
 
 class Endpoint:
@@ -99,7 +100,7 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._hold():
             try:
-                response = await self._handler(Request(scope, receive))
+                response = await self._handler(Request(scope, receive)) or JsonResponse({})
             except (ClientGoneError, ClientDisconnect):
                 return
             except Exception as error:  # noqa: BLE001 - the boundary of a request

@@ -222,10 +222,7 @@ class TopLogprob(Struct, frozen=True, kw_only=True):
     bytes: list[int] | None = None
 
 
-class TokenLogprob(Struct, frozen=True, kw_only=True):
-    token: str
-    logprob: float
-    bytes: list[int] | None = None
+class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
     top_logprobs: tuple[TopLogprob, ...] = ()
 
 
@@ -246,10 +243,15 @@ class ChatChoice(Struct, frozen=True, kw_only=True):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatCompletion(Struct, frozen=True, kw_only=True):
+class _Head(Struct, frozen=True, kw_only=True):
+    """What every answer and every chunk of one begins with."""
+
     id: str
     created: int
     model: str
+
+
+class ChatCompletion(_Head, frozen=True, kw_only=True):
     choices: tuple[ChatChoice, ...]
     usage: Usage
     potluck: Timings
@@ -270,12 +272,9 @@ class ChatChunkChoice(Struct, frozen=True, kw_only=True):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatChunk(Struct, frozen=True, kw_only=True):
+class ChatChunk(_Head, frozen=True, kw_only=True):
     """One server-sent event of a streamed chat; `[DONE]` comes after the last one."""
 
-    id: str
-    created: int
-    model: str
     choices: tuple[ChatChunkChoice, ...]
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     usage: Usage | UnsetType | None = UNSET  # only with stream_options.include_usage
@@ -299,12 +298,9 @@ class CompletionChoice(Struct, frozen=True, kw_only=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class Completion(Struct, frozen=True, kw_only=True):
+class Completion(_Head, frozen=True, kw_only=True):
     """A whole text completion, or one server-sent event of a streamed one."""
 
-    id: str
-    created: int
-    model: str
     choices: tuple[CompletionChoice, ...]
     object: Literal["text_completion"] = "text_completion"
     usage: Usage | UnsetType | None = UNSET

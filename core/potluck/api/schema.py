@@ -341,7 +341,7 @@ class BenchProgress(Struct, frozen=True, kw_only=True):
     state: Literal["loading", "measuring", "ready", "failed"]
     fraction: float = 0.0  # 0 to 1, within this state
     message: str = ""
-    load: LoadProgress | None = None  # with `loading`
+    load: LoadProgress | None = None  # with `loading`, and with `failed` if that failed
     result: BenchResult | None = None  # with `ready`
     error: Error | None = None  # with `failed`
 

@@ -6,7 +6,7 @@ elsewhere as a few plain lines.
 
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 
 import msgspec
@@ -133,18 +133,11 @@ def describe_transfer(transfer: Transfer) -> str:
     return text
 
 
-def load(
-    client: Client,
-    request: PlanRequest,
-    *,
-    also: Callable[[LoadProgress], None] | None = None,
-) -> LoadProgress:
+def load(client: Client, request: PlanRequest) -> LoadProgress:
     """Load a model with progress on the terminal. Return the last progress, which has the plan."""
     last = None
     with closing(Progress()) as progress, closing(client.load(request)) as events:
         for last in events:
-            if also is not None:
-                also(last)
             active = [x for x in last.nodes if x.sent < x.total]
             detail = "; ".join(describe_transfer(x) for x in active) or last.message
             progress.show(PHASES[last.state], last.fraction, detail)

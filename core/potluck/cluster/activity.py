@@ -27,7 +27,7 @@ class Activity:
         self._holders: Counter[Holder] = Counter()
         self._last_use = clock()
         self._revision = 0
-        self._waiters: list[asyncio.Future[None]] = []
+        self._touched = asyncio.Event()  # the next change
 
     # --- holders
 
@@ -64,19 +64,11 @@ class Activity:
     def touch(self) -> None:
         """Count a change of the state that clients show, and wake those who wait for one."""
         self._revision += 1
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._touched.set()
+        self._touched = asyncio.Event()
 
     async def changed(self, since: int) -> int:
         """Wait until the revision is not `since`, and return it."""
         while self._revision == since:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
+            await self._touched.wait()
         return self._revision

@@ -15,15 +15,7 @@ from potluck.plan.cost import LinkCost
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
-from potluck.wire.messages import Address, Assign, DeviceId, DeviceInfo, Hop, Need
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbours:
-    """The neighbours of a stage in the chain; None is the driver."""
-
-    previous: NodeId | None
-    next_hop: Hop | None
+from potluck.wire.messages import Address, Assign, DeviceId, DeviceInfo, Load, Need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +90,7 @@ class Computer(Protocol):
         self,
         assign: Assign,
         sources: Mapping[Digest, TensorSource],
-        neighbours: Neighbours,
+        load: Load,
         progress: Callable[[float], None],
     ) -> int:
         """Load the assigned stage.
@@ -107,7 +99,7 @@ class Computer(Protocol):
             assign: the assignment of the stage.
             sources: where a local computer reads the weights; empty for workers, which have a
                 store.
-            neighbours: the stages before and after it.
+            load: names the stages before and after it.
             progress: called with the fraction that is loaded.
 
         Returns:

@@ -37,13 +37,7 @@ _PHASE_SHARE: Mapping[str, tuple[float, float]] = {
 
 def device(info: DeviceInfo) -> schema.Device:
     """Convert a device from its form on the wire."""
-    return schema.Device(
-        kind=info.kind,
-        index=info.index,
-        name=info.name,
-        memory_total=info.memory_total,
-        memory_free=info.memory_free,
-    )
+    return msgspec.convert(info, schema.Device, from_attributes=True)
 
 
 def plan_view(planned: Planned, *, epoch: int) -> PlanView:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from potluck.errors import PotluckError, UnreachableError, UsageError
-from potluck.files import write_atomically
+from potluck.files import recall, write_atomically
 from potluck.ids import NodeId, short
 from potluck.net.advert import Found, parse_address
 from potluck.net.listener import DEFAULT_PORT
@@ -56,7 +56,7 @@ class AddressBook:
         self.own: NodeId | None = None
         self._path = path
         self._probe = probe
-        self._book = _read(path)
+        self._book = (recall(path, _Book) if path is not None else None) or _Book()
         self._answering: dict[Address, Identified] = {}
         self._misses: dict[Address, int] = {}
 
@@ -179,15 +179,4 @@ class AddressBook:
 
     def _write(self) -> None:
         if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._path, msgspec.json.encode(self._book))
-
-
-def _read(path: Path | None) -> _Book:
-    if path is None or not path.exists():
-        return _Book()
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=_Book)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        logger.warning("remembered addresses cannot be read, they begin anew: %s", error)
-        return _Book()

@@ -87,7 +87,6 @@ class Discovery:
         interfaces: Interfaces = own_interfaces,
         resolve_timeout_s: float = RESOLVE_TIMEOUT_S,
     ) -> None:
-        self.problem: str | None = None  # why multicast does not work, for people
         self._on_change = on_change
         self._interfaces = interfaces
         self._resolve_timeout_s = resolve_timeout_s
@@ -166,7 +165,7 @@ class Discovery:
     async def start(self, advert: Advert) -> None:
         """Announce this node and look for others, until `stop`.
 
-        If multicast does not work, only addresses are used; `problem` says why.
+        If multicast does not work, only addresses are used; the log says why.
         """
         self._advert = self._published = advert
         self._published_at = asyncio.get_running_loop().time()
@@ -233,15 +232,11 @@ class Discovery:
             register = cast("_Announce", self._zeroconf.async_register_service)
             self._tasks.add(await register(self._service_info(), cooperating_responders=True))
         except (OSError, ZeroconfError, RuntimeError) as error:
-            self.problem = (
-                f"Other computers cannot be found by themselves: {error}. Connect them by address."
-            )
-            logger.warning("multicast does not work: %s", error)
+            logger.warning("multicast does not work, connect computers by address: %s", error)
             if self._zeroconf is not None:
                 await self._zeroconf.async_close()
             self._zeroconf = None
             return
-        self.problem = None
         self._browser = AsyncServiceBrowser(
             self._zeroconf.zeroconf,
             SERVICE,

@@ -6,19 +6,17 @@ opened its window. Every link answers both by itself.
 """
 
 import asyncio
-import logging
 import math
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
+from potluck.errors import PeerTimeoutError
+from potluck.ids import HomeId, NodeId
+from potluck.net.identity import Identity
 from potluck.net.link import Link
-from potluck.wire.measuring_messages import Blob
-from potluck.wire.messages import (
-    Ping,
-)
-
-logger = logging.getLogger(__name__)
+from potluck.net.transport import dial
+from potluck.wire.measuring_messages import Blob, LinkMeasured
+from potluck.wire.messages import Address, NodeInfo, Ping
 
 PINGS = 10
 PING_BUDGET_S = 0.5  # a slow link gets fewer pings
@@ -29,16 +27,37 @@ FIRST_BLOB = 64 << 10  # 0.1 s at 5 Mbit/s
 ANSWER_TIMEOUT_S = 5.0  # for one ping or blob; a slower link is useless for tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkQuality:
-    """The measured speed of a link."""
+async def measure_to(
+    addresses: Sequence[Address],
+    identity: Identity,
+    *,
+    home: HomeId,
+    peer: NodeId,
+    me: NodeInfo,
+    dial_s: float,
+    measure_s: float,
+) -> LinkMeasured:
+    """Dial a member of a home, and measure the link to it.
 
-    rtt_s: float  # median
-    rtt_p95_s: float
-    bytes_per_s: float
+    Raises:
+        PeerTimeoutError: the link is too slow to be useful, or took longer than `measure_s`.
+        PeerError: the member cannot be reached, or the link ended.
+    """
+    link = await dial(
+        addresses, identity, home=home, peer=peer, purpose="weights", me=me, timeout_s=dial_s
+    )
+    try:
+        async with asyncio.timeout(measure_s):
+            return await measure(link)
+    except TimeoutError:
+        raise PeerTimeoutError(
+            f"{link.peer.name} does not answer fast enough to be measured."
+        ) from None
+    finally:
+        link.close()
 
 
-async def measure(link: Link, *, clock: Callable[[], float] | None = None) -> LinkQuality:
+async def measure(link: Link, *, clock: Callable[[], float] | None = None) -> LinkMeasured:
     """Measure an open link from here to the peer. Nothing else should use the link meanwhile.
 
     Raises:
@@ -48,10 +67,11 @@ async def measure(link: Link, *, clock: Callable[[], float] | None = None) -> Li
     now = clock or asyncio.get_running_loop().time
     rtts = await _ping(link, now)
     rtt_s = statistics.median(rtts)
-    return LinkQuality(
-        rtt_s=rtt_s,
-        rtt_p95_s=sorted(rtts)[math.ceil(0.95 * len(rtts)) - 1],
+    return LinkMeasured(
+        rtt_ms=1000 * rtt_s,
+        rtt_p95_ms=1000 * sorted(rtts)[math.ceil(0.95 * len(rtts)) - 1],
         bytes_per_s=await _stream(link, rtt_s, now),
+        address=link.remote,
     )
 
 

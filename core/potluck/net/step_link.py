@@ -12,6 +12,7 @@ import logging
 import ssl
 import threading
 import time
+from contextlib import suppress
 
 from potluck.errors import (
     LocalProtocolError,
@@ -193,15 +194,10 @@ class StepLink(PeerLink):
         """Say goodbye and end. What the kernel has not taken yet is lost."""
         with self._lock:
             if self._error is None:
-                self._goodbye(reason)
+                with suppress(LocalProtocolError):
+                    self._connection.goodbye(reason[:MAX_TEXT])
+                    self._flush()
                 self._end(PeerLostError("This connection was closed here."))
-
-    def _goodbye(self, reason: str) -> None:
-        try:
-            self._connection.goodbye(reason[:MAX_TEXT])
-        except LocalProtocolError:
-            return
-        self._flush()
 
     def release(self) -> None:
         """Close the socket of a connection that has ended. The reactor's to call."""

@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 from potluck.errors import BrokenModelError
+from potluck.files import recall, remember
 from potluck.ids import Digest, is_digest
 from potluck.model.manifest import TensorSpan
-from potluck.store import cache
 from potluck.store.part import pieces
 
 Progress = Callable[[int, int], None]
@@ -122,7 +122,7 @@ def _memory_path(path: Path, cache_dir: Path) -> Path:
 
 
 def _recall(file: ModelFile, cache_dir: Path) -> Mapping[str, Digest]:
-    memory = cache.recall(_memory_path(file.path, cache_dir), _Memory)
+    memory = recall(_memory_path(file.path, cache_dir), _Memory)
     if memory is None or memory.path != str(file.path) or memory.stamp != file.stamp:
         return {}
     return {name: Digest(text) for name, text in memory.digests.items() if is_digest(text)}
@@ -133,7 +133,7 @@ def _remember(file: ModelFile, digests: Mapping[str, Digest], cache_dir: Path) -
         return
     names = {span.name: str(digests[span.name]) for span in file.spans}
     memory = _Memory(str(file.path), file.stamp, names)
-    cache.remember(_memory_path(file.path, cache_dir), memory)
+    remember(_memory_path(file.path, cache_dir), memory)
 
 
 def _changed(file: str) -> BrokenModelError:

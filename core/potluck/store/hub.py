@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from potluck.errors import BrokenModelError, UsageError
-from potluck.store import cache
+from potluck.files import recall, remember
 from potluck.store.gguf_files import gguf_files, gguf_parts, is_gguf
 from potluck.store.registry import model_name
 
 MAX_RECENT = 20  # folders; more would make the list hard to read
 
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # org/name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +36,13 @@ class RecentFolders:
         self._file = file
 
     def folders(self) -> list[Path]:
-        names = cache.recall(self._file, list[str]) or []
+        names = recall(self._file, list[str]) or []
         return [path for path in map(Path, names) if path.is_dir() or _is_gguf_file(path)]
 
     def add(self, folder: Path) -> None:
         folder = folder.absolute()
         others = [path for path in self.folders() if path != folder]
-        cache.remember(self._file, [str(path) for path in (folder, *others)][:MAX_RECENT])
+        remember(self._file, [str(path) for path in (folder, *others)][:MAX_RECENT])
 
 
 def list_models(
@@ -86,18 +86,13 @@ def find_model(
         found = [model.path for model in models if name_of(model.name) == wanted]
         if found:
             return found[0]
-    if _is_repository(words):
+    if _REPOSITORY.fullmatch(words):
         hint = " Download it first, or give the folder that holds it."
     else:
         hint = " Give the folder that holds config.json and the safetensors files, or a GGUF file."
     known = ", ".join(model.name for model in models[:5])
     there = f" On this computer are: {known}." if known else ""
     raise UsageError(f"There is no model {words!r} on this computer.{hint}{there}", model=words)
-
-
-def _is_repository(words: str) -> bool:
-    """Whether the text has the form of a Hub repository: `org/name`."""
-    return _REPOSITORY.fullmatch(words) is not None
 
 
 def _last_part(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The progress of a transfer: bytes done, current speed, and remaining time."""
+"""The progress of a transfer: bytes done, and current speed."""
 
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +19,6 @@ class TransferProgress:
     sent: int
     total: int
     bytes_per_s: float  # over the last WINDOW_S
-    eta_s: float | None  # None: no bytes arrive
 
 
 OnProgress: TypeAlias = Callable[[TransferProgress], None]
@@ -56,5 +55,4 @@ class TransferMeter:
             sent=self.sent,
             total=self.total,
             bytes_per_s=rate,
-            eta_s=(self.total - self.sent) / rate if rate > 0 else None,
         )

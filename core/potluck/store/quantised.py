@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from potluck import files
 from potluck.ids import ModelId, is_digest
 from potluck.model.schemes import PACKING_VERSION
-from potluck.store import cache
 
 
 class Packed(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ class Packed(msgspec.Struct, frozen=True):
 
 def recall(folder: Path, model: ModelId) -> dict[str, Packed]:
     """Return the cached entries of this model, under the keys that `remember` was given."""
-    known = cache.recall(_path(folder, model), dict[str, Packed]) or {}
+    known = files.recall(_path(folder, model), dict[str, Packed]) or {}
     return {key: packed for key, packed in known.items() if is_digest(packed.digest)}
 
 
@@ -30,7 +30,7 @@ def remember(folder: Path, model: ModelId, packed: Mapping[str, Packed]) -> None
     """Add entries to the cache. Only one caller at a time may do this for a model."""
     known = recall(folder, model)
     if not packed.items() <= known.items():
-        cache.remember(_path(folder, model), {**known, **packed})
+        files.remember(_path(folder, model), {**known, **packed})
 
 
 def _path(folder: Path, model: ModelId) -> Path:

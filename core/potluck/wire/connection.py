@@ -183,11 +183,7 @@ class Connection:
         """Process the end of the stream: the peer will send no more bytes."""
         if self.is_ended:
             return
-        self._step(Step.END_OF_STREAM)
-        if self.state is State.CLOSED:
-            self._events.append(Closed("We said goodbye."))
-        else:
-            self._events.append(Lost(f"{self._peer_name} closed the connection unexpectedly."))
+        self._lose(Step.END_OF_STREAM, "closed the connection unexpectedly")
 
     def next_event(self) -> Event | None:
         """Return the next event, or None.
@@ -226,10 +222,10 @@ class Connection:
         self._now = now
         if self.state is not State.OPEN:
             if now >= self._due:
-                self._give_up("did not finish the handshake in time")
+                self._lose(Step.SILENCE, "did not finish the handshake in time")
         elif self.purpose == "control":
             if now >= self._heard + LOST_AFTER_S:  # the same sum as below: equal rounding
-                self._give_up(f"has not been heard for {now - self._heard:.1f} seconds")
+                self._lose(Step.SILENCE, f"has not been heard for {now - self._heard:.1f} seconds")
             elif now >= self._due:
                 self._beat(now)
         else:
@@ -249,8 +245,8 @@ class Connection:
         self._due = now + HEARTBEAT_INTERVAL_S
         self._write(Ping(id=number))
 
-    def _give_up(self, what: str) -> None:
-        self._step(Step.SILENCE)
+    def _lose(self, step: Step, what: str) -> None:
+        self._step(step)
         if self.state is State.CLOSED:
             self._events.append(Closed("We said goodbye."))
         else:

@@ -32,7 +32,7 @@ def matrix(number: int, rows: int = 16, width: int = 32) -> Matrix:
         config={},
         shape=(rows, width),
         format=INT4,
-        files=(TensorFile(info=info, path="/nowhere", offset=0),),
+        files=(TensorFile.of(info, Path("/nowhere")),),
     )
 
 

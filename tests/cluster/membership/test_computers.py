@@ -9,7 +9,7 @@ from fake_engine import DEVICE, OTHER, FakeEngine, assign
 from own_computer import StageProcesses, own_computer
 from worker_rig import Party, Rig, join
 
-from potluck.cluster.computer import Neighbours, Patience
+from potluck.cluster.computer import Patience
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.errors import (
@@ -23,11 +23,14 @@ from potluck.ids import Digest
 from potluck.net.reactor import Reactor
 from potluck.store.registry import LocalModel
 from potluck.wire.measuring_messages import Profile
-from potluck.wire.messages import DeviceId, Message, Unloaded, WarmingUp
+from potluck.wire.messages import Assign, DeviceId, Load, Message, Unloaded, WarmingUp
 
 pytestmark = pytest.mark.net
 
-ALONE = Neighbours(previous=None, next_hop=None)
+
+def alone(assign: Assign) -> Load:
+    """The load of a stage that is the only one."""
+    return Load(epoch=assign.epoch, next_hop=None, device=assign.device)
 
 
 # --- another computer
@@ -51,7 +54,7 @@ def test_a_worker_takes_its_stage_all_the_way(tmp_path: Path, model: LocalModel)
             await laptop.send_weights(
                 need, model.sources, lambda progress: sent.append(progress.sent)
             )
-            await laptop.load(message, model.sources, ALONE, lambda _: None)
+            await laptop.load(message, model.sources, alone(message), lambda _: None)
 
             assert sent[-1] == model.manifest.nbytes
             assert rig.engine.loaded is not None
@@ -103,7 +106,7 @@ def test_a_worker_that_says_nothing_of_its_loading_is_given_up(
             await laptop.send_weights(await laptop.assign(message), model.sources, lambda _: None)
             rig.engine.gate = asyncio.Event()
             with pytest.raises(PeerTimeoutError, match="Laptop"):
-                await laptop.load(message, model.sources, ALONE, lambda _: None)
+                await laptop.load(message, model.sources, alone(message), lambda _: None)
             laptop.warming_up(WarmingUp(epoch=1, progress=0.9))  # too late, and harmless
             rig.engine.gate.set()
 
@@ -117,7 +120,9 @@ def test_progress_of_another_plan_is_not_this_ones(tmp_path: Path, model: LocalM
             await laptop.send_weights(await laptop.assign(message), model.sources, lambda _: None)
             rig.engine.gate = asyncio.Event()
             seen: list[float] = []
-            loading = asyncio.create_task(laptop.load(message, model.sources, ALONE, seen.append))
+            loading = asyncio.create_task(
+                laptop.load(message, model.sources, alone(message), seen.append)
+            )
             await until(lambda: seen)
             laptop.warming_up(WarmingUp(epoch=9, progress=0.9))
             rig.engine.gate.set()
@@ -136,7 +141,9 @@ def test_progress_of_another_device_is_not_this_ones(tmp_path: Path, model: Loca
             await laptop.send_weights(need, model.sources, lambda _: None)
             rig.engine.gate = asyncio.Event()
             seen: list[float] = []
-            loading = asyncio.create_task(laptop.load(message, model.sources, ALONE, seen.append))
+            loading = asyncio.create_task(
+                laptop.load(message, model.sources, alone(message), seen.append)
+            )
             await until(lambda: seen)
             laptop.warming_up(WarmingUp(epoch=1, progress=0.8, device=OTHER.id))
             laptop.warming_up(WarmingUp(epoch=1, progress=0.9, device=DEVICE.id))
@@ -188,13 +195,13 @@ def test_this_computer_reads_the_models_own_files(tmp_path: Path, model: LocalMo
         message = assign(model)
         assert not (await desk.assign(message)).tensors
         loaded: list[float] = []
-        await desk.load(message, model.sources, ALONE, loaded.append)
+        await desk.load(message, model.sources, alone(message), loaded.append)
 
         stage = processes.engine.loaded
         assert stage is not None
         assert loaded == [0.5]
         for file in stage.tensors:
-            source = model.sources[Digest(file.info.digest)]
+            source = model.sources[Digest(file.digest)]
             assert (file.path, file.offset) == (str(source.path), source.offset)
         await desk.unload(1)
         assert processes.engine.loaded is None
@@ -233,10 +240,10 @@ def test_each_device_of_this_computer_has_its_stage(tmp_path: Path, model: Local
         on_other = msgspec.structs.replace(assign(model), device=OTHER.id)
         assert (await desk.assign(assign(model))).activation_port == 4711
         assert (await desk.assign(on_other)).activation_port == 4712
-        await desk.load(on_other, model.sources, ALONE, lambda _: None)
+        await desk.load(on_other, model.sources, alone(on_other), lambda _: None)
         assert processes.engine.loaded is None
         assert processes.other.loaded is not None
-        await desk.load(assign(model), model.sources, ALONE, lambda _: None)
+        await desk.load(assign(model), model.sources, alone(assign(model)), lambda _: None)
         await desk.unload(1)
         assert processes.engine.loaded is processes.other.loaded is None
 
@@ -252,11 +259,11 @@ def test_a_device_without_a_stage_of_the_next_plan_gives_its_layers_back(
     async def main() -> None:
         first = assign(model)
         await desk.assign(first)
-        await desk.load(first, model.sources, ALONE, lambda _: None)
+        await desk.load(first, model.sources, alone(first), lambda _: None)
         second = msgspec.structs.replace(first, epoch=2, device=OTHER.id)
         await desk.assign(second)
         assert processes.engine.loaded is not None  # it may get a stage of that plan as well
-        await desk.load(second, model.sources, ALONE, lambda _: None)
+        await desk.load(second, model.sources, alone(second), lambda _: None)
 
         assert processes.engine.loaded is None
         assert processes.other.loaded is not None
@@ -271,7 +278,7 @@ def test_a_computer_that_works_alone_makes_a_home_for_its_own_connections(
     desk = own_computer(party, processes)
 
     async def main() -> None:
-        await desk.load(assign(model), model.sources, ALONE, lambda _: None)
+        await desk.load(assign(model), model.sources, alone(assign(model)), lambda _: None)
         home = party.identity.own_home
         assert home is not None
         assert processes.engine.loaded is not None

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 ME = NodeInfo(node_id="ab" * 32, name="Desk", version="0", os="Linux", arch="x")
 LOAD = LoadStage(
-    request=0, home="", epoch=1, model_id="", config={}, scheme="f32", layers=(0, 1), embedding=True,
+    home="", epoch=1, model_id="ab" * 32, config={}, scheme="f32", layers=(0, 1), embedding=True,
     head=True, context=8, tensors=(), next_hop=None,
 )  # fmt: skip
 
@@ -231,7 +231,7 @@ hear(); sys.stdout.buffer.write(b"\xff" * 8); sys.stdout.buffer.flush(); time.sl
 
 def test_the_wrong_answer_is_an_error(process: MakeProcess) -> None:
     async def main() -> None:
-        async with process(READY + "say(StageUnloaded(request=hear().request))\n" + DEAF) as odd:
+        async with process(READY + "say(StageUnloaded(re=hear().id))\n" + DEAF) as odd:
             with pytest.raises(EngineError, match="StageUnloaded"):
                 await odd.handle.profile(Profile(config={}, scheme="f32", tokens=8))
 
@@ -240,8 +240,8 @@ def test_the_wrong_answer_is_an_error(process: MakeProcess) -> None:
 
 def test_a_refusal_is_the_error_that_it_was_there(process: MakeProcess) -> None:
     refusal = """
-say(RequestFailed(request=hear().request, kind="integrity", message="Altered.",
-                  data={"digest": "abc"}))
+say(Error(re=hear().id, kind="integrity", message="Altered.",
+          data={"digest": "abc"}))
 """
 
     async def main() -> None:
@@ -281,8 +281,8 @@ hear()
 say(LoadProgress(epoch=1, done=1, total=2))
 assert isinstance(hear(), UnloadStage)
 say(LoadProgress(epoch=1, done=2, total=2))
-say(StageLoaded(request=1, seconds=0.1, memory_bytes=1, cache_tokens=64, layers_kept=0, layers_loaded=1))
-say(StageUnloaded(request=hear().request))
+say(StageLoaded(re=1, seconds=0.1, memory_bytes=1, cache_tokens=64, layers_kept=0, layers_loaded=1))
+say(StageUnloaded(re=hear().id))
 """
 
     async def main() -> None:
@@ -321,7 +321,7 @@ say(StepFailed(epoch=1, session="s", step=2, kind="engine", message="No."))
 def test_what_the_owner_says_reaches_it(process: MakeProcess) -> None:
     program = """
 assert hear() == StageSettings(memory_limit=99, threads=2)
-say(StageUnloaded(request=hear().request))
+say(StageUnloaded(re=hear().id))
 """
 
     async def main() -> None:
@@ -338,10 +338,10 @@ STAGE = HeldStage(device=DeviceId(kind="cpu"), model_id="ab" * 32, scheme="f32",
 HELD = Held(home="ab" * 32, stage=STAGE)
 load = hear()
 say(Holds(held=HELD))
-say(StageLoaded(request=load.request, seconds=0.1, memory_bytes=1, cache_tokens=64, layers_kept=0, layers_loaded=1))
+say(StageLoaded(re=load.id, seconds=0.1, memory_bytes=1, cache_tokens=64, layers_kept=0, layers_loaded=1))
 unload = hear()
 say(Holds(held=None))
-say(StageUnloaded(request=unload.request))
+say(StageUnloaded(re=unload.id))
 """
 
     async def main() -> None:

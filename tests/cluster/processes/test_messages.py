@@ -1,4 +1,5 @@
 import io
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,22 +9,17 @@ from potluck.cluster.processes.messages import (
     FromStage,
     Held,
     Holds,
-    LayerProfiled,
     LoadProgress,
     LoadStage,
     Memory,
-    ProfileLayer,
     Quantise,
     Quantised,
     Ready,
-    RequestFailed,
     StageLoaded,
     StageSettings,
-    StageTimed,
     StageUnloaded,
     Start,
     TensorFile,
-    TimeStage,
     ToStage,
     UnloadStage,
     decode_from_stage,
@@ -31,10 +27,17 @@ from potluck.cluster.processes.messages import (
     encode,
     read_frame,
 )
-from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
+from potluck.wire.measuring_messages import (
+    MeasureStage,
+    Profile,
+    Profiled,
+    StageMeasured,
+    StageTimes,
+)
 from potluck.wire.messages import (
     Address,
     DeviceInfo,
+    Error,
     HeldStage,
     Hop,
     NodeInfo,
@@ -54,11 +57,9 @@ TIMES = StageTimes(
 TO_STAGE: list[ToStage] = [
     Start(identity_folder="/somewhere", me=ME, memory_limit=7),
     StageSettings(memory_limit=None, threads=2),
-    ProfileLayer(
-        request=1, wanted=Profile(config={"a": [1, {"b": None}]}, scheme="f32", tokens=128)
-    ),
+    Profile(id=1, config={"a": [1, {"b": None}]}, scheme="f32", tokens=128),
     LoadStage(
-        request=2,
+        id=2,
         home="ef" * 32,
         epoch=3,
         model_id="ab" * 32,
@@ -68,32 +69,27 @@ TO_STAGE: list[ToStage] = [
         embedding=True,
         head=False,
         context=64,
-        tensors=(TensorFile(info=TENSOR, path="/model", offset=8),),
+        tensors=(TensorFile.of(TENSOR, Path("/model"), 8),),
         next_hop=Hop(node_id="ab" * 32, addresses=(Address(host="::1", port=1),)),
     ),
-    UnloadStage(request=4),
-    TimeStage(request=6, epoch=3, position=16),
+    UnloadStage(id=4),
+    MeasureStage(id=6, epoch=3, position=16),
     Quantise(
-        request=5,
+        id=5,
         config={},
         shape=(2, 3),
         dtype="PACKED4",
-        parts=(TensorFile(info=TENSOR, path="/model", offset=8),),
+        parts=(TensorFile.of(TENSOR, Path("/model"), 8),),
         path="/packed",
     ),
 ]
 FROM_STAGE: list[FromStage] = [
     Ready(devices=(DEVICE,), activation_port=5),
     Memory(devices=(DEVICE,)),
-    LayerProfiled(
-        request=1,
-        profiled=Profiled(device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0),
-    ),
+    Profiled(re=1, device=DEVICE, decode_ms=(1.0,), prefill_ms=(2.0,), head_ms=3.0),
     LoadProgress(epoch=1, done=2, total=3),
-    StageLoaded(
-        request=2, seconds=0.5, memory_bytes=9, cache_tokens=64, layers_kept=3, layers_loaded=1
-    ),
-    StageUnloaded(request=4),
+    StageLoaded(re=2, seconds=0.5, memory_bytes=9, cache_tokens=64, layers_kept=3, layers_loaded=1),
+    StageUnloaded(re=4),
     Holds(held=None),
     Holds(
         held=Held(
@@ -110,9 +106,9 @@ FROM_STAGE: list[FromStage] = [
             ),
         ),
     ),
-    StageTimed(request=6, times=TIMES),
-    Quantised(request=5, digest="ab" * 32, nbytes=7),
-    RequestFailed(request=2, kind="engine", message="No.", data={"digest": "x", "n": 1}),
+    StageMeasured(re=6, epoch=3, times=TIMES),
+    Quantised(re=5, digest="ab" * 32, nbytes=7),
+    Error(re=2, kind="engine", message="No.", data={"digest": "x", "n": 1}),
     StepFailed(epoch=1, session="s", step=2, kind="need_replay", message="No.", position=3),
 ]
 

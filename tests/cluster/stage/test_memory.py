@@ -59,7 +59,6 @@ def test_little_is_taken_beside_weights_and_caches_after_a_profile_a_load_and_a_
             profiled = own_bytes(process)
             loaded, _ = await node.load(
                 LoadStage(
-                    request=0,
                     home=node.home,
                     epoch=1,
                     model_id="ab" * 32,

@@ -17,9 +17,8 @@ from potluck.store.registry import LocalModel
 def job(model: LocalModel, name: str, path: Path, dtype: str = "PACKED4") -> Quantise:
     (entry,) = model.manifest.stage([name])
     source = model.sources[entry.digest]
-    file = TensorFile(info=tensor_info(entry), path=str(source.path), offset=source.offset)
+    file = TensorFile.of(tensor_info(entry), source.path, source.offset)
     return Quantise(
-        request=7,
         config=dict(model.manifest.config),
         shape=(entry.shape[0], entry.shape[1]),
         dtype=dtype,
@@ -43,7 +42,6 @@ def test_every_answer_is_that_of_its_file(model: LocalModel, tmp_path: Path, thr
 
     for asked, answer in zip(jobs, asyncio.run(main()), strict=True):
         data = Path(asked.path).read_bytes()
-        assert answer.request == 7
         assert answer.digest == hashlib.sha256(data).hexdigest()
         assert answer.nbytes == len(data)
 
@@ -51,7 +49,7 @@ def test_every_answer_is_that_of_its_file(model: LocalModel, tmp_path: Path, thr
 def test_a_config_of_no_model_is_refused(model: LocalModel, tmp_path: Path) -> None:
     good = job(model, "lm_head.weight", tmp_path / "packed")
     bad = Quantise(
-        request=1, config={"model_type": "llama"}, shape=good.shape, dtype="PACKED4", parts=good.parts,
+        config={"model_type": "llama"}, shape=good.shape, dtype="PACKED4", parts=good.parts,
         path=good.path,
     )  # fmt: skip
 

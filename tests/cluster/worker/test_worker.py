@@ -50,8 +50,8 @@ def test_what_was_streamed_is_loaded_from_the_store(bench: Bench, model: LocalMo
         assert loaded.memory_bytes == 99
         assert bench.stage.loaded is not None
         for file in bench.stage.loaded.tensors:
-            assert bench.store.has(Digest(file.info.digest), file.info.nbytes)
-            assert file.path == str(bench.store.path(Digest(file.info.digest)))
+            assert bench.store.has(Digest(file.digest), file.nbytes)
+            assert file.path == str(bench.store.path(Digest(file.digest)))
         assert bench.stage.loaded.home == MY_HOME
         assert bench.worker.lease is not None
         assert bench.worker.lease.is_loaded

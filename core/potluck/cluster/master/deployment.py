@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
-from potluck.cluster.computer import Computer, Neighbours
+from potluck.cluster.computer import Computer
 from potluck.cluster.device_names import device_of
 from potluck.cluster.driver.pipeline import ActivationLink, Pipeline, Room
 from potluck.cluster.master.measurements import PROFILE_TOKENS
@@ -27,7 +27,7 @@ from potluck.plan.prefill import best_chunk
 from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel
 from potluck.tasks import together
-from potluck.wire.messages import Address, Assign, Hop
+from potluck.wire.messages import Address, Assign, Hop, Load
 
 logger = logging.getLogger(__name__)
 
@@ -231,7 +231,7 @@ class Deployment:
         ports = await together(self._give(task) for task in self.tasks)
         self._enter("loading")
         tokens = await together(
-            _named(task, task.load(self._neighbours(index, ports)))
+            _named(task, task.load(self._load_of(index, ports)))
             for index, task in enumerate(self.tasks)
         )
         names = [task.progress.name for task in self.tasks]
@@ -257,15 +257,18 @@ class Deployment:
         self.phase = phase
         self._changed()
 
-    def _neighbours(self, index: int, ports: Sequence[int]) -> Neighbours:
-        previous = self.tasks[index - 1].computer.node_id if index else None
-        if index + 1 == len(self.tasks):
-            return Neighbours(previous=previous, next_hop=None)
-        computer = self.tasks[index + 1].computer
-        is_same = computer.node_id == self.tasks[index].computer.node_id
-        addresses = _at_port(LOOPBACK if is_same else computer.addresses, ports[index + 1])
-        return Neighbours(
-            previous=previous, next_hop=Hop(node_id=computer.node_id, addresses=addresses)
+    def _load_of(self, index: int, ports: Sequence[int]) -> Load:
+        task, next_hop = self.tasks[index], None
+        if index + 1 < len(self.tasks):
+            computer = self.tasks[index + 1].computer
+            is_same = computer.node_id == task.computer.node_id
+            addresses = _at_port(LOOPBACK if is_same else computer.addresses, ports[index + 1])
+            next_hop = Hop(node_id=computer.node_id, addresses=addresses)
+        return Load(
+            epoch=self.epoch,
+            next_hop=next_hop,
+            previous=self.tasks[index - 1].computer.node_id if index else None,
+            device=task.assign.device,
         )
 
     async def _connect(self, ports: Sequence[int]) -> tuple[ActivationLink, ActivationLink]:

@@ -113,10 +113,11 @@ class Measurements:
             PotluckError: no device of the master can compute.
         """
         turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        wanted = Profile(config=dict(raw_config), scheme=scheme, tokens=PROFILE_TOKENS, cache=cache)
 
         async def measure(computer: Computer) -> "list[Profiled | _Problem]":
             async with turns[computer.machine or computer.node_id]:
-                return await self._measure_devices(computer, raw_config, config, scheme, cache)
+                return await self._measure_devices(computer, wanted, config)
 
         everyone = await asyncio.gather(*map(measure, computers))
         devices: list[DeviceCost] = []
@@ -132,12 +133,7 @@ class Measurements:
         return devices
 
     async def _measure_devices(
-        self,
-        computer: Computer,
-        raw: Mapping[str, object],
-        config: ModelConfig,
-        scheme: Scheme,
-        cache: Cache,
+        self, computer: Computer, wanted: Profile, config: ModelConfig
     ) -> "list[Profiled | _Problem]":
         """For each device of a computer: its profile, or why it could not be measured."""
         results: list[Profiled | _Problem] = []
@@ -148,7 +144,7 @@ class Measurements:
         while todo:
             device = todo.popleft()
             try:
-                profile = await self._profile(computer, device, raw, config, scheme, cache)
+                profile = await self._profile(computer, device, wanted, config)
             except PotluckError as error:
                 place = place_name(computer.name, device, computer.devices) if device else ""
                 results.append(_Problem(place or computer.name, error))
@@ -164,22 +160,14 @@ class Measurements:
         self,
         computer: Computer,
         device: DeviceInfo | None,
-        raw: Mapping[str, object],
+        wanted: Profile,
         config: ModelConfig,
-        scheme: Scheme,
-        cache: Cache,
     ) -> Profiled:
-        measured_as = (_shape_key(config), scheme, cache)
+        measured_as = (_shape_key(config), wanted.scheme, wanted.cache)
         key = (computer.node_id, device and device.id, device and device.name, *measured_as)
         if (known := self._profiles.get(key)) is None:
-            wanted = Profile(
-                config=dict(raw),
-                scheme=scheme,
-                tokens=PROFILE_TOKENS,
-                cache=cache,
-                device=device and device.id,
-            )
-            profile = await computer.profile(wanted)
+            asked = msgspec.structs.replace(wanted, device=device and device.id)
+            profile = await computer.profile(asked)
             if {len(profile.decode_ms), len(profile.prefill_ms)} != {len(kinds_of(config))}:
                 raise EngineError(
                     f"{computer.name} measured other layers than the model has."

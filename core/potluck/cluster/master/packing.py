@@ -54,7 +54,7 @@ class Matrix:
     @property
     def nbytes(self) -> int:
         """Bytes that are read from the model's files."""
-        return sum(file.info.nbytes for file in self.files)
+        return sum(file.nbytes for file in self.files)
 
     @property
     def packed_bytes(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from potluck.cluster.computer import Computer, Neighbours
+from potluck.cluster.computer import Computer
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.errors import (
     EngineError,
@@ -20,7 +20,7 @@ from potluck.ids import Digest, NodeId
 from potluck.plan.placement import StagePlan
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
-from potluck.wire.messages import Assign, Need
+from potluck.wire.messages import Assign, Load, Need
 
 logger = logging.getLogger(__name__)
 
@@ -142,10 +142,10 @@ class StageDeployment:
 
         await self.computer.send_weights(need, sources, sent)
 
-    async def load(self, neighbours: Neighbours) -> int:
+    async def load(self, message: Load) -> int:
         """Load the stage. Returns how many tokens one session can hold in its cache."""
         try:
-            tokens = await self._load(neighbours)
+            tokens = await self._load(message)
         except (IntegrityError, RemoteError) as error:
             if error.code != "integrity" and error.data.get("kind") != "integrity":
                 raise
@@ -153,16 +153,16 @@ class StageDeployment:
             if self.computer.is_local:
                 self.tensors.discard(error.data.get("digest"))
             await self.give(lambda: None)
-            tokens = await self._load(neighbours)
+            tokens = await self._load(message)
         self._loaded(1.0)
         return tokens
 
-    async def _load(self, neighbours: Neighbours) -> int:
+    async def _load(self, message: Load) -> int:
         sources: Mapping[Digest, TensorSource] = {}
         if self.computer.is_local:
             digests = {info.digest for info in self.assign.tensors}
             sources = await self.tensors.sources(digests) or {}
-        return await self.computer.load(self.assign, sources, neighbours, self._loaded)
+        return await self.computer.load(self.assign, sources, message, self._loaded)
 
     def _loaded(self, fraction: float) -> None:
         self.progress.loaded = fraction

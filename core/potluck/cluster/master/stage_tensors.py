@@ -255,4 +255,4 @@ def tensor_info(entry: TensorEntry) -> TensorInfo:
 
 
 def _tensor_file(entry: TensorEntry, source: TensorSource) -> TensorFile:
-    return TensorFile(info=tensor_info(entry), path=str(source.path), offset=source.offset)
+    return TensorFile.of(tensor_info(entry), source.path, source.offset)

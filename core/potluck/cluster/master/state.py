@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
+import msgspec
+
 from potluck.api.schema import PlanRequest
 from potluck.cluster.device_names import device_of
 from potluck.cluster.events import ComputerLost, Holds, StageLost
@@ -347,13 +349,7 @@ def has_constraints(request: PlanRequest) -> bool:
 
 def without_constraints(request: PlanRequest) -> PlanRequest:
     """The same request for any computers: without layers by hand and a number of workers."""
-    return PlanRequest(
-        model=request.model,
-        shape=request.shape,
-        scheme=request.scheme,
-        context=request.context,
-        cache=request.cache,
-    )
+    return msgspec.structs.replace(request, layers=None, workers=0)
 
 
 def is_lent_still(state: State, wish: ReturnWish) -> bool:

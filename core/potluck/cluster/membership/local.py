@@ -3,18 +3,18 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from potluck.cluster.computer import PATIENCE, Neighbours, Patience
+from potluck.cluster.computer import PATIENCE, Patience
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.processes.messages import LoadProgress as StageProgress
 from potluck.cluster.processes.messages import LoadStage, TensorFile
-from potluck.errors import BusyError, PeerTimeoutError
+from potluck.errors import BusyError
 from potluck.ids import Digest, HomeId, NodeId
 from potluck.net.identity import Identity
-from potluck.net.measure import measure
+from potluck.net.measure import measure_to
 from potluck.net.reactor import Reactor
 from potluck.net.step_link import StepLink
-from potluck.net.transport import dial, dial_steps
+from potluck.net.transport import dial_steps
 from potluck.plan.cost import LinkCost
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
@@ -29,6 +29,7 @@ from potluck.wire.messages import (
     Assign,
     DeviceId,
     DeviceInfo,
+    Load,
     Need,
     NodeInfo,
 )
@@ -101,25 +102,16 @@ class LocalComputer:
         return await stage.profile(wanted)
 
     async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkCost:
-        link = await dial(
+        measured = await measure_to(
             addresses,
             self._identity,
             home=self._home(),
             peer=peer,
-            purpose="weights",
             me=self._me(),
-            timeout_s=self._patience.dial_s,
+            dial_s=self._patience.dial_s,
+            measure_s=self._patience.measure_link_s,
         )
-        try:
-            async with asyncio.timeout(self._patience.measure_link_s):
-                quality = await measure(link)
-        except TimeoutError:
-            raise PeerTimeoutError(
-                f"{link.peer.name} does not answer fast enough to be measured."
-            ) from None
-        finally:
-            link.close()
-        return LinkCost(rtt_ms=1000 * quality.rtt_s, bytes_per_s=quality.bytes_per_s)
+        return LinkCost(rtt_ms=measured.rtt_ms, bytes_per_s=measured.bytes_per_s)
 
     def _home(self) -> HomeId:
         """This node's own home. It is made if needed: a node's links to itself need one too."""
@@ -156,19 +148,14 @@ class LocalComputer:
         self,
         assign: Assign,
         sources: Mapping[Digest, TensorSource],
-        neighbours: Neighbours,
+        load: Load,
         progress: Callable[[float], None],
     ) -> int:
         def loaded(report: StageProgress) -> None:
             progress(report.done / max(report.total, 1))
 
-        stage = LoadStage.of(
-            assign,
-            home=self._home(),
-            tensors=_files(assign, sources),
-            next_hop=neighbours.next_hop,
-            previous=neighbours.previous,
-        )
+        files = _files(assign, sources)
+        stage = LoadStage.of(assign, load, home=self._home(), tensors=files)
         await self._give_back_unused()
         handle = await self._processes.handle(assign.device)
         return (await handle.load(stage, loaded)).cache_tokens
@@ -205,4 +192,4 @@ class LocalComputer:
 def _files(assign: Assign, sources: Mapping[Digest, TensorSource]) -> Iterator[TensorFile]:
     for info in assign.tensors:
         source = sources[Digest(info.digest)]
-        yield TensorFile(info=info, path=str(source.path), offset=source.offset)
+        yield TensorFile.of(info, source.path, source.offset)

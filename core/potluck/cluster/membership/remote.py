@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from potluck.cluster.computer import PATIENCE, Neighbours, Patience
+from potluck.cluster.computer import PATIENCE, Patience
 from potluck.errors import PeerTimeoutError, RemoteProtocolError
 from potluck.ids import Digest, NodeId
 from potluck.net.identity import Identity
@@ -133,17 +133,11 @@ class RemoteComputer:
         self,
         assign: Assign,
         sources: Mapping[Digest, TensorSource],
-        neighbours: Neighbours,
+        load: Load,
         progress: Callable[[float], None],
     ) -> int:
         """Load the stage. The deadline moves with every report of progress."""
         loop, stage = asyncio.get_running_loop(), (assign.epoch, assign.device)
-        message = Load(
-            epoch=assign.epoch,
-            next_hop=neighbours.next_hop,
-            previous=neighbours.previous,
-            device=assign.device,
-        )
         try:
             async with asyncio.timeout(self._patience.load_silence_s) as deadline:
 
@@ -152,7 +146,7 @@ class RemoteComputer:
                     progress(message.progress)
 
                 self._loading[stage] = warming_up
-                loaded = await self._ask(message, Loaded, timeout_s=self._patience.load_s)
+                loaded = await self._ask(load, Loaded, timeout_s=self._patience.load_s)
                 logger.info(
                     "stage loaded name=%s seconds=%.1f bytes=%d",
                     self.name,

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeVar, assert_never
+from typing import TypeVar
 
 import msgspec
 
@@ -24,38 +24,40 @@ from potluck import errors
 from potluck.cluster.device_names import place_name
 from potluck.cluster.processes.messages import (
     MAX_FRAME,
+    Answer,
     FromStage,
     Held,
     Holds,
-    LayerProfiled,
     LoadProgress,
     LoadStage,
     Memory,
-    ProfileLayer,
     Quantise,
     Quantised,
     Ready,
-    RequestFailed,
+    Request,
     StageLoaded,
     StageSettings,
-    StageTimed,
     StageUnloaded,
     Start,
-    TimeStage,
     ToStage,
     UnloadStage,
     decode_from_stage,
     encode,
 )
-from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
-from potluck.wire.messages import DeviceInfo, StepFailed
+from potluck.wire.measuring_messages import (
+    MeasureStage,
+    Profile,
+    Profiled,
+    StageMeasured,
+    StageTimes,
+)
+from potluck.wire.messages import DeviceInfo, Error, StepFailed
 
 logger = logging.getLogger(__name__)
 
 _LENGTH_BYTES = 4
 
-_Request: TypeAlias = ProfileLayer | LoadStage | TimeStage | UnloadStage | Quantise
-_Answer = TypeVar("_Answer", LayerProfiled, StageLoaded, StageTimed, StageUnloaded, Quantised)
+_Answer = TypeVar("_Answer", bound=Answer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ class StageHandle:
         self._on_changed = on_changed
         self._on_exit = on_exit
         self._requests = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[FromStage]] = {}
+        self._waiting: dict[int | None, asyncio.Future[FromStage]] = {}
         self._on_progress: Callable[[LoadProgress], None] = lambda _: None
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -190,8 +192,7 @@ class StageHandle:
 
     async def profile(self, wanted: Profile) -> Profiled:
         """Measure this process's device, whichever the message names."""
-        message = ProfileLayer(wanted=wanted)
-        return (await self._ask(message, LayerProfiled, self._times.profile_s)).profiled
+        return await self._ask(wanted, Profiled, self._times.profile_s)
 
     async def load(
         self, stage: LoadStage, on_progress: Callable[[LoadProgress], None]
@@ -229,7 +230,7 @@ class StageHandle:
     def _give_up(self) -> None:
         """Have the process end the load under way, since nobody waits for it any more."""
         with suppress(errors.EngineError):
-            self._send(UnloadStage(request=next(self._requests)))
+            self._send(UnloadStage(id=next(self._requests)))
 
     async def measure(self, epoch: int, position: int) -> StageTimes:
         """Time the parts of one token in the loaded stage once, with `position` tokens cached.
@@ -238,8 +239,8 @@ class StageHandle:
             StaleEpochError: the loaded stage is not of this plan.
             OutOfMemoryError, EngineError: it could not be measured; the stage stays in force.
         """
-        message = TimeStage(epoch=epoch, position=position)
-        return (await self._ask(message, StageTimed, self._times.measure_s)).times
+        message = MeasureStage(epoch=epoch, position=position)
+        return (await self._ask(message, StageMeasured, self._times.measure_s)).times
 
     async def unload(self) -> None:
         await self._ask(UnloadStage(), StageUnloaded, self._times.unload_s)
@@ -255,13 +256,13 @@ class StageHandle:
         return await self._ask(matrix, Quantised, self._times.quantise_s)
 
     async def _ask(
-        self, message: _Request, answer: type[_Answer], timeout_s: float | None
+        self, message: Request, answer: type[_Answer], timeout_s: float | None
     ) -> _Answer:
         future: asyncio.Future[FromStage] = asyncio.get_running_loop().create_future()
         request = next(self._requests)
         self._waiting[request] = future
         try:
-            self._send(msgspec.structs.replace(message, request=request))
+            self._send(msgspec.structs.replace(message, id=request))
             async with asyncio.timeout(timeout_s):
                 result = await future
         except TimeoutError:
@@ -314,22 +315,20 @@ class StageHandle:
                 self._on_progress(message)
             case StepFailed():
                 self._on_step_failed(message)
-            case RequestFailed():
+            case Error():
                 error = errors.rebuild(
                     message.kind, message.message, message.data, default=errors.EngineError
                 )
-                future = self._waiting.get(message.request)
+                future = self._waiting.get(message.re)
                 if future is not None and not future.done():
                     future.set_exception(error)
             case Holds():
                 self.held = message.held
                 self._on_changed()
-            case LayerProfiled() | StageLoaded() | StageTimed() | StageUnloaded() | Quantised():
-                self._answer(message.request, message)
             case _:
-                assert_never(message)
+                self._answer(message.re, message)
 
-    def _answer(self, request: int, message: FromStage) -> None:
+    def _answer(self, request: int | None, message: FromStage) -> None:
         future = self._waiting.get(request)
         if future is not None and not future.done():
             future.set_result(message)

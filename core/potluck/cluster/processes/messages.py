@@ -2,21 +2,26 @@
 
 Both are the same program on the same computer, so there is no negotiation. A frame is a 4-byte
 big-endian length and a MessagePack value, which is decoded into one of the two unions below.
+Requests and answers are paired as between nodes, by `id` and `re`, and are the same messages where
+the stage process does what another node asks. `error` answers a request that failed.
 """
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 import msgspec
 
-from potluck.model.schemes import Cache, Scheme
-from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
+from potluck.wire.measuring_messages import MeasureStage, Profile, Profiled, StageMeasured
 from potluck.wire.messages import (
     Assign,
     DeviceId,
     DeviceInfo,
+    Error,
     HeldStage,
     Hop,
+    Load,
+    Message,
     NodeInfo,
     StepFailed,
     TensorInfo,
@@ -26,25 +31,18 @@ MAX_FRAME = 256 << 20  # a stage's tensor list with its paths; far above any mod
 _LENGTH_BYTES = 4
 
 
-class StageMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="op"):
-    """Base class of the messages in the unions below."""
+class TensorFile(TensorInfo, frozen=True, kw_only=True):
+    """A tensor, and where its bytes are on this computer's disk."""
 
-
-class StageRequest(StageMessage, frozen=True, kw_only=True):
-    """Base class of the messages that are answered."""
-
-    request: int = 0  # its number, which the answer repeats; set when it is sent
-
-
-class TensorFile(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a tensor's bytes are on this computer's disk."""
-
-    info: TensorInfo
     path: str
     offset: int
 
+    @classmethod
+    def of(cls, info: TensorInfo, path: Path, offset: int = 0) -> "TensorFile":
+        return cls(**msgspec.structs.asdict(info), path=str(path), offset=offset)
 
-class Start(StageMessage, frozen=True, tag="start"):
+
+class Start(Message, frozen=True, tag="start"):
     """The first frame: the node's identity, and what it lends."""
 
     identity_folder: str
@@ -55,7 +53,7 @@ class Start(StageMessage, frozen=True, tag="start"):
     cpus: tuple[int, ...] = ()  # if the CPU is offered as several devices, the threads of each
 
 
-class StageSettings(StageMessage, frozen=True, tag="stage_settings"):
+class StageSettings(Message, frozen=True, tag="stage_settings"):
     """All that can change while the process runs, whichever of it has changed.
 
     The identity's folder may have changed as well (a home joined or left, a computer revoked): it
@@ -66,75 +64,37 @@ class StageSettings(StageMessage, frozen=True, tag="stage_settings"):
     threads: int | None = None  # for what is loaded or measured next; None: one for each core
 
 
-class ProfileLayer(StageRequest, frozen=True, tag="profile_layer"):
-    """Measure a decoder layer of each kind that this model has, and its head."""
-
-    wanted: Profile
-
-
-class LoadStage(StageRequest, frozen=True, tag="load_stage"):
-    """Load these layers and compute with them from now on.
+class LoadStage(Assign, frozen=True, kw_only=True, tag="load_stage"):
+    """Load the layers of this assignment and compute with them from now on.
 
     Layers in memory that have the same content are kept. Content means home, model id, seed,
     config, scheme and cache.
     """
 
     home: str
-    epoch: int
-    model_id: str  # identifies the weights, together with the seed
-    config: dict[str, object]
-    scheme: Scheme
-    layers: tuple[int, int]
-    embedding: bool
-    head: bool
-    context: int
-    tensors: tuple[TensorFile, ...]
+    tensors: tuple[TensorFile, ...] = ()
     next_hop: Hop | None
-    cache: Cache = "full"
     previous: str | None = None  # node id of the stage before; None: the driver
-    seed: int | None = None  # of random weights, made by the process: no tensors are given
 
     @classmethod
     def of(
-        cls,
-        assign: Assign,
-        *,
-        home: str,
-        tensors: Iterable[TensorFile],
-        next_hop: Hop | None,
-        previous: str | None,
+        cls, assign: Assign, load: Load, *, home: str, tensors: Iterable[TensorFile]
     ) -> "LoadStage":
         """The load of an assigned stage."""
-        return cls(
-            home=home,
-            epoch=assign.epoch,
-            model_id=assign.model_id,
-            config=assign.config,
-            scheme=assign.scheme,
-            cache=assign.cache,
-            layers=assign.layers,
-            embedding=assign.embedding,
-            head=assign.head,
-            context=assign.context,
-            tensors=tuple(tensors),
-            next_hop=next_hop,
-            previous=previous,
-            seed=assign.seed,
-        )
+        fields = msgspec.structs.asdict(assign) | {
+            "home": home,
+            "tensors": tuple(tensors),
+            "next_hop": load.next_hop,
+            "previous": load.previous,
+        }
+        return cls(**fields)
 
 
-class TimeStage(StageRequest, frozen=True, tag="time_stage"):
-    """Time the parts of one token in the loaded stage, once."""
-
-    epoch: int
-    position: int  # number of cached tokens
-
-
-class UnloadStage(StageRequest, frozen=True, tag="unload_stage"):
+class UnloadStage(Message, frozen=True, tag="unload_stage"):
     """Take the stage out of force and free its memory."""
 
 
-class Quantise(StageRequest, frozen=True, tag="quantise"):
+class Quantise(Message, frozen=True, tag="quantise"):
     """Write the packed bytes of one matrix to a file. Several matrices are written at a time."""
 
     config: dict[str, object]
@@ -144,32 +104,24 @@ class Quantise(StageRequest, frozen=True, tag="quantise"):
     path: str  # of the file to write, which does not exist yet
 
 
-ToStage: TypeAlias = (
-    Start | StageSettings | ProfileLayer | LoadStage | TimeStage | UnloadStage | Quantise
-)
+Request: TypeAlias = Profile | LoadStage | MeasureStage | UnloadStage | Quantise
+ToStage: TypeAlias = Start | StageSettings | Request
 
 
-class Ready(StageMessage, frozen=True, tag="ready"):
+class Ready(Message, frozen=True, tag="ready"):
     """The process is up. Its own device is first; the best device's process lists all others."""
 
     devices: tuple[DeviceInfo, ...]
     activation_port: int
 
 
-class Memory(StageMessage, frozen=True, tag="memory"):
+class Memory(Message, frozen=True, tag="memory"):
     """The memory that the devices lend now. Sent when it has changed by more than a little."""
 
     devices: tuple[DeviceInfo, ...]
 
 
-class LayerProfiled(StageMessage, frozen=True, tag="layer_profiled"):
-    """The answer to `profile_layer`."""
-
-    request: int
-    profiled: Profiled
-
-
-class LoadProgress(StageMessage, frozen=True, tag="load_progress"):
+class LoadProgress(Message, frozen=True, tag="load_progress"):
     """How many bytes of the weights are in memory already."""
 
     epoch: int
@@ -177,10 +129,9 @@ class LoadProgress(StageMessage, frozen=True, tag="load_progress"):
     total: int
 
 
-class StageLoaded(StageMessage, frozen=True, tag="stage_loaded"):
+class StageLoaded(Message, frozen=True, tag="stage_loaded"):
     """The answer to `load_stage`."""
 
-    request: int
     seconds: float
     memory_bytes: int
     cache_tokens: int  # tokens that one session can hold
@@ -188,17 +139,8 @@ class StageLoaded(StageMessage, frozen=True, tag="stage_loaded"):
     layers_loaded: int
 
 
-class StageTimed(StageMessage, frozen=True, tag="stage_timed"):
-    """The answer to `time_stage`."""
-
-    request: int
-    times: StageTimes
-
-
-class StageUnloaded(StageMessage, frozen=True, tag="stage_unloaded"):
+class StageUnloaded(Message, frozen=True, tag="stage_unloaded"):
     """The answer to `unload_stage`."""
-
-    request: int
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,42 +150,21 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     stage: HeldStage
 
 
-class Holds(StageMessage, frozen=True, tag="holds"):
+class Holds(Message, frozen=True, tag="holds"):
     """What the process holds: sent whenever that has changed, by a load or an unload."""
 
     held: Held | None  # None: nothing
 
 
-class Quantised(StageMessage, frozen=True, tag="quantised"):
+class Quantised(Message, frozen=True, tag="quantised"):
     """The answer to `quantise`: digest and size of the file."""
 
-    request: int
     digest: str
     nbytes: int
 
 
-class RequestFailed(StageMessage, frozen=True, tag="request_failed"):
-    """The answer to a request that failed."""
-
-    request: int
-    kind: str  # a `code` of potluck.errors
-    message: str
-    data: dict[str, str | int | float | bool | None] = {}
-
-
-FromStage: TypeAlias = (
-    Ready
-    | Memory
-    | LayerProfiled
-    | LoadProgress
-    | StageLoaded
-    | StageTimed
-    | StageUnloaded
-    | Holds
-    | Quantised
-    | RequestFailed
-    | StepFailed
-)
+Answer: TypeAlias = Profiled | StageLoaded | StageMeasured | StageUnloaded | Quantised
+FromStage: TypeAlias = Ready | Memory | LoadProgress | Holds | StepFailed | Answer | Error
 
 _encoder = msgspec.msgpack.Encoder()
 decode_to_stage = msgspec.msgpack.Decoder[ToStage](ToStage).decode

@@ -54,7 +54,7 @@ class Supervisor:
         self._changed = changed
         self._restarts = restarts or Restarts()
         self.is_given_up = False
-        self._handle: StageHandle | None = None
+        self.running: StageHandle | None = None  # the process, if it is up
         self._problem: PotluckError | None = None
         self._up = asyncio.Event()  # set while there is a handle, or once the process was given up
         self._wake = asyncio.Event()  # set when the process died
@@ -63,17 +63,12 @@ class Supervisor:
     @property
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The devices that the running process reports, its own first; empty while it starts."""
-        return self._handle.devices if self._handle is not None else ()
-
-    @property
-    def running(self) -> StageHandle | None:
-        """The process, if it is up."""
-        return self._handle
+        return self.running.devices if self.running is not None else ()
 
     @property
     def is_idle(self) -> bool:
         """Whether the process is up, and nothing would be lost if it ended."""
-        return self._handle is not None and self._handle.is_idle
+        return self.running is not None and self.running.is_idle
 
     async def handle(self) -> StageHandle:
         """The running stage process; waits while it starts.
@@ -84,20 +79,20 @@ class Supervisor:
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 await self._up.wait()
-        if self._handle is None:
+        if self.running is None:
             raise self._problem or EngineError(
                 "The compute process of this computer is not running."
             )
-        return self._handle
+        return self.running
 
     def settings_changed(self) -> None:
         """Send the settings to the process. One that is starting gets them when it is up."""
-        self._is_behind = self._handle is None
-        if self._handle is not None:
+        self._is_behind = self.running is None
+        if self.running is not None:
             start = self._start()
             settings = StageSettings(memory_limit=start.memory_limit, threads=start.threads)
             with suppress(EngineError):  # it has just died; the next one starts with these settings
-                self._handle.change(settings)
+                self.running.change(settings)
 
     async def run(self) -> None:
         """Start the process, and start it again when it dies, until cancelled or given up."""
@@ -109,7 +104,7 @@ class Supervisor:
             handle = self._new_handle()
             try:
                 await handle.start()
-                self._handle = handle
+                self.running = handle
                 if self._is_behind:
                     self.settings_changed()
                 self._up.set()
@@ -119,7 +114,7 @@ class Supervisor:
                 logger.exception("the stage process does not start")
                 self._problem = error
             finally:
-                self._handle = None
+                self.running = None
                 await handle.stop()
             self._wake.clear()
             if len(deaths) == restarts.most and loop.time() - deaths[0] < restarts.span_s:
@@ -144,7 +139,7 @@ class Supervisor:
 
     def _on_exit(self, error: PotluckError) -> None:
         self._problem = error
-        self._handle = None
+        self.running = None
         self._up.clear()
         self._wake.set()
         self._died(error)

@@ -81,14 +81,14 @@ class StageLoader:
         self._loop = asyncio.get_running_loop()
         self._weights: StageWeights | None = None
         self._content: _Content | None = None
-        self._wanted = 0
+        self._wanted: int | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of the weights that are held."""
         return 0 if self._weights is None else self._weights.nbytes
 
-    def want(self, request: int) -> None:
+    def want(self, request: int | None) -> None:
         """Give up every load except that of this request."""
         self._wanted = request
 
@@ -182,7 +182,7 @@ class StageLoader:
         await self._compute.call(lambda: release(self._device))
 
     def _check_wanted(self, message: LoadStage) -> None:
-        if self._wanted != message.request:
+        if self._wanted != message.id:
             raise EngineError("This load was given up.")
 
     def _check_room(self, message: LoadStage) -> None:

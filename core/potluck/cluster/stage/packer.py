@@ -45,18 +45,17 @@ class Packer:
             self._kernels,
             self._held,
         )
-        return Quantised(request=message.request, digest=file.digest, nbytes=file.nbytes)
+        return Quantised(digest=file.digest, nbytes=file.nbytes)
 
 
 def stored_tensor(file: TensorFile) -> StoredTensor:
     """Convert a tensor's place on disk from the node's form into the engine's form."""
-    info = file.info
     return StoredTensor(
-        name=info.name,
-        dtype=info.dtype,
-        shape=info.shape,
-        digest=Digest(info.digest),
+        name=file.name,
+        dtype=file.dtype,
+        shape=file.shape,
+        digest=Digest(file.digest),
         path=Path(file.path),
         offset=file.offset,
-        nbytes=info.nbytes,
+        nbytes=file.nbytes,
     )

@@ -26,21 +26,17 @@ import torch
 
 from potluck.cluster.device_names import place_name
 from potluck.cluster.processes.messages import (
+    Answer,
     FromStage,
     Holds,
-    LayerProfiled,
     LoadStage,
     Memory,
-    ProfileLayer,
     Quantise,
     Ready,
-    RequestFailed,
     StageLoaded,
     StageSettings,
-    StageTimed,
     StageUnloaded,
     Start,
-    TimeStage,
     ToStage,
     UnloadStage,
     decode_to_stage,
@@ -66,10 +62,11 @@ from potluck.errors import (
 from potluck.ids import HomeId, NodeId
 from potluck.model.config import ModelConfig
 from potluck.net.identity import Identity
+from potluck.net.link import error_message
 from potluck.net.link_kind import step_links
 from potluck.net.transport import Listener, StepLink, dial_steps
 from potluck.tasks import TaskSet
-from potluck.wire.measuring_messages import Profiled
+from potluck.wire.measuring_messages import MeasureStage, Profile, Profiled, StageMeasured
 from potluck.wire.messages import DeviceInfo
 
 logger = logging.getLogger(__name__)
@@ -135,18 +132,18 @@ class StageServer:
         match message:
             case StageSettings():
                 self._change(message)
-            case ProfileLayer():
-                self._tasks.spawn(self._answer(message.request, self._profile(message)))
+            case Profile():
+                self._tasks.spawn(self._answer(message.id, self._profile(message)))
             case LoadStage():
-                self._loader.want(message.request)
-                self._tasks.spawn(self._answer(message.request, self._load(message)))
+                self._loader.want(message.id)
+                self._tasks.spawn(self._answer(message.id, self._load(message)))
             case UnloadStage():
-                self._loader.want(message.request)
-                self._tasks.spawn(self._answer(message.request, self._unload(message)))
-            case TimeStage():
-                self._tasks.spawn(self._answer(message.request, self._time(message)))
+                self._loader.want(message.id)
+                self._tasks.spawn(self._answer(message.id, self._unload()))
+            case MeasureStage():
+                self._tasks.spawn(self._answer(message.id, self._time(message)))
             case Quantise():
-                self._tasks.spawn(self._answer(message.request, self._packer.answer(message)))
+                self._tasks.spawn(self._answer(message.id, self._packer.answer(message)))
             case Start():
                 logger.warning("a second start is ignored")
             case _:
@@ -164,9 +161,9 @@ class StageServer:
     def _tell(self, message: FromStage) -> None:
         self._write(encode(message))
 
-    async def _answer(self, request: int, work: Coroutine[None, None, FromStage]) -> None:
+    async def _answer(self, request: int | None, work: Coroutine[None, None, Answer]) -> None:
         try:
-            self._tell(await work)
+            self._tell(msgspec.structs.replace(await work, re=request))
         except PotluckError as error:
             self._refuse(request, error)
         except Exception as error:  # the boundary to torch: the process goes on
@@ -175,15 +172,10 @@ class StageServer:
             if await self._compute.call(lambda: is_lost(self._device)):
                 end_process()
 
-    def _refuse(self, request: int, error: PotluckError) -> None:
-        self._tell(
-            RequestFailed(
-                request=request, kind=error.code, message=error.message, data=dict(error.data)
-            )
-        )
+    def _refuse(self, request: int | None, error: PotluckError) -> None:
+        self._tell(msgspec.structs.replace(error_message(error), re=request))
 
-    async def _profile(self, message: ProfileLayer) -> LayerProfiled:
-        wanted = message.wanted
+    async def _profile(self, wanted: Profile) -> Profiled:
         config = ModelConfig.from_dict(wanted.config)
 
         def measure() -> LayerProfile:
@@ -198,13 +190,12 @@ class StageServer:
                 )
 
         profile = await self._compute.call(measure)
-        profiled = Profiled(
+        return Profiled(
             device=self._lent(),
             decode_ms=tuple(times.decode_ms for times in profile.kinds.values()),
             prefill_ms=tuple(times.prefill_ms for times in profile.kinds.values()),
             head_ms=profile.head_ms,
         )
-        return LayerProfiled(request=message.request, profiled=profiled)
 
     # --- loading
 
@@ -246,7 +237,6 @@ class StageServer:
         self._tell_memory()
         self._tell_held()
         return StageLoaded(
-            request=message.request,
             seconds=seconds,
             memory_bytes=stage.nbytes,
             cache_tokens=stage.cache_tokens,
@@ -257,7 +247,7 @@ class StageServer:
     def _tell_held(self) -> None:
         self._tell(Holds(held=self._loader.held(self._chain.loaded)))
 
-    async def _time(self, message: TimeStage) -> StageTimed:
+    async def _time(self, message: MeasureStage) -> StageMeasured:
         loaded = self._chain.loaded
         if loaded is None or loaded.epoch != message.epoch:
             raise StaleEpochError("The stage to be measured is not loaded here any more.")
@@ -266,15 +256,15 @@ class StageServer:
                 f"The context has {loaded.stage.context} tokens: none is at {message.position}."
             )
         times = await self._compute.call(lambda: loaded.measure(message.position))
-        return StageTimed(request=message.request, times=times)
+        return StageMeasured(epoch=message.epoch, times=times)
 
-    async def _unload(self, message: UnloadStage) -> StageUnloaded:
+    async def _unload(self) -> StageUnloaded:
         async with self._turn:
             self._withdraw()
             await self._loader.drop()
         self._tell_memory()
         self._tell_held()
-        return StageUnloaded(request=message.request)
+        return StageUnloaded()
 
     def _withdraw(self) -> None:
         """Take the stage out of force: its sessions and its link to the next stage end."""

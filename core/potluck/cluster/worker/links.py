@@ -13,8 +13,7 @@ from potluck.ids import HomeId, NodeId, short
 from potluck.net.control_link import serve_control
 from potluck.net.identity import Identity
 from potluck.net.link import Link
-from potluck.net.measure import measure
-from potluck.net.transport import dial
+from potluck.net.measure import measure_to
 from potluck.tasks import TaskSet
 from potluck.wire.measuring_messages import LinkMeasured, MeasureLink
 from potluck.wire.messages import (
@@ -129,34 +128,20 @@ class WorkerLinks:
         if link.peer_role != "master" or not self._worker.is_lending:
             raise NotAllowedError("This computer measures for a master that it lends itself to.")
         try:
-            return await self._measure_to(link.home, message)
-        except (PotluckError, TimeoutError, ValueError) as error:
+            for address in message.addresses:
+                ipaddress.ip_address(address.host.partition("%")[0])  # no names: ValueError
+            return await measure_to(
+                message.addresses,
+                self._identity,
+                home=link.home,
+                peer=NodeId(message.node_id),
+                me=self._me(),
+                dial_s=self._times.dial_s,
+                measure_s=self._times.measure_s,
+            )
+        except (PotluckError, ValueError) as error:
             logger.info("no way to %s: %s", short(message.node_id), error)
             raise UnreachableError("That computer cannot be reached from here.") from None
-
-    async def _measure_to(self, home: HomeId, message: MeasureLink) -> LinkMeasured:
-        for address in message.addresses:
-            ipaddress.ip_address(address.host.partition("%")[0])  # no names: ValueError
-        other = await dial(
-            message.addresses,
-            self._identity,
-            home=home,
-            peer=NodeId(message.node_id),
-            purpose="weights",
-            me=self._me(),
-            timeout_s=self._times.dial_s,
-        )
-        try:
-            async with asyncio.timeout(self._times.measure_s):
-                quality = await measure(other)
-        finally:
-            other.close()
-        return LinkMeasured(
-            rtt_ms=1000 * quality.rtt_s,
-            rtt_p95_ms=1000 * quality.rtt_p95_s,
-            bytes_per_s=quality.bytes_per_s,
-            address=other.remote,
-        )
 
     async def _serve_weights(self, link: Link) -> None:
         lease = self._worker.lease

@@ -213,16 +213,9 @@ class Worker:
         await self._give_back_unused()
         assign = lent.assign
         files = (
-            TensorFile(info=info, path=str(self._store.path(Digest(info.digest))), offset=0)
-            for info in assign.tensors
+            TensorFile.of(info, self._store.path(Digest(info.digest))) for info in assign.tensors
         )
-        stage = LoadStage.of(
-            assign,
-            home=link.home,
-            tensors=files,
-            next_hop=message.next_hop,
-            previous=message.previous,
-        )
+        stage = LoadStage.of(assign, message, home=link.home, tensors=files)
 
         def warming_up(progress: LoadProgress) -> None:
             lent.progress = progress.done / max(progress.total, 1)

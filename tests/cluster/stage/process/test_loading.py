@@ -13,7 +13,7 @@ from model_folders import CONFIG, make_folder
 from stage_nodes import CHAT, Driver, StageNode, answer, reported, step
 
 from potluck.cluster.driver.generation import Token
-from potluck.cluster.processes.messages import LoadStage, ProfileLayer, Start
+from potluck.cluster.processes.messages import LoadStage, Start
 from potluck.cluster.stage import loading
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.process import StageServer
@@ -331,14 +331,14 @@ def test_a_profile_of_another_model_leaves_what_is_loaded_its_threads(
         server._compute.start()
         large = {**CONFIG, "hidden_size": 256, "intermediate_size": 2500}
         stage = LoadStage(
-            request=0, home=node.home, epoch=1, model_id="ab" * 32, config=large, scheme="int8", layers=(0, 1),
+            home=node.home, epoch=1, model_id="ab" * 32, config=large, scheme="int8", layers=(0, 1),
             embedding=False, head=False, context=16, tensors=(), seed=0, next_hop=None,
         )  # fmt: skip
         await server._load(stage)
         assert await server._compute.call(torch.get_num_threads) == 2
 
         wanted = Profile(config=dict(CONFIG), scheme="int8", tokens=8)
-        await server._profile(ProfileLayer(request=1, wanted=wanted))
+        await server._profile(wanted)
 
         assert await server._compute.call(torch.get_num_threads) == 2
 

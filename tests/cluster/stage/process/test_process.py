@@ -71,11 +71,10 @@ def quantising(model: LocalModel, path: Path, name: str) -> Quantise:
     (entry,) = model.manifest.stage([name])
     source = model.sources[entry.digest]
     return Quantise(
-        request=0,
         config=dict(model.manifest.config),
         shape=(entry.shape[0], entry.shape[1]),
         dtype="PACKED4",
-        parts=(TensorFile(info=tensor_info(entry), path=str(source.path), offset=source.offset),),
+        parts=(TensorFile.of(tensor_info(entry), source.path, source.offset),),
         path=str(path),
     )
 
@@ -103,8 +102,7 @@ def test_a_matrix_that_cannot_be_quantised_is_an_error_that_says_why(
         job = quantising(model, tmp_path / "nowhere" / "file", "model.layers.0.mlp.up_proj.weight")
         with pytest.raises(DiskFullError, match="cannot be written"):
             await desk.handle.quantise(job)
-        info = msgspec.structs.replace(job.parts[0].info, digest="ab" * 32)
-        damaged = msgspec.structs.replace(job.parts[0], info=info)
+        damaged = msgspec.structs.replace(job.parts[0], digest="ab" * 32)
         with pytest.raises(IntegrityError) as caught:
             await desk.handle.quantise(
                 msgspec.structs.replace(job, parts=(damaged,), path=str(tmp_path / "file"))
