@@ -1,15 +1,11 @@
 """The errors for a lost computer of the plan."""
 
-from potluck.errors import PeerLostError
+from potluck.errors import PeerLostError, PotluckError
 
 
 def computer_lost(name: str, how: str = "stopped answering") -> PeerLostError:
-    """The error of an answer under way. Its message begins with `name` and `how`."""
-    return PeerLostError(
-        f"{name} {how}, and it held a part of the model. The answer was interrupted; the next one"
-        " runs on the computers that are left.",
-        name=name,
-    )
+    """The error of a pipeline. Its message begins with `name` and `how`."""
+    return PeerLostError(f"{name} {how} while it computed a part of the model.", name=name)
 
 
 def lost_while_loading(name: str, how: str) -> PeerLostError:
@@ -19,3 +15,17 @@ def lost_while_loading(name: str, how: str) -> PeerLostError:
         " load the model again to go on.",
         name=name,
     )
+
+
+def cannot_go_on(broken: PotluckError, why: PotluckError) -> PotluckError:
+    """The error of an answer that ends because no other pipeline can be had.
+
+    Args:
+        broken: what broke its pipeline.
+        why: why there is no other one.
+    """
+    if why.message in broken.message:
+        return broken
+    error = PeerLostError(f"{broken.message} The answer cannot go on. {why.message}")
+    error.data = {**why.data, **broken.data}
+    return error

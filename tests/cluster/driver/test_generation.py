@@ -216,7 +216,7 @@ def test_a_stage_that_always_forgets_is_an_error_and_not_a_loop() -> None:
             await answer(generator, [1, 2, 3], 2)
         assert len(chain.forwards) == 4
 
-    on_a_chain(scenario)
+    on_a_chain(scenario, limits=AnswerLimits(losses=4))
 
 
 def test_the_next_step_is_under_way_while_its_caller_looks_at_a_token() -> None:

@@ -38,7 +38,7 @@ def test_a_lost_computer_breaks_what_runs_and_is_named(home: Home) -> None:
         assert not home.master.is_ready
         assert deployment.pipeline is not None
         assert "Laptop" in str(deployment.pipeline.broken)
-        assert home.notices == ["Laptop stopped answering. The next message runs without it."]
+        assert home.notices == ["Laptop stopped answering. Potluck goes on without it."]
 
     run(main())
 

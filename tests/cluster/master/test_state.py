@@ -18,7 +18,7 @@ from course import (
 
 from potluck.api.schema import PlanRequest
 from potluck.cluster.events import Holds
-from potluck.cluster.master.state import without_constraints
+from potluck.cluster.master.constraints import without_constraints
 from potluck.cluster.master.vocabulary import (
     Action,
     Answer,
@@ -200,7 +200,7 @@ def test_a_lost_computer_breaks_what_runs_and_is_named() -> None:
 
     assert isinstance(told, Break)
     assert "Laptop stopped answering" in told.error.message
-    assert told.notice == "Laptop stopped answering. The next message runs without it."
+    assert told.notice == "Laptop stopped answering. Potluck goes on without it."
     assert not course.state.is_ready
 
 

@@ -16,7 +16,7 @@ from course import (
 )
 
 from potluck.cluster.events import Holds, StageLost
-from potluck.cluster.master.state import without_constraints
+from potluck.cluster.master.constraints import without_constraints
 from potluck.cluster.master.vocabulary import (
     Answer,
     Break,

@@ -10,13 +10,21 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from potluck.cluster.driver.conversation import Conversation, StepsAhead
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import PendingStep, Pipeline, Room
+from potluck.cluster.loss import cannot_go_on
 from potluck.errors import (
     EngineError,
     NeedReplayError,
@@ -68,14 +76,22 @@ class Generator:
     """Answers prompts with one model, several at a time, on the pipeline that is attached."""
 
     def __init__(
-        self, *, limits: AnswerLimits = _LIMITS, clock: Callable[[], float] = time.perf_counter
+        self,
+        *,
+        recover: Callable[[], Awaitable[None]] | None = None,
+        limits: AnswerLimits = _LIMITS,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Make a generator without a pipeline.
 
         Args:
+            recover: called by each answer whose pipeline broke. It returns when another pipeline is
+                attached, or raises the error why there is none. None: answers end with what broke
+                their pipeline.
             limits: how much is under way at once, and how long is waited.
             clock: seconds.
         """
+        self._recover = recover
         self._limits = limits
         self._clock = clock
         self._attached: _Attached | None = None
@@ -143,19 +159,21 @@ class Generator:
         return 0 if self._attached is None else self._attached.context
 
     async def _working(self) -> _Attached:
-        """The pipeline to compute on.
+        """The pipeline to compute on. If it is broken, this waits for another one.
 
         Raises:
-            PotluckError: why there is none; none was attached in `AnswerLimits.replacement_s`.
+            PotluckError: why there is none.
         """
-        try:
-            async with asyncio.timeout(self._limits.replacement_s):
-                while self.broken is not None and self._closed is None:
-                    await self._changed.wait()
-        except TimeoutError:
-            pass
-        if (error := self.broken) is not None:
-            raise error
+        while (broken := self.broken) is not None:
+            if self._closed is not None or self._recover is None:
+                raise broken
+            try:
+                async with asyncio.timeout(self._limits.replacement_s):
+                    await self._recover()
+            except TimeoutError:
+                raise broken from None
+            except PotluckError as why:
+                raise cannot_go_on(broken, why) from why
         assert self._attached is not None
         return self._attached
 
@@ -265,7 +283,7 @@ class Generator:
         losses = 0
         while True:
             if error is not None:
-                losses += await self._recover(conversation, error)
+                losses += await self._prepare(conversation, error)
                 if losses == self._limits.losses:
                     raise _lost_too_often(error)
             try:
@@ -275,7 +293,7 @@ class Generator:
             else:
                 return _token(result, self._clock() - started)
 
-    async def _recover(self, conversation: Conversation, error: PotluckError) -> bool:
+    async def _prepare(self, conversation: Conversation, error: PotluckError) -> bool:
         """Prepare a conversation whose step failed to be run again.
 
         Returns:

@@ -16,19 +16,19 @@ class AnswerLimits:
             memory of the stages may have room for fewer.
         steps_ahead: how many steps may run ahead of the token that was given out last. With 2,
             one is computed, and the next one starts as soon as it ends.
-        losses: how often an answer may lose its caches or its pipeline in one step. Then it ends
-            with an error.
+        losses: how often an answer may lose its caches or its pipeline between two tokens. Then it
+            ends with an error.
         other_answer_s: how long an answer that lost its caches waits for another one to end, which
             may have taken their place. The other one's reader may have stopped reading.
-        replacement_s: how long an answer whose pipeline broke waits for another pipeline. 0: it
-            ends at once with the error that broke the pipeline.
+        replacement_s: how long an answer whose pipeline broke waits at most for another pipeline.
+            Weights may have to be sent, over a slow link.
     """
 
     conversations: int = 4
     steps_ahead: int = 2
-    losses: int = 4
+    losses: int = 8
     other_answer_s: float = 30.0
-    replacement_s: float = 0.0
+    replacement_s: float = 600.0
 
     def chunks_under_way(self, stages: int) -> int:
         """Most chunks of one prompt at a time: one for each stage, and the one that comes next."""

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from potluck.api.schema import PlanRequest
-from potluck.cluster.master.state import State, is_lent_still, without_constraints
+from potluck.cluster.master.constraints import without_constraints
+from potluck.cluster.master.state import Deployed, State, is_lent_still
 from potluck.cluster.master.vocabulary import (
     Action,
     Answer,
@@ -22,11 +23,13 @@ from potluck.cluster.master.vocabulary import (
     LoadWish,
     MakePlan,
     PromptWish,
+    RecoveryWish,
     Retire,
     ReturnWish,
     UnloadWish,
     Wish,
 )
+from potluck.errors import UsageError
 from potluck.ids import NodeId
 
 
@@ -41,14 +44,26 @@ def next_action(state: State) -> Action | None:
         is_wanted = state.ending is None or state.ending.is_told
         return None if is_wanted or isinstance(state.work, Retire) else Cancel()
     if deployed is not None and deployed.has_failed:
-        return Retire(keep=frozenset())
+        is_tried_again = state.ending is None
+        return Retire(keep=deployed.computers if is_tried_again else frozenset())
     if state.plan is not None:
         if deployed is not None:
-            return Retire(keep=frozenset(stage.node for stage in state.plan))
+            return Retire(keep=_kept(state, deployed))
         return Deploy(epoch=state.epoch + 1)
     if state.wishes:
         return _next_for(state, state.wishes[0])
     return _next_to_free(state)
+
+
+def _kept(state: State, deployed: Deployed) -> frozenset[NodeId]:
+    """The computers that keep their layers until the plan that was made is in force.
+
+    In a recovery these are all: nobody waits while layers are freed that no stage needs.
+    """
+    assert state.plan is not None
+    planned = frozenset(stage.node for stage in state.plan)
+    is_recovery = isinstance(state.wishes[0], RecoveryWish)
+    return planned | deployed.computers if is_recovery else planned
 
 
 def _next_for(state: State, wish: Wish) -> Action:
@@ -64,7 +79,19 @@ def _next_for(state: State, wish: Wish) -> Action:
             if state.is_ready:
                 return granted
             # In the middle of a chat, do not wait for a worker that was just lost.
-            return MakePlan(request=possible(state, wish), settle=not state.missing)
+            return MakePlan(
+                request=possible(state, state.asked or wish.default),
+                settle=not state.missing,
+                avoid=state.avoid if state.attempts else frozenset(),
+            )
+        case RecoveryWish():
+            if state.is_ready:
+                return granted
+            if state.asked is None:
+                error = UsageError("The model was unloaded while it was answering.")
+                return Answer(ticket=wish.ticket, error=error)
+            request = without_constraints(state.asked) if state.missing else state.asked
+            return MakePlan(request=request, settle=False, is_recovery=True, avoid=state.avoid)
         case UnloadWish(keeps_layers=keeps_layers):
             if state.deployed is not None:
                 return Retire(keep=state.deployed.computers if keeps_layers else frozenset())
@@ -103,7 +130,6 @@ def can_improve(state: State) -> bool:
     return bool(state.missing & state.here)
 
 
-def possible(state: State, wish: PromptWish) -> PlanRequest:
-    """The request that a prompt can run on now, without constraints if a computer is missing."""
-    request = state.asked or wish.default
+def possible(state: State, request: PlanRequest) -> PlanRequest:
+    """The request as it is possible now: without constraints if a computer is missing."""
     return request if state.missing <= state.here else without_constraints(request)

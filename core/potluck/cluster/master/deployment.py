@@ -119,6 +119,7 @@ class Deployment:
         self._running: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[object] | None = None
         self._failure: PotluckError | None = None
+        self.culprit: NodeId | None = None  # the computer whose error ended the start
 
     def _task(self, stage: StagePlan, computer: Computer, name: str) -> StageDeployment:
         planned, model = self.planned, self.planned.model
@@ -225,13 +226,13 @@ class Deployment:
                 task.tensors.release()
 
     async def _start(self) -> Pipeline:
-        await together(_named(task, self._prepare(task)) for task in self.tasks)
+        await together(self._named(task, self._prepare(task)) for task in self.tasks)
         is_packing = any(task.progress.to_pack for task in self.tasks)
         self._enter("quantising" if is_packing else "streaming")
         ports = await together(self._give(task) for task in self.tasks)
         self._enter("loading")
         tokens = await together(
-            _named(task, task.load(self._load_of(index, ports)))
+            self._named(task, task.load(self._load_of(index, ports)))
             for index, task in enumerate(self.tasks)
         )
         names = [task.progress.name for task in self.tasks]
@@ -251,7 +252,7 @@ class Deployment:
         # packing.
         async with self._packing_turn:
             await task.pack(self._link_rate(task.stage.node))
-        return await _named(task, task.give(lambda: self._enter("streaming")))
+        return await self._named(task, task.give(lambda: self._enter("streaming")))
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
@@ -277,8 +278,9 @@ class Deployment:
         links: list[ActivationLink] = []
         try:
             for index in sorted({0, len(self.tasks) - 1}):
-                link = await self.tasks[index].computer.connect(ports[index], driver.reactor)
-                links.append(link)
+                task = self.tasks[index]
+                connecting = task.computer.connect(ports[index], driver.reactor)
+                links.append(await self._named(task, connecting))
             if self._failure is not None:
                 raise self._failure
         except BaseException:
@@ -289,6 +291,18 @@ class Deployment:
         driver.start()
         self._driver = driver
         return links[0], links[-1]
+
+    async def _named(self, task: StageDeployment, step: Coroutine[None, None, _T]) -> _T:
+        """Await a step of one stage, and put the stage's name into the message of its error."""
+        try:
+            return await step
+        except PotluckError as error:
+            self.culprit = self.culprit or task.computer.node_id
+            name = task.progress.name
+            if name not in error.message:
+                error.message = f"{name}: {error.message}"
+                error.args = (error.message,)
+            raise
 
     def fail(self, error: PotluckError) -> None:
         """End the pipeline, or the start that is under way, with this error."""
@@ -322,18 +336,6 @@ async def unload(computer: Computer, epoch: int) -> None:
         await computer.unload(epoch)
     except PotluckError as error:
         logger.info("unload of %s: %s", computer.name, error)
-
-
-async def _named(task: StageDeployment, step: Coroutine[None, None, _T]) -> _T:
-    """Await a step of one stage, and put the stage's name into the message of its error."""
-    try:
-        return await step
-    except PotluckError as error:
-        name = task.progress.name
-        if name not in error.message:
-            error.message = f"{name}: {error.message}"
-            error.args = (error.message,)
-        raise
 
 
 def _at_port(addresses: Sequence[Address], port: int) -> tuple[Address, ...]:

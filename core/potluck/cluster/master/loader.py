@@ -1,8 +1,10 @@
 """The long actions of the master: make a plan, put it into force, and take it out of force."""
 
 import logging
-from collections.abc import Container, Coroutine
+from collections.abc import Awaitable, Callable, Container, Coroutine
 from dataclasses import dataclass, replace
+
+import msgspec
 
 from potluck.api.schema import LoadPhase
 from potluck.cluster.computer import Computer
@@ -44,6 +46,7 @@ class Loader:
         planner: Planner,
         events: Events,
         *,
+        recover: Callable[[], Awaitable[None]],
         packing: Packing | None = None,
     ) -> None:
         """Make a loader that has loaded nothing.
@@ -52,6 +55,7 @@ class Loader:
             computers: this computer and the connected workers.
             planner: makes the plans.
             events: receives `ModelChanged`.
+            recover: loads the model again, for answers whose pipeline broke.
             packing: packs weights before they are sent; None: they are sent as the files have them.
         """
         self.deployment: Deployment | None = None
@@ -59,6 +63,7 @@ class Loader:
         self._computers = computers
         self._planner = planner
         self._events = events
+        self._recover = recover
         self._packing = packing
         self._planned: Planned | None = None  # the plan that was made last
         self._generator: Generator | None = None
@@ -71,6 +76,11 @@ class Loader:
             return None
         return self.deployment, self._generator
 
+    @property
+    def culprit(self) -> NodeId | None:
+        """The computer whose error ended the deployment; None: there is none."""
+        return self.deployment.culprit if self.deployment is not None else None
+
     # --- a plan
 
     def make_plan(self, action: MakePlan) -> Coroutine[None, None, PlanMade]:
@@ -78,8 +88,17 @@ class Loader:
         return self._make_plan(action)
 
     async def _make_plan(self, action: MakePlan) -> PlanMade:
+        request = action.request
+        if action.is_recovery and self._generates is not None:
+            _, scheme, _, _ = self._generates  # answers go on in no other one
+            request = msgspec.structs.replace(request, scheme=scheme)
         self._planned = await self._planner.plan(
-            action.request, settle=action.settle, check=action.check, enter=self._enter
+            request,
+            settle=action.settle,
+            check=action.check,
+            is_recovery=action.is_recovery,
+            avoid=action.avoid,
+            enter=self._enter,
         )
         return PlanMade(stages=self._planned.plan.stages)
 
@@ -125,7 +144,7 @@ class Loader:
             )
             self._generator.close(error)
         self._generates = planned.model_in_use
-        return Generator()
+        return Generator(recover=self._recover)
 
     def _deployment_changed(self) -> None:
         if self.deployment is not None:

@@ -55,6 +55,7 @@ from potluck.cluster.master.vocabulary import (
     PipelineBroke,
     Present,
     PromptWish,
+    RecoveryWish,
     Retire,
     ReturnWish,
     UnloadWish,
@@ -96,7 +97,9 @@ class Master:
         self._events = events
         self._use = use if use is not None else DeviceUse()
         self._planner = Planner(computers, models, deadlines)
-        self._loader = Loader(computers, self._planner, events, packing=packing)
+        self._loader = Loader(
+            computers, self._planner, events, recover=self._recover, packing=packing
+        )
         self._inbox: deque[Event] = deque()
         self._is_deciding = False
         self._tickets = itertools.count(1)
@@ -186,6 +189,14 @@ class Master:
         assert granted is not None
         return granted
 
+    async def _recover(self) -> None:
+        """Load the model again, because answers are under way whose pipeline broke.
+
+        Raises:
+            PotluckError: it cannot be loaded.
+        """
+        await self._ask(RecoveryWish(ticket=next(self._tickets)))
+
     async def unload(self) -> None:
         """Free the model's memory on every computer. A load that is under way ends."""
         await self._ask(UnloadWish(ticket=next(self._tickets)))
@@ -214,15 +225,16 @@ class Master:
     async def _ask(self, wish: Wish) -> _Granted:
         """Wait until a wish is granted.
 
-        If the caller of a load or a prompt is cancelled, the wish is given up: the work that was
-        begun for it is undone before this returns.
+        If its caller is cancelled, the wish is given up: the work that was begun for it alone is
+        undone before this returns. Unloading goes on.
         """
         waiting = self._waiting[wish.ticket] = asyncio.get_running_loop().create_future()
         self.happened(Wished(wish=wish))
         try:
             return await asyncio.shield(waiting)
         except asyncio.CancelledError:
-            if isinstance(wish, LoadWish | PromptWish) and not waiting.done():
+            is_undone = isinstance(wish, LoadWish | PromptWish | RecoveryWish)
+            if is_undone and not waiting.done():
                 self.happened(GivenUp(ticket=wish.ticket))
                 await asyncio.wait([waiting])
             raise
@@ -322,7 +334,7 @@ class Master:
         if work.cancelled():
             self.happened(Failed(error=asyncio.CancelledError()))
         elif (error := work.exception()) is not None:
-            self.happened(Failed(error=error))
+            self.happened(Failed(error=error, node_id=self._loader.culprit))
         else:
             self.happened(work.result())
 

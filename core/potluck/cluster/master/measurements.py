@@ -180,6 +180,16 @@ class Measurements:
             self._profiles[computer.node_id, measured.id, measured.name, *measured_as] = known
         return known.corrected(self._clock())
 
+    def has_profiles(
+        self, computer: Computer, config: ModelConfig, scheme: Scheme, cache: Cache
+    ) -> bool:
+        """Whether each device of a computer was measured on this model."""
+        measured_as = (_shape_key(config), scheme, cache)
+        return all(
+            (computer.node_id, device.id, device.name, *measured_as) in self._profiles
+            for device in computer.devices
+        )
+
     def observe(
         self,
         node_id: NodeId,
@@ -220,7 +230,11 @@ class Measurements:
             for source, target in _pairs(master, workers):
                 await self._measure(source, target, anew=anew)
         ids = {c.node_id for c in (master, *workers)}
-        return {key: known.cost for key, known in self._links.items() if ids.issuperset(key)}
+        return {key: cost for key, cost in self.known_links().items() if ids.issuperset(key)}
+
+    def known_links(self) -> dict[tuple[NodeId, NodeId], LinkCost]:
+        """The cost of each link that was measured, however long ago."""
+        return {key: known.cost for key, known in self._links.items()}
 
     async def measure_in_passing(self, master: Computer, worker: Computer) -> bool:
         """Measure the link to a computer that has just come, to show it. A plan measures it again.

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 from potluck.api.schema import LoadPhase, PlanRequest
 from potluck.cluster.computer import Computer
 from potluck.cluster.device_names import computer_of
+from potluck.cluster.master.constraints import without_constraints
 from potluck.cluster.master.deployment import Planned
 from potluck.cluster.master.measurements import Measurements, unmeasured_devices
 from potluck.cluster.master.models import Models
@@ -21,9 +22,11 @@ from potluck.errors import (
     InvalidLayersError,
     NotEnoughMemoryError,
     OutOfMemoryError,
+    PlanError,
     UsageError,
     format_bytes,
 )
+from potluck.ids import NodeId
 from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits, nearest_schemes
 from potluck.model.schemes import AskedScheme, Cache, Scheme
@@ -49,6 +52,7 @@ class PlanningDeadlines:
     workers_s: float = 120.0  # for a requested number of workers
     names_s: float = 20.0  # for workers requested by name: discovery takes a second or two
     settle_s: float = 3.0  # at the start: mDNS answers within a second, connections take less
+    return_s: float = 10.0  # in a recovery, for lost computers that the model does not fit without
     search_s: float = 2.0  # then the best plan so far is taken; 20 devices take about one second
 
 
@@ -95,6 +99,8 @@ class Planner:
         *,
         settle: bool,
         check: Check = no_check,
+        is_recovery: bool = False,
+        avoid: Container[NodeId] = (),
         enter: Enter = lambda phase, message, done=None: None,
     ) -> Planned:
         """Open the model, wait for the computers, measure them and make a plan.
@@ -104,6 +110,9 @@ class Planner:
             settle: wait a moment for computers that are being discovered, unless the request says
                 which or how many it needs.
             check: called with the context before anything is measured.
+            is_recovery: answers wait for this plan. The request has a scheme. Only computers that
+                were measured before take part, unless the model does not fit without the others.
+            avoid: in a recovery, these computers take part only if the model does not fit without.
             enter: called at the beginning of each phase, and with how much of the model is read.
 
         Raises:
@@ -115,6 +124,10 @@ class Planner:
             request, lambda name, done: enter("hashing", f"Reading {name}", done)
         )
         check(context_of(request, model))
+        if is_recovery:
+            assert request.scheme != "auto"
+            enter("planning", "Looking for other computers")
+            return await self._plan_recovery(request.scheme, request, model, avoid)
         enter("waiting", "Looking for your computers")
         await self._wait(request, model, settle=settle)
         enter("planning", "Measuring the computers")
@@ -129,15 +142,70 @@ class Planner:
                 note = _explain_fewer_bits(scheme, error)
         return await self._plan_in(schemes[-1], request, model, note)
 
+    async def _plan_recovery(
+        self, scheme: Scheme, request: PlanRequest, model: LocalModel, avoid: Container[NodeId]
+    ) -> Planned:
+        """Plan with what is known and at hand, so that answers wait as shortly as possible.
+
+        Raises:
+            NotEnoughMemoryError: the model does not fit, and no computer came back in time.
+        """
+        local = self._computers.local
+        known = [
+            computer
+            for computer in self._computers.available()
+            if computer.node_id not in avoid
+            and self.measurements.has_profiles(computer, model.config, scheme, request.cache)
+        ]
+        for asked in dict.fromkeys((request, without_constraints(request))):
+            with suppress(PlanError, UsageError):  # a computer that it asks for may be lost
+                return await self._place(scheme, asked, model, known, avoid=avoid)
+        request = without_constraints(request)
+        await local.look()
+        ends_at = asyncio.get_running_loop().time() + self._deadlines.return_s
+        while True:
+            workers = list(self._computers.available())
+            try:
+                return await self._place(scheme, request, model, workers)
+            except NotEnoughMemoryError:
+                if not await self._somebody_came(workers, ends_at):
+                    await self._check_room(scheme, request, model)  # its error says which would fit
+                    raise
+
+    async def _somebody_came(self, workers: Sequence[Computer], ends_at: float) -> bool:
+        """Wait until a computer is here that is not among the workers; False: none came in time."""
+        before = {worker.node_id for worker in workers}
+
+        def is_new() -> bool:
+            return any(c.node_id not in before for c in self._computers.available())
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(ends_at), self._computers.changed:
+                await self._computers.changed.wait_for(is_new)
+        return is_new()
+
     async def _plan_in(
         self, scheme: Scheme, request: PlanRequest, model: LocalModel, note: str
     ) -> Planned:
         await self._check_room(scheme, request, model)  # before measuring, which takes longer
         workers = list(self._computers.available())
-        computers = [self._computers.local, *workers]
+        await self.measurements.links(self._computers.local, workers)
+        return await self._place(scheme, request, model, workers, note=note)
+
+    async def _place(
+        self,
+        scheme: Scheme,
+        request: PlanRequest,
+        model: LocalModel,
+        workers: Sequence[Computer],
+        *,
+        avoid: Container[NodeId] = (),
+        note: str = "",
+    ) -> Planned:
+        """Plan for this computer and these workers. The memory of those in `avoid` is not used."""
         notes = [note] if note else []
         devices = await self.measurements.device_costs(
-            computers,
+            [self._computers.local, *workers],
             model.manifest.config,
             model.config,
             scheme,
@@ -145,12 +213,12 @@ class Planner:
             working=working_bytes(model.config, context_of(request, model)),
             left_out=notes.append,
         )
-        links = await self.measurements.links(self._computers.local, workers)
+        devices = [replace(d, memory=0) if d.node in avoid else d for d in devices]
         search = partial(
             make_plan,
             _shape(scheme, request, model),
             _counted(devices, scheme, request, model),
-            links,
+            self.measurements.known_links(),
             layers=request.layers,
             min_workers=request.workers,
         )

@@ -16,6 +16,7 @@ from potluck.api.schema import PlanRequest
 from potluck.cluster.device_names import device_of
 from potluck.cluster.events import ComputerLost, Holds, StageLost
 from potluck.cluster.loss import computer_lost, lost_while_loading
+from potluck.cluster.master.constraints import has_constraints
 from potluck.cluster.master.vocabulary import (
     Action,
     Answer,
@@ -34,6 +35,7 @@ from potluck.cluster.master.vocabulary import (
     PlanMade,
     Present,
     PromptWish,
+    RecoveryWish,
     Retire,
     Retired,
     ReturnWish,
@@ -41,10 +43,12 @@ from potluck.cluster.master.vocabulary import (
     Wish,
     Wished,
 )
-from potluck.errors import PeerLostError, PotluckError, UsageError
+from potluck.errors import PeerError, PeerLostError, PotluckError, UsageError
 from potluck.ids import NodeId
 from potluck.plan.placement import StagePlan
 from potluck.wire.messages import DeviceId
+
+MOST_ATTEMPTS = 4  # at the plan of one wish, when computers fail or leave meanwhile
 
 # --- the state
 
@@ -103,6 +107,8 @@ class State:
     deployed: Deployed | None = None
     ending: Ending | None = None
     failure: PotluckError | None = None  # why nothing is loaded
+    attempts: int = 0  # that failed for the first wish, and after which another plan is made
+    avoid: frozenset[NodeId] = frozenset()  # computers that lost a stage or failed since a load
 
     @property
     def is_ready(self) -> bool:
@@ -138,10 +144,11 @@ def _apply(state: State, event: Event) -> State:
         case ComputerLost(node_id=node_id, name=name, how=how):
             held = _without(state.held, node_id)
             state = replace(state, here=state.here - {node_id}, held=held)
-            notice = f"{name} {how}. The next message runs without it."
+            notice = f"{name} {how}. Potluck goes on without it."
             return _lose(state, node_id, name, how, notice)
         case StageLost():
             deployed = state.deployed
+            state = replace(state, avoid=state.avoid | {event.node_id})
             if deployed is None or event.epoch not in (None, deployed.epoch):
                 return state
             if not deployed.uses(event.node_id, event.device):
@@ -152,13 +159,13 @@ def _apply(state: State, event: Event) -> State:
         case Began(action=action):
             return _begin(state, action)
         case PlanMade(stages=stages):
-            return replace(state, work=None, plan=stages if state.ending is None else None)
+            return _planned(state, stages)
         case Loaded():
             return _loaded(state)
         case Retired():
             return replace(state, work=None)
-        case Failed(error=error):
-            return _fail(state, error)
+        case Failed():
+            return _fail(state, event)
         case _:
             assert_never(event)
 
@@ -166,7 +173,7 @@ def _apply(state: State, event: Event) -> State:
 def _unload(state: State, wish: UnloadWish) -> State:
     """End every wish for a model with an error, and the work that is under way for it."""
     for other in state.wishes:
-        if isinstance(other, LoadWish | PromptWish):
+        if isinstance(other, LoadWish | PromptWish | RecoveryWish):
             error = UsageError("The model was unloaded before it was ready.")
             state = _end(state, other.ticket, error)
     return replace(state, wishes=(*state.wishes, wish))
@@ -176,13 +183,20 @@ def _end(state: State, ticket: int, error: BaseException | None) -> State:
     """End a wish: now, or when the work that was begun for it is undone."""
     if not any(wish.ticket == ticket for wish in state.wishes):
         return state
-    is_first = state.wishes[0].ticket == ticket
+    is_first = state.wishes[0].ticket == ticket and not _is_shared(state)
     if is_first and (state.work is not None or state.plan is not None or state.ending is not None):
         return replace(state, plan=None, ending=state.ending or Ending(error=error))
     return replace(
         state,
         wishes=tuple(wish for wish in state.wishes if wish.ticket != ticket),
         answers=(*state.answers, Answer(ticket=ticket, error=error)),
+    )
+
+
+def _is_shared(state: State) -> bool:
+    """Whether what is done for the first wish is what the second one wants as well."""
+    return len(state.wishes) > 1 and all(
+        isinstance(wish, PromptWish | RecoveryWish) for wish in state.wishes[:2]
     )
 
 
@@ -212,7 +226,7 @@ def _begin(state: State, action: Action) -> State:
                 epoch=epoch,
                 plan=None,
                 deployed=Deployed(epoch=epoch, stages=state.plan),
-                missing=state.missing - state.here,
+                missing=state.missing - _considered(state),
                 asked=_asked_by(state, state.wishes[0]),
             )
         case Retire():
@@ -234,6 +248,14 @@ def _begin(state: State, action: Action) -> State:
             return replace(state, held=held, kept=kept)
         case _:
             assert_never(action)
+
+
+def _considered(state: State) -> frozenset[NodeId]:
+    """The computers that could have a stage of the plan. A recovery does not consider all."""
+    assert state.plan is not None
+    if isinstance(state.wishes[0], RecoveryWish):
+        return frozenset(stage.node for stage in state.plan)
+    return state.here
 
 
 def _held_after(state: State, retire: Retire) -> dict[str, Mapping[NodeId, int]]:
@@ -263,13 +285,51 @@ def _loaded(state: State) -> State:
     if state.ending is not None:  # the wish was ended when it was too late to cancel the loading
         return _change_deployed(state, has_failed=True)
     granted = Answer(ticket=state.wishes[0].ticket)
-    return replace(state, wishes=state.wishes[1:], answers=(*state.answers, granted), kept={})
+    deployed = state.deployed
+    assert deployed is not None
+    unused = {n: state.kept[n] for n in (state.kept.keys() & state.here) - deployed.computers}
+    return replace(
+        state,
+        wishes=state.wishes[1:],
+        answers=(*state.answers, granted),
+        held={**state.held, **unused},
+        kept={},
+        attempts=0,
+        avoid=frozenset(),
+    )
 
 
-def _fail(state: State, error: BaseException) -> State:
+def _planned(state: State, stages: tuple[StagePlan, ...]) -> State:
+    assert isinstance(state.work, MakePlan)
+    is_recovery, lost = state.work.is_recovery, state.avoid - state.work.avoid
+    state = replace(state, work=None)
+    if state.ending is not None:
+        return state
+    if is_recovery and state.attempts < MOST_ATTEMPTS and any(s.node in lost for s in stages):
+        return replace(state, attempts=state.attempts + 1)  # a stage was lost meanwhile
+    return replace(state, plan=stages)
+
+
+def _fail(state: State, failed: Failed) -> State:
     if isinstance(state.work, Deploy):
         state = _change_deployed(state, has_failed=True)
-    return replace(state, work=None, ending=state.ending or Ending(error=error))
+    if state.ending is None and _is_worth_another_plan(state, failed):
+        culprit = frozenset[NodeId]() if failed.node_id is None else {failed.node_id}
+        return replace(state, work=None, attempts=state.attempts + 1, avoid=state.avoid | culprit)
+    return replace(state, work=None, ending=state.ending or Ending(error=failed.error))
+
+
+def _is_worth_another_plan(state: State, failed: Failed) -> bool:
+    """Whether a prompt or an answer waits that can do without the computer that failed."""
+    if state.attempts >= MOST_ATTEMPTS:
+        return False
+    match state.wishes[0]:
+        case RecoveryWish():
+            return failed.node_id is not None or isinstance(failed.error, PeerError)
+        case PromptWish():
+            return isinstance(failed.error, PeerError)
+        case _:
+            return False
 
 
 def _check_plan(state: State) -> State:
@@ -304,11 +364,15 @@ def _end_first(state: State) -> State:
             state = replace(state, asked=_asked_by(state, wish), failure=error)
         elif isinstance(wish, LoadWish):
             state = replace(state, asked=None)  # an error of another class is ours: it is not shown
+    # What one answer cannot have, no other one can: they all wait for the same model.
+    is_common = isinstance(wish, RecoveryWish) and error is not None
+    ended = [w for w in state.wishes if w is wish or (is_common and isinstance(w, RecoveryWish))]
     return replace(
         state,
         ending=None,
-        wishes=state.wishes[1:],
-        answers=(*state.answers, Answer(ticket=wish.ticket, error=error)),
+        attempts=0,
+        wishes=tuple(w for w in state.wishes if w not in ended),
+        answers=(*state.answers, *(Answer(ticket=w.ticket, error=error) for w in ended)),
     )
 
 
@@ -323,7 +387,7 @@ def _asked_by(state: State, wish: Wish) -> PlanRequest | None:
             return request
         case PromptWish(default=default):
             return state.asked or default
-        case UnloadWish() | ReturnWish():
+        case RecoveryWish() | UnloadWish() | ReturnWish():
             return state.asked
         case _:
             assert_never(wish)
@@ -339,6 +403,7 @@ def _without(held: Mapping[NodeId, int], node_id: NodeId) -> dict[NodeId, int]:
     return {node: epoch for node, epoch in held.items() if node != node_id}
 
 
+<<<<<<< HEAD
 # --- the requests
 
 
@@ -352,6 +417,8 @@ def without_constraints(request: PlanRequest) -> PlanRequest:
     return msgspec.structs.replace(request, layers=None, workers=0)
 
 
+=======
+>>>>>>> def2033 (cluster: answers go on by themselves when their pipeline breaks)
 def is_lent_still(state: State, wish: ReturnWish) -> bool:
     """Whether the temporary load is still in force: nothing else was asked for since."""
     epoch = state.deployed.epoch if state.deployed is not None else None

@@ -45,6 +45,16 @@ class PromptWish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryWish:
+    """An answer is under way, its pipeline broke, and it wants to go on with another one.
+
+    The model that was asked for last is loaded again, in the scheme that it had.
+    """
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnloadWish:
     """A caller wants the model unloaded from all computers."""
 
@@ -62,7 +72,7 @@ class ReturnWish:
     epoch: int | None  # of the deployment that was in force before
 
 
-Wish: TypeAlias = LoadWish | PromptWish | UnloadWish | ReturnWish
+Wish: TypeAlias = LoadWish | PromptWish | RecoveryWish | UnloadWish | ReturnWish
 
 
 # --- actions: what the master begins
@@ -70,11 +80,22 @@ Wish: TypeAlias = LoadWish | PromptWish | UnloadWish | ReturnWish
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakePlan:
-    """Open the model, wait for computers, measure them and plan. Ends in `PlanMade` or `Failed`."""
+    """Open the model, wait for computers, measure them and plan. Ends in `PlanMade` or `Failed`.
+
+    Attributes:
+        request: the model, and how to load it.
+        settle: wait a moment for computers that are being discovered.
+        check: called before anything is measured.
+        is_recovery: answers wait for this plan. It keeps the scheme and uses the measurements that
+            are there.
+        avoid: computers that take part only if the model does not fit without them.
+    """
 
     request: PlanRequest
-    settle: bool  # wait a moment for computers that are being discovered
-    check: Check = no_check  # called before anything is measured
+    settle: bool
+    check: Check = no_check
+    is_recovery: bool = False
+    avoid: frozenset[NodeId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,9 +202,13 @@ class Retired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The planning or the deployment that was under way ended with an error."""
+    """The planning or the deployment that was under way ended with an error.
+
+    `node_id`: the computer that failed; None: it is not known, or it was none in particular.
+    """
 
     error: BaseException
+    node_id: NodeId | None = None
 
 
 Event: TypeAlias = (

@@ -1,0 +1,19 @@
+"""What a request says about the computers that take part, and the request without it."""
+
+from potluck.api.schema import PlanRequest
+
+
+def has_constraints(request: PlanRequest) -> bool:
+    """Whether a request says which computers take part, or how many."""
+    return request != without_constraints(request)
+
+
+def without_constraints(request: PlanRequest) -> PlanRequest:
+    """The same request for any computers: without layers by hand and a number of workers."""
+    return PlanRequest(
+        model=request.model,
+        shape=request.shape,
+        scheme=request.scheme,
+        context=request.context,
+        cache=request.cache,
+    )
