@@ -1,5 +1,7 @@
 """What a request says about the computers that take part, and the request without it."""
 
+import msgspec
+
 from potluck.api.schema import PlanRequest
 
 
@@ -10,10 +12,4 @@ def has_constraints(request: PlanRequest) -> bool:
 
 def without_constraints(request: PlanRequest) -> PlanRequest:
     """The same request for any computers: without layers by hand and a number of workers."""
-    return PlanRequest(
-        model=request.model,
-        shape=request.shape,
-        scheme=request.scheme,
-        context=request.context,
-        cache=request.cache,
-    )
+    return msgspec.structs.replace(request, layers=None, workers=0)

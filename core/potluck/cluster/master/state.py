@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
-import msgspec
-
 from potluck.api.schema import PlanRequest
 from potluck.cluster.device_names import device_of
 from potluck.cluster.events import ComputerLost, Holds, StageLost
@@ -403,22 +401,6 @@ def _without(held: Mapping[NodeId, int], node_id: NodeId) -> dict[NodeId, int]:
     return {node: epoch for node, epoch in held.items() if node != node_id}
 
 
-<<<<<<< HEAD
-# --- the requests
-
-
-def has_constraints(request: PlanRequest) -> bool:
-    """Whether a request says which computers take part, or how many."""
-    return request != without_constraints(request)
-
-
-def without_constraints(request: PlanRequest) -> PlanRequest:
-    """The same request for any computers: without layers by hand and a number of workers."""
-    return msgspec.structs.replace(request, layers=None, workers=0)
-
-
-=======
->>>>>>> def2033 (cluster: answers go on by themselves when their pipeline breaks)
 def is_lent_still(state: State, wish: ReturnWish) -> bool:
     """Whether the temporary load is still in force: nothing else was asked for since."""
     epoch = state.deployed.epoch if state.deployed is not None else None
