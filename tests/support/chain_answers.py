@@ -25,10 +25,18 @@ async def attached(
     context: int = 64,
     room: int = 64,
     chunk_tokens: int = 256,
+    is_exact_in_chunks: bool = False,
     clock: Callable[[], float] = time.perf_counter,
 ) -> AsyncGenerator[Pipeline, None]:
     """Yield a pipeline over this chain, attached to the generator; shut it at the end."""
-    pipeline = Pipeline(epoch=epoch, first=chain, last=chain, stages=stages, clock=clock)
+    pipeline = Pipeline(
+        epoch=epoch,
+        first=chain,
+        last=chain,
+        stages=stages,
+        is_exact_in_chunks=is_exact_in_chunks,
+        clock=clock,
+    )
     chain.report = pipeline.step_failed
     running = asyncio.create_task(pipeline.run())
     generator.attach(

@@ -65,7 +65,10 @@ def test_an_answer_goes_on_where_it_was_on_another_pipeline(
                 tokens += await rest_of(stream)
 
         assert tokens == expected(PROMPT, 12)
-        assert all(f.epoch == 7 and f.tensor.shape[0] <= 4 for f in new.forwards)
+        assert all(f.epoch == 7 for f in new.forwards)
+        # What was computed at once before is computed at once again.
+        most = 6 if read_before else 4
+        assert all(f.tensor.shape[0] in (most, 6 - most, 1) for f in new.forwards)
         assert bool(new.forwards) == (read_before < (10 if is_slow else 12))
 
     run(main())
@@ -81,7 +84,7 @@ def test_a_prompt_whose_chunks_are_under_way_begins_again_on_another_pipeline() 
             await until(lambda: len(old.forwards) == 3)
             async with attached(generator, new, epoch=2, chunk_tokens=3):
                 assert await asking == expected(PROMPT, 3)
-        assert [f.position for f in new.forwards] == [0, 3, 6, 7]
+        assert [f.position for f in new.forwards] == [0, 2, 4, 6, 7]
 
     run(main())
 
@@ -379,8 +382,8 @@ def test_without_a_limit_an_answer_may_fill_the_context() -> None:
 def test_only_what_was_sent_counts_as_cached() -> None:
     async def main() -> None:
         made, sink = conversation([1, 2, 3, 4, 5])
-        made.send_chunk(2)
-        made.send_chunk(2)
+        made.send_step(2)
+        made.send_step(2)
         assert made.cached == 4
         assert made.begin_answer([1, 2, 3, 4, 5, 6], GREEDY) == 4
         assert not sink.trims
@@ -393,7 +396,7 @@ def test_only_what_was_sent_counts_as_cached() -> None:
 def test_what_was_sent_ahead_is_kept_whether_it_was_read_or_not() -> None:
     async def main() -> None:
         made, _ = conversation([1, 2])
-        made.send_chunk(2)
+        made.send_step(2)
         made.give_out(7)
         made.sent_ahead([7, 8])
         assert made.tokens == [1, 2, 7, 8]
@@ -405,10 +408,10 @@ def test_what_was_sent_ahead_is_kept_whether_it_was_read_or_not() -> None:
 def test_a_stage_that_claims_to_hold_more_than_there_is_changes_nothing() -> None:
     async def main() -> None:
         made, sink = conversation([1, 2, 3])
-        made.send_chunk(9)
+        made.send_step(9)
         made.rewind(1 << 40)
-        assert made.cached == 2
-        assert sink.trims == [2]
+        assert made.cached == 0  # where the step began that computed the last token
+        assert sink.trims == [0]
 
     run(main())
 
@@ -417,7 +420,7 @@ def test_the_history_is_that_of_the_last_tokens() -> None:
     async def main() -> None:
         tokens = list(range(MAX_HISTORY + 2))
         made, sink = conversation(tokens, Sampling(repetition_penalty=1.2))
-        made.send_chunk(len(tokens))
+        made.send_step(len(tokens))
         sent = sink.forwards[0].sampling
         assert sent is not None
         assert sent.history == tuple(tokens[2:])

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from potluck.cluster.driver.computed import ComputedSteps
 from potluck.cluster.driver.pipeline import PendingStep, Pipeline, StepResult
 from potluck.ids import SessionId
 from potluck.wire.messages import MAX_HISTORY, Sampling
@@ -27,6 +28,8 @@ class Conversation:
         pipeline: has its caches; None: it was on no pipeline yet.
         context: most tokens that it can have on this pipeline.
         cached: `tokens[:cached]` are in the caches of `pipeline`, or on their way there.
+        computed: the steps in which tokens were computed, on this pipeline or the ones before.
+        chunk_tokens: most tokens of a step of this answer's prompt; None: not chosen yet.
         last_step: number of the last step that was sent or asked for.
         sampling: how the tokens of the answer are chosen.
         stops: token ids that end the answer.
@@ -43,6 +46,8 @@ class Conversation:
     pipeline: Pipeline | None = None
     context: int = 0
     cached: int = 0
+    computed: ComputedSteps = field(default_factory=ComputedSteps)
+    chunk_tokens: int | None = None
     last_step: int = 0
     sampling: Sampling = field(default_factory=Sampling)
     stops: Collection[int] = ()
@@ -54,8 +59,8 @@ class Conversation:
     last_used: float = 0.0
 
     def shares(self, prompt: Sequence[int]) -> int:
-        """How many tokens at the beginning of the prompt are cached."""
-        return min(_common_prefix(self.tokens, prompt), self.cached)
+        """How many tokens at the beginning of the prompt were computed."""
+        return min(_common_prefix(self.tokens, prompt), self.computed.end)
 
     def begin_answer(
         self,
@@ -71,12 +76,14 @@ class Conversation:
             How many of its tokens need not be computed. The last one always is: caches hold no
             logits.
         """
-        keep = min(self.shares(prompt), len(prompt) - 1)
-        self.tokens = list(prompt)
+        known = min(self.shares(prompt), len(prompt) - 1)
+        keep = min(known, self.cached)
+        self.computed.trim(known, self.tokens)
+        self.tokens, self.chunk_tokens = list(prompt), None
         self.sampling, self.stops, self.limit, self.given = sampling, stops, limit, 0
         self.is_rewound = keep < self.cached
         if self.is_rewound:
-            self.rewind(keep)
+            self._trim(keep)
         return keep
 
     def give_out(self, token_id: int) -> int:
@@ -106,26 +113,64 @@ class Conversation:
         self.pipeline.open(self.session)
 
     def rewind(self, position: int) -> None:
-        """Have every stage forget what it has cached from this position or an earlier one on."""
-        assert self.pipeline is not None
-        self.cached = min(position, self.cached, len(self.tokens) - 1)
-        self.pipeline.trim(self.session, self.cached)
+        """Have every stage forget what it has cached from this position or an earlier one on.
 
-    def send_chunk(self, most: int) -> PendingStep:
-        """Send the next tokens that are not cached, at most so many. The last asks for a token."""
+        What is forgotten is computed again in the steps that it was computed in. But a layer that
+        cannot be trimmed into a step is not asked to do it again.
+        """
         assert self.pipeline is not None
-        begin, end = self.cached, len(self.tokens)
-        self.cached = min(begin + most, end)
-        is_last = self.cached == end
+        position = min(position, self.cached, len(self.tokens) - 1)
+        if position < self.computed.end:
+            if self.is_rewound or self.computed.at(position).cut:
+                self.computed.trim(position, self.tokens)
+            elif not self.pipeline.is_exact_in_chunks:
+                position = self.computed.start(position)
+        self._trim(position)
+
+    def _trim(self, position: int) -> None:
+        assert self.pipeline is not None
+        self.cached = position
+        self.pipeline.trim(self.session, position)
+
+    @property
+    def repeats_a_token(self) -> bool:
+        """Whether the next step is a single token that was computed before."""
+        assert self.pipeline is not None
+        is_known = self.cached < self.computed.end and not self.pipeline.is_exact_in_chunks
+        return is_known and self.computed.at(self.cached).end == self.cached + 1
+
+    def send_step(self, most: int) -> PendingStep:
+        """Send the next tokens that are not cached. The last ones ask for a token.
+
+        Args:
+            most: tokens of a step. A step that was done before is repeated with those that it had.
+        """
+        assert self.pipeline is not None
+        begin, total = self.cached, len(self.tokens)
+        end, cut = min(begin + most, total), ()
+        if begin < self.computed.end and not self.pipeline.is_exact_in_chunks:
+            chunk = self.computed.at(begin)
+            end, cut = chunk.end, chunk.cut if chunk.end + len(chunk.cut) <= self.context else ()
+        is_last = end == total
+        is_alone = self.repeats_a_token  # it waits for no other chunk of a prompt
         self.last_step += 1
-        return self.pipeline.start_step(
+        step = self.pipeline.start_step(
             self.session,
             step=self.last_step,
             position=begin,
-            tokens=self.tokens[begin : self.cached],
-            prompt_end=None if is_last else end,
+            tokens=[*self.tokens[begin:end], *cut],
+            prompt_end=None if is_last or is_alone else total,
             sampling=self._sampling_with_history() if is_last else None,
         )
+        self._count(end)
+        if cut:
+            self._trim(end)
+        return step
+
+    def _count(self, end: int) -> None:
+        """Note that the tokens before this position are in the caches, or on their way there."""
+        self.computed.add(self.cached, end)
+        self.cached = end
 
     def follow(self) -> PendingStep:
         """Ask for the step after the last one, which is sent when its token is chosen."""
@@ -143,7 +188,12 @@ class Conversation:
     def sent_ahead(self, tokens: Sequence[int]) -> None:
         """Add tokens that are on their way into the caches, whether they were given out or not."""
         self.tokens[self.cached :] = tokens
-        self.cached = len(self.tokens)
+        for position in range(self.cached, len(self.tokens)):
+            self._count(position + 1)
+
+    def token_came(self) -> None:
+        """Note that the step of one token that was asked for last has a result."""
+        self._count(self.cached + 1)
 
     def _sampling_with_history(self) -> Sampling:
         """The sampling, with the tokens so far if a repetition penalty needs them.
@@ -173,7 +223,7 @@ class StepsAhead:
         step = self._steps[0]
         arrived = await step.future
         self._steps.popleft()
-        self.conversation.cached += 1
+        self.conversation.token_came()
         return arrived
 
     def give_up(self) -> list[int]:

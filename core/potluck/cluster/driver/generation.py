@@ -255,8 +255,8 @@ class Generator:
         pipeline = self._attached.pipeline
         free = [c for c in self._conversations if not c.is_busy]
         best = max(free, key=lambda c: c.shares(prompt), default=None)
-        # One that shares less than half of its cached tokens is another conversation: keep it.
-        if best is not None and 2 * best.shares(prompt) >= best.cached > 0:
+        # One that shares less than half of its tokens is another conversation: keep it.
+        if best is not None and 2 * best.shares(prompt) >= best.computed.end > 0:
             if best.pipeline is not pipeline:
                 best.cached = 0  # its caches went with its pipeline: `_run` computes them again
             return best
@@ -349,14 +349,14 @@ class Generator:
         _check(conversation.tokens, self._attached)  # it may be another one than at the beginning
         if conversation.pipeline is not pipeline:
             conversation.enter(pipeline, self._attached.context)
-        end = len(conversation.tokens)
-        size = self._attached.chunk_tokens(end - conversation.cached)
-        most = self._limits.chunks_under_way(pipeline.stages)
+        end, size = len(conversation.tokens), self._step_size(conversation, self._attached)
         under_way: deque[PendingStep] = deque()
         try:
             while True:
-                while conversation.cached < end and len(under_way) < most:
-                    under_way.append(conversation.send_chunk(size))
+                while conversation.cached < end and len(under_way) < self._limits.under_way(
+                    pipeline.stages, is_token=conversation.repeats_a_token
+                ):
+                    under_way.append(conversation.send_step(size))
                 result = (await under_way[0].future).result
                 under_way.popleft()
                 if not under_way:
@@ -364,6 +364,15 @@ class Generator:
         finally:
             for step in under_way:  # the first failure is enough; the rest follow from it
                 pipeline.give_up(step)
+
+    def _step_size(self, conversation: Conversation, attached: _Attached) -> int:
+        """Most tokens of a step. It stays the same for an answer, whatever pipelines it runs on."""
+        if attached.pipeline.is_exact_in_chunks:
+            return attached.chunk_tokens(len(conversation.tokens) - conversation.cached)
+        if conversation.chunk_tokens is None:
+            new = len(conversation.tokens) - max(conversation.cached, conversation.computed.end)
+            conversation.chunk_tokens = attached.chunk_tokens(new)
+        return conversation.chunk_tokens
 
 
 def _check(tokens: Sequence[int], attached: _Attached) -> None:

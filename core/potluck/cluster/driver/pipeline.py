@@ -132,6 +132,7 @@ class Pipeline:
         first: ActivationLink,
         last: ActivationLink,
         stages: int,
+        is_exact_in_chunks: bool = False,
         silence_s: float = SILENCE_S,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -142,12 +143,15 @@ class Pipeline:
             first: connection to the first stage.
             last: connection to the last stage; the same one where that is the first stage.
             stages: how many there are.
+            is_exact_in_chunks: whether results have the same bits however tokens are cut into
+                steps. Else only the same steps give the same answer again.
             silence_s: the pipeline breaks when nothing is heard of it for so long, although steps
                 are under way the whole time.
             clock: seconds.
         """
         self.epoch = epoch
         self.stages = stages
+        self.is_exact_in_chunks = is_exact_in_chunks
         self._first = first
         self._last = last
         self._silence_s = silence_s
