@@ -95,6 +95,15 @@ class StageWeights:
         return has_runs and tuple(self.layers) == tuple(layers) and ends == (embedding, head)
 
     @property
+    def is_exact_in_chunks(self) -> bool:
+        """Whether a token gets the same bits however the tokens are cut into steps.
+
+        Then tokens that were computed one by one may be computed again in chunks of any size, and hidden
+        states, caches and logits are equal bit by bit. Otherwise only the same steps give the same bits.
+        """
+        return False
+
+    @property
     def nbytes(self) -> int:
         parts = [*self.blocks, self.norm, self.lm_head, None if self.is_tied else self.embedding]
         return sum(part.nbytes for part in parts if part is not None)

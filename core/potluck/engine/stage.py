@@ -119,6 +119,11 @@ class Stage:
         return self.weights.nbytes + self._pool.nbytes
 
     @property
+    def is_exact_in_chunks(self) -> bool:
+        """Whether the results do not depend on how tokens are cut into steps; see `StageWeights`."""
+        return self.weights.is_exact_in_chunks
+
+    @property
     def cache_tokens(self) -> int:
         """The most tokens that a session can have here."""
         return self._pool.tokens
