@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from potluck.engine.kernels import Kernels
+
 
 class RmsNorm:
     """The norm of hidden states, (T, D)."""
@@ -31,6 +33,19 @@ class RmsNorm:
     @property
     def nbytes(self) -> int:
         return self.weight.nbytes
+
+
+class KernelNorm(RmsNorm):
+    """`RmsNorm` of f32 by kernels, which add in the same order on every computer."""
+
+    __slots__ = ("_kernels",)
+
+    def __init__(self, weight: Tensor, eps: float, kernels: Kernels) -> None:
+        super().__init__(weight, eps)
+        self._kernels = kernels
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._kernels.norm(x, self.weight, self.eps)
 
 
 class QkNorm(Protocol):
