@@ -4,13 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
-from typing import Any
 
 import pytest
 import torch
 from config_layers import with_layers
-from model_variants import VARIANTS
-from tiny_models import CONTEXT, CPU, Reference, make_model, off
+from tiny_models import CONTEXT, CPU, Reference, make_model, off, whole_blocks
 from torch import Tensor
 
 from potluck.engine.attention import Step
@@ -51,19 +49,11 @@ Load = Callable[[str], Reference]
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Load:
-    """The variant with projections of whole blocks of rows, as all models of the Hub have them."""
+    """Make a variant with projections of whole blocks of rows."""
 
     @cache
     def make(variant: str) -> Reference:
-        family, fields = VARIANTS[variant]
-        # Phi's projections are one matrix in the files; rotary factors fix the size of its heads.
-        changes: dict[str, Any] = {} if family == "Phi3" else {"hidden_size": 64}
-        if "head_dim" in fields:
-            changes["head_dim"] = 16
-        if "moe_intermediate_size" in fields:
-            changes["moe_intermediate_size"] = 32
-        changes["intermediate_size"] = 80
-        return make_model(variant, tmp_path_factory.mktemp("model"), changes=changes)
+        return make_model(variant, tmp_path_factory.mktemp("model"), changes=whole_blocks(variant))
 
     return make
 

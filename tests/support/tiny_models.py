@@ -143,6 +143,13 @@ class Pipeline:
         for stage in self.stages:
             stage.open(SESSION, epoch=1)
 
+    def trim(self, position: int) -> None:
+        """Go back to this position, or to one before it from where all stages can go on."""
+        self.position = position
+        for stage in self.stages * 2:  # a stage that goes back further takes those before it along
+            stage.trim(SESSION, self.position, epoch=1)
+            self.position = stage.position(SESSION)
+
     def run(self, ids: Tensor) -> Tensor:
         """Run these next tokens and return their logits (T, V)."""
         x = ids
@@ -181,6 +188,18 @@ def make_model(
     model.to(torch.float32)
     read = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return Reference(model, ModelConfig.from_dict(read), stored_tensors(folder))
+
+
+def whole_blocks(variant: str) -> dict[str, Any]:
+    """Changes that give a variant projections of whole blocks of rows, as all models of the Hub have them."""
+    family, fields = VARIANTS[variant]
+    # Phi's projections are one matrix in the files; rotary factors fix the size of its heads.
+    changes: dict[str, Any] = {} if family == "Phi3" else {"hidden_size": 64}
+    if "head_dim" in fields:
+        changes["head_dim"] = 16
+    if "moe_intermediate_size" in fields:
+        changes["moe_intermediate_size"] = 32
+    return {**changes, "intermediate_size": 80}
 
 
 def _random_model(family: str, changes: dict[str, Any]) -> Any:

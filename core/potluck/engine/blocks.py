@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from potluck.engine.attention import Step
@@ -63,9 +62,9 @@ class DecoderLayer:
 
     def _add(self, x: Tensor, added: Tensor) -> Tensor:
         """`added` is this layer's own memory, `x` may be the caller's."""
-        if self._multiplier == 1.0:
-            return added.add_(x)
-        return torch.add(x, added, alpha=self._multiplier)
+        if self._multiplier != 1.0:  # two steps: in one, some processors round once, and some twice
+            added = added.mul_(self._multiplier)
+        return added.add_(x)
 
 
 class Run(ABC):

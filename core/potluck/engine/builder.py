@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -36,8 +37,8 @@ from potluck.engine.linear import (
     PackedEmbedding,
     PackedLinear,
 )
-from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp
-from potluck.engine.norms import HeadNorm, ProjectionNorm, QkNorm, RmsNorm
+from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, route
+from potluck.engine.norms import HeadNorm, KernelNorm, ProjectionNorm, QkNorm, RmsNorm
 from potluck.engine.pages import Scratch
 from potluck.engine.products import Products, fastest_products
 from potluck.engine.targets import PackedTarget, is_whole_blocks
@@ -46,6 +47,9 @@ from potluck.model.formats import PackedFormat
 from potluck.model.layers import AttentionSpec, DenseSpec, MoeSpec, Projection
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 from potluck.model.tensor_formats import tensor_format, weight_bytes
+
+if TYPE_CHECKING:
+    from potluck.engine.kernels.generated import GeneratedKernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +105,11 @@ class StageWeights:
         Then tokens that were computed one by one may be computed again in chunks of any size, and hidden
         states, caches and logits are equal bit by bit. Otherwise only the same steps give the same bits.
         """
-        return False
+        if not self.is_generated:
+            return False
+        from potluck.engine.generated_attention import GeneratedAttention
+
+        return all(isinstance(block.mixer, GeneratedAttention) for block in self.blocks)
 
     @property
     def nbytes(self) -> int:
@@ -182,7 +190,7 @@ def build_weights(
         cache_dtype=keys,
         device=device,
         graphs=graphs,
-        is_generated=builder.is_generated,
+        is_generated=builder.generated is not None,
         kernels=builder.run_kernels,
         scratch=builder.scratch,
     )
@@ -229,10 +237,16 @@ class _Builder:
         return self._kernels if is_narrow and self._device.type == "cpu" else None
 
     @cached_property
-    def is_generated(self) -> bool:
-        """Whether functions generated for this CPU compute with packed weights."""
+    def generated(self) -> "GeneratedKernels | None":
+        """The kernels that compute with packed weights on this CPU; None: torch computes."""
         is_packed = self._scheme in PACKED_SCHEMES and self._device.type == "cpu"
-        return is_packed and not isinstance(self._kernels, ReferenceKernels)
+        if not is_packed or isinstance(self._kernels, ReferenceKernels):
+            return None
+        # Imported late: it brings llvmlite, which does not load on every computer.
+        from potluck.engine.kernels.generated import GeneratedKernels
+
+        assert isinstance(self._kernels, GeneratedKernels)
+        return self._kernels
 
     @cached_property
     def _make_placed(self) -> MakeLinear:
@@ -276,21 +290,20 @@ class _Builder:
         return FloatLinear(matrix, None, self._products)
 
     def norm(self, name: str, eps: float) -> RmsNorm:
-        weight = self._norm_weight(self._config.hidden_size)
-        return RmsNorm(self._filling.tensor(name, weight), eps, self._ops.norm)
+        weight = self._filling.tensor(name, self._norm_weight(self._config.hidden_size))
+        if self.generated is not None:
+            return KernelNorm(weight, eps, self.generated)
+        return RmsNorm(weight, eps, self._ops.norm)
 
     def _attention(self, prefix: str, spec: AttentionSpec) -> Attention:
         qkv, qk_norm = self._linear(prefix, spec.qkv), self._qk_norm(prefix, spec)
         output = self._linear(prefix, spec.output)
-        if self.is_generated:
-            # Imported late: it brings llvmlite, which does not load on every computer.
+        if self.generated is not None:
             from potluck.engine.generated_attention import GeneratedAttention, has_kernels
-            from potluck.engine.kernels.generated import GeneratedKernels
 
-            assert isinstance(self._kernels, GeneratedKernels)
             if has_kernels(spec):
                 return GeneratedAttention(
-                    spec, qkv, qk_norm, output, kernels=self._kernels, cache=self._cache_dtype
+                    spec, qkv, qk_norm, output, kernels=self.generated, cache=self._cache_dtype
                 )
         kind = self._ops.attention if spec.softcap is None else EagerAttention
         return kind(spec, qkv, qk_norm, output)
@@ -320,7 +333,13 @@ class _Builder:
         router = self._filling.tensor(prefix + name, torch.empty(shape, device=self._device))
         experts = spec.experts
         mlps = [self._mlp(prefix, spec.expert(index)) for index in range(experts.count)]
-        return MoE(router, mlps, per_token=experts.per_token, normalise=experts.normalise)
+        return MoE(
+            router,
+            mlps,
+            per_token=experts.per_token,
+            normalise=experts.normalise,
+            route=route if self.generated is None else self.generated.route,
+        )
 
     def _linear(self, prefix: str, projection: Projection) -> Linear:
         """One matrix whose rows are those of the parts, one after the other."""

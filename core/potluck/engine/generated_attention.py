@@ -33,11 +33,11 @@ class GeneratedAttention(Attention):
         kernels.prepare(self._heads)
 
     def __call__(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        qkv, memory = self.qkv(x), cache.both
-        row = step.position - cache.first  # the kernels count rows of the cache, not positions
+        qkv, place = self.qkv(x), (cache.both, step.position)
         angles = None if self._rope is None else step.angles[self._rope]
-        self._kernels.rope_and_cache(self._heads, qkv, memory, row, angles, self._norm)
-        attended = self._kernels.attend(self._heads, qkv, memory, row, self.window)
+        kernels, heads, first = self._kernels, self._heads, cache.first
+        kernels.rope_and_cache(heads, qkv, *place, angles, self._norm, first)
+        attended = kernels.attend(heads, qkv, *place, self.window, first)
         return self.output(attended)
 
 

@@ -101,50 +101,63 @@ class PackedMlp:
         return kernels.quantise_gated(gates, self.activation)
 
 
+Route = Callable[[Tensor, Tensor, int, bool], Tensor]
+"""How experts are chosen: see `route`."""
+
+
+def route(x: Tensor, router: Tensor, per_token: int, normalise: bool) -> Tensor:
+    """Return what each expert's output is multiplied with, (T, E), f32; negative where it is not chosen.
+
+    Args:
+        x: (T, D).
+        router: (E, D), f32.
+        per_token: how many experts a token goes through.
+        normalise: whether their factors are made to add up to one.
+    """
+    probabilities = F.linear(x.float(), router).softmax(-1)  # (T, E)
+    factors, chosen = probabilities.topk(per_token, -1)  # (T, k)
+    if normalise:
+        factors /= factors.sum(-1, keepdim=True)
+    return torch.full_like(probabilities, -1.0).scatter_(1, chosen, factors)
+
+
 class MoE:
     """A mixture of experts: each token goes through the few experts that the router scores highest.
 
-    Router, weights and sums are f32, whatever the dtype of the experts, since the choice compares
-    numbers that are close to each other. Only chosen experts are computed.
+    Router, factors and sums are f32, whatever the dtype of the experts, since the choice compares
+    numbers that are close to each other. Only chosen experts are computed. A token's experts are added in
+    the order of their indices, also where kernels compute one token.
     """
 
-    __slots__ = ("experts", "normalise", "per_token", "router")
+    __slots__ = ("_route", "experts", "normalise", "per_token", "router")
 
     def __init__(
-        self, router: Tensor, experts: Sequence[Mlp], *, per_token: int, normalise: bool
+        self,
+        router: Tensor,
+        experts: Sequence[Mlp],
+        *,
+        per_token: int,
+        normalise: bool,
+        route: Route = route,
     ) -> None:
         self.router = router  # (E, D), f32
         self.experts = tuple(experts)
         self.per_token, self.normalise = per_token, normalise
+        self._route = route
 
     def __call__(self, x: Tensor) -> Tensor:
-        probabilities = F.linear(x.float(), self.router).softmax(-1)  # (T, E)
-        weights, chosen = probabilities.topk(self.per_token, -1)  # (T, k)
-        if self.normalise:
-            weights /= weights.sum(-1, keepdim=True)
+        """(T, D) → (T, D). Each expert is computed once, for all the tokens that chose it."""
+        factors = self._route(x, self.router, self.per_token, self.normalise)
+        is_chosen = ~(factors < 0)  # a factor that is not a number shows in the result
+        experts, tokens = is_chosen.T.nonzero().unbind(-1)
+        counts = experts.bincount(minlength=len(self.experts)).tolist()
         total = torch.zeros(x.shape, device=x.device)
-        if x.shape[0] == 1:
-            self._add_one(total, x, weights, chosen)
-        else:
-            self._add_many(total, x, weights, chosen)
+        for index, rows in enumerate(tokens.split(counts)):
+            if len(rows):
+                y = self.experts[index](x[rows]) * factors[rows, index, None]
+                total.index_add_(0, rows, y)
         return total.to(x.dtype)
 
     @property
     def nbytes(self) -> int:
         return self.router.nbytes + sum(expert.nbytes for expert in self.experts)
-
-    def _add_one(self, total: Tensor, x: Tensor, weights: Tensor, chosen: Tensor) -> None:
-        # Experts are added in the order of their indices, as in `_add_many`.
-        for expert, weight in sorted(zip(chosen[0].tolist(), weights[0].tolist(), strict=True)):
-            total.add_(self.experts[expert](x), alpha=weight)
-
-    def _add_many(self, total: Tensor, x: Tensor, weights: Tensor, chosen: Tensor) -> None:
-        """Compute each expert once, for all the tokens that chose it."""
-        flat = chosen.flatten()  # (T·k,)
-        order = flat.argsort(stable=True)
-        counts = flat.bincount(minlength=len(self.experts)).tolist()
-        tokens = (order // self.per_token).split(counts)
-        shares = weights.flatten()[order][:, None].split(counts)
-        for expert, rows, share in zip(self.experts, tokens, shares, strict=True):
-            if len(rows):
-                total.index_add_(0, rows, expert(x[rows]) * share)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from potluck.engine.kernels import Kernels
+
 Norm = Callable[[Tensor, Sequence[int], Tensor | None, float], Tensor]
 """The norm of an f32 tensor over a last axis of this shape: with weights or none, and epsilon."""
 
@@ -47,6 +49,19 @@ class RmsNorm(_Weighted):
         if x.dtype == torch.float32:
             return self._norm(x, self.shape, self.weight, self.eps)
         return self._norm(x.float(), self.shape, self.weight, self.eps).to(x.dtype)
+
+
+class KernelNorm(RmsNorm):
+    """`RmsNorm` of f32 by kernels, which add in the same order on every computer."""
+
+    __slots__ = ("_kernels",)
+
+    def __init__(self, weight: Tensor, eps: float, kernels: Kernels) -> None:
+        super().__init__(weight, eps)
+        self._kernels = kernels
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._kernels.norm(x, self.weight, self.eps)
 
 
 class QkNorm(_Weighted, ABC):

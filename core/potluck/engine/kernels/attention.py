@@ -1,12 +1,14 @@
 """Attention of a tile: some rows of queries over a panel of cached tokens, by an online softmax.
 
     score         scores = scale q Kᵀ, which `attention_kernel` and `prefill_kernel` compute
-    softmax       scores are capped and become powers; the highest score and the sum so far are kept
-    accumulate    the output so far is scaled down; values times their powers are added
+    softmax       scores are capped and become powers, relative to the highest score of the panel
+    accumulate    the output of the panel is the sum of values times their powers
+    merge         what the panels before have, and this one, are scaled to the same highest score, and added
 
-The output is divided by the sum of the powers at the end (https://arxiv.org/abs/2205.14135). Panels begin
-at multiples of `PANEL` in the cache, whoever computes them, and each row is computed by itself: a result
-depends neither on the number of threads, nor on the tokens that are computed together.
+The output is divided by the sum of the powers at the end (https://arxiv.org/abs/2205.14135). A row has the
+same bits whoever computes it, one token or many, alone or among threads: panels begin at positions that are
+multiples of `PANEL`, each is computed by itself, and they are merged in their order. A score is the sum of
+`LANES` sums, which are added as `Emitter.total_of_each` does.
 
 A layer's cache is (2, Hkv, capacity, K): keys, then values, of f32, bf16 or f16, or of int8 with a
 scale after each (see `layout`). The heads of a group share a key head, whose keys and values are read
@@ -17,10 +19,13 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from llvmlite import ir
+
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import emit_exp, emit_tanh
 from potluck.engine.kernels.ir_types import (
     F32,
+    I32,
     I64,
     KIND_BYTES,
     KIND_F32,
@@ -153,23 +158,24 @@ class Tile:
     out_stride: int  # numbers from one row to the next
     # Of a row: the first token that it sees, and the one after the last.
     seen_by: Callable[[Operand], tuple[Value, Value]]
-    is_first: bool  # whether no panel came before; stats and output are then only written
+    is_merged: (
+        bool  # whether the panel is merged into stats and output; otherwise it is written there
+    )
     next_keys: Cached | None = None  # those of the next tile, prefetched meanwhile
 
     def attend(self, low: Value, high: Value) -> None:
-        """Add the panel to stats and output; the tokens from low to high, which some row sees, have scores."""
-        alphas = stack(self.values.e, F32, self.rows)
-        self._softmax(low, high, alphas)
-        self._accumulate(low, high, alphas)
+        """Compute the panel; the tokens from low to high, which some row sees, have scores."""
+        factors = stack(self.values.e, F32, 2 * self.rows)
+        self._softmax(low, high, factors)
+        self._accumulate(low, high, factors)
 
-    def _softmax(self, low: Value, high: Value, alphas: Pointer) -> None:
-        """Turn scores into powers, zero for tokens that a row does not see; alphas scale what came before."""
+    def _softmax(self, low: Value, high: Value, factors: Pointer) -> None:
+        """Turn scores into powers, zero for tokens that a row does not see; write the factors of `merge`."""
         e = self.values.e
         first = low - low % LANES
         with e.loop(0, self.rows) as row:
             scores, stats = self.scores + row * PANEL, self.stats + row * 2
-            before = e.value(constant(F32, LOWEST)) if self.is_first else stats[0]
-            most = self._highest(scores, row, (first, high), before)
+            most = self._highest(scores, row, (first, high))
             sums = e.variable(constant(WIDE, 0.0))
             with e.loop(first, high, LANES) as token:
                 here = Span(token, LANES)
@@ -180,19 +186,16 @@ class Tile:
                 power = e.select(is_seen, power, constant(WIDE, 0.0))
                 sums.value = sums.value + power
                 scores[here] = power
-            total = sums.value.total()
-            if not self.is_first:
-                alpha = emit_exp(e, e.splat(before - most, LANES))
-                alphas[row] = alpha = alpha.lane(0)
-                total = stats[1] * alpha + total
-            stats[0], stats[1] = most, total
+            here = most, sums.value.total()
+            if self.is_merged:
+                here, (old, new) = merge(e, (stats[0], stats[1]), here)
+                (factors + row * 2)[0], (factors + row * 2)[1] = old, new
+            stats[0], stats[1] = here
 
-    def _highest(
-        self, scores: Pointer, row: Value, bounds: tuple[Value, Value], before: Value
-    ) -> Value:
-        """Return the highest score so far; scores of tokens that are not seen become minus infinity."""
+    def _highest(self, scores: Pointer, row: Value, bounds: tuple[Value, Value]) -> Value:
+        """Return the highest score; scores of tokens that are not seen become minus infinity."""
         e, (low, high) = self.values.e, self.seen_by(row)
-        highest = e.variable(e.splat(before, LANES))
+        highest = e.variable(constant(WIDE, LOWEST))
         with e.loop(*bounds, LANES) as token:
             here = Span(token, LANES)
             index = token + constant(vector(I64, LANES), range(LANES))
@@ -206,31 +209,28 @@ class Tile:
         cap = self.shape.softcap
         return score if cap is None else emit_tanh(self.values.e, score * (1 / cap)) * cap
 
-    def _accumulate(self, low: Value, high: Value, alphas: Pointer) -> None:
-        """Add values times powers to the output, for as many rows and vectors at a time as registers hold."""
+    def _accumulate(self, low: Value, high: Value, factors: Pointer) -> None:
+        """Sum values times powers, for as many rows and vectors at a time as registers hold."""
         path = self.values.e.path
         room = rows_at_once(path) * columns_at_once(path)
         count = min(self.rows, room)
         for first in range(0, self.rows, count):
             rows = range(first, min(first + count, self.rows))
             prefetched = self.next_keys if first == 0 else None
-            self._accumulate_rows(rows, max(1, room // count), (low, high), alphas, prefetched)
+            self._accumulate_rows(rows, max(1, room // count), (low, high), factors, prefetched)
 
     def _accumulate_rows(
         self,
         rows: range,
         vectors: int,
         bounds: tuple[Value, Value],
-        alphas: Pointer,
+        factors: Pointer,
         prefetched: Cached | None,
     ) -> None:
         e = self.values.e
         for spans in self.shape.each_span(e, min(vectors, self.shape.vectors)):
-            totals = {
-                (row, number): e.variable(self._before(row, span, alphas))
-                for row in rows
-                for number, span in enumerate(spans)
-            }
+            pairs = [(row, number) for row in rows for number in range(len(spans))]
+            totals = {pair: e.variable(constant(WIDE, 0.0)) for pair in pairs}
             with e.loop(*bounds) as token:
                 here = self.values.at(token)
                 values = [here[span] for span in spans]
@@ -245,12 +245,34 @@ class Tile:
                         total = totals[row, number]
                         total.value = e.multiply_add(power, value, total.value)
             for (row, number), total in totals.items():
-                self._out(row)[spans[number]] = total.value
+                out, span = self.out + row * self.out_stride, spans[number]
+                merged = total.value
+                if self.is_merged:
+                    old, new = factors[2 * row], factors[2 * row + 1]
+                    merged = add_scaled(e, (out[span], total.value), (old, new))
+                out[span] = merged
             prefetched = None
 
-    def _before(self, row: int, span: Span, alphas: Pointer) -> Operand:
-        """Return the output so far, scaled down."""
-        return constant(WIDE, 0.0) if self.is_first else self._out(row)[span] * alphas[row]
 
-    def _out(self, row: int) -> Pointer:
-        return self.out + row * self.out_stride
+def merge(
+    e: Emitter, before: tuple[Value, Value], panel: tuple[Value, Value]
+) -> tuple[tuple[Value, Value], tuple[Value, Value]]:
+    """Merge the stats (highest score, sum of powers) of the panels before and of the next panel.
+
+    Returns:
+        The stats of all of them, and the factors of both outputs for `add_scaled`. A panel without a token
+        that is seen, whose highest score is `LOWEST` and whose sum is zero, changes nothing.
+    """
+    most = panel[0].at_least(before[0])
+    differences = e.splat(before[0] - most, LANES)
+    powers = emit_exp(e, e.insert_element(differences, panel[0] - most, constant(I32, 1)))
+    factors = powers.lane(0), powers.lane(1)
+    return (most, add_scaled(e, (before[1], panel[1]), factors)), factors
+
+
+def add_scaled(e: Emitter, parts: tuple[Value, Value], factors: tuple[Operand, Operand]) -> Value:
+    """Add what the panels before have and what the next one has, numbers or vectors, times their factors."""
+    (before, panel), (old, new) = parts, (e.value(factor) for factor in factors)
+    if isinstance(panel.type, ir.VectorType):
+        new = e.splat(new, panel.type.count)
+    return e.multiply_add(panel, new, before * old)

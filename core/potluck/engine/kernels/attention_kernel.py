@@ -2,16 +2,25 @@
 
 A tile is all heads that share a key head, over one panel. Its result is unscaled, beside the highest score
 and the sum of powers: a part. Parts are computed by the threads of the pool in any order, and combined
-by one in the order of the panels.
+by one in the order of the panels, as `prefill_kernel` merges them.
 """
 
 from dataclasses import dataclass
 
 from llvmlite import ir
 
-from potluck.engine.kernels.attention import LANES, PANEL, WIDE, Cached, Heads, Tile
+from potluck.engine.kernels.attention import (
+    LANES,
+    LOWEST,
+    PANEL,
+    WIDE,
+    Cached,
+    Heads,
+    Tile,
+    add_scaled,
+    merge,
+)
 from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.functions import emit_exp
 from potluck.engine.kernels.ir_types import (
     F32,
     I8,
@@ -130,7 +139,7 @@ def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
             out=target + layout.out,
             out_stride=shape.padded,
             seen_by=lambda _, low=low, high=high: (low, high),
-            is_first=True,
+            is_merged=False,
             next_keys=next_keys,
         )
         queries = given.queries + part // panels * (shape.group * shape.head_dim)
@@ -173,18 +182,16 @@ def _combine(
     def stats(panel: Operand) -> Pointer:
         return part + panel * layout.size + member * 2
 
-    highest, total = e.variable(stats(0)[0]), e.variable(constant(F32, 0.0))
-    with e.loop(1, panels) as panel:
-        highest.value = stats(panel)[0].at_least(highest.value)
+    most, total = e.variable(constant(F32, LOWEST)), e.variable(constant(F32, 0.0))
     with e.loop(0, panels) as panel:
-        alpha = emit_exp(e, e.splat(stats(panel)[0] - highest.value, LANES))
-        alpha = alpha.lane(0)
-        stats(panel)[0] = alpha
-        total.value = e.multiply_add(stats(panel)[1], alpha, total.value)
+        here = stats(panel)
+        (most.value, total.value), factors = merge(e, (most.value, total.value), (here[0], here[1]))
+        here[0], here[1] = factors
     inverse = 1.0 / total.value
     for (span,) in shape.each_span(e, 1):
         numbers = e.variable(constant(WIDE, 0.0))
         with e.loop(0, panels) as panel:
             some = (part + panel * layout.size + layout.out + member * shape.padded)[span]
-            numbers.value = e.multiply_add(some, e.splat(stats(panel)[0], LANES), numbers.value)
+            factors = stats(panel)[0], stats(panel)[1]
+            numbers.value = add_scaled(e, (numbers.value, some), factors)
         out[span] = numbers.value * inverse

@@ -101,6 +101,10 @@ class Kernels(ABC):
         """
         return F.linear(x, weight, bias)
 
+    def norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        """Return the root mean square norm of (tokens, width), f32, times the weight (width,)."""
+        return torch.rms_norm(x, weight.shape, weight, epsilon)
+
     def close(self) -> None:
         """Let the threads end, if there are any."""
         return

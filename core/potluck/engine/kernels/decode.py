@@ -12,14 +12,12 @@ from torch import Tensor
 from potluck.engine.kernels import layer_kernel as records
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.attention_kernel import parts_floats
-from potluck.engine.kernels.generated import GeneratedKernels, cache_fields
+from potluck.engine.kernels.generated import NO_WINDOW, GeneratedKernels, cache_fields
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import input_bytes
 from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.engine.kernels.tensors import Weight
 from potluck.model.families import Activation, LayerNorms
-
-_NO_WINDOW = 1 << 40  # tokens
 
 Expert = tuple[Weight, Weight]
 """One matrix with the rows of the gates, then those of the ups; and the down matrix."""
@@ -234,18 +232,16 @@ class Decoder:
             norm = layer.qk_norm.flatten()
             tensors |= {"query_norm": norm, "key_norm": norm[queries:]}
         return records.Layer.structure(
-            window=_NO_WINDOW if layer.window is None else layer.window,
+            window=NO_WINDOW if layer.window is None else layer.window,
             rope=0 if layer.rope is None else 1 + layer.rope,
             experts=addressof(self._experts[index]) if self._experts else 0,
             **{name: one.data_ptr() for name, one in tensors.items() if one is not None},
         )
 
     def _write_place(self, index: int, cache: Tensor, first: int) -> None:
-        """Write where position 0 would be. The kernel reads no position before `first`."""
-        heads, own = self._shape.attention, self._own[index]
-        fields, before = cache_fields(heads, cache), first * heads.cached_bytes
-        own.keys, own.values = fields["keys"] - before, fields["values"] - before
-        own.head_stride = fields["head_stride"]
+        own = self._own[index]
+        for name, value in cache_fields(self._shape.attention, cache, first).items():
+            setattr(own, name, value)
 
 
 def _routing(shape: LayerShape, experts: int) -> dict[str, Tensor]:
@@ -254,6 +250,7 @@ def _routing(shape: LayerShape, experts: int) -> dict[str, Tensor]:
         "normed": torch.empty(shape.hidden),
         "gated": _empty_input(shape.intermediate),
         "added": torch.empty(shape.hidden),
+        "total": torch.empty(shape.hidden),
         "routed": torch.empty(experts),
         "factors": torch.empty(experts),
     }

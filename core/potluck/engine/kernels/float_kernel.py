@@ -26,6 +26,8 @@ MOST_TOKENS = 4
 _LANES = 16
 _CACHE_LINE = 64
 _PREFETCH_BYTES = 8192  # how far ahead; 4096 and 16384 are a few hundredths slower
+# Sums of a row, each of `_LANES` lanes, whatever the path and the number of tokens: all have the same bits.
+_SUMS = 4
 _WIDE = 4096  # inputs; more of them in f32 leave no room for the weights in the first cache
 _MANY_REGISTERS = 32
 
@@ -65,7 +67,7 @@ def emit_float_product(
         tokens: how many there are.
     """
     e, given, first, last = begin_piece(module, name, path, FloatProduct)
-    at_once = max(1, path.registers // 2)
+    at_once = max(1, path.registers // (2 * _SUMS))
     with e.loop(first, last) as row:
         for start in range(0, tokens, at_once):
             members = range(start, min(start + at_once, tokens))
@@ -80,9 +82,8 @@ def _emit_row(
 ) -> list[Value]:
     """Return Σ x[t, k] W[row, k] of these tokens; the first members also prefetch the row."""
     zero = constant(vector(F32, _LANES), 0.0)
-    sums = max(1, e.path.registers // 4 // len(members))
     kind, input_kind = kinds
-    totals = [[e.variable(zero) for _ in range(sums)] for _ in members]
+    totals = [[e.variable(zero) for _ in range(_SUMS)] for _ in members]
     weights = given.weights.of(kind).skip(row, given.stride)
     inputs = [given.inputs.of(input_kind) + given.width * member for member in members]
 
@@ -92,7 +93,7 @@ def _emit_row(
             total.value = e.multiply_add(numbers, x[span], total.value)
 
     columns = list(zip(*totals, strict=True))
-    size = sums * _LANES
+    size = _SUMS * _LANES
     left = given.width % size
     whole = given.width - left
     with e.loop(0, whole, size) as index:

@@ -15,6 +15,7 @@ _LOG2_E = 1 / math.log(2)
 _LN2_HIGH = 355 / 512
 _LN2_LOW = math.log(2) - _LN2_HIGH
 _DEGREE = 7  # of the series; what it leaves out is below 1e-8 of the result
+_SUMS = 32  # of squares, each of every 32nd number
 _LEAST, _MOST = -87.0, 88.0  # exp(x) is exp(-87) below these, and infinity above
 
 
@@ -61,10 +62,10 @@ EMIT_ACTIVATION: Mapping[Activation, Callable[[Emitter, Value], Value]] = {
 }
 
 
-def emit_inverse_rms(e: Emitter, x: Pointer, width: Operand, lanes: int, epsilon: Operand) -> Value:
-    """Return 1 / sqrt(mean(x x) + epsilon) of the first `width` numbers, summed in so many lanes."""
-    squares = e.variable(constant(vector(F32, lanes), 0.0))
-    for span in e.spans(width, lanes):
+def emit_inverse_rms(e: Emitter, x: Pointer, width: Operand, epsilon: Operand) -> Value:
+    """Return 1 / sqrt(mean(x x) + epsilon) of the first `width` numbers, in the same order everywhere."""
+    squares = e.variable(constant(vector(F32, _SUMS), 0.0))
+    for span in e.spans(width, _SUMS):
         some = x[span]
         squares.value = e.multiply_add(some, some, squares.value)
     mean = squares.value.total() / e.sitofp(e.index(width), F32)

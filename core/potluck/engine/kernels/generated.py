@@ -19,6 +19,8 @@ from potluck.engine.kernels.float_kernel import (
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
 from potluck.engine.kernels.layout import GROUP, ROWS, TILE, blocks_of, groups_of
 from potluck.engine.kernels.library import Emit, Kernel, Library, address_of, library
+from potluck.engine.kernels.moe_kernel import Choose, MoeShape, emit_choose_many
+from potluck.engine.kernels.norm_kernel import Norm, emit_norm
 from potluck.engine.kernels.packing_kernel import Pack, emit_pack
 from potluck.engine.kernels.paths import Path, host_architecture, host_features, usable_paths
 from potluck.engine.kernels.pool import Pool
@@ -38,6 +40,7 @@ KINDS = {
     torch.int8: KIND_INT8,  # only in a KV cache
 }
 _DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
+NO_WINDOW = 1 << 40  # tokens
 _ROWS_PADDED = 512  # rows of a matrix of odd size that are copied at a time, to be padded
 _SHARES = 4  # parts of a job for each thread: the last to finish is late by a quarter at most
 
@@ -92,7 +95,7 @@ class GeneratedKernels(Kernels):
 
     def multiply_plain(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         tokens, (rows, width) = len(x), weight.shape
-        assert weight.dtype in (torch.bfloat16, torch.float16), weight.dtype
+        assert weight.dtype != torch.int8
         assert weight.stride(1) == 1
         assert x.shape[1] == width, f"{x.shape[1]} inputs, {width} columns"
         addend = None if bias is None else bias.float()
@@ -118,6 +121,27 @@ class GeneratedKernels(Kernels):
             self._run(piece, addressof(arguments), rows)
         return out.to(x.dtype)
 
+    def norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        x = x.contiguous()
+        assert x.dtype == weight.dtype == torch.float32
+        assert x.shape[1:] == weight.shape
+        out = torch.empty_like(x)
+        arguments = Norm.structure(
+            source=x.data_ptr(), weight=weight.data_ptr(), out=out.data_ptr(), width=x.shape[1]
+        )
+        self._run(self._library.get(emit_norm, epsilon), addressof(arguments), len(x))
+        return out
+
+    def route(self, x: Tensor, router: Tensor, per_token: int, normalise: bool) -> Tensor:
+        """What `mlp.route` computes, on f32."""
+        assert x.dtype == router.dtype == torch.float32
+        shape = MoeShape(count=len(router), per_token=per_token, normalise=normalise)
+        scores = self.multiply_plain(x, router, None)
+        factors = torch.empty_like(scores)
+        arguments = Choose.structure(scores=scores.data_ptr(), factors=factors.data_ptr())
+        self._run(self._library.get(emit_choose_many, shape), addressof(arguments), len(x))
+        return factors
+
     def prepare(self, shape: Heads) -> None:
         """Compile `rope_and_cache` and `attend` now, so that the first prompt does not wait half a second."""
         self._library.get(emit_rope_and_cache, shape)
@@ -131,6 +155,7 @@ class GeneratedKernels(Kernels):
         position: int,
         angles: tuple[Tensor, Tensor] | None,
         norm: Tensor | None,
+        first: int = 0,
     ) -> None:
         """Apply norm and rope to queries and keys in place, then write keys and values to the cache.
 
@@ -142,9 +167,10 @@ class GeneratedKernels(Kernels):
             angles: cosines and signed sines, `rotary_dim` for each token, f32, as `rotary.rotate`
                 takes them; None: no rope.
             norm: f32 weights of the norm, those of queries first; None where the shape has no norm.
+            first: the position of the cache's first row.
         """
         tokens = len(qkv)
-        _check(shape, qkv, cache, position)
+        _check(shape, qkv, cache, position - first)
         assert (norm is None) == (shape.qk_norm is None)
         for part in angles or ():
             assert part.dtype == torch.float32
@@ -164,13 +190,19 @@ class GeneratedKernels(Kernels):
             query_norm=query_norm,
             key_norm=key_norm,
             position=position,
-            **cache_fields(shape, cache),
+            **cache_fields(shape, cache, first),
         )
         piece = self._library.get(emit_rope_and_cache, shape)
         self._run(piece, addressof(arguments), tokens)
 
     def attend(
-        self, shape: Heads, qkv: Tensor, cache: Tensor, position: int, window: int | None
+        self,
+        shape: Heads,
+        qkv: Tensor,
+        cache: Tensor,
+        position: int,
+        window: int | None,
+        first: int = 0,
     ) -> Tensor:
         """Attention of some tokens, after `rope_and_cache`.
 
@@ -180,12 +212,13 @@ class GeneratedKernels(Kernels):
             cache: likewise.
             position: of the first token.
             window: cached tokens that a token sees, itself among them; None: all.
+            first: the position of the cache's first row.
 
         Returns:
             (T, H·K), f32.
         """
-        tokens, capacity, path = len(qkv), cache.shape[2], self._library.path
-        _check(shape, qkv, cache, position)
+        tokens, path = len(qkv), self._library.path
+        _check(shape, qkv, cache, position - first)
         # A block for each share; its tokens are a multiple of the rows that are computed together.
         wanted, rows = -(-self.shares // shape.kv_heads), rows_at_once(path)
         share = max(rows, -(-tokens // wanted // rows) * rows)
@@ -197,12 +230,12 @@ class GeneratedKernels(Kernels):
             queries=qkv.data_ptr(),
             tokens=tokens,
             position=position,
-            window=capacity if window is None else window,
+            window=NO_WINDOW if window is None else window,
             share=share,
             scratch=scratch.data_ptr(),
             stats=stats.data_ptr(),
             out=out.data_ptr(),
-            **cache_fields(shape, cache),
+            **cache_fields(shape, cache, first),
         )
         piece = self._library.get(emit_attend_many, shape)
         self._run(piece, addressof(arguments), blocks, 1)
@@ -276,22 +309,27 @@ class GeneratedKernels(Kernels):
         self._run(product, addressof(arguments), blocks)
 
 
-def _check(shape: Heads, qkv: Tensor, cache: Tensor, position: int) -> None:
+def _check(shape: Heads, qkv: Tensor, cache: Tensor, row: int) -> None:
     """Check the arguments of attention and rope, since the kernels check nothing."""
     assert qkv.dtype == torch.float32
     assert qkv.is_contiguous()
     assert qkv.shape[1] == (shape.heads + 2 * shape.kv_heads) * shape.head_dim
-    assert position + len(qkv) <= cache.shape[2]
+    assert 0 <= row <= cache.shape[2] - len(qkv)
 
 
-def cache_fields(shape: Heads, cache: Tensor) -> dict[str, int]:
-    """Check a layer's cache; return where its keys and values are, by the names of a record's fields."""
+def cache_fields(shape: Heads, cache: Tensor, first: int) -> dict[str, int]:
+    """Check a layer's cache; return where its keys and values are, by the names of a record's fields.
+
+    The addresses are those that position 0 would have. Kernels read no position before `first`, that of
+    the first row.
+    """
     assert KINDS[cache.dtype] == shape.cache_kind
     assert cache.is_contiguous()
     assert cache.shape[:2] == (2, shape.kv_heads)
     assert cache.shape[3] == cached_width(shape.head_dim, cache.dtype)
+    start = cache.data_ptr() - first * shape.cached_bytes
     return {
-        "keys": cache.data_ptr(),
-        "values": cache.data_ptr() + cache.nbytes // 2,
+        "keys": start,
+        "values": start + cache.nbytes // 2,
         "head_stride": cache.shape[2] * shape.cached_bytes,
     }

@@ -8,7 +8,8 @@ is added may be multiplied instead. In place of the second line there may be a M
 
     hidden += Σ factor down(gated(gate_up(before(hidden))))
 
-of those that its router chooses, in their order. One kernel is compiled for each shape. What
+of those that its router chooses, in their order. Torch and the kernels for many tokens compute the same
+sums in the same order (`blocks.py`, `mlp.py`), so that a token gets the same bits from either. One kernel is compiled for each shape. What
 differs between layers of one shape is passed as data. What all layers share in a step is in one record, what a layer has of its own in
 another. With a pool, products and attention are shared among its threads.
 """
@@ -72,6 +73,7 @@ class Step(Record):
     normed = Address(KIND_F32)  # of a MoE: the input of the router and of the experts
     gated = Address(I8)
     added = Address(KIND_F32)
+    total = Address(KIND_F32)
     routed = Address(KIND_F32)
     factors = Address(KIND_F32)
 
@@ -148,6 +150,7 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
     called = _Called(
         rope_and_cache=emit_rope_and_cache(module, f"{name}_rope", path, shape.attention),
         attend=emit_attend(module, f"{name}_attend", path, shape.attention, run),
+        scale=emit_row(module, f"{name}_scale", path, "scaled", KIND_F32),
         add=emit_row(module, f"{name}_add", path, "scaled", "sum"),
         add_normed=emit_row(module, f"{name}_add_normed", path, "normed", "sum"),
         choose=shape.moe and emit_choose(module, f"{name}_choose", path, shape.moe),
@@ -183,6 +186,7 @@ class _Called:
 
     rope_and_cache: ir.Function
     attend: ir.Function
+    scale: ir.Function
     add: ir.Function
     add_normed: ir.Function
     choose: ir.Function | None
@@ -230,6 +234,9 @@ class _Layer:
         form, last = self.forms[shape.gate_up_format], self.forms[shape.down_format]
         inputs = form.as_is(normed, width)
         last = replace(last, memory=step.gated)  # every expert reads the same input
+        # Zeros, made by a product: LLVM would turn a loop that writes them into a call of a C library.
+        zero, one = constant(F32, 0.0), constant(F32, 1.0)
+        e.call(self.called.scale, [normed, e.index(width), step.total, NULL, zero])
         with e.loop(0, moe.count) as index:
             factor = step.factors[index]
             with e.if_then(is_chosen(e, factor)):
@@ -237,7 +244,8 @@ class _Layer:
                 form.multiply(expert.gate_up, inputs, step.wide, NULL, 2 * size, width)
                 gated = last.gated(step.wide, size, shape.activation)
                 last.multiply(expert.down, gated, step.added, NULL, width, size)
-                e.call(self.called.add, [step.added, e.index(width), step.hidden, NULL, factor])
+                e.call(self.called.add, [step.added, e.index(width), step.total, NULL, factor])
+        e.call(self.called.add, [step.total, e.index(width), step.hidden, NULL, one])
 
     def _read(self, form: Form, norm: str) -> Pointer:
         """Write the hidden states, normed if there are norms before, as the input of a product."""
@@ -256,11 +264,14 @@ class _Layer:
         e, shape, called = self.e, self.shape, self.called
         hidden, added = self.step.hidden, self.step.wide
         weights, bias = self.layer[matrix], self.layer[f"{matrix}_bias"]
-        size, one = e.index(shape.hidden), constant(F32, 1.0)
+        size = e.index(shape.hidden)
         if shape.adds_as_is:
-            with e.if_then(bias.is_set):
-                e.call(called.add, [bias, size, hidden, NULL, one])
-            form.multiply(weights, inputs, hidden, hidden, shape.hidden, width)
+            with e.if_else(bias.is_set) as (biased, plain):
+                with biased:
+                    form.multiply(weights, inputs, added, bias, shape.hidden, width)
+                    e.call(called.add, [added, size, hidden, NULL, constant(F32, 1.0)])
+                with plain:
+                    form.multiply(weights, inputs, hidden, hidden, shape.hidden, width)
             return
         form.multiply(weights, inputs, added, bias, shape.hidden, width)
         if shape.has_norms_after:

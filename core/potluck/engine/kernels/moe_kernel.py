@@ -1,4 +1,4 @@
-"""The kernel that chooses a token's experts, between the router's product and theirs."""
+"""The kernels that choose experts, between the router's product and theirs."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,9 @@ from llvmlite import ir
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import emit_exp
 from potluck.engine.kernels.ir_types import F32, KIND_F32, POINTER, VOID, constant, internal, vector
-from potluck.engine.kernels.memory import Pointer, Span
+from potluck.engine.kernels.memory import Address, Pointer, Record, Span
 from potluck.engine.kernels.paths import Path
+from potluck.engine.kernels.pool_kernel import begin_piece
 from potluck.engine.kernels.values import Value
 
 _LANES = 16
@@ -41,6 +42,23 @@ def emit_choose(module: ir.Module, name: str, path: Path, shape: MoeShape) -> ir
     divisor = e.splat(chosen if shape.normalise else total, _LANES)
     for span in e.spans(shape.count, _LANES):
         factors[span] = factors[span] / divisor
+    return e.end()
+
+
+class Choose(Record):
+    """The arguments of choosing experts for many tokens. A block of the job is a token."""
+
+    scores = Address(KIND_F32)  # (tokens, experts), which are overwritten
+    factors = Address(KIND_F32)  # (tokens, experts)
+
+
+def emit_choose_many(module: ir.Module, name: str, path: Path, shape: MoeShape) -> ir.Function:
+    """Write what `emit_choose` does, for each token: a job of the pool."""
+    choose = emit_choose(module, f"{name}_one", path, shape)
+    e, given, first, last = begin_piece(module, name, path, Choose)
+    with e.loop(first, last) as token:
+        start = token * shape.count
+        e.call(choose, [given.scores + start, given.factors + start])
     return e.end()
 
 

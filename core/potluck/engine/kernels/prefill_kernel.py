@@ -2,7 +2,8 @@
 
 A panel at a time: its keys are made columns once for all queries that see them, then a few rows of
 queries at a time, neighbouring tokens of a head, are a tile over it. No score is computed for a panel
-that lies behind a row's window or ahead of all its tokens.
+that lies behind a row's window or ahead of all its tokens. Each token gets the bits that
+`attention_kernel` computes for it.
 """
 
 from collections.abc import Iterator
@@ -55,8 +56,8 @@ class Prefill(Record):
     out = Address(KIND_F32)  # (T, H, K), zeros, because LLVM would call a C library to clear it
 
 
-# The keys of a panel, its number of cached tokens, scratch.
-_PREPARE = ir.FunctionType(VOID, [POINTER, I64, POINTER])
+# The keys of a panel, the first of its tokens that is seen, its number of cached tokens, scratch.
+_PREPARE = ir.FunctionType(VOID, [POINTER, I64, I64, POINTER])
 # Queries, values, scratch, stats, out, cached tokens in the panel, how many of them the first row sees without
 # a window, window.
 _ROWS = ir.FunctionType(VOID, [POINTER] * 5 + [I64] * 3)
@@ -69,7 +70,10 @@ def scratch_floats(shape: Heads, path: Path) -> int:
 
 @dataclass(frozen=True)
 class _Scratch:
-    """Where the fields of the scratch memory begin, in f32. First are the keys of a panel as columns."""
+    """Where the fields of the scratch memory begin, in f32. First are the keys of a panel as columns.
+
+    Then follow their scales, scores and queries of some rows, and for these the sums that scores are made of.
+    """
 
     shape: Heads
     path: Path
@@ -84,16 +88,24 @@ class _Scratch:
         return columns_at_once(self.path) * LANES
 
     @property
-    def scores(self) -> int:
+    def scales(self) -> int:
         return PANEL * self.shape.padded
+
+    @property
+    def scores(self) -> int:
+        return self.scales + PANEL
 
     @property
     def queries(self) -> int:
         return self.scores + self.rows * PANEL
 
     @property
-    def size(self) -> int:
+    def sums(self) -> int:
         return self.queries + self.rows * self.shape.padded
+
+    @property
+    def size(self) -> int:
+        return self.sums + LANES * self.rows * self.columns
 
 
 def emit_attend_many(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
@@ -119,7 +131,7 @@ def emit_attend_many(module: ir.Module, name: str, path: Path, shape: Heads) -> 
         start = (given.position + begin + 1 - given.window).at_least(0)
         with e.loop(start - start % PANEL, end, PANEL) as panel:
             count = (end - panel).at_most(PANEL)
-            e.call(prepare, [keys.at(panel), count, scratch])
+            e.call(prepare, [keys.at(panel), (start - panel).at_least(0), count, scratch])
             sees = given.position + 1 - panel
             with e.loop(0, shape.group) as member:
                 for rows, low, high, step in (
@@ -177,20 +189,21 @@ def _emit_prepare(module: ir.Module, name: str, layout: _Scratch) -> ir.Function
     """Write the function that turns the keys of a panel into columns, with tokens side by side."""
     e = Emitter(internal(ir.Function(module, _PREPARE, name)), layout.path)
     shape, columns = layout.shape, layout.columns
-    keys, count, scratch = e.arguments
+    keys, low, count, scratch = e.arguments
     keys, scratch = Cached(e, shape, keys), scratch.of(KIND_F32)
-    with e.loop(0, count, LANES) as first:
-        tokens = [(first + lane).at_most(count - 1) for lane in range(LANES)]
+    with e.loop(low - low % columns, count, LANES) as first:
+        # Others are not cached.
+        tokens = [(first + lane).at_least(low).at_most(count - 1) for lane in range(LANES)]
         inside = first % columns
         target = scratch + (first - inside) * shape.padded + inside
         for (span,) in shape.each_span(e, 1):
             numbers = [keys.at(token)[span] for token in tokens]
-            if shape.has_scales:
-                pairs = zip(numbers, tokens, strict=True)
-                numbers = [some * keys.scale(token) for some, token in pairs]
             here = target + span.first * columns
             for index, column in enumerate(e.transpose(numbers)):
                 (here + index * columns).of(WIDE)[0] = column
+        if shape.has_scales:
+            for lane, token in enumerate(tokens):
+                (scratch + layout.scales)[first + lane] = keys.scale(token)
     return e.end()
 
 
@@ -213,39 +226,65 @@ def _emit_rows(module: ir.Module, name: str, layout: _Scratch, rows: int) -> ir.
         out=out.of(KIND_F32),
         out_stride=shape.heads * shape.head_dim,
         seen_by=seen_by,
-        is_first=False,
+        is_merged=True,
     )
     low, high = seen_by(0)[0], seen_by(rows - 1)[1]
     with e.if_then(low < high):
-        scaled = scratch + layout.queries
+        padded = scratch + layout.queries
         for row in range(rows):
             source = queries.of(KIND_F32) + row * _row_numbers(shape)
             for (span,) in shape.each_span(e, 1):
-                (scaled + row * shape.padded)[Span(span.first, LANES)] = source[span] * shape.scale
-        _score(tile, layout, scaled, scratch, (low, high))
+                (padded + row * shape.padded)[Span(span.first, LANES)] = source[span]
+        _score(tile, layout, scratch, (low, high))
         tile.attend(low, high)
     return e.end()
 
 
-def _score(
-    tile: Tile, layout: _Scratch, queries: Pointer, keys: Pointer, bounds: tuple[Value, Value]
-) -> None:
+def _score(tile: Tile, layout: _Scratch, scratch: Pointer, bounds: tuple[Value, Value]) -> None:
     """Write the scores of the tokens from low to high, as many at a time as a row of columns has."""
     e, shape, (low, high) = tile.values.e, tile.shape, bounds
+    columns, sums = layout.columns, scratch + layout.sums
+    with e.loop(low - low % columns, high, columns) as token:
+        keys = scratch + token * shape.padded
+        with e.loop(0, LANES) as lane:
+            _sum_lane(tile, layout, keys, scratch + layout.queries, (lane, sums))
+        with e.loop(0, tile.rows) as row:
+            for part in range(0, columns, LANES):
+                here = Span(token + part, LANES)
+                parts = [
+                    (sums + lane * (tile.rows * columns) + row * columns)[Span(part, LANES)]
+                    for lane in range(LANES)
+                ]
+                while half := len(parts) // 2:  # as `total_of_each` adds lanes
+                    parts = [parts[lane] + parts[lane + half] for lane in range(half)]
+                scales = (scratch + layout.scales)[here] if shape.has_scales else 1.0
+                factor = scales * shape.scale
+                (tile.scores + row * PANEL)[here] = parts[0] * factor
+
+
+def _sum_lane(
+    tile: Tile,
+    layout: _Scratch,
+    keys: Pointer,
+    queries: Pointer,
+    target: tuple[Value, Pointer],
+) -> None:
+    """Write one of the `LANES` sums of which a score is made, for a row of columns and all rows of the tile."""
+    e, shape, (lane, sums) = tile.values.e, tile.shape, target
     vectors = layout.columns // LANES
     pairs = [(row, part) for row in range(tile.rows) for part in range(vectors)]
-    with e.loop(low - low % layout.columns, high, layout.columns) as token:
-        totals = {pair: e.variable(constant(WIDE, 0.0)) for pair in pairs}
-        with e.loop(0, shape.head_dim) as index:
-            column = (keys + token * shape.padded + index * layout.columns).of(WIDE)
-            parts = [column[part] for part in range(vectors)]
-            for row in range(tile.rows):
-                query = e.splat((queries + row * shape.padded)[index], LANES)
-                for part, numbers in enumerate(parts):
-                    total = totals[row, part]
-                    total.value = e.multiply_add(query, numbers, total.value)
-        for (row, part), total in totals.items():
-            (tile.scores + row * PANEL + part * LANES + token).of(WIDE)[0] = total.value
+    totals = {pair: e.value(constant(WIDE, 0.0)) for pair in pairs}
+    for first in range(0, shape.padded, LANES):
+        index = lane + first
+        column = (keys + index * layout.columns).of(WIDE)
+        parts = [column[part] for part in range(vectors)]
+        for row in range(tile.rows):
+            query = e.splat((queries + row * shape.padded)[index], LANES)
+            for part, numbers in enumerate(parts):
+                totals[row, part] = e.multiply_add(query, numbers, totals[row, part])
+    out = sums + lane * (tile.rows * layout.columns)
+    for (row, part), total in totals.items():
+        out[Span(row * layout.columns + part * LANES, LANES)] = total
 
 
 def _row_numbers(shape: Heads) -> int:

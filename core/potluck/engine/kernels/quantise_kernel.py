@@ -34,7 +34,7 @@ def emit_quantise(
         with e.each_kind(given.kind, (KIND_F32, KIND_BF16, KIND_F16)) as kinds:
             for kind in kinds:
                 source = given.source.of(kind) + token * given.stride
-                row = read_row(e, reading, source, given.width, GROUP)
+                row = read_row(e, reading, source, given.width)
                 for span in e.spans(given.width, GROUP):
                     e.call(record, [row(span), target.skip(span.first // GROUP, step)])
 

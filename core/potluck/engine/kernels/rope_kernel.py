@@ -70,7 +70,7 @@ def _norm(e: Emitter, shape: Heads, heads: Pointer, weight: Pointer, count: int)
 
 
 def _norm_row(e: Emitter, numbers: Pointer, weight: Pointer, width: int, epsilon: float) -> None:
-    row = read_row(e, "normed", numbers, width, LANES, weight, constant(F32, epsilon))
+    row = read_row(e, "normed", numbers, width, weight, constant(F32, epsilon))
     for span in e.spans(width, LANES):
         numbers[span] = row(span)
 

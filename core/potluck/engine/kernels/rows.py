@@ -61,7 +61,7 @@ def emit_row(
     e = Emitter(internal(ir.Function(module, ROW, name)), path)
     source, width, out, weight, number = e.arguments
     lanes = _LANES if record is None else GROUP
-    row = read_row(e, reading, source.of(KIND_F32), width, lanes, weight.of(KIND_F32), number)
+    row = read_row(e, reading, source.of(KIND_F32), width, weight.of(KIND_F32), number)
     out = out.of(writing if isinstance(writing, int) else KIND_F32)
     for span in e.spans(width, lanes):
         value = row(span)
@@ -77,7 +77,6 @@ def read_row(
     reading: Reading,
     x: Pointer,
     width: Operand,
-    lanes: int,
     weight: Operand = None,
     number: Operand = None,
 ) -> Callable[[Span], Value]:
@@ -88,7 +87,7 @@ def read_row(
         case "scaled":
             return lambda span: x[span] * number
         case "normed":
-            inverse = emit_inverse_rms(e, x, width, lanes, number)
+            inverse = emit_inverse_rms(e, x, width, number)
             return lambda span: x[span] * inverse * weight[span]
         case "silu" | "gelu_pytorch_tanh":
             activate, ups = EMIT_ACTIVATION[reading], x + width

@@ -1,0 +1,137 @@
+"""A token has the same bits however tokens are cut into steps, layers into stages, and what is replayed."""
+
+import random
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from kernel_paths import BEST
+from tiny_models import Pipeline, make_model, whole_blocks
+from torch import Tensor
+
+from potluck.engine.kernels import ReferenceKernels
+from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
+
+CONTEXT = 330  # more than a panel of cached tokens
+TOKENS, CHUNK = 300, 200
+SLACK = 20  # so that the rows of windows are moved often
+# The layers of the first are generated; those that are not whole blocks go through torch, also one by one.
+FAST: list[tuple[str, bool, Scheme, Cache]] = [
+    ("llama, biases", True, "int8", "full"),
+    ("gemma 2", True, "int4", "int8"),
+]
+SLOW: list[tuple[str, bool, Scheme, Cache]] = [
+    ("qwen 3 moe, some layers, odd", True, "int4-offset", "full"),
+    ("gemma 3", False, "int4-head8", "full"),
+    ("granite, tied, biases", True, "int4", "full"),
+]
+FAMILIES = [
+    "llama", "mistral, window", "mixtral, one expert, window", "qwen 3, window",
+    "phi 4 mini, short, partial", "olmo 2, no shared key heads, bias", "smollm 3, window, biases",
+    "exaone 4, hybrid", "gemma 3",
+]  # fmt: skip
+EVERYWHERE = [(*case, path.name) for case in (*FAST, *SLOW) for path in host_paths()]
+CASES = [
+    *EVERYWHERE,
+    *((*both, "full", BEST.name) for both in product(FAMILIES, [True], PACKED_SCHEMES)),
+]
+
+
+def _marked(case: tuple[str, bool, Scheme, Cache, str]) -> object:
+    is_fast = case[:-1] in FAST and case[-1] == BEST.name
+    marks = () if is_fast else pytest.mark.slow
+    return pytest.param(*case, id=f"{case[0]}-{case[2]}-{case[4]}", marks=marks)
+
+
+def some_sizes(rng: random.Random, tokens: int) -> list[int]:
+    """Cut so many tokens into steps, of which many have one token."""
+    sizes = list[int]()
+    while (left := tokens - sum(sizes)) > 0:
+        sizes.append(min(left, rng.choice([1, 1, 1, 2, 3, 8, 13, 40, CHUNK])))
+    return sizes
+
+
+def some_cuts(rng: random.Random, layers: int) -> Sequence[int]:
+    return sorted(rng.sample(range(1, layers), rng.randrange(layers)))
+
+
+@pytest.mark.parametrize(
+    ("variant", "is_generated", "scheme", "cache", "path"), [_marked(case) for case in CASES]
+)
+def test_steps_stages_replays_and_threads_change_no_bit(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    variant: str,
+    is_generated: bool,
+    scheme: Scheme,
+    cache: Cache,
+    path: str,
+) -> None:
+    changes = whole_blocks(variant) if is_generated else {}
+    reference = make_model(variant, tmp_path, changes=changes)
+    rng, ids = random.Random(f"{variant} {scheme}"), reference.prompt(TOKENS)
+    kernels = next(partial(GeneratedKernels, one) for one in host_paths() if one.name == path)
+
+    def pipeline(cuts: Sequence[int], threads: int) -> Pipeline:
+        made = kernels(threads)
+        with monkeypatch.context() as patch:
+            patch.setattr("potluck.engine.builder.best_kernels", lambda **_: made)
+            return Pipeline(
+                reference, cuts, scheme, cache, context=CONTEXT, chunk=CHUNK, slack=SLACK
+            )
+
+    one_by_one = pipeline([], 1).run_in_pieces(ids, [1] * TOKENS)
+
+    for threads in (1, 2):
+        stages = pipeline(some_cuts(rng, reference.config.num_layers), threads)
+        assert all(stage.is_exact_in_chunks for stage in stages.stages)
+        got = stages.run_in_pieces(ids, some_sizes(rng, TOKENS))
+        assert torch.equal(got, one_by_one)
+
+        stages.trim(TOKENS - rng.randrange(1, SLACK))
+        replayed = stages.position
+        again = stages.run_in_pieces(ids[replayed:], some_sizes(rng, TOKENS - replayed))
+        assert torch.equal(again, one_by_one[replayed:])
+
+
+@pytest.mark.slow
+def test_processors_that_round_a_multiply_add_once_have_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All paths but the one for any processor have such an instruction, on whatever architecture."""
+    reference = make_model("gemma 2", tmp_path, changes=whole_blocks("gemma 2"))
+    ids, logits = reference.prompt(TOKENS), list[Tensor]()
+
+    for path in host_paths():
+        if path.name != "generic":
+            made = GeneratedKernels(path)
+            monkeypatch.setattr("potluck.engine.builder.best_kernels", lambda made=made, **_: made)
+            one = Pipeline(reference, [], "int4", context=CONTEXT, chunk=CHUNK)
+            logits.append(one.run_in_pieces(ids, [CHUNK, *[1] * (TOKENS - CHUNK)]))
+
+    assert all(torch.equal(logits[0], other) for other in logits[1:])
+
+
+def test_a_head_has_the_same_bits_for_one_token_and_for_many(tmp_path: Path) -> None:
+    reference = make_model("gemma 2", tmp_path, changes=whole_blocks("gemma 2"))
+    head = reference.stage(4, 4, embedding=False, scheme="int4")
+    hidden = torch.randn(5, 64)
+
+    with torch.inference_mode():
+        many = head.logits(hidden)
+
+    for row, logits in zip(hidden, many, strict=True):
+        assert torch.equal(head.next_logits(row[None])[0], logits)
+
+
+@pytest.mark.parametrize("scheme", ["f32", "bf16", "int8"])
+def test_stages_that_a_library_computes_in_are_not_exact_in_chunks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheme: Scheme
+) -> None:
+    monkeypatch.setattr("potluck.engine.builder.best_kernels", lambda **_: ReferenceKernels())
+
+    assert not make_model("llama", tmp_path).stage(scheme=scheme).is_exact_in_chunks
