@@ -126,13 +126,17 @@ class Listener(Generic[MemberLink]):
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        is_failing = False
         while True:
             try:
                 accepted, name = await loop.sock_accept(listening)
             except OSError as error:  # no file descriptors left, or the client is gone
-                logger.warning("cannot accept a connection: %s", error)
+                if not is_failing:
+                    logger.warning("cannot accept a connection: %s", error)
+                is_failing = True
                 await asyncio.sleep(0.1)
                 continue
+            is_failing = False
             key = client_key(address_of(name).host)
             if (
                 self._unauthenticated.total() >= MAX_UNAUTHENTICATED
