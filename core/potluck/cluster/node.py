@@ -199,6 +199,7 @@ class Node:
                 masters=self.links.master_names,
                 stop=self._stop.set,
                 guide=guide,
+                text_log=folders.state / "text.log",
                 activity=self.activity,
                 discovery=self.discovery,
                 membership=self.membership,
@@ -247,7 +248,7 @@ class Node:
             token = secrets.token_urlsafe(32)
             port = await http.start(local_app(self.backend, token), "127.0.0.1", 0)
             stack.push_async_callback(http.stop)
-            stack.push_async_callback(self.backend.close_listeners)
+            stack.push_async_callback(self.backend.close)
             node_file = NodeFile(
                 pid=os.getpid(), port=port, token=token, version=potluck.__version__
             )

@@ -4,6 +4,8 @@ Both are the same program on the same computer, so there is no negotiation. A fr
 big-endian length and a MessagePack value, which is decoded into one of the two unions below.
 """
 
+import os
+import sys
 from collections.abc import Iterable
 from typing import BinaryIO, TypeAlias
 
@@ -265,3 +267,10 @@ def read_frame(stream: BinaryIO) -> bytes | None:
     length = int.from_bytes(head, "big")
     body = stream.read(length)
     return body if len(body) == length else None
+
+
+def claim_stdout() -> BinaryIO:
+    """The pipe to the node. Other output on stdout goes to stderr from now on, which is the log."""
+    pipe = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return pipe
