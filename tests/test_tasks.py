@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from fake_cluster import until
 
-from potluck.tasks import TaskSet, in_thread, together
+from potluck.tasks import TaskSet, every, in_thread, together
 
 
 def test_an_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -109,3 +109,26 @@ def test_work_in_a_thread_gives_its_result_and_says_how_far_it_is() -> None:
 
     assert asyncio.run(main()) == "done"
     assert heard == [(1, 2), (2, 2)]
+
+
+def test_a_round_that_fails_does_not_end_the_rounds(caplog: pytest.LogCaptureFixture) -> None:
+    rounds: list[None] = []
+
+    async def main() -> None:
+        done = asyncio.Event()
+
+        async def work() -> None:
+            rounds.append(None)
+            if len(rounds) == 3:
+                done.set()
+            raise (OSError("no network"), ZeroDivisionError("a peer's answer"))[len(rounds) % 2]
+
+        tasks = TaskSet()
+        tasks.spawn(every(0, work, what="asking around"))
+        await done.wait()
+        await tasks.stop()
+
+    asyncio.run(main())
+
+    assert "asking around failed: no network" in caplog.text
+    assert [bool(record.exc_info) for record in caplog.records[:2]] == [True, False]

@@ -47,6 +47,25 @@ async def in_thread(
         is_over.set()
 
 
+async def every(
+    seconds: float, work: Callable[[], Coroutine[Any, Any, None]], *, what: str
+) -> None:
+    """Do some work again and again, until cancelled. A round that fails does not end it.
+
+    Args:
+        seconds: from the end of one round to the next, and before the first.
+        work: one round.
+        what: names the work in the log.
+    """
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await work()
+        except Exception as error:  # what one round met may be gone in the next
+            is_known = isinstance(error, OSError)
+            logger.warning("%s failed: %s", what, error, exc_info=not is_known)
+
+
 class _NotWantedError(Exception):
     """Ends work in a thread that nobody waits for any more."""
 

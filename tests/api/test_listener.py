@@ -4,11 +4,13 @@ import asyncio
 import http.client
 import signal
 import socket
+from contextlib import suppress
 
 import httpx
 import pytest
 from fake_backend import TOKEN, FakeBackend, Server
 
+from potluck.api.connections import Places
 from potluck.api.listener import HttpServer, is_loopback_host
 from potluck.api.server import local_app, public_app
 from potluck.errors import UsageError
@@ -174,3 +176,74 @@ def test_signals_stay_the_nodes_and_stopping_ends_streams() -> None:
 
     assert ours
     assert seconds < 1.5  # streams ended by themselves, before the shutdown's limit of 2 s
+
+
+async def hang_up(*writers: asyncio.StreamWriter) -> None:
+    for writer in writers:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def test_connections_that_ask_nothing_do_not_keep_others_out() -> None:
+    """Neither those without a key, nor those whose headers do not end."""
+
+    async def scenario() -> list[int]:
+        app = public_app(await make_backend(), host="0.0.0.0", key="a-long-key")
+        server = HttpServer(Places(most=8))
+        port = await server.start(app, "127.0.0.1", 0)
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        for _, writer in silent:
+            writer.write(b"GET /v1/models HTTP/1.1\r\nX-Slow: ")
+        try:
+            async with httpx.AsyncClient(
+                base_url=f"http://127.0.0.1:{port}", trust_env=False
+            ) as client:
+                key = {"authorization": "bearer a-long-key"}
+                return [(await client.get("/v1/models", headers=key)).status_code for _ in range(2)]
+        finally:
+            await hang_up(*(writer for _, writer in silent))
+            await server.stop()
+
+    assert asyncio.run(scenario()) == [200, 200]
+
+
+def test_the_first_connections_beyond_the_limit_are_closed_and_one_with_a_request_is_not() -> None:
+    async def scenario() -> tuple[bytes, bool]:
+        server = HttpServer(Places(most=2))
+        port = await server.start(local_app(await make_backend(), TOKEN), "127.0.0.1", 0)
+        events, ask = await asyncio.open_connection("127.0.0.1", port)
+        ask.write(
+            f"GET /cluster/events HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Bearer {TOKEN}\r\n\r\n".encode()
+        )
+        await events.readuntil(b"\r\n\r\n")
+        first, one = await asyncio.open_connection("127.0.0.1", port)
+        second, other = await asyncio.open_connection("127.0.0.1", port)
+        with suppress(ConnectionError):  # it was reset
+            assert await first.read() == b""
+        still_there = not events.at_eof() and not second.at_eof()
+        line = await events.readline()
+        await server.stop()
+        await hang_up(ask, one, other)
+        return line, still_there
+
+    line, still_there = asyncio.run(scenario())
+
+    assert line
+    assert still_there
+
+
+def test_a_connection_that_asks_nothing_ends_after_a_while() -> None:
+    async def scenario() -> None:
+        server = HttpServer(Places(idle_s=0.05))
+        port = await server.start(local_app(await make_backend(), TOKEN), "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /health HTTP/1.1\r\n")
+        with suppress(ConnectionError):
+            async with asyncio.timeout(5):
+                assert await reader.read() == b""
+        await hang_up(writer)
+        await server.stop()
+
+    asyncio.run(scenario())

@@ -137,7 +137,7 @@ def test_all_listeners_are_closed_at_the_end(air: Air, tmp_path: Path) -> None:
     async def main() -> None:
         backend = backend_in(tmp_path)
         ports = [(await backend.listen(ListenRequest(port=0))).port for _ in range(2)]
-        await backend.close_listeners()
+        await backend.close()
         async with httpx.AsyncClient(trust_env=False) as client:
             for port in ports:
                 with pytest.raises(httpx.ConnectError):

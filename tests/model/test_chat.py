@@ -303,10 +303,9 @@ def test_the_bytes_of_a_token_are_known_even_if_they_are_no_character(
     chat_format = ChatFormat.load(model_folder())
 
     vocabulary = byte_level.get_vocab()
-    assert chat_format.token_text(vocabulary["ð"]) == b"\xf0"
-    assert chat_format.token_text(vocabulary["</s>"]) == b"</s>"
-    assert chat_format.token_text(10**6) == b""
-    assert chat_format.vocab_size == byte_level.get_vocab_size()
+    assert chat_format.vocabulary.raw(vocabulary["ð"]) == b"\xf0"
+    assert chat_format.vocabulary.raw(vocabulary["</s>"]) == b"</s>"
+    assert chat_format.vocabulary.raw(10**6) is None
 
 
 def test_padding_and_truncation_of_training_are_switched_off(

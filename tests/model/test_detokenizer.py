@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import field
 from tokenizers import Tokenizer, decoders, models
 
 from potluck.errors import BrokenModelError
-from potluck.model.detokenizer import Detokenizer, StopStrings, TokenBytes
+from potluck.model.detokenizer import Detokenizer, StopStrings, Vocabulary
 
 TEXTS = [
     "Hello there, how are you?",
@@ -24,7 +25,7 @@ TEXTS = [
 
 
 def detokenizer_of(tokenizer: Tokenizer) -> Detokenizer:
-    return Detokenizer(TokenBytes(tokenizer, json.loads(tokenizer.to_str())["decoder"]))
+    return Detokenizer(Vocabulary.of(tokenizer, json.loads(tokenizer.to_str())["decoder"]))
 
 
 def id_of(tokenizer: Tokenizer, token: str) -> int:
@@ -134,25 +135,34 @@ def test_an_unknown_decoder_is_refused_by_name() -> None:
         detokenizer_of(tokenizer)
 
 
-class CountedTokens(TokenBytes):
-    """Counts how often it is asked for a token."""
+def test_a_token_that_would_grow_to_megabytes_is_a_broken_file() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"a" * 100: 0}, unk_token="a"))
+    doubling = [decoders.Replace("a", "aa") for _ in range(40)]
+    tokenizer.decoder = decoders.Sequence(doubling)
 
-    asked = 0
+    with pytest.raises(BrokenModelError, match="no vocabulary"):
+        detokenizer_of(tokenizer)
+
+
+class CountedTokens(Vocabulary, frozen=True, kw_only=True):
+    """Notes each token that it is asked for."""
+
+    asked: list[int] = field(default_factory=list)
 
     def shown(self, token_id: int, *, first: bool = False) -> bytes | None:
-        self.asked += 1
+        self.asked.append(token_id)
         return super().shown(token_id, first=first)
 
 
 def test_each_token_of_a_long_answer_is_looked_at_once(byte_level: Tokenizer) -> None:
     ids = byte_level.encode("The quick brown fox. ").ids * 100
-    tokens = CountedTokens(byte_level, json.loads(byte_level.to_str())["decoder"])
+    tokens = CountedTokens.of(byte_level, json.loads(byte_level.to_str())["decoder"])
     detokenizer = Detokenizer(tokens)
 
     text = "".join([*map(detokenizer.push, ids), detokenizer.flush()])
 
     assert text == "The quick brown fox. " * 100
-    assert tokens.asked == len(ids)
+    assert tokens.asked == ids
 
 
 def cut(text: str, sizes: Sequence[int]) -> list[str]:

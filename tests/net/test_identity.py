@@ -194,6 +194,18 @@ def test_a_workers_certificate_does_not_make_it_a_master(tmp_path: Path) -> None
         worker.add_home(ca_pem=home.ca_pem, certificate_pem=member, name="x", master=worker.node_id)
 
 
+def test_the_master_of_a_known_home_never_changes(tmp_path: Path) -> None:
+    master, worker, other = (make(tmp_path, name) for name in ("master", "worker", "other"))
+    home = master.create_home("Anna's")
+    member = master.issue(worker.certificate_der)
+    worker.add_home(ca_pem=home.ca_pem, certificate_pem=member, name="x", master=master.node_id)
+
+    with pytest.raises(PairingError, match="its main computer is another one"):
+        worker.add_home(ca_pem=home.ca_pem, certificate_pem=member, name="x", master=other.node_id)
+    assert worker.homes[home.home_id].master == master.node_id
+    assert Identity.load(worker.folder).homes[home.home_id].master == master.node_id
+
+
 @pytest.mark.parametrize("certificate", [b"", b"x" * 100, b"-----BEGIN", b"x" * 10_000])
 def test_what_is_no_certificate_gets_none(tmp_path: Path, certificate: bytes) -> None:
     master = make(tmp_path, "master")

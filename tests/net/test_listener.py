@@ -8,6 +8,7 @@ import pytest
 
 from potluck.errors import PairingError, PeerLostError, UnreachableError, UsageError
 from potluck.net.listener import Listener, PairingLimit, client_key
+from potluck.net.stream import CLOSE_TIMEOUT_S, Stream
 from potluck.net.transport import Link, PairingLink, dial_pairing, identify
 from potluck.wire.certificates import PAIRING_NAME, tls_name
 from potluck.wire.frame import encode
@@ -130,6 +131,62 @@ def test_strangers_take_a_bounded_number_of_places(house, run) -> None:
                 except UnreachableError:
                     continue
             await close(link)
+
+    run(main())
+
+
+def test_a_stranger_takes_its_place_until_its_socket_is_closed(house, run, monkeypatch) -> None:
+    """What it sent was no pairing, and then it neither reads nor closes."""
+
+    async def main() -> None:
+        master, worker, _ = house.pair()
+        closing, closed = asyncio.Event(), asyncio.Event()
+
+        async def wait_closed(stream: Stream) -> None:
+            closing.set()
+            await closed.wait()
+
+        monkeypatch.setattr(Stream, "wait_closed", wait_closed)
+        async with worker.listening(strangers_per_address=1):
+            link = await dial_pairing([worker.address], master.identity)
+            link._stream.write([b"garbage" * 100])
+            await closing.wait()
+            with await connect(worker.address) as one_more:
+                assert await ends(one_more) == b""
+            with pytest.raises(UnreachableError):
+                await dial_pairing([worker.address], master.identity)
+            closed.set()
+            link._stream.abort()
+            again = await dial_pairing([worker.address], master.identity)
+            again._stream.abort()
+
+    run(main())
+
+
+def test_who_sends_something_else_than_pairing_is_cut_off_at_once(house, run) -> None:
+    """It is not waited for until it says goodbye to TLS, which it may never do."""
+
+    async def main() -> None:
+        _, worker, _ = house.pair()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(incoming, outgoing, server_hostname=PAIRING_NAME)
+        loop = asyncio.get_running_loop()
+        async with worker.listening(handshake_timeout_s=20):
+            with await connect(worker.address) as sock:
+                while True:
+                    try:
+                        tls.do_handshake()
+                        break
+                    except ssl.SSLWantReadError:
+                        await loop.sock_sendall(sock, outgoing.read())
+                        incoming.write(await loop.sock_recv(sock, 1 << 16))
+                tls.write(b"garbage" * 100)
+                began = loop.time()
+                await loop.sock_sendall(sock, outgoing.read())
+                await ends(sock)
+                assert loop.time() - began < CLOSE_TIMEOUT_S
 
     run(main())
 

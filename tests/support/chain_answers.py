@@ -59,6 +59,7 @@ def on_a_chain(
     *,
     limits: AnswerLimits | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    is_exact_in_chunks: bool = False,
     **options: int,
 ) -> FakeChain:
     """Run a scenario against a generator whose pipeline is a fake chain."""
@@ -66,7 +67,12 @@ def on_a_chain(
     async def run() -> FakeChain:
         chain = FakeChain()
         generator = Generator(limits=limits or AnswerLimits(), clock=clock)
-        async with asyncio.timeout(10), attached(generator, chain, clock=clock, **options):
+        async with (
+            asyncio.timeout(10),
+            attached(
+                generator, chain, is_exact_in_chunks=is_exact_in_chunks, clock=clock, **options
+            ),
+        ):
             await scenario(generator, chain)
         return chain
 

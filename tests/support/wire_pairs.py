@@ -31,6 +31,7 @@ class Computer:
         self._home = certificates.new_authority(self.home_key, name)
         self.certificate = certificates.to_der(self._own)
         self.authority = certificates.to_der(self._home)
+        self.master = self.certify(self._own, "master")
         self.issued: list[bytes] = []
 
     def me(self, versions: tuple[int, ...] = (1,)) -> Me:
@@ -48,18 +49,16 @@ class Computer:
 
     def issue(self, certificate: bytes) -> Joined:
         self.issued.append(certificate)
-        return self._membership(certificates.peer_certificate(certificate), "worker")
-
-    def own_membership(self) -> Joined:
-        return self._membership(self._own, "master")
-
-    def _membership(self, member: x509.Certificate, role: Role) -> Joined:
-        issued = certificates.issue_member(self._home, self.home_key, member, role)
         return Joined(
             home_name=f"{self.name}'s home",
             authority=self.authority,
-            certificate=certificates.to_der(issued),
+            certificate=self.certify(certificates.peer_certificate(certificate), "worker"),
+            master=self.master,
         )
+
+    def certify(self, member: x509.Certificate, role: Role) -> bytes:
+        issued = certificates.issue_member(self._home, self.home_key, member, role)
+        return certificates.to_der(issued)
 
 
 def over_the_wire(message: Message) -> Message:

@@ -130,3 +130,21 @@ def test_a_certificate_of_an_unknown_version_is_none() -> None:
 
     with pytest.raises(PairingError, match="no certificate"):
         peer_certificate(data.replace(version_3, b"\xa0\x03\x02\x01\x5a"))
+
+
+@pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
+def test_any_byte_of_a_strangers_certificate_may_be_another_one() -> None:
+    """Either it is refused as a whole, or nothing that is asked of it later fails."""
+    data = to_der(self_signed(new_key(), "Laptop"))
+    refused = 0
+    for place in range(len(data)):
+        for value in (0x00, 0x5A, 0xFF, data[place] ^ 1):
+            try:
+                certificate = peer_certificate(data[:place] + bytes([value]) + data[place + 1 :])
+            except PairingError:
+                refused += 1
+            else:
+                public_key_digest(certificate)
+                common_name(certificate)
+
+    assert refused > len(data)

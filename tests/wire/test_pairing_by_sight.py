@@ -2,6 +2,7 @@
 
 import re
 
+import msgspec
 import pytest
 from wire_pairs import NOW, Computer, exchange, kind, master_by_sight, meet
 
@@ -255,3 +256,43 @@ def test_a_home_that_cannot_issue_ends_the_attempt_on_both_sides(
 
     assert kind(master) == "full"
     assert kind(worker) == "failed"
+
+
+def test_a_member_of_a_home_cannot_pass_it_off_as_its_own(
+    main: Computer, laptop: Computer, worker: WorkerBySight
+) -> None:
+    """The member has the home's authority, the laptop's certificate of an earlier pairing, and the
+    real master's certificate, which TLS shows to every member."""
+    member = Computer("Member")
+    real = main.issue(laptop.certificate)
+
+    def hand_out(_: bytes) -> Joined:
+        return real
+
+    master = MasterBySight(
+        member.me(), peer_certificate=laptop.certificate, issue=hand_out, now=NOW
+    )
+    meet(master, worker)
+    exchange(worker, master, worker.accept(NOW))
+    exchange(master, worker, master.accept(NOW))
+
+    assert kind(worker) == kind(master) == "tampered"
+
+
+def test_a_workers_certificate_does_not_prove_whose_home_it_is(
+    main: Computer, laptop: Computer, worker: WorkerBySight
+) -> None:
+    member = Computer("Member")
+    own = main.issue(member.certificate).certificate
+
+    def hand_out(certificate: bytes) -> Joined:
+        return msgspec.structs.replace(main.issue(certificate), master=own)
+
+    master = MasterBySight(
+        member.me(), peer_certificate=laptop.certificate, issue=hand_out, now=NOW
+    )
+    meet(master, worker)
+    exchange(worker, master, worker.accept(NOW))
+    exchange(master, worker, master.accept(NOW))
+
+    assert kind(worker) == kind(master) == "tampered"

@@ -38,8 +38,20 @@ def token(invites: Invites, main: Computer) -> PairingToken:
 
 
 def master_of(main: Computer, invites: Invites, now: float = NOW) -> MasterByToken:
+    return of_home(main, main.authority, main.master, invites, now)
+
+
+def of_home(
+    computer: Computer, authority: bytes, certificate: bytes, invites: Invites, now: float = NOW
+) -> MasterByToken:
+    """The master's side of a computer that shows these certificates."""
     return MasterByToken(
-        main.me(), home=main.own_membership(), invites=invites, issue=main.issue, now=now
+        computer.me(),
+        authority=authority,
+        certificate=certificate,
+        invites=invites,
+        issue=computer.issue,
+        now=now,
     )
 
 
@@ -187,13 +199,8 @@ def test_a_worker_of_the_home_does_not_pass_for_its_master(
     fellow = Computer("Fellow")
     invites = Invites(lambda _: token.secret)
     invites.create(main.home_id, [], now=NOW)
-    master = MasterByToken(
-        fellow.me(),
-        home=main.issue(fellow.certificate),
-        invites=invites,
-        issue=fellow.issue,
-        now=NOW,
-    )
+    membership = main.issue(fellow.certificate)
+    master = of_home(fellow, main.authority, membership.certificate, invites)
     worker = worker_of(headless, token, fellow)
     exchange(worker, master, worker.start())
 
@@ -205,12 +212,7 @@ def test_a_home_that_signed_itself_only_in_name_is_not_believed(
 ) -> None:
     """The right authority, and a certificate that somebody else issued."""
     thief = Computer("Main")
-    home = Joined(
-        home_name="h",
-        authority=main.authority,
-        certificate=thief.own_membership().certificate,
-    )
-    master = MasterByToken(thief.me(), home=home, invites=invites, issue=thief.issue, now=NOW)
+    master = of_home(thief, main.authority, thief.master, invites)
     worker = worker_of(headless, token, thief)
     exchange(worker, master, worker.start())
 

@@ -152,6 +152,6 @@ def test_a_certificate_that_nobody_here_accepted_is_not_taken(
 ) -> None:
     meet(master, worker)
     worker.receive(PairAccept(), NOW)
-    worker.receive(Joined(home_name="h", authority=b"a", certificate=b"c"), NOW)
+    worker.receive(Joined(home_name="h", authority=b"a", certificate=b"c", master=b"m"), NOW)
 
     assert kind(worker) == "tampered"

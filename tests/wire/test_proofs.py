@@ -108,14 +108,14 @@ def test_a_secret_is_proved_for_one_role_and_transcript() -> None:
 
 
 def test_a_master_shows_a_certificate_of_its_home_for_its_own_key(computer: Computer) -> None:
-    issued = computer.own_membership().certificate
+    issued = computer.master
 
     proofs.check_master(computer.authority, issued, computer.certificate)
 
 
 def test_what_is_no_masters_certificate_is_refused(computer: Computer) -> None:
     other = Computer("Laptop")
-    issued = computer.own_membership().certificate
+    issued = computer.master
     wrong = {
         "another home": (other.authority, issued, computer.certificate),
         "another computer": (computer.authority, issued, other.certificate),

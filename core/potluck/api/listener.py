@@ -14,6 +14,7 @@ import contextlib
 import errno
 import hmac
 import ipaddress
+import math
 import socket
 import sys
 from collections.abc import Callable, Generator
@@ -24,13 +25,11 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from potluck.api.connections import Config, Places
 from potluck.api.endpoint import RequestError
 from potluck.errors import UsageError
 
 BACKLOG = 128
-# Connections. The few programs of a home need less; a misbehaving one must not starve the node.
-CONCURRENCY = 256
-KEEP_ALIVE_S = 30
 SHUTDOWN_S = 2  # streams end at once on `stop`; requests that are left after this time are cut off
 
 
@@ -114,7 +113,8 @@ def is_loopback_host(host: str) -> bool:
 class HttpServer:
     """One listener. Call `start` once and `stop` once, both from the same event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: Places | None = None) -> None:
+        self._places = places or Places()
         self._closing = asyncio.Event()
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
@@ -127,18 +127,17 @@ class HttpServer:
         """
         listener = await _bind(host, port)
         bound: int = listener.getsockname()[1]
-        config = uvicorn.Config(
+        config = Config(
             _until(self._closing, app),
-            http="h11",
+            self._places,
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="warning",
+            log_level="error",  # a stranger's request that is no HTTP is worth no line
             access_log=False,
             server_header=False,
-            limit_concurrency=CONCURRENCY,
             backlog=BACKLOG,
-            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_keep_alive=math.ceil(self._places.idle_s),
             timeout_graceful_shutdown=SHUTDOWN_S,
         )
         self._server = _Server(config)

@@ -34,12 +34,12 @@ from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.master import Master
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
+from potluck.cluster.text.client import ModelText, open_text
 from potluck.cluster.views import ComputerViews, load_progress, loaded, model_state, plan_view
 from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import NotFoundError, UsageError
 from potluck.ids import NodeId
-from potluck.model.chat import ChatFormat
 from potluck.model.defaults import GenerationDefaults, load_defaults
 from potluck.net.advert import Found, parse_address
 from potluck.net.discovery import Discovery
@@ -64,6 +64,7 @@ class Parts:
     masters: Callable[[], tuple[str, ...]]  # names of the masters that this computer helps now
     stop: Callable[[], None]
     guide: Path
+    text_log: Path  # of the process that runs a model's tokenizer
     activity: Activity
     discovery: Discovery
     membership: Members
@@ -88,7 +89,8 @@ class NodeBackend:
         self._listeners: dict[int, tuple[str, HttpServer]] = {}
         self._notices: list[schema.Notice] = []
         self._tokens_per_s: float | None = None
-        self._read: tuple[Path, ChatFormat, GenerationDefaults] | None = None
+        self._reading = asyncio.Lock()
+        self._read: tuple[ModelText, GenerationDefaults] | None = None
 
     # --- state
 
@@ -320,27 +322,34 @@ class NodeBackend:
         planned = deployment.planned
         if model is not None and model != planned.model.name:
             raise NotFoundError(f"{model} is not loaded any more; {planned.model.name} is.")
-        chat, defaults = await self._words(deployment)
+        text, defaults = await self._words(deployment)
         return LoadedModel(
-            chat=chat,
+            text=text,
             defaults=defaults,
             generator=generator,
             stage_names=planned.stage_names,
             vocab_size=planned.model.config.vocab_size,
         )
 
-    async def _words(self, deployment: Deployment) -> tuple[ChatFormat, GenerationDefaults]:
-        """The chat format and the recommended sampling of a model, read once per model."""
+    async def _words(self, deployment: Deployment) -> tuple[ModelText, GenerationDefaults]:
+        """The words and the recommended sampling of a model, read once per model."""
         model = deployment.planned.model
         if (folder := model.words) is None:
             raise UsageError(
                 f"{model.name} is a shape with random weights: it has no words, and is only there"
                 " to be measured. Load a model to talk with."
             )
-        if self._read is None or self._read[0] != folder:
-            chat = await asyncio.to_thread(ChatFormat.load, folder)
-            self._read = (folder, chat, await asyncio.to_thread(load_defaults, folder))
-        return self._read[1:]
+        async with self._reading:
+            if self._read is None or self._read[0].folder != folder:
+                await self._close_words()
+                text = await open_text(folder, self._parts.text_log)
+                self._read = (text, await asyncio.to_thread(load_defaults, folder))
+            return self._read
+
+    async def _close_words(self) -> None:
+        read, self._read = self._read, None
+        if read is not None:
+            await read[0].close()
 
     # --- listeners
 
@@ -359,10 +368,11 @@ class NodeBackend:
         await entry[1].stop()
         self._parts.activity.touch()
 
-    async def close_listeners(self) -> None:
-        """Close all listeners, because the node ends."""
+    async def close(self) -> None:
+        """Close all listeners and the process for the model's words, because the node ends."""
         listeners, self._listeners = self._listeners, {}
         await asyncio.gather(*(server.stop() for _, server in listeners.values()))
+        await self._close_words()
 
     async def shutdown(self) -> None:
         self._parts.stop()

@@ -60,7 +60,7 @@ from potluck.settings import (
 )
 from potluck.store.chunks import ChunkStore
 from potluck.store.hub import RecentFolders, find_model
-from potluck.tasks import TaskSet
+from potluck.tasks import TaskSet, every
 from potluck.wire.messages import Address, DeviceId, NodeInfo
 from potluck.wire.versions import PROTOCOL_VERSIONS
 
@@ -199,6 +199,7 @@ class Node:
                 masters=self.links.master_names,
                 stop=self._stop.set,
                 guide=guide,
+                text_log=folders.state / "text.log",
                 activity=self.activity,
                 discovery=self.discovery,
                 membership=self.membership,
@@ -247,13 +248,14 @@ class Node:
             token = secrets.token_urlsafe(32)
             port = await http.start(local_app(self.backend, token), "127.0.0.1", 0)
             stack.push_async_callback(http.stop)
-            stack.push_async_callback(self.backend.close_listeners)
+            stack.push_async_callback(self.backend.close)
             node_file = NodeFile(
                 pid=os.getpid(), port=port, token=token, version=potluck.__version__
             )
             write_node_file(self._folders, node_file)
             stack.callback(remove_node_file, self._folders, node_file)
-            for work in (self._end_when_idle(), self._measure_new_links()):
+            idle = every(self._deadlines.idle_check_s, self._end_if_idle, what="ending when idle")
+            for work in (idle, self._measure_new_links()):
                 stack.push_async_callback(_end, self._tasks.spawn(work))
             logger.info("node is up node=%s port=%d", short(self.identity.node_id), port)
             await self._stop.wait()
@@ -265,20 +267,18 @@ class Node:
             async with asyncio.timeout(self._deadlines.leave_s):
                 await self.master.leave()
 
-    async def _end_when_idle(self) -> None:
-        """Unload the model when nobody needs it, and later end the node."""
+    async def _end_if_idle(self) -> None:
+        """Unload the model if nobody needs it; some time after that, end the node."""
         idle_s = self._deadlines.idle_s
-        while True:
-            await asyncio.sleep(self._deadlines.idle_check_s)
-            if self.activity.idle_s() < idle_s:
-                continue
-            if self.master.holds_anything:
-                logger.info("unloading the model, unused for %.0f seconds", idle_s)
-                await self.master.unload()
-                self.activity.use()
-            elif not self.worker.is_lending:
-                logger.info("nobody has needed the node for %.0f seconds", idle_s)
-                self._stop.set()
+        if self.activity.idle_s() < idle_s:
+            return
+        if self.master.holds_anything:
+            logger.info("unloading the model, unused for %.0f seconds", idle_s)
+            await self.master.unload()
+            self.activity.use()
+        elif not self.worker.is_lending:
+            logger.info("nobody has needed the node for %.0f seconds", idle_s)
+            self._stop.set()
 
     async def _measure_new_links(self) -> None:
         """Measure the link of each computer as soon as it connects, before a model needs it."""

@@ -7,10 +7,16 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
+try:
+    import resource
+except ImportError:  # Windows, which has no such limit
+    resource = None
+
 from potluck.cluster.node import Node
 from potluck.settings import Folders, exclusive
 
 _LOG_BYTES = 2_000_000
+_OPEN_FILES = 4096  # two HTTP listeners have 256 connections each; models have files, links sockets
 
 
 def run(folders: Folders) -> None:
@@ -21,6 +27,7 @@ def run(folders: Folders) -> None:
     """
     with exclusive(folders.node_lock):
         _log_to(folders.log_file)
+        _allow_files(_OPEN_FILES)
         asyncio.run(_run(folders))
 
 
@@ -31,6 +38,20 @@ async def _run(folders: Folders) -> None:
         with suppress(NotImplementedError, AttributeError):  # Windows has no such handlers
             loop.add_signal_handler(getattr(signal, name), node.stop)
     await node.run()
+
+
+def _allow_files(count: int) -> None:
+    """Have the system give this process so many descriptors, if it gave fewer and allows it.
+
+    macOS gives 256 at first, which the connections of one HTTP listener can use up.
+    """
+    if resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _log_to(path: Path) -> None:

@@ -23,7 +23,7 @@ from typing import TypeAlias, cast
 from tokenizers import Tokenizer
 
 from potluck.errors import BrokenModelError, PromptError
-from potluck.model.detokenizer import Detokenizer, TokenBytes
+from potluck.model.detokenizer import Detokenizer, Vocabulary
 from potluck.model.template import ChatTemplate
 
 ChatMessage: TypeAlias = Mapping[str, object]
@@ -57,12 +57,11 @@ class ChatFormat:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self._tokenizer = tokenizer
-        self._token_bytes = TokenBytes(tokenizer, _decoder_of(tokenizer))
+        self.vocabulary = Vocabulary.of(tokenizer, _decoder_of(tokenizer))
         self._template = template
         self._special_tokens = dict(special_tokens or {})
         self.stop_ids = stop_ids
         self.stop_strings = () if template else (_PLAIN_STOP,)
-        self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
 
     @classmethod
     def load(cls, folder: Path, *, now: Callable[[], datetime] = local_now) -> "ChatFormat":
@@ -154,18 +153,10 @@ class ChatFormat:
                 raise PromptError("The model's chat template leaves out the message to continue.")
         return text
 
-    def detokenizer(self) -> Detokenizer:
-        """A new detokenizer, for one answer."""
-        return Detokenizer(self._token_bytes)
-
     def decode(self, ids: Sequence[int]) -> str:
         """The text of the ids, without special tokens."""
-        detokenizer = self.detokenizer()
+        detokenizer = Detokenizer(self.vocabulary)
         return "".join([*map(detokenizer.push, ids), detokenizer.flush()])
-
-    def token_text(self, token_id: int) -> bytes:
-        """The bytes of a token, perhaps only part of a character; of a special token, its name."""
-        return self._token_bytes.raw(token_id) or b""
 
 
 def _decoder_of(tokenizer: Tokenizer) -> object:

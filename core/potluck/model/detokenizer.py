@@ -16,12 +16,15 @@ of the run were returned already, and stay.
 
 import codecs
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import cast
+from typing import Self, cast
 
+from msgspec import Struct
 from tokenizers import Tokenizer
 
 from potluck.errors import BrokenModelError
+
+MAX_TOKEN = 1 << 20  # characters; published vocabularies have tokens of a few hundred
+MAX_TOKENS = 1 << 21  # published vocabularies have up to 262,208
 
 
 def _byte_level_alphabet() -> dict[str, int]:
@@ -35,11 +38,10 @@ def _byte_level_alphabet() -> dict[str, int]:
 _BYTE_LEVEL = _byte_level_alphabet()
 
 
-@dataclass(slots=True, kw_only=True)
-class _Rules:
+class Rules(Struct, kw_only=True):
     """What `decoder` asks for, in the order in which it is applied."""
 
-    replacements: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    replacements: list[tuple[str, str]] = []
     dropped_at_start: str = ""  # the first token loses this character at every place
     byte_level: bool = False
     byte_fallback: bool = False
@@ -47,39 +49,47 @@ class _Rules:
     stripped: tuple[str, int] = ("", 0)  # a character, and how many of them the text's start loses
 
 
-class TokenBytes:
-    """The bytes of every token of one tokenizer."""
+class Vocabulary(Struct, frozen=True, kw_only=True):
+    """The tokens of one tokenizer, and how they become bytes. All answers share it."""
 
-    def __init__(self, tokenizer: Tokenizer, decoder: object) -> None:
-        """`decoder` is the field of that name in `tokenizer.json`.
+    tokens: dict[int, str]
+    special: frozenset[int]  # those that are not shown
+    rules: Rules
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, decoder: object) -> Self:
+        """The vocabulary of a tokenizer; `decoder` is the field of that name in `tokenizer.json`.
 
         Raises:
-            BrokenModelError: the decoder has a step of an unknown type.
+            BrokenModelError: the decoder has a step of an unknown type, a token is far too long, or
+                there are far too many.
         """
-        self._tokenizer = tokenizer
-        self._rules = _read_rules(decoder)
-        self._skipped = {
-            token_id
-            for token_id, token in tokenizer.get_added_tokens_decoder().items()
-            if token.special
-        }
-
-    @property
-    def stripped(self) -> tuple[str, int]:
-        return self._rules.stripped
+        tokens = {i: token for token, i in tokenizer.get_vocab(with_added_tokens=False).items()}
+        added = tokenizer.get_added_tokens_decoder()
+        tokens |= {i: token.content for i, token in added.items()}
+        rules = read_rules(decoder)
+        longest = max(map(len, tokens.values()), default=0) * _growth(rules)
+        if longest > MAX_TOKEN or len(tokens) > MAX_TOKENS:
+            raise BrokenModelError(
+                f"The model's tokenizer.json has {len(tokens)} tokens, the longest of {longest:.0f}"
+                " characters: that is no vocabulary. Download the model again.",
+                file="tokenizer.json",
+            )
+        special = frozenset(i for i, token in added.items() if token.special)
+        return cls(tokens=tokens, special=special, rules=rules)
 
     def shown(self, token_id: int, *, first: bool = False) -> bytes | None:
         """The bytes that the token adds to a text; None for a special or unknown token."""
-        if token_id in self._skipped:
+        if token_id in self.special:
             return None
         return self.raw(token_id, first=first)
 
     def raw(self, token_id: int, *, first: bool = False) -> bytes | None:
         """The token's bytes; a special token has some too. None if no token has this id."""
-        token = self._tokenizer.id_to_token(token_id) if token_id >= 0 else None
+        token = self.tokens.get(token_id)
         if token is None:
             return None
-        rules = self._rules
+        rules = self.rules
         if first and rules.dropped_at_start:
             token = token.replace(rules.dropped_at_start, "")
         for old, new in rules.replacements:
@@ -91,18 +101,26 @@ class TokenBytes:
         return (token if first else rules.separator + token).encode("utf-8", "replace")
 
 
+def _growth(rules: Rules) -> float:
+    """The most characters that one character of a token may become."""
+    growth = 1.0
+    for old, new in rules.replacements:
+        growth *= max(1.0, len(new) / len(old) if old else len(new) + 1)
+    return growth
+
+
 class Detokenizer:
     """The text of one answer, token by token."""
 
-    def __init__(self, tokens: TokenBytes) -> None:
-        self._tokens = tokens
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._first = True
-        self._strip_char, self._strip_left = tokens.stripped
+        self._strip_char, self._strip_left = vocabulary.rules.stripped
 
     def push(self, token_id: int) -> str:
         """The characters that this token completes; they never change again."""
-        shown = self._tokens.shown(token_id, first=self._first)
+        shown = self._vocabulary.shown(token_id, first=self._first)
         if shown is None:
             return ""
         self._first = False
@@ -171,10 +189,15 @@ def _fallback_byte(token: str) -> int | None:
     return None
 
 
-def _read_rules(decoder: object) -> _Rules:
+def read_rules(decoder: object) -> Rules:
+    """The rules of a `decoder`.
+
+    Raises:
+        BrokenModelError: it has a step of an unknown type.
+    """
     if decoder is None:
-        return _Rules(separator=" ")
-    rules = _Rules()
+        return Rules(separator=" ")
+    rules = Rules()
     for step in _steps(decoder):
         match step:
             case {"type": "ByteLevel"}:

@@ -47,7 +47,7 @@ from potluck.net.interfaces import (
     networks,
     own_interfaces,
 )
-from potluck.tasks import TaskSet
+from potluck.tasks import TaskSet, every
 from potluck.wire.certificates import node_label
 from potluck.wire.messages import Address
 
@@ -172,8 +172,8 @@ class Discovery:
         self._book.own = advert.node_id
         self._own = self._interfaces()
         await self._open()
-        self._tasks.spawn(self._every(REFRESH_INTERVAL_S, self.refresh))
-        self._tasks.spawn(self._every(PROBE_INTERVAL_S, self.probe))
+        self._tasks.spawn(every(REFRESH_INTERVAL_S, self.refresh, what="looking for networks"))
+        self._tasks.spawn(every(PROBE_INTERVAL_S, self.probe, what="asking known addresses"))
 
     async def announce(self, advert: Advert) -> None:
         """Announce a changed advert soon; an unchanged one is not sent."""
@@ -330,14 +330,6 @@ class Discovery:
             addresses = self._addresses(hosts, port) or found.addresses
             self._found[node_id] = (replace(found, addresses=addresses), hosts, port)
         self._on_change()
-
-    async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                await work()
-            except (OSError, ZeroconfError, RuntimeError) as error:
-                logger.warning("looking for other computers failed: %s", error)
 
 
 def _ip_version(own: frozenset[Interface]) -> IPVersion:

@@ -204,14 +204,21 @@ class Identity:
         """Join a home, or join it again with a new certificate.
 
         Raises:
-            PairingError: the certificates are not for this node, or belong to different homes.
+            PairingError: the certificates are not for this node, or belong to different homes; or
+                the home is known, and has another master.
         """
         authority = certificates.peer_certificate(ca_pem)
         member = certificates.peer_certificate(certificate_pem)
         role: Role = "master" if master == self.node_id else "worker"
         certificates.check_member(authority, member, self.node_id, role)
         home_id = HomeId(certificates.public_key_digest(authority))
-        if home_id not in self._homes and len(self._homes) >= MAX_HOMES:
+        known = self._homes.get(home_id)
+        if known is not None and known.master != master:
+            raise PairingError(
+                "This computer belongs to that home already, and its main computer is another one."
+                " Nothing was changed."
+            )
+        if known is None and len(self._homes) >= MAX_HOMES:
             raise PairingError(
                 f"This computer belongs to {MAX_HOMES} homes already. Leave one first."
             )

@@ -126,13 +126,17 @@ class Listener(Generic[MemberLink]):
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        is_failing = False
         while True:
             try:
                 accepted, name = await loop.sock_accept(listening)
             except OSError as error:  # no file descriptors left, or the client is gone
-                logger.warning("cannot accept a connection: %s", error)
+                if not is_failing:
+                    logger.warning("cannot accept a connection: %s", error)
+                is_failing = True
                 await asyncio.sleep(0.1)
                 continue
+            is_failing = False
             key = client_key(address_of(name).host)
             if (
                 self._unauthenticated.total() >= MAX_UNAUTHENTICATED
@@ -146,15 +150,17 @@ class Listener(Generic[MemberLink]):
             self._tasks.spawn(self._serve(accepted, key))
 
     async def _serve(self, accepted: socket.socket, key: str) -> None:
-        """Serve one connection, from its first byte to its end."""
+        """Serve one connection, from its first byte to its end.
+
+        A stranger keeps its place until its socket is closed, or until it has shown who it is.
+        """
         stream: Stream | SecureSocket | None = None
         link: MemberLink | PairingLink | None = None
         try:
-            try:
-                async with asyncio.timeout(self._handshake_timeout_s):
-                    stream = await self._handshake(accepted)
-                    link = await self._authenticate(stream, key)
-            finally:
+            async with asyncio.timeout(self._handshake_timeout_s):
+                stream = await self._handshake(accepted)
+                link = await self._authenticate(stream, key)
+            if link is not None:
                 self._release(key)
             if isinstance(link, PairingLink):
                 if self._on_pairing is not None:
@@ -169,9 +175,11 @@ class Listener(Generic[MemberLink]):
             if link is not None:
                 link.close()
             elif stream is not None:
-                stream.close()
+                stream.close()  # it may have been told why
             if stream is not None:
                 await stream.wait_closed()
+            if link is None:
+                self._release(key)
 
     async def _handshake(self, accepted: socket.socket) -> Stream | SecureSocket:
         assert self._context is not None

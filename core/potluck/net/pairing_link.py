@@ -100,6 +100,7 @@ class PairingLink:
                 self._arrived.set()
         except PotluckError as error:
             self._end(error)
+            self._stream.abort()  # nothing is owed to who sends something else
 
     def stream_ended(self, error: Exception | None) -> None:
         self._end(PairingError("The other computer ended the pairing."))

@@ -106,10 +106,12 @@ async def dial_pairing(
 async def _open_pairing(address: Address, identity: Identity) -> PairingLink:
     context = identity.pairing_client_context()
     stream = await _connect(Stream.connect, address, context, PAIRING_NAME)
-    certificate = stream.tls.getpeercert(binary_form=True)
-    if certificate is None:
+    certificate = stream.tls.getpeercert(binary_form=True) or b""
+    try:
+        certificates.peer_certificate(certificate)
+    except PairingError as error:
         stream.abort()
-        raise UnreachableError(f"What answers at {show(address)} is not Potluck.")
+        raise UnreachableError(f"What answers at {show(address)} is not Potluck.") from error
     return PairingLink(stream, certificate)
 
 
@@ -124,11 +126,8 @@ async def identify(
     link = await dial_pairing([address], identity, timeout_s=timeout_s)
     link.close()
     assert link.peer_certificate is not None
-    try:
-        certificate = certificates.peer_certificate(link.peer_certificate)
-        node_id = NodeId(certificates.public_key_digest(certificate))
-    except (PairingError, ValueError) as error:
-        raise UnreachableError(f"What answers at {show(address)} is not Potluck.") from error
+    certificate = certificates.peer_certificate(link.peer_certificate)
+    node_id = NodeId(certificates.public_key_digest(certificate))
     return Identified(node_id=node_id, name=certificates.common_name(certificate))
 
 

@@ -208,17 +208,23 @@ def key_from_pem(pem: bytes) -> ec.EllipticCurvePrivateKey:
 def peer_certificate(data: bytes) -> x509.Certificate:
     """Read a certificate that another computer sent, in DER or PEM.
 
+    The library parses subject, extensions and key only when they are asked for. They are asked for
+    here, so that none of them can fail later.
+
     Raises:
         PairingError: the bytes are not a certificate, or too large to be one of ours.
     """
     if len(data) > MAX_CERTIFICATE:
         raise PairingError("The other computer sent a certificate that is too large.")
     try:
-        if data.startswith(b"-----BEGIN"):
-            return x509.load_pem_x509_certificate(data)
-        return x509.load_der_x509_certificate(data)
-    except (ValueError, x509.InvalidVersion, UnsupportedAlgorithm) as error:
+        is_pem = data.startswith(b"-----BEGIN")
+        load = x509.load_pem_x509_certificate if is_pem else x509.load_der_x509_certificate
+        certificate = load(data)
+        _ = certificate.subject, certificate.extensions
+    except Exception as error:  # whatever a parser raises that reads a stranger's bytes
         raise PairingError("The other computer sent something that is no certificate.") from error
+    public_key(certificate)
+    return certificate
 
 
 _ROLE = NameOID.ORGANIZATIONAL_UNIT_NAME

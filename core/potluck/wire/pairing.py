@@ -23,6 +23,7 @@ from potluck.wire.messages import Message
 from potluck.wire.pairing_messages import (
     Joined,
     PairAccept,
+    PairDone,
     PairRefuse,
     Refusal,
 )
@@ -222,6 +223,25 @@ class Pairing(ABC):
         """End a successful pairing, at the master."""
         self.state, self.outcome = PairingState.PAIRED, self.issued
         return []
+
+    def _join(self, membership: Joined, master: bytes) -> list[Message]:
+        """End a successful pairing, at the worker.
+
+        A member of a home has its authority's certificate too, and may hand it out as its own
+        home's. So the home must have issued a master's certificate for the key of this pairing.
+
+        Args:
+            membership: what the master sent.
+            master: the certificate with which the master took part in this pairing.
+
+        Raises:
+            ProofError: the home's master is another computer.
+        """
+        proofs.check_master(membership.authority, membership.master, master)
+        self.outcome = Member(
+            membership=membership, master=proofs.node_id(master), master_name=self.peer_name
+        )
+        return [PairDone()]
 
     def _enter(self, state: PairingState, now: float) -> None:
         self.state = state

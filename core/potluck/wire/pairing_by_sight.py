@@ -21,7 +21,6 @@ from potluck.wire.pairing import (
     Admitted,
     Issue,
     Me,
-    Member,
     Pairing,
     PairingState,
     Refused,
@@ -133,9 +132,7 @@ class WorkerBySight(Pairing):
                 return self._take_reveal(message)
             case Joined():
                 assert self._begin is not None
-                master = proofs.node_id(self._begin.certificate)
-                self.outcome = Member(membership=message, master=master, master_name=self.peer_name)
-                return [PairDone()]
+                return self._join(message, self._begin.certificate)
             case _:
                 return []
 

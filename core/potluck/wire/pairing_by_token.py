@@ -20,7 +20,6 @@ from potluck.wire.pairing import (
     Admitted,
     Issue,
     Me,
-    Member,
     Pairing,
     PairingState,
     Refused,
@@ -66,9 +65,7 @@ class WorkerByToken(Pairing):
                 return self._take_offer(message)
             case Joined():
                 self._check_home(message.authority)
-                master = proofs.node_id(self._peer)
-                self.outcome = Member(membership=message, master=master, master_name=self.peer_name)
-                return [PairDone()]
+                return self._join(message, self._peer)
             case _:
                 return []
 
@@ -100,7 +97,8 @@ class MasterByToken(Pairing):
     """The master's side. It was dialled; the worker received its certificate from TLS.
 
     Args:
-        home: the master's own membership, with the master's certificate.
+        authority: the certificate of the master's home.
+        certificate: the master's own, issued by the authority.
     """
 
     role = "master"
@@ -110,9 +108,19 @@ class MasterByToken(Pairing):
         PairingState.ISSUED: {PairDone: PairingState.PAIRED},
     }
 
-    def __init__(self, me: Me, *, home: Joined, invites: Invites, issue: Issue, now: float) -> None:
+    def __init__(
+        self,
+        me: Me,
+        *,
+        authority: bytes,
+        certificate: bytes,
+        invites: Invites,
+        issue: Issue,
+        now: float,
+    ) -> None:
         super().__init__(me, now=now)
-        self._home = home
+        self._authority = authority
+        self._certificate = certificate
         self._invites = invites
         self._issue = issue
         self._invite = b""
@@ -140,14 +148,15 @@ class MasterByToken(Pairing):
         self._invite, self._secret, self._worker = join.invite, secret, join.certificate
         self.peer_name, self._port = join.name, join.port
         worker = Seen(name=join.name, certificate=join.certificate, nonce=join.nonce)
-        authority = self._home.authority
-        self._seen = _transcript(join.versions, version, self._side(), worker, authority, join.port)
+        self._seen = _transcript(
+            join.versions, version, self._side(), worker, self._authority, join.port
+        )
         return [
             PairOffer(
                 version=version,
                 name=self.me.name,
-                authority=authority,
-                certificate=self._home.certificate,
+                authority=self._authority,
+                certificate=self._certificate,
                 nonce=self._nonce,
                 proof=proofs.secret_proof(secret, "master", self._seen),
             )

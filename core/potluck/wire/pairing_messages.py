@@ -11,7 +11,7 @@ from potluck.wire.fields import Count, Name, Port
 from potluck.wire.messages import Message
 from potluck.wire.operations import Table, table
 
-MAX_PAIRING_HEADER: Final = 16 << 10  # bytes: two certificates and a name
+MAX_PAIRING_HEADER: Final = 16 << 10  # bytes: three certificates and a name
 
 Versions = Annotated[tuple[Count, ...], Meta(min_length=1, max_length=16)]
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]  # SHA-256 or HMAC-SHA-256
@@ -100,6 +100,7 @@ class Joined(Message, frozen=True, tag="joined"):
     home_name: Name
     authority: Certificate  # the home's
     certificate: Certificate  # the member's
+    master: Certificate  # the master's, issued by the authority: it proves whose home this is
 
 
 class PairDone(Message, frozen=True, tag="pair_done"):

@@ -91,7 +91,7 @@ def check_secret(secret: bytes, role: Role, seen: bytes, proof: bytes) -> None:
 
 
 def check_master(authority: bytes, certificate: bytes, shown: bytes) -> None:
-    """Check that the authority issued this certificate for a master with the key from TLS."""
+    """Check that the authority issued this certificate for a master with the key that it showed."""
     with _as_proof():
         issuer, member = map(certificates.peer_certificate, (authority, certificate))
         certificates.check_member(issuer, member, node_id(shown), "master")

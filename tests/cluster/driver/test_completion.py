@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,22 @@ def ids(text: str) -> list[int]:
     return [BYTES[letter] for piece, _ in encoded for letter in piece]
 
 
+class Here:
+    """A model's words, without a process of their own."""
+
+    def __init__(self, chat: ChatFormat) -> None:
+        self._chat = chat
+        self.vocabulary = chat.vocabulary
+        self.stop_ids = chat.stop_ids
+        self.stop_strings: tuple[str, ...] = chat.stop_strings
+
+    async def encode(self, text: str) -> list[int]:
+        return self._chat.encode(text)
+
+    async def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        return self._chat.encode_chat(messages)
+
+
 class Desk:
     """A loaded model that says what the test says."""
 
@@ -101,10 +117,11 @@ class Desk:
             pipeline = Pipeline(epoch=1, first=self.chain, last=self.chain, stages=2)
             self.chain.report = pipeline.step_failed
             running = asyncio.create_task(pipeline.run())
+            await asyncio.sleep(0)  # it runs before anybody asks
             generator = Generator()
             generator.attach(pipeline, context=64)
             loaded = LoadedModel(
-                chat=self.chat,
+                text=Here(self.chat),
                 defaults=GenerationDefaults(**defaults),
                 generator=generator,
                 stage_names=("Desk", "Laptop"),
@@ -237,6 +254,19 @@ def test_a_chat_goes_through_the_models_template(chat: ChatFormat) -> None:
         assert events[0].prompt_token_ids == tuple(ids("user:Hi;"))
 
     Desk(chat, ids("x")).run(scenario)
+
+
+@pytest.mark.parametrize(
+    "prompt", [TextPrompt("a" * 2049), ChatPrompt((ChatTurn(role="user", content="a" * 2049),))]
+)
+def test_a_text_that_cannot_fit_the_context_is_not_tokenized(
+    chat: ChatFormat, prompt: TextPrompt | ChatPrompt
+) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        with pytest.raises(PromptError, match="2,049 characters, and the context holds 64 tokens"):
+            await events_of(loaded, GenerationRequest(prompt=prompt))
+
+    Desk(chat, []).run(scenario)
 
 
 def test_token_ids_are_taken_as_they_are_and_must_be_the_models(chat: ChatFormat) -> None:

@@ -1,12 +1,12 @@
 """Answer one request with the loaded model: text to tokens, tokens to text, and the timings."""
 
-import asyncio
 import secrets
 import statistics
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from potluck.api.backend import (
     Candidate,
@@ -25,10 +25,24 @@ from potluck.api.backend import (
 from potluck.api.openai import FinishReason, StageTiming, Timings
 from potluck.cluster.driver.generation import Generator, Token, Usage
 from potluck.errors import PromptError
-from potluck.model.chat import ChatFormat
 from potluck.model.defaults import GenerationDefaults
-from potluck.model.detokenizer import StopStrings
+from potluck.model.detokenizer import Detokenizer, StopStrings, Vocabulary
 from potluck.wire.messages import Sampling
+
+# Characters of a prompt for each token of the context. Ordinary text has about four to a token, and
+# vocabularies have tokens of long runs of spaces. What is longer cannot fit, and is not tokenized.
+CHARACTERS_PER_TOKEN = 32
+
+
+class ModelText(Protocol):
+    """How a model reads and writes: `ChatFormat`, in a process of its own."""
+
+    vocabulary: Vocabulary
+    stop_ids: frozenset[int]
+    stop_strings: tuple[str, ...]
+
+    async def encode(self, text: str) -> list[int]: ...
+    async def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +50,14 @@ class LoadedModel:
     """A model that is loaded and can answer.
 
     Attributes:
-        chat: its tokenizer and its chat template.
+        text: its tokenizer and its chat template.
         defaults: sampling that its makers recommend.
         generator: computes its tokens.
         stage_names: the computer of each stage, in the order of the pipeline.
         vocab_size: how many token ids its weights know; a tokenizer may know others.
     """
 
-    chat: ChatFormat
+    text: ModelText
     defaults: GenerationDefaults
     generator: Generator
     stage_names: tuple[str, ...]
@@ -108,13 +122,12 @@ async def complete(
         PeerError, EngineError: the pipeline broke; the message names the computer.
     """
     watch = _Stopwatch(now, now())
-    # A long prompt takes the tokenizer a while, and other requests should not wait for it.
-    prompt = await asyncio.to_thread(_encode, loaded, request.prompt)
+    prompt = await _encode(loaded, request.prompt)
     sampling = _sampling(request.sampling, loaded.defaults)
     usage = Usage()
-    text = _Text(loaded.chat, request)
+    text = _Text(loaded.text, request)
     reason: FinishReason = "length"
-    stops = () if request.ignore_eos else loaded.chat.stop_ids
+    stops = () if request.ignore_eos else loaded.text.stop_ids
     stream = loaded.generator.tokens(
         prompt, sampling, limit=request.max_tokens, usage=usage, stops=stops
     )
@@ -137,9 +150,22 @@ async def complete(
     )
 
 
-def _encode(loaded: LoadedModel, prompt: Prompt) -> list[int]:
-    """Token ids of a prompt. Raises PromptError where the model does not know one of them."""
-    ids = _token_ids(loaded.chat, prompt)
+async def _encode(loaded: LoadedModel, prompt: Prompt) -> list[int]:
+    """Token ids of a prompt.
+
+    Raises:
+        PromptError: its text is far too long, or the model does not know one of its token ids.
+    """
+    match prompt:
+        case ChatPrompt(turns):
+            _check_length(sum(len(turn.content) for turn in turns), loaded.generator.context)
+            messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+            ids = await loaded.text.encode_chat(messages)
+        case TextPrompt(text):
+            _check_length(len(text), loaded.generator.context)
+            ids = await loaded.text.encode(text)
+        case TokenPrompt(token_ids):
+            ids = list(token_ids)
     if ids and max(ids) >= loaded.vocab_size:
         raise PromptError(
             f"Token id {max(ids)} is not of this model: its vocabulary has"
@@ -149,16 +175,16 @@ def _encode(loaded: LoadedModel, prompt: Prompt) -> list[int]:
     return ids
 
 
-def _token_ids(chat: ChatFormat, prompt: Prompt) -> list[int]:
-    match prompt:
-        case ChatPrompt(turns):
-            return chat.encode_chat(
-                [{"role": turn.role, "content": turn.content} for turn in turns]
-            )
-        case TextPrompt(text):
-            return chat.encode(text)
-        case TokenPrompt(token_ids):
-            return list(token_ids)
+def _check_length(characters: int, context: int) -> None:
+    """Raise PromptError for a text that cannot fit the context. 0: the context is not known."""
+    if context and characters > CHARACTERS_PER_TOKEN * context:
+        raise PromptError(
+            f"The prompt has {characters:,} characters, and the context holds {context} tokens,"
+            " which are some four characters each. Shorten it, or load the model with a larger"
+            " context.",
+            characters=characters,
+            context=context,
+        )
 
 
 def _sampling(options: SamplingOptions, defaults: GenerationDefaults) -> Sampling:
@@ -181,17 +207,17 @@ def _sampling(options: SamplingOptions, defaults: GenerationDefaults) -> Samplin
 class _Text:
     """Turns tokens into text that may be shown: whole characters, and nothing of a stop string."""
 
-    def __init__(self, chat: ChatFormat, request: GenerationRequest) -> None:
-        self._chat = chat
+    def __init__(self, text: ModelText, request: GenerationRequest) -> None:
+        self._model = text
         self._request = request
-        self._detokenizer = chat.detokenizer()
-        template_stops = chat.stop_strings if isinstance(request.prompt, ChatPrompt) else ()
+        self._detokenizer = Detokenizer(text.vocabulary)
+        template_stops = text.stop_strings if isinstance(request.prompt, ChatPrompt) else ()
         self._stop = StopStrings((*request.stop, *template_stops))
         self._is_stopped = False
 
     def add(self, token: Token) -> tuple[Piece, bool]:
         """Return what the token adds to the answer, and whether the answer ends with it."""
-        if token.token_id in self._chat.stop_ids and not self._request.ignore_eos:
+        if token.token_id in self._model.stop_ids and not self._request.ignore_eos:
             return self._piece("", token), True
         text = self._stop.push(self._detokenizer.push(token.token_id))
         self._is_stopped = self._stop.hit is not None
@@ -213,4 +239,5 @@ class _Text:
         return Piece(text=text, token_ids=(token.token_id,), logprobs=logprobs)
 
     def _candidate(self, token_id: int, logprob: float) -> Candidate:
-        return Candidate(token_id=token_id, token=self._chat.token_text(token_id), logprob=logprob)
+        token = self._model.vocabulary.raw(token_id) or b""
+        return Candidate(token_id=token_id, token=token, logprob=logprob)

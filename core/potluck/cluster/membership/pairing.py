@@ -259,11 +259,13 @@ class Pairings:
                 attempt = self._enter(machine, node_id, first.name, link)
                 await self._run(attempt, answers)
             case PairJoin() if (home := self._identity.own_home) is not None:
-                own = Joined(
-                    home_name=home.name, authority=home.ca_pem, certificate=home.certificate_pem
-                )
                 token_machine = MasterByToken(
-                    self._me(), home=own, invites=self._invites, issue=self._issue, now=_now()
+                    self._me(),
+                    authority=home.ca_pem,
+                    certificate=home.certificate_pem,
+                    invites=self._invites,
+                    issue=self._issue,
+                    now=_now(),
                 )
                 answers = token_machine.receive(first, _now())
                 await self._drive(token_machine, link, answers)
@@ -339,7 +341,12 @@ class Pairings:
             issued = self._identity.issue(certificate)
         except (IdentityError, OSError) as error:
             raise _not_stored(error) from error
-        return Joined(home_name=home.name, authority=home.ca_pem, certificate=issued)
+        return Joined(
+            home_name=home.name,
+            authority=home.ca_pem,
+            certificate=issued,
+            master=home.certificate_pem,
+        )
 
 
 async def _send(link: PairingLink, messages: Sequence[Message]) -> None:

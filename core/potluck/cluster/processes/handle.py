@@ -8,9 +8,6 @@ process's log.
 import asyncio
 import itertools
 import logging
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +16,6 @@ from typing import TypeVar
 
 import msgspec
 
-import potluck
 from potluck import errors
 from potluck.cluster.device_names import place_name
 from potluck.cluster.processes.messages import (
@@ -44,6 +40,7 @@ from potluck.cluster.processes.messages import (
     decode_from_stage,
     encode,
 )
+from potluck.cluster.processes.start import start_process
 from potluck.wire.measuring_messages import (
     MeasureStage,
     Profile,
@@ -56,6 +53,10 @@ from potluck.wire.messages import DeviceInfo, Error, StepFailed
 logger = logging.getLogger(__name__)
 
 _LENGTH_BYTES = 4
+# torch's threads sleep between operators instead of spinning: the generated kernels have threads of
+# their own, which would wait for the same cores. glibc allocates in one heap for all threads: only
+# one thread computes, and glibc never returns the free end of another thread's heap to the system.
+_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "MALLOC_ARENA_MAX": "1"}
 
 _Answer = TypeVar("_Answer", bound=Answer)
 
@@ -120,7 +121,10 @@ class StageHandle:
             EngineError: the process did not start; the message names its log.
         """
         try:
-            self._process = await self._spawn()
+            self._keep_log()
+            self._process = await start_process(
+                "potluck.cluster.stage.process", self._log_path, _ENVIRONMENT
+            )
         except OSError as error:
             raise errors.EngineError(
                 f"The compute process cannot be started: {error}. Restart Potluck; its log would be"
@@ -139,24 +143,6 @@ class StageHandle:
                 f"The compute process did not start within {self._times.start_s:.0f} seconds."
                 f" Its log is {self._keep_log()}."
             ) from None
-
-    async def _spawn(self) -> asyncio.subprocess.Process:
-        self._log_path.parent.mkdir(parents=True, exist_ok=True)
-        self._keep_log()
-        log = os.open(self._log_path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-        try:
-            return await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "potluck.cluster.stage.process",
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=_environment(),
-                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-            )
-        finally:
-            os.close(log)  # the process has its own
 
     def _keep_log(self) -> Path:
         """Move the log of a process that has ended, for the next process. Returns its new path."""
@@ -349,18 +335,3 @@ class StageHandle:
         if self._is_ready and not self._is_stopping:
             logger.error("stage process ended status=%d log=%s", status, log)
             self._on_exit(error)
-
-
-def _environment() -> dict[str, str]:
-    """The environment of a stage process: that of the node, with additions.
-
-    The folder of this package is on `PYTHONPATH`, so that a checkout runs without being installed.
-    torch's threads sleep between operators instead of spinning: the generated kernels have threads
-    of their own, which would wait for the same cores. glibc allocates in one heap for all threads:
-    only one thread computes, and glibc never returns the free end of another thread's heap to the
-    system.
-    """
-    package_folder = str(Path(potluck.__file__).parent.parent)
-    paths = [package_folder, *filter(None, [os.environ.get("PYTHONPATH")])]
-    own = {"OMP_WAIT_POLICY": "PASSIVE", "MALLOC_ARENA_MAX": "1", **os.environ}
-    return {**own, "PYTHONPATH": os.pathsep.join(paths)}

@@ -6,6 +6,8 @@ Requests and answers are paired as between nodes, by `id` and `re`, and are the 
 the stage process does what another node asks. `error` answers a request that failed.
 """
 
+import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -186,3 +188,10 @@ def read_frame(stream: BinaryIO) -> bytes | None:
     length = int.from_bytes(head, "big")
     body = stream.read(length)
     return body if len(body) == length else None
+
+
+def claim_stdout() -> BinaryIO:
+    """The pipe to the node. Other output on stdout goes to stderr from now on, which is the log."""
+    pipe = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return pipe

@@ -39,6 +39,7 @@ from potluck.cluster.processes.messages import (
     Start,
     ToStage,
     UnloadStage,
+    claim_stdout,
     decode_to_stage,
     encode,
     read_frame,
@@ -300,13 +301,6 @@ class StageServer:
                 self._tell(Memory(devices=now))
 
 
-def _claim_stdout() -> BinaryIO:
-    """The pipe to the node. Other output on stdout goes to stderr from now on, which is the log."""
-    pipe = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return pipe
-
-
 async def _serve(pipe: BinaryIO) -> None:
     loop = asyncio.get_running_loop()
     messages: asyncio.Queue[ToStage | None] = asyncio.Queue()
@@ -334,7 +328,7 @@ def main() -> None:
     """Serve one node until it is gone."""
     faulthandler.enable()  # if a kernel crashes, the log has the place in the code
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    pipe = _claim_stdout()
+    pipe = claim_stdout()
     torch.set_grad_enabled(False)
     asyncio.run(_serve(pipe))
     os._exit(0)  # no regular end: daemon threads may be inside torch, and could crash in it

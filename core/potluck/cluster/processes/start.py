@@ -1,0 +1,46 @@
+"""Start a process of this program, whose stdin and stdout are pipes to the node."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import potluck
+
+
+async def start_process(
+    module: str, log_path: Path, environment: Mapping[str, str]
+) -> asyncio.subprocess.Process:
+    """Start a module of this package.
+
+    Args:
+        module: its full name; it is run as `__main__`.
+        log_path: a file that takes what the process writes to stderr, in place of what it had.
+        environment: variables in addition to those of the node, whose own win.
+
+    Raises:
+        OSError: the process cannot be started, or the log cannot be written.
+    """
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    log = os.open(log_path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    try:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            module,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={**environment, **os.environ, "PYTHONPATH": _python_path()},
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        )
+    finally:
+        os.close(log)  # the process has its own
+
+
+def _python_path() -> str:
+    """Where the process finds this package, so that a checkout runs without being installed."""
+    package_folder = str(Path(potluck.__file__).parent.parent)
+    return os.pathsep.join([package_folder, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -1,0 +1,66 @@
+"""The messages between a node and a text process, in the frames of `cluster/processes/messages.py`.
+
+Each request gets one answer, and the next request is sent after it.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from potluck.model.detokenizer import Vocabulary
+
+
+class TextMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base class of the messages in the unions below."""
+
+
+class OpenModel(TextMessage, frozen=True):
+    """The first request: read the tokenizer and the template of a model's folder."""
+
+    folder: str
+    memory: int  # bytes that the process may take, where the system can limit that
+    open_s: float  # seconds for this request
+    encode_s: float  # seconds for each other request
+
+
+class EncodeText(TextMessage, frozen=True):
+    """The token ids of a text."""
+
+    text: str
+
+
+class EncodeChat(TextMessage, frozen=True):
+    """The token ids of a conversation."""
+
+    messages: list[dict[str, str]]  # each with `role` and `content`
+
+
+ToText: TypeAlias = OpenModel | EncodeText | EncodeChat
+
+
+class ModelOpened(TextMessage, frozen=True):
+    """The answer to `OpenModel`."""
+
+    vocabulary: Vocabulary
+    stop_ids: frozenset[int]
+    stop_strings: tuple[str, ...]
+
+
+class Encoded(TextMessage, frozen=True):
+    """The answer to the other requests."""
+
+    token_ids: list[int]
+
+
+class Failed(TextMessage, frozen=True):
+    """The answer to a request that failed."""
+
+    kind: str  # a `code` of potluck.errors
+    message: str
+    data: dict[str, str | int | float | bool | None]
+
+
+FromText: TypeAlias = ModelOpened | Encoded | Failed
+
+decode_to_text = msgspec.msgpack.Decoder[ToText](ToText).decode
+decode_from_text = msgspec.msgpack.Decoder[FromText](FromText).decode
