@@ -6,7 +6,6 @@ from pathlib import Path
 from faults.host import Host, NodeClient, eventually
 from faults.lan import Lan
 from faults.models import CONTEXT, Model, model
-from faults.scenario import MOST_SESSIONS
 from potluck.api.schema import ClusterState, LoadProgress, PlanRequest, StageView
 from potluck.errors import PotluckError
 from potluck.model.schemes import Scheme
@@ -14,6 +13,9 @@ from potluck.model.schemes import Scheme
 MASTER = "master"
 WORKERS = ("desktop", "laptop", "attic")
 READY_S = 60.0
+SESSIONS = (
+    4  # whose caches have room in what each computer lends; with more, plans need less of them
+)
 
 
 class Cluster:
@@ -86,7 +88,7 @@ class Cluster:
     def choose(self, name: str, scheme: Scheme, computers: int) -> PlanRequest:
         """Let each computer lend so much that the model needs so many. Return what asks for it."""
         chosen = model(name, self._folder / "models")
-        nbytes = chosen.share_bytes(scheme, computers, MOST_SESSIONS)
+        nbytes = chosen.share_bytes(scheme, computers, SESSIONS)
         for host in self.hosts.values():
             host.lend(nbytes, worker=host is not self.master)
         lends = {device.memory_free for c in self.state().computers for device in c.devices}

@@ -174,8 +174,9 @@ class Host:
 
     @property
     def tensors(self) -> list[Path]:
-        """The whole tensors in the store."""
-        return [path for path in self._stored() if path.suffix == ""]
+        """The whole tensors in the store, the one that was used last first."""
+        whole = [path for path in self._stored() if path.suffix == ""]
+        return sorted(whole, key=lambda path: (-path.stat().st_mtime, path.name))
 
     @property
     def parts(self) -> list[Path]:

@@ -34,8 +34,11 @@ class Judgement:
     why: str = ""
 
 
-def judge(answer: Answer, undisturbed: Answer) -> Judgement:
-    """Compare an answer with the one to the same question that nothing disturbed."""
+def judge(answer: Answer, undisturbed: Answer, *, is_cut_off: bool = False) -> Judgement:
+    """Compare an answer with the one to the same question that nothing disturbed.
+
+    `is_cut_off`: the process that sent it was killed, so nobody could tell its client an error.
+    """
     if answer.given_up:
         return Judgement("lost", f"silence after {len(answer.ids)} tokens")
     beginning = undisturbed.ids[: len(answer.ids)]
@@ -45,6 +48,8 @@ def judge(answer: Answer, undisturbed: Answer) -> Judgement:
         )
     if answer.error is not None:
         return judge_error(answer.error, answer.code)
+    if not answer.done and is_cut_off:
+        return Judgement("error", "the node that answered was killed")
     if not answer.done:
         return Judgement("lost", f"a bare end after {len(answer.ids)} tokens")
     if (answer.ids, answer.text) != (undisturbed.ids, undisturbed.text):

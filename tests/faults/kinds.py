@@ -13,7 +13,7 @@ from faults.scenario import Scenario
 from faults.switch import Link
 from potluck.api.schema import RoleRequest
 
-SLOW = Link(rate_mbit=60.0)  # while weights are sent, so that there is a middle of it
+USED_LAST = 20  # tensors, fewer than a third of the layers have: the model that is loaded has them
 
 
 @dataclass(slots=True)
@@ -24,12 +24,16 @@ class Scene:
     scenario: Scenario
     said: list[str] = field(default_factory=list[str])  # what was done, for people
     paused: list[Host] = field(default_factory=list[Host])
+    chosen: Host | None = None  # the first victim, if not a worker that has a stage
+    forgotten: bool = False  # the master was started again, and does not know what was loaded
     _due: list[tuple[float, Callable[[], None]]] = field(
         default_factory=list[tuple[float, Callable[[], None]]]
     )
 
     def victim(self, number: int = 0) -> Host:
         """Return the worker that a fault hits: one that has a stage, if any has."""
+        if self.chosen is not None:
+            return self.chosen
         names = [s.node for s in self.cluster.stages() if s.node != MASTER]
         names = names or [worker.name for worker in self.cluster.workers]
         share = self.scenario.victims[number]
@@ -134,6 +138,14 @@ def pause(scene: Scene) -> None:
     victim.client().set_role(RoleRequest(worker=True, paused=True))
 
 
+def kill_master(scene: Scene) -> None:
+    """Kill the master's node. Its owner starts it again at once."""
+    scene.say("master: node killed")
+    scene.forgotten = True
+    scene.cluster.master.kill_node()
+    scene.cluster.master.start(worker=False)
+
+
 def two_kills(scene: Scene) -> None:
     """The second one comes when the answers have had time to go on."""
     first = scene.victim()
@@ -199,7 +211,7 @@ def corrupt_store(scene: Scene) -> None:
     """Alter a tensor of a worker's store, cut it short, or delete it, and have it read again."""
     victim = scene.victim()
     source = random.Random(scene.scenario.seed)
-    path = source.choice(victim.tensors or [Path()])
+    path = source.choice(victim.tensors[:USED_LAST] or [Path()])
     how = source.choice(("a bit flipped", "cut short", "emptied", "deleted"))
     scene.say(f"{victim.name}: a tensor {how}")
     victim.kill_stage()  # what it has loaded it would not read again
@@ -249,6 +261,7 @@ FAULTS: dict[str, Callable[[Scene], None]] = {
     "latency": latency,
     "quit": leave,
     "pause": pause,
+    "kill-master": kill_master,
     "two-kills": two_kills,
     "kill-in-recovery": kill_in_recovery,
     "corrupt-store": corrupt_store,

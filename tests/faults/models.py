@@ -14,7 +14,7 @@ from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint
 from potluck.model.schemes import Scheme
 
-CONTEXT = 640
+CONTEXT = 384
 LAYERS = 12
 _SHAPE: dict[str, Any] = {
     "vocab_size": VOCABULARY,

@@ -65,8 +65,12 @@ def table(results: Sequence[Result]) -> str:
         "WORST",
     )
     rows = [head, *(_row(kind, some) for kind, some in sorted(by_kind.items()))]
-    rows.append(_row("all", results))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    return aligned([*rows, _row("all", results)])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return the rows as lines, the first column to the left and the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(_format(row, widths) for row in rows)
 
 

@@ -25,6 +25,7 @@ KINDS: dict[str, When] = {
     "latency": "answer",
     "quit": "answer",  # a worker's node is ended by its owner
     "pause": "answer",  # a worker's owner pauses the lending
+    "kill-master": "answer",  # the master's node, which is then started again
     "two-kills": "answer",  # the second one after the first answer has gone on
     "kill-in-recovery": "answer",  # the second one while the first one is recovered from
     "corrupt-store": "load",  # a tensor that a worker has is altered, cut short, or deleted
@@ -34,8 +35,8 @@ KINDS: dict[str, When] = {
 }
 DOUBLE = {"two-kills", "kill-in-recovery"}
 SCHEMES: tuple[Scheme, ...] = ("f32", "bf16", "int8", "int4")
-MOST_SESSIONS = 8
-PROMPTS = 16  # different ones
+MOST_SESSIONS = 8  # asked at once
+PROMPTS = 8  # different ones of each length
 PREFILL = 1 / 4  # of the runs have their fault while prompts are computed
 
 
@@ -53,7 +54,7 @@ class Question:
 
     def ids(self, vocabulary: int) -> list[int]:
         source = random.Random(f"prompt {self.number} {self.long}")
-        length = source.randint(300, 500) if self.long else source.randint(8, 48)
+        length = source.randint(200, 300) if self.long else source.randint(8, 48)
         return [source.randrange(vocabulary - 2) for _ in range(length)]
 
     def request(self, vocabulary: int) -> dict[str, object]:
@@ -87,6 +88,10 @@ class Scenario:
     @property
     def in_prefill(self) -> bool:
         return self.questions[0].long
+
+    @property
+    def while_loading(self) -> bool:
+        return KINDS[self.kind] == "load"
 
     @property
     def computers(self) -> int:
