@@ -28,6 +28,12 @@ def make_byte_model(folder: Path, *, seed: int = 0) -> Path:
         initializer_range=0.3,  # far from uniform, so that greedy tokens do not depend on rounding
     )
     LlamaForCausalLM(config).save_pretrained(folder)
+    save_byte_tokenizer(folder)
+    return folder
+
+
+def save_byte_tokenizer(folder: Path) -> None:
+    """Write a tokenizer of `VOCABULARY` tokens, with a chat template."""
     vocabulary = {text: i for i, text in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -36,4 +42,3 @@ def make_byte_model(folder: Path, *, seed: int = 0) -> Path:
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    return folder
