@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fake_chain import FakeChain, next_token
 
@@ -59,7 +60,7 @@ def on_a_chain(
     *,
     limits: AnswerLimits | None = None,
     clock: Callable[[], float] = time.perf_counter,
-    **options: int,
+    **options: Any,
 ) -> FakeChain:
     """Run a scenario against a generator whose pipeline is a fake chain."""
 
