@@ -252,6 +252,7 @@ class Loaded(Message, frozen=True, tag="loaded"):
     seconds: Seconds
     memory_bytes: Size
     cache_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)]  # that one session can have
+    is_exact_in_chunks: bool = False  # whether results have the same bits in steps of any size
 
 
 class Unload(Message, frozen=True, tag="unload"):
@@ -265,6 +266,7 @@ class Unloaded(Message, frozen=True, tag="unloaded"):
 
     epoch: Count
     device: DeviceId | None = None  # the device that lost its stage
+    is_hung: bool = False  # whether its process did not answer any more, and was ended
 
 
 class StepFailed(_Told, frozen=True, tag="step_failed"):

@@ -21,6 +21,7 @@ from potluck.cluster.events import (
     StageLost,
     StepRefused,
 )
+from potluck.cluster.loss import process_lost
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.errors import PeerLostError, PotluckError, UnreachableError, UntrustedPeerError
@@ -262,10 +263,11 @@ class Members:
         match message:
             case Status():
                 computer.devices = message.devices
-                if message.paused and not computer.is_paused:
-                    self._lost(computer, "was paused by its owner")
+                leaves = message.paused and not computer.is_paused
                 computer.is_paused = message.paused
                 computer.lent_to = message.lent_to
+                if leaves:
+                    self._lost(computer, "was paused by its owner")
                 if message.held != computer.held:
                     computer.held = message.held
                     epochs = [s.epoch for s in message.held if s.epoch is not None]
@@ -283,9 +285,9 @@ class Members:
                 lost = StageLost(
                     node_id=computer.node_id,
                     place=place,
-                    how="lost its part of the model",
+                    how=(how := process_lost(is_hung=message.is_hung)),
                     epoch=message.epoch,
-                    notice=f"{place} lost its part of the model.",
+                    notice=f"{place} {how}. Potluck goes on without it.",
                 )
                 self._events.publish(lost)
             case _:

@@ -91,6 +91,11 @@ class Worker:
         self._giving_back = asyncio.Lock()  # a load waits until unused layers are freed
         self._tasks = TaskSet()
 
+    @property
+    def is_away(self) -> bool:
+        """Whether its owner lends nothing now."""
+        return self.is_paused or not self.is_lending
+
     async def handle(self, link: MasterLink, message: Message) -> Message:
         """Answer one request of a master.
 
@@ -240,6 +245,7 @@ class Worker:
             seconds=loaded.seconds,
             memory_bytes=loaded.memory_bytes,
             cache_tokens=loaded.cache_tokens,
+            is_exact_in_chunks=loaded.is_exact_in_chunks,
         )
 
     async def _give_back_unused(self) -> None:
@@ -349,8 +355,11 @@ class Worker:
         all_held = (handle.held for handle in lease.handles.values())
         return tuple(held.stage for held in all_held if held is not None and held.home == home)
 
-    def stage_died(self, device: DeviceId) -> None:
-        """End the lease if the process of one of its stages died: the other stages are useless."""
+    def stage_died(self, device: DeviceId, *, is_hung: bool = False) -> None:
+        """End the lease if the process of one of its stages died: the other stages are useless.
+
+        `is_hung`: the process did not answer any more, and was ended.
+        """
         lease = self.lease
         if lease is None:
             return
@@ -359,7 +368,7 @@ class Worker:
             return
         self.lease = None
         if lease.link is not None:
-            self._report(lease.link, Unloaded(epoch=lease.epoch, device=device))
+            self._report(lease.link, Unloaded(epoch=lease.epoch, device=device, is_hung=is_hung))
         self._end(lease)
         for other in lease.handles.keys() - {device}:
             self._tasks.spawn(_unload(lease.handles[other]))
