@@ -98,6 +98,23 @@ def test_steps_stages_replays_and_threads_change_no_bit(
         assert torch.equal(again, one_by_one[replayed:])
 
 
+@pytest.mark.parametrize("scheme", ["bf16", "f16", "f32"])
+@pytest.mark.parametrize("is_generated", [True, False])
+def test_the_same_steps_give_the_same_bits_wherever_layers_are_cut(
+    tmp_path: Path, scheme: Scheme, is_generated: bool
+) -> None:
+    changes = whole_blocks("gemma 3") if is_generated else {}
+    reference = make_model("gemma 3", tmp_path, changes=changes)
+    ids, sizes = reference.prompt(60), [30, 1, 1, 5, 3, *[1] * 20]
+
+    answers = [
+        Pipeline(reference, cuts, scheme).run_in_pieces(ids, sizes)
+        for cuts in ([], [3], [1, 2, 4], [1, 5])
+    ]
+
+    assert all(torch.equal(answers[0], other) for other in answers[1:])
+
+
 @pytest.mark.slow
 def test_processors_that_round_a_multiply_add_once_have_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

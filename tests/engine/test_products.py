@@ -1,4 +1,4 @@
-"""Every way of multiplying gives the product; which one is taken is a matter of time alone."""
+"""Every way of multiplying gives the product; which one is taken, the processor and the rows decide."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,19 +8,18 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.engine import products as products_module
-from potluck.engine.kernels import best_kernels
+from potluck.engine.kernels import Kernels, ReferenceKernels, best_kernels
 from potluck.engine.products import (
     Product,
     Products,
-    fastest_products,
+    choose_products,
     linear_in_parts,
     linear_widened,
 )
 
 CPU = torch.device("cpu")
-GENERATED = best_kernels().multiply_plain
-ONE_ROW = [F.linear, partial(linear_in_parts, large=0)]
+KERNELS = best_kernels()
+ONE_ROW = [F.linear, partial(linear_in_parts, parts=2, large=0)]
 MANY_ROWS = [F.linear, linear_widened]
 
 
@@ -59,7 +58,7 @@ def test_every_way_gives_the_product(
     assert (product.double() - exact).abs().max() / scale < tolerance(dtype)
 
 
-def test_one_row_a_few_and_many_go_their_own_ways() -> None:
+def test_a_few_rows_and_many_go_their_own_ways() -> None:
     asked: list[str] = []
 
     def way(name: str) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
@@ -69,46 +68,41 @@ def test_one_row_a_few_and_many_go_their_own_ways() -> None:
 
         return multiply
 
-    products = Products(one=way("one"), few=way("few"), many=way("many"))
+    products = Products(few=way("few"), many=way("many"), most=3)
 
-    for rows in (1, 2, 15, 16, 100):
+    for rows in (1, 3, 4, 100):
         products(torch.ones(rows, 4), torch.ones(3, 4), None)
 
-    assert asked == ["one", "few", "few", "many", "many"]
+    assert asked == ["few", "few", "many", "many"]
 
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("nbytes", [0, 1 << 20])
-def test_what_is_chosen_multiplies(dtype: torch.dtype, nbytes: int) -> None:
-    products = fastest_products(dtype, CPU, nbytes, GENERATED)
+@pytest.mark.parametrize("kernels", [None, ReferenceKernels(), KERNELS], ids=str)
+def test_what_is_chosen_multiplies(dtype: torch.dtype, kernels: Kernels | None) -> None:
+    products = choose_products(dtype, CPU, kernels)
 
     for rows in (1, 9, 40):
         x, weight = torch.ones((rows, 8), dtype=dtype), torch.ones((24, 8), dtype=dtype)
         assert products(x, weight, None).tolist() == [[8.0] * 24] * rows
 
 
-@pytest.mark.parametrize("quick", range(2))
-def test_the_way_whose_parts_are_the_quickest_is_chosen(
-    monkeypatch: pytest.MonkeyPatch, quick: int
+@pytest.mark.parametrize("has_arithmetic", [True, False])
+def test_many_rows_are_widened_where_the_processor_cannot_multiply_16_bits(
+    monkeypatch: pytest.MonkeyPatch, has_arithmetic: bool
 ) -> None:
-    parts = 3
-    runs: list[Product] = []
-    order = [F.linear, GENERATED]
+    features = {"avx512bf16"} if has_arithmetic else {"avx512fp16"}
+    monkeypatch.setattr("potluck.engine.kernels.generated.host_features", lambda: features)
+    x, weight = torch.randn(40, 96).bfloat16(), torch.randn(600, 96).bfloat16()
 
-    def seconds(way: Product, _x: Tensor, weight: Tensor) -> float:
-        if way is linear_widened:
-            return 11.0
-        assert weight.shape[0] == 2
-        part, run = len(runs) % parts, len(runs) // parts // len(order)
-        runs.append(way)
-        # Each run is held up in one of its parts, but not in the same one every time.
-        return (10.0 if order.index(way) == quick else 11.0) + 100 * (part == run % parts)
+    product = choose_products(torch.bfloat16, CPU, KERNELS)(x, weight, None)
 
-    monkeypatch.setattr(products_module, "_seconds", seconds)
-    bf16_row = 2 * products_module._TRIAL_WIDTH  # pyright: ignore[reportPrivateUsage]
+    way = F.linear if has_arithmetic else linear_widened
+    assert torch.equal(product, way(x, weight, None))
 
-    products = fastest_products(torch.bfloat16, CPU, 2 * parts * bf16_row, GENERATED, trial_rows=2)
 
-    chosen: list[Product] = [products._one]  # pyright: ignore[reportPrivateUsage]
-    assert chosen == [order[quick]]
+def test_a_row_of_a_few_has_the_bits_that_it_has_alone() -> None:
+    products = choose_products(torch.bfloat16, CPU, KERNELS)
+    x, weight = torch.randn(4, 333).bfloat16(), torch.randn(50, 333).bfloat16()
+
+    assert torch.equal(products(x, weight, None)[2:3], products(x[2:3], weight, None))

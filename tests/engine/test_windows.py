@@ -13,7 +13,6 @@ from stage_steps import OTHER, forward
 from tiny_models import CONTEXT, SESSION, Pipeline, Reference, difference, make_model
 from torch import Tensor
 
-from potluck.engine.products import Products
 from potluck.engine.stage import Output, Stage
 from potluck.errors import NeedReplayError, OutOfMemoryError
 from potluck.model.caches import WindowCache
@@ -166,11 +165,8 @@ def test_windows_that_move_compute_the_same_numbers_as_windows_that_hold_all(
     variant: str,
     scheme: Scheme,
     cache: Cache,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """This holds in torch, and in generated attention and decoding."""
-    # Which product of 16 bits is fastest is tried for each stage. The stages here must take the same.
-    monkeypatch.setattr("potluck.engine.builder.fastest_products", lambda *_, **__: Products())
     sizes = {"hidden_size": 64, "head_dim": 16, "intermediate_size": 80}  # whole blocks of rows
     reference = make_model(variant, tmp_path, changes=sizes)
     small, large = (

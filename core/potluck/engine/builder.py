@@ -40,13 +40,13 @@ from potluck.engine.linear import (
 from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, route
 from potluck.engine.norms import HeadNorm, KernelNorm, ProjectionNorm, QkNorm, RmsNorm
 from potluck.engine.pages import Scratch
-from potluck.engine.products import Products, fastest_products
+from potluck.engine.products import Products, choose_products
 from potluck.engine.targets import PackedTarget, is_whole_blocks
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PackedFormat
 from potluck.model.layers import AttentionSpec, DenseSpec, MoeSpec, Projection
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
-from potluck.model.tensor_formats import tensor_format, weight_bytes
+from potluck.model.tensor_formats import tensor_format
 
 if TYPE_CHECKING:
     from potluck.engine.kernels.generated import GeneratedKernels
@@ -145,12 +145,8 @@ def build_weights(
             gave for these layers. They are used as they are, and not filled.
     """
     keys = cache_dtype(scheme, device, cache, exceeds_f16=config.exceeds_f16)
-    # A list, since a profile may have the same layer more than once.
-    token_tensors = [config.layer_tensors(layer) for layer in layers]
-    token_tensors += [config.head_tensors()] if head else []
-    token_bytes = sum(weight_bytes(config, tensors, scheme) for tensors in token_tensors)
     filling = Filling(fill, device)
-    builder = _Builder(config, scheme, device, keys, token_bytes, filling, kept)
+    builder = _Builder(config, scheme, device, keys, filling, kept)
     is_tied = embedding and head and config.tie_word_embeddings
     loaded = {} if kept is None else dict(zip(kept.layers, kept.blocks, strict=True))
     first = None if kept is None else kept.embedding
@@ -205,7 +201,6 @@ class _Builder:
         scheme: Scheme,
         device: torch.device,
         cache_dtype: torch.dtype,
-        token_bytes: int,
         filling: Filling,
         kept: StageWeights | None = None,
     ) -> None:
@@ -213,7 +208,6 @@ class _Builder:
         self._scheme: Scheme = scheme
         self.dtype = compute_dtype(scheme, device, exceeds_f16=config.exceeds_f16)
         self._cache_dtype = cache_dtype
-        self._token_bytes = token_bytes  # of all weights that one token reads
         self._filling = filling
         # Matrices for a GPU are freed from RAM one by one. An arena could free them only together.
         self._arena = Arena() if device.type == "cpu" else None
@@ -223,8 +217,7 @@ class _Builder:
 
     @cached_property
     def _products(self) -> Products:
-        generated = () if self.run_kernels is None else (self._kernels.multiply_plain,)
-        return fastest_products(self.dtype, self._device, self._token_bytes, *generated)
+        return choose_products(self.dtype, self._device, self.run_kernels)
 
     @cached_property
     def _kernels(self) -> Kernels:

@@ -24,7 +24,7 @@ GeneratedLayer: TypeAlias = tuple[LayerShape, LayerWeights]
 
 
 class GeneratedRun(Run):
-    """Consecutive layers of one shape; the hidden states between them are f32."""
+    """Consecutive layers of one shape."""
 
     def __init__(
         self, first: int, layers: Sequence[GeneratedLayer], kernels: GeneratedKernels

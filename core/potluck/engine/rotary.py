@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from potluck.engine.angles import cosines_and_sines
 from potluck.model.rope import (
     DynamicScaling,
     LinearScaling,
@@ -20,6 +21,8 @@ from potluck.model.rope import (
     YarnScaling,
 )
 
+_AT_ONCE = 128  # positions whose angles are computed at a time, in the processor's cache
+
 
 def rotary_frequencies(rope: Rope, context: int) -> tuple[Tensor, float]:
     """Radians per position of each pair, (dim / 2,), f32, and a factor for cosines and sines.
@@ -27,7 +30,7 @@ def rotary_frequencies(rope: Rope, context: int) -> tuple[Tensor, float]:
     `context` is how many tokens a session can have.
     """
     pairs = torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim
-    frequencies = 1.0 / (rope.theta**pairs)
+    frequencies = 1.0 / _powers(rope.theta, pairs)
     match rope.scaling:
         case None:
             return frequencies, 1.0
@@ -36,13 +39,18 @@ def rotary_frequencies(rope: Rope, context: int) -> tuple[Tensor, float]:
         case Llama3Scaling() as scaling:
             return _llama3(frequencies, scaling), 1.0
         case DynamicScaling() as scaling:
-            return 1.0 / (_dynamic_theta(rope, scaling, context) ** pairs), 1.0
+            return 1.0 / _powers(_dynamic_theta(rope, scaling, context), pairs), 1.0
         case YarnScaling() as scaling:
             return _yarn(frequencies, rope, scaling), scaling.attention_factor
         case LongScaling() as scaling:
             longer = context > scaling.original_max_position
             factors = torch.tensor(scaling.long if longer else scaling.short)
-            return 1.0 / (factors * rope.theta**pairs), scaling.attention_factor
+            return 1.0 / (factors * _powers(rope.theta, pairs)), scaling.attention_factor
+
+
+def _powers(base: float, exponents: Tensor) -> Tensor:
+    """The base to the power of each exponent, rounded once to f32: those of torch differ between systems."""
+    return torch.tensor([base**exponent for exponent in exponents.tolist()])
 
 
 def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
@@ -85,7 +93,7 @@ class Rotary:
     def __init__(self, rope: Rope, context: int, dtype: torch.dtype, device: torch.device) -> None:
         self._frequencies, self._factor = rotary_frequencies(rope, context)
         self._dtype, self._device = dtype, device
-        self._cos = self._sin = torch.empty(0)
+        self._cos = self._sin = torch.empty((0, 1, rope.dim), dtype=dtype, device=device)
         self._positions = 0
         self._addresses, self._row_bytes = (0, 0), rope.dim * dtype.itemsize
 
@@ -93,7 +101,7 @@ class Rotary:
         """Cosines and signed sines, (T, 1, dim) each, as `rotate` takes them."""
         end = position + tokens
         if end > self._positions:
-            self._grow(max(end, self._positions * 5 // 4, 512))
+            self._grow(max(end, self._positions * 9 // 8, 512))
         return self._cos[position:end], self._sin[position:end]
 
     def addresses(self, position: int) -> tuple[int, int]:
@@ -105,10 +113,15 @@ class Rotary:
 
     def _grow(self, positions: int) -> None:
         # Angles in f32 as the models were trained; f64 would differ by 1e-3 at position 30,000.
-        angles = torch.outer(torch.arange(positions, dtype=torch.float32), self._frequencies)
-        cos, sin = angles.cos().mul_(self._factor), angles.sin().mul_(self._factor)
-        self._cos = torch.cat((cos, cos), -1)[:, None].to(self._device, self._dtype)
-        self._sin = torch.cat((-sin, sin), -1)[:, None].to(self._device, self._dtype)
+        new = torch.arange(self._positions, positions, dtype=torch.float32)
+        cos, sin = torch.empty((2, len(new), len(self._frequencies)))
+        for some, *out in zip(*(each.split(_AT_ONCE) for each in (new, cos, sin)), strict=True):
+            angles = torch.outer(some, self._frequencies).double().numpy()
+            for target, made in zip(out, cosines_and_sines(angles), strict=True):
+                target.copy_(torch.from_numpy(made)).mul_(self._factor)
+        cos = torch.cat((cos, cos), -1)[:, None].to(self._device, self._dtype)
+        sin = torch.cat((-sin, sin), -1)[:, None].to(self._device, self._dtype)
+        self._cos, self._sin = torch.cat((self._cos, cos)), torch.cat((self._sin, sin))
         self._positions = positions
         self._addresses = self._cos.data_ptr(), self._sin.data_ptr()
 

@@ -23,6 +23,7 @@ from potluck.engine.kernels.library import Library
 from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import JOB_BYTES, RUN, emit_run
+from potluck.engine.kernels.tensors import DTYPES
 from potluck.model.families import POST_NORMS, PRE_NORMS, SANDWICH_NORMS, LayerNorms
 from potluck.model.formats import BF16 as HALF
 from potluck.model.formats import F16 as OTHER_HALF
@@ -51,10 +52,10 @@ class Case:
     def tolerance(self) -> float:
         """A rounding that falls to the other side in one layer is a step in the next one.
 
-        Of 1/127 where inputs are quantised, of 2**-9 where a cache, or a wide input, is bf16.
+        Of 1/127 where inputs are quantised, of 2**-8 where hidden states, a cache or a wide input are bf16.
         """
         is_packed = any(isinstance(held, PackedFormat) for held in self.formats)
-        return 0.02 if is_packed else 0.002
+        return 0.02 if is_packed else 0.006
 
     def make(self, kernels: GeneratedKernels) -> tuple[list[LayerWeights], LayerShape]:
         heads = make_heads(4, 2, 24, 24, self.dtype, **self.heads)
@@ -169,6 +170,8 @@ def test_tokens_through_layers_are_those_of_torch(path: Path, case: Case) -> Non
             expected = run_layer(
                 ReferenceKernels(), layer, shape, expected, cache, position, angles
             )
+            if shape.rounds_to is not None:
+                expected = expected.to(DTYPES[shape.qkv_format]).float()
         decoder(hidden, caches, position, angles)
 
         error = (hidden - expected).norm() / expected.norm()

@@ -92,14 +92,18 @@ class Kernels(ABC):
         return out
 
     def multiply_plain(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return x Wᵀ + b, for a matrix of 16-bit floats that is not packed; sums are f32.
+        """Return x Wᵀ + b, for a matrix of floats that is not packed; sums are f32.
 
         Args:
             x: (tokens, width), of the dtype that is computed in, and the product's.
-            weight: (rows, width), bf16 or f16; a row's numbers are neighbours.
+            weight: (rows, width), of any float; a row's numbers are neighbours.
             bias: (rows,), or nothing.
         """
         return F.linear(x, weight, bias)
+
+    def has_arithmetic(self, dtype: torch.dtype) -> bool:
+        """Whether the processor multiplies numbers of this dtype as they are, so that torch is fast with it."""
+        return dtype == torch.float32
 
     def norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """Return the root mean square norm of (tokens, width), f32, times the weight (width,)."""

@@ -22,7 +22,13 @@ from potluck.engine.kernels.library import Emit, Kernel, Library, address_of, li
 from potluck.engine.kernels.moe_kernel import Choose, MoeShape, emit_choose_many
 from potluck.engine.kernels.norm_kernel import Norm, emit_norm
 from potluck.engine.kernels.packing_kernel import Pack, emit_pack
-from potluck.engine.kernels.paths import Path, host_architecture, host_features, usable_paths
+from potluck.engine.kernels.paths import (
+    ARITHMETIC,
+    Path,
+    host_architecture,
+    host_features,
+    usable_paths,
+)
 from potluck.engine.kernels.pool import Pool
 from potluck.engine.kernels.prefill_kernel import Prefill, emit_attend_many, scratch_floats
 from potluck.engine.kernels.product_kernel import PackedProduct, emit_product
@@ -120,6 +126,10 @@ class GeneratedKernels(Kernels):
             )
             self._run(piece, addressof(arguments), rows)
         return out.to(x.dtype)
+
+    def has_arithmetic(self, dtype: torch.dtype) -> bool:
+        needed = {torch.bfloat16: ARITHMETIC["bf16"], torch.float16: ARITHMETIC["f16"]}.get(dtype)
+        return needed is None or not needed.isdisjoint(host_features())
 
     def norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         x = x.contiguous()

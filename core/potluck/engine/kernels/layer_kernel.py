@@ -3,7 +3,8 @@
     hidden += after(output(attend(rope(qkv(before(hidden))))))
     hidden += after(down(gated(gate_up(before(hidden)))))
 
-for each layer, hidden states f32 and updated in place. `before` and `after` are norms or nothing; what
+for each layer, hidden states f32 and updated in place; with weights of 16 bits they are rounded to these
+after each layer, as they are where a stage ends. `before` and `after` are norms or nothing; what
 is added may be multiplied instead. In place of the second line there may be a MoE,
 
     hidden += Σ factor down(gated(gate_up(before(hidden))))
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from llvmlite import ir
 
-from potluck.engine.kernels.attention import Heads
+from potluck.engine.kernels.attention import LANES, Heads
 from potluck.engine.kernels.attention_kernel import Attend, emit_attend
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.forms import FloatForm, Form, PackedForm
@@ -34,6 +35,7 @@ from potluck.engine.kernels.ir_types import (
     VOID,
     constant,
 )
+from potluck.engine.kernels.kinds import from_f32, to_f32
 from potluck.engine.kernels.memory import Address, Number, Pointer, Record
 from potluck.engine.kernels.moe_kernel import MoeShape, emit_choose, is_chosen
 from potluck.engine.kernels.paths import Path
@@ -104,6 +106,8 @@ class Layer(Record):
     experts = Address(Expert)
 
 
+_KINDS = {BF16: KIND_BF16, F16: KIND_F16}
+
 # A `Step`, an array of `Layer`, its length.
 DECODE = ir.FunctionType(VOID, [POINTER, POINTER, I64])
 
@@ -134,6 +138,11 @@ class LayerShape:
     def adds_as_is(self) -> bool:
         """Whether the last product of attention and MLP is added to the hidden states as it is."""
         return not self.has_norms_after and self.multiplier == 1.0
+
+    @property
+    def rounds_to(self) -> int | None:
+        """What hidden states are rounded to after each layer: the 16 bits that stages send; None: to nothing."""
+        return _KINDS.get(self.qkv_format)
 
     @property
     def qkv_rows(self) -> int:
@@ -175,7 +184,7 @@ def _forms(name: str, memory: Pointer, pool: Pooled) -> dict[WeightFormat, Form]
         held: PackedForm(name=name, memory=memory, pool=pool, weight_format=held)
         for held in PACKED_FORMATS
     }
-    for held, kind in ((BF16, KIND_BF16), (F16, KIND_F16)):
+    for held, kind in _KINDS.items():
         forms[held] = FloatForm(name=name, memory=memory, pool=pool, kind=kind)
     return forms
 
@@ -216,6 +225,13 @@ class _Layer:
             self._mlp()
         else:
             self._experts(shape.moe)
+        if shape.rounds_to is not None:
+            self._round(shape.rounds_to)
+
+    def _round(self, kind: int) -> None:
+        hidden = self.step.hidden
+        for span in self.e.spans(self.shape.hidden, LANES):
+            hidden[span] = to_f32(from_f32(hidden[span], kind), kind)
 
     def _mlp(self) -> None:
         shape = self.shape

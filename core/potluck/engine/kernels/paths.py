@@ -4,7 +4,7 @@ A path is compiled for a named level of processors, not for the host's every fea
 tested is what runs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +31,12 @@ class Path:
     registers: int = 8  # how many vectors of 16 f32 the registers hold
     half_in_hardware: bool = True  # whether instructions convert f16
 
+
+ARITHMETIC: Mapping[str, frozenset[str]] = {
+    "bf16": frozenset({"amx-bf16", "avx512bf16", "bf16"}),
+    "f16": frozenset({"amx-fp16", "avx512fp16", "fullfp16"}),
+}
+"""The features of which one is needed to multiply numbers of 16 bits as they are, as LLVM names them."""
 
 # Best first.
 PATHS = (
