@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.files import PRIVATE, write_atomically
+from potluck.files import write_atomically
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -36,11 +36,11 @@ def test_what_cannot_be_written_leaves_the_old_one_and_nothing_else(tmp_path: Pa
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="permissions of this kind are POSIX's")
-def test_a_private_file_replaces_an_open_one_privately(tmp_path: Path) -> None:
+def test_a_file_is_its_owners_alone_also_in_place_of_an_open_one(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(b"")
     path.chmod(0o666)
 
-    write_atomically(path, b"secret", mode=PRIVATE)
+    write_atomically(path, b"secret")
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

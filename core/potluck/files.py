@@ -13,20 +13,19 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-PRIVATE = 0o600  # only the owner may read it, from the first byte on
-SHARED = 0o644
+_PRIVATE = 0o600  # only the owner may read it, from the first byte on
 
 
-def write_atomically(path: Path, data: bytes, *, mode: int = SHARED) -> None:
+def write_atomically(path: Path, data: bytes) -> None:
     """Replace the file's whole content at once, so that it survives a power cut.
 
-    The folder is made if it is missing. The mode holds from the file's first byte on. Windows has
-    no such modes: there the user's own folder protects the file.
+    The folder is made if it is missing. Only the owner may read the file, from its first byte on.
+    Windows has no such modes: there the user's own folder protects the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(temporary, flags, mode)
+    descriptor = os.open(temporary, flags, _PRIVATE)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)

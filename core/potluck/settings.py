@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from potluck.errors import UsageError
-from potluck.files import PRIVATE, try_lock, write_atomically
+from potluck.files import try_lock, write_atomically
 
 HOME_VARIABLE = "POTLUCK_HOME"
 CPUS_VARIABLE = "POTLUCK_CPUS"
@@ -259,6 +259,6 @@ def _load(file: Path, kind: type[_T]) -> _T | None:
 def _write(file: Path, data: bytes) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(file, data, mode=PRIVATE)
+        write_atomically(file, data)
     except OSError as error:
         raise SettingsError(f"{file} cannot be written: {error.strerror}.") from None

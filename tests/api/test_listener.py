@@ -247,3 +247,21 @@ def test_a_connection_that_asks_nothing_ends_after_a_while() -> None:
         await server.stop()
 
     asyncio.run(scenario())
+
+
+def test_an_address_with_many_wrong_keys_waits_and_others_do_not() -> None:
+    async def scenario() -> list[int]:
+        app = public_app(await make_backend(), host="0.0.0.0", key="a-long-key")
+
+        async def status(host: str, key: str) -> int:
+            transport = httpx.ASGITransport(app, client=(host, 1))
+            async with httpx.AsyncClient(transport=transport, base_url="http://attic") as client:
+                headers = {"authorization": f"Bearer {key}"}
+                return (await client.get("/v1/models", headers=headers)).status_code
+
+        guesses = [await status("192.168.0.66", f"guess-{n}") for n in range(12)]
+        right = [await status(host, "a-long-key") for host in ("192.168.0.66", "192.168.0.7")]
+        here = [await status("127.0.0.1", f"guess-{n}") for n in range(12)]
+        return [*guesses, *right, here[-1], await status("127.0.0.1", "a-long-key")]
+
+    assert asyncio.run(scenario()) == [401] * 10 + [429] * 2 + [429, 200] + [401, 200]

@@ -313,3 +313,18 @@ def test_a_model_state_survives_json() -> None:
     state = schema.ModelState(name="guide", plan=PLAN)
 
     assert msgspec.json.decode(msgspec.json.encode(state), type=schema.ModelState) == state
+
+
+def test_nothing_that_strangers_wrote_steers_the_terminal(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    """An answer, and an error with words of a model's files: no escape sequence, no title."""
+    server.backend.script = ("a\x1b[2J\nb", "\x9b31m\x1b]0;title\x07", "\u202edesrever")
+    assert potluck("chat", "Hello") == 0
+    server.backend.fails_before = EngineError("The template says \x1b]52;c;aGk=\x07.")
+    assert potluck("chat", "Hello") == EngineError.exit_status
+
+    shown = capsys.readouterr()
+    assert "a\N{REPLACEMENT CHARACTER}[2J\nb" in shown.out
+    assert "says \N{REPLACEMENT CHARACTER}]52;c" in shown.err
+    assert not set("\x1b\x07\x9b\u202e") & set(shown.out + shown.err)

@@ -195,3 +195,10 @@ def test_unknown_model_is_an_error_that_names_those_that_are_there(hub_cache, tm
 
 
 # --- downloads
+
+
+@pytest.mark.parametrize("words", ["x" * 4000, "~nobody-of-this-name/model", "a/" * 2000])
+def test_words_that_are_no_path_are_no_model(empty_cache, tmp_path, words):
+    with pytest.raises(UsageError, match="There is no model") as refused:
+        find_model(words, default=tmp_path, hub_cache=empty_cache)
+    assert len(refused.value.message) < 600

@@ -6,7 +6,8 @@ own. The guard refuses requests before anything is routed or read:
 - A loopback listener refuses a `Host` that is not loopback (after DNS rebinding to 127.0.0.1, a web
   page still sends its own name) and requests that a page of another site made (`Origin`,
   `Sec-Fetch-Site`).
-- If the listener has a key, the key is compared in constant time.
+- If the listener has a key, the key is compared in constant time. An address that sent too many wrong
+  ones waits, unless it is this computer's: there, one program could keep all others out.
 """
 
 import asyncio
@@ -17,6 +18,8 @@ import ipaddress
 import math
 import socket
 import sys
+import time
+from collections import deque
 from collections.abc import Callable, Generator
 from urllib.parse import urlsplit
 
@@ -31,6 +34,8 @@ from potluck.errors import UsageError
 
 BACKLOG = 128
 _STOPS = {"type": "http.disconnect", "stops": True}  # see `streams.wait_disconnect`
+WRONG_KEYS, WRONG_KEYS_S = 10, 60.0  # so many in so many seconds, and an address has to wait
+_MOST_ADDRESSES = 1000  # whose wrong keys are counted
 SHUTDOWN_S = 2  # streams end at once on `stop`; requests that are left after this time are cut off
 
 
@@ -55,12 +60,13 @@ class Guard:
         self._key = key
         self._loopback = loopback
         self._refuse = refuse  # path → error format: `/v1` uses OpenAI's shape
+        self._wrong: dict[str, deque[float]] = {}  # when each address sent its last wrong keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # neither WebSockets nor lifespan events
             return
         try:
-            self._check(Headers(scope=scope))
+            self._check(Headers(scope=scope), (scope.get("client") or ("",))[0])
         except RequestError as error:
             response = self._refuse(scope["path"])(error)
             if error.status == 401:
@@ -69,15 +75,30 @@ class Guard:
             return
         await self._app(scope, receive, send)
 
-    def _check(self, headers: Headers) -> None:
+    def _check(self, headers: Headers, host: str) -> None:
         if self._loopback:
             _check_local(headers)
-        if self._key is not None:
-            scheme, _, given = headers.get("authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not _same(given.strip(), self._key):
-                raise RequestError(
-                    401, "The key is missing or wrong: send it as `Authorization: Bearer KEY`."
-                )
+        if self._key is None:
+            return
+        now = time.monotonic()
+        times = self._wrong.get(host, deque[float]())
+        if len(times) == WRONG_KEYS and now - times[0] < WRONG_KEYS_S:
+            raise RequestError(429, "Too many wrong keys came from this address. Wait a minute.")
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and _same(given.strip(), self._key):
+            return
+        if given and not is_loopback_host(host):
+            self._note_wrong(host, now)
+        raise RequestError(
+            401, "The key is missing or wrong: send it as `Authorization: Bearer KEY`."
+        )
+
+    def _note_wrong(self, host: str, now: float) -> None:
+        times = self._wrong.pop(host, deque[float](maxlen=WRONG_KEYS))
+        times.append(now)
+        self._wrong[host] = times
+        if len(self._wrong) > _MOST_ADDRESSES:
+            del self._wrong[next(iter(self._wrong))]  # who sent none for the longest time
 
 
 def _check_local(headers: Headers) -> None:

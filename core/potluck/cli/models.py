@@ -183,7 +183,7 @@ def _speak(
                     if isinstance(choice.delta.content, str):
                         text.append(choice.delta.content)
                         if not quiet:
-                            print(choice.delta.content, end="", flush=True)
+                            put(choice.delta.content, end="")
     finally:
         if not quiet and text and not "".join(text[-1:]).endswith("\n"):
             put("")

@@ -8,12 +8,14 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from typing import TextIO
 
 import msgspec
 
 from potluck.api.schema import LoadProgress, PlanRequest, Transfer
 from potluck.client import Client
 from potluck.errors import UsageError, format_bytes
+from potluck.wire.fields import printable
 
 BAR = 20  # characters
 STEP = 0.1  # without a terminal, print one line per tenth
@@ -34,14 +36,23 @@ class Terminated(KeyboardInterrupt):
     """The process was asked to end (SIGTERM): clean up as after Ctrl-C, and do not continue."""
 
 
-def say(text: str = "") -> None:
+def say(text: str = "", *, end: str = "\n") -> None:
     """Print to stderr what is not part of the answer."""
-    print(text, file=sys.stderr, flush=True)
+    _write(sys.stderr, text, end)
 
 
-def put(text: str) -> None:
-    """Print the answer, or a line of it, to stdout."""
-    print(text, flush=True)
+def put(text: str, *, end: str = "\n") -> None:
+    """Print the answer, or a part of it, to stdout."""
+    _write(sys.stdout, text, end)
+
+
+def _write(stream: TextIO, text: str, end: str) -> None:
+    """Print what may come from strangers: a model's answer and its files, a computer's name.
+
+    It cannot move the cursor, set the title or reverse what follows. All that a command prints comes
+    through here.
+    """
+    print(printable(text), end=end, file=stream, flush=True)
 
 
 def put_json(value: object) -> None:
@@ -66,7 +77,7 @@ def is_interactive() -> bool:
 def ask(question: str) -> bool:
     """Ask a question until it is answered with yes or no. The end of the input means no."""
     while True:
-        print(f"{question} [y/n] ", end="", file=sys.stderr, flush=True)
+        say(f"{question} [y/n] ", end="")
         line = sys.stdin.readline()
         if not line:
             return False
@@ -118,7 +129,7 @@ class Progress:
         if line != self._shown:
             padding = " " * (len(self._shown) - len(line))
             end = "" if line else "\r"
-            print(f"\r{line}{padding}{end}", end="", file=sys.stderr, flush=True)
+            print(f"\r{printable(line)}{padding}{end}", end="", file=sys.stderr, flush=True)
             self._shown = line
 
 

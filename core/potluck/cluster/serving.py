@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import logging.handlers
+import os
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ def run(folders: Folders) -> None:
     Raises:
         AlreadyRunningError: another process runs it already.
     """
+    os.umask(0o077)  # weights, computers and logs are this user's alone, also of stage processes
     with exclusive(folders.node_lock):
         _log_to(folders.log_file)
         _allow_files(_OPEN_FILES)

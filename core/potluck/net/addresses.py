@@ -128,6 +128,10 @@ class AddressBook:
         self._misses.pop(address, None)
         self._answering[address] = Identified(node_id=node_id, name=name)
 
+    def knows(self, node_id: NodeId) -> bool:
+        """Whether the node was paired."""
+        return node_id in self._book.peers
+
     def drop(self, node_id: NodeId) -> None:
         """Forget the node's addresses, those that a person typed included."""
         there = {a for a, who in self._answering.items() if who.node_id == node_id}

@@ -62,6 +62,7 @@ PROBE_INTERVAL_S = 10.0
 ANNOUNCE_INTERVAL_S = 1.7
 RESOLVE_TIMEOUT_S = 3.0
 _MAX_RESOLVING = 32
+MAX_PER_HOST = 16  # nodes at one address: one for each user of a computer
 
 # zeroconf's annotations do not say that the result is the task that repeats the announcement.
 _Announce: TypeAlias = Callable[..., Coroutine[Any, Any, asyncio.Task[None]]]
@@ -273,15 +274,33 @@ class Discovery:
             logger.info("node left node=%s", short(node_id))
             if self._found.pop(node_id, None) is not None:
                 self._on_change()
-        elif node_id in self._found or len(self._found) < MAX_PEERS:
+        elif len(self._found) < MAX_PEERS or self._is_known(node_id):
             self._resolve(node_id)
 
+    def _is_known(self, node_id: NodeId) -> bool:
+        """Whether the node is listed or was paired: a flood of new names takes nothing from it."""
+        return node_id in self._found or self._book.knows(node_id)
+
     def _resolve(self, node_id: NodeId) -> None:
-        """Ask for the node's records; ask again if they change meanwhile."""
+        """Take the node's records as they were announced, or ask for them.
+
+        It asks again if they change meanwhile. Of too many nodes that do not answer, those of
+        strangers that were asked first are given up, so that a new one is always asked.
+        """
         if node_id in self._resolving:
             self._again.add(node_id)
-        elif len(self._resolving) < _MAX_RESOLVING:
-            self._resolving[node_id] = self._tasks.spawn(self._ask(node_id))
+            return
+        assert self._zeroconf is not None
+        info = AsyncServiceInfo(SERVICE, instance_name(node_id))
+        if info.load_from_cache(self._zeroconf.zeroconf):
+            self._note(node_id, info)
+            return
+        if len(self._resolving) >= _MAX_RESOLVING:
+            oldest = next((n for n in self._resolving if not self._is_known(n)), None)
+            if oldest is None:
+                return
+            self._resolving.pop(oldest).cancel()
+        self._resolving[node_id] = self._tasks.spawn(self._ask(node_id))
 
     async def _ask(self, node_id: NodeId) -> None:
         try:
@@ -291,7 +310,8 @@ class Discovery:
                 await self._ask_once(node_id)
                 asked = node_id in self._again
         finally:
-            del self._resolving[node_id]
+            if self._resolving.get(node_id) is asyncio.current_task():  # it was not given up
+                del self._resolving[node_id]
 
     async def _ask_once(self, node_id: NodeId) -> None:
         assert self._zeroconf is not None
@@ -301,8 +321,16 @@ class Discovery:
             self._resolve_timeout_s * 1000,
             question_type=DNSQuestionType.QM,
         )
+        self._note(node_id, info if answered else None)
+
+    def _note(self, node_id: NodeId, info: AsyncServiceInfo | None) -> None:
+        """Note the records of a node; None: it has none any more."""
         before = self._found.get(node_id)
-        entry = self._entry(node_id, info) if answered else None
+        entry = self._entry(node_id, info) if info is not None else None
+        if entry is not None and not self._is_known(node_id):
+            here = sum(hosts[:1] == entry[1][:1] for _, hosts, _ in self._found.values())
+            if here >= MAX_PER_HOST or len(self._found) >= MAX_PEERS:
+                return
         if entry is None:
             self._found.pop(node_id, None)
         else:

@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from potluck.errors import IdentityError, PairingError, UntrustedPeerError
-from potluck.files import PRIVATE, write_atomically
+from potluck.files import write_atomically
 from potluck.ids import HomeId, NodeId, Role, is_digest, short
 from potluck.net.homes import (
     HOME_FILE,
@@ -99,7 +99,7 @@ class Identity:
             key_file, certificate_file = folder / _KEY, folder / _CERTIFICATE
             if not key_file.exists() and not _has_content(folder):
                 key = certificates.new_key()
-                write_atomically(key_file, certificates.key_to_pem(key), mode=PRIVATE)
+                write_atomically(key_file, certificates.key_to_pem(key))
             if key_file.exists() and not certificate_file.exists():
                 certificate = certificates.self_signed(read_key(key_file), name)
                 write_atomically(certificate_file, certificates.to_pem(certificate))
@@ -167,7 +167,7 @@ class Identity:
         key_file = self.folder / _HOME_KEY
         if not key_file.exists():
             key_pem = certificates.key_to_pem(certificates.new_key())
-            write_atomically(key_file, key_pem, mode=PRIVATE)
+            write_atomically(key_file, key_pem)
         key = read_key(key_file)
         authority = certificates.new_authority(key, name)
         member = certificates.issue_member(authority, key, self.certificate, "master")

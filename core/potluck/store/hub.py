@@ -62,6 +62,9 @@ def list_models(
     return [model for model in models if model.nbytes]
 
 
+_SHOWN = 200  # characters of a name in an error
+
+
 def find_model(
     words: str | None,
     *,
@@ -77,8 +80,7 @@ def find_model(
     if words is None or not words.strip():
         return default
     words = words.strip()
-    folder = Path(words).expanduser()
-    if folder.is_dir() or _is_gguf_file(folder):
+    if (folder := _at_path(words)) is not None:
         return folder
     models = list_models(recent, hub_cache=hub_cache)
     wanted = words.lower()
@@ -92,7 +94,17 @@ def find_model(
         hint = " Give the folder that holds config.json and the safetensors files, or a GGUF file."
     known = ", ".join(model.name for model in models[:5])
     there = f" On this computer are: {known}." if known else ""
-    raise UsageError(f"There is no model {words!r} on this computer.{hint}{there}", model=words)
+    shown = words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…"
+    raise UsageError(f"There is no model {shown!r} on this computer.{hint}{there}", model=words)
+
+
+def _at_path(words: str) -> Path | None:
+    """The model at this path; None: there is none, or the words are no path on this system."""
+    try:
+        path = Path(words).expanduser()
+        return path if path.is_dir() or _is_gguf_file(path) else None
+    except (OSError, RuntimeError):  # too long a name; the home of a user who is not there
+        return None
 
 
 def _last_part(name: str) -> str:

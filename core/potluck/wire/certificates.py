@@ -189,7 +189,7 @@ def to_der(certificate: x509.Certificate) -> bytes:
 
 
 def key_to_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """The key in PEM, as in its file, which must be written with mode `files.PRIVATE`."""
+    """The key in PEM, as in its file, which only its owner may read."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 # Text that is shown on one line has no control characters and no marks that reverse it.
 _UNPRINTABLE = "\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
-_NOT_TEXT = re.compile(rf"(?!\n)[{_UNPRINTABLE}]")
+_NOT_TEXT = re.compile(rf"(?![\n\t])[{_UNPRINTABLE}]")
 LINE = rf"\A[^{_UNPRINTABLE}]*\Z"
 MAX_TEXT = 4096
 
@@ -28,7 +28,7 @@ StoredDtype = Annotated[str, Meta(max_length=16, pattern=r"\A[A-Z0-9_]+\Z")]
 
 
 def printable(text: str) -> str:
-    """Make a peer's sentence safe for a terminal: it cannot move the cursor or set the title.
+    """Make a stranger's text safe for a terminal: it cannot move the cursor or set the title.
 
     Characters are replaced, since refusing an error message would end the connection.
     """

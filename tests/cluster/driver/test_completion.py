@@ -29,7 +29,7 @@ from potluck.cluster.driver import completion
 from potluck.cluster.driver.completion import LoadedModel, complete
 from potluck.cluster.driver.generation import Generator, Token, Usage
 from potluck.cluster.driver.pipeline import Pipeline
-from potluck.errors import PromptError
+from potluck.errors import EngineError, PromptError
 from potluck.model.chat import ChatFormat
 from potluck.model.defaults import GenerationDefaults
 from potluck.wire.messages import Message, Result, Sampling, TokenLogprob
@@ -63,7 +63,7 @@ def chat_format(folder: Path, **settings: str) -> ChatFormat:
 class Writer(FakeChain):
     """A chain that answers with these token ids, one after the other."""
 
-    def __init__(self, script: Sequence[int], *, compute_ms: tuple[float, ...] = (1.0, 2.0)):
+    def __init__(self, script: Sequence[int | None], *, compute_ms: tuple[float, ...] = (1.0, 2.0)):
         super().__init__()
         self._script = list(script)
         self._compute_ms = compute_ms
@@ -75,7 +75,7 @@ class Writer(FakeChain):
                 message,
                 token_id=chosen,
                 logprob=-0.5,
-                top=(TokenLogprob(token_id=chosen, logprob=-0.5),),
+                top=() if chosen is None else (TokenLogprob(token_id=chosen, logprob=-0.5),),
                 compute_ms=self._compute_ms,
             )
         super().say(message)
@@ -106,7 +106,7 @@ class Here:
 class Desk:
     """A loaded model that says what the test says."""
 
-    def __init__(self, chat: ChatFormat, script: Sequence[int], **writer: Any) -> None:
+    def __init__(self, chat: ChatFormat, script: Sequence[int | None], **writer: Any) -> None:
         self.chain = Writer(script, **writer)
         self.chat = chat
 
@@ -267,6 +267,17 @@ def test_a_text_that_cannot_fit_the_context_is_not_tokenized(
             await events_of(loaded, GenerationRequest(prompt=prompt))
 
     Desk(chat, []).run(scenario)
+
+
+@pytest.mark.parametrize("made_up", [None, 258])
+def test_a_token_that_a_worker_made_up_is_not_the_users_fault(
+    chat: ChatFormat, made_up: int | None
+) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        with pytest.raises(EngineError, match="last computer of the pipeline answered with"):
+            await events_of(loaded, GenerationRequest(prompt=TextPrompt("Hi"), max_tokens=5))
+
+    Desk(chat, [made_up]).run(scenario)
 
 
 def test_token_ids_are_taken_as_they_are_and_must_be_the_models(chat: ChatFormat) -> None:

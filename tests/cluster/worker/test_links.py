@@ -5,12 +5,18 @@ from fake_cluster import run, until
 from fake_engine import DEVICE, assign
 from worker_rig import Party, Rig, join
 
-from potluck.errors import PeerLostError, RemoteError
+from potluck.errors import (
+    PeerLostError,
+    PotluckError,
+    RemoteError,
+    UnreachableError,
+    UntrustedPeerError,
+)
 from potluck.ids import NodeId
 from potluck.net.measure import measure
 from potluck.store.registry import LocalModel
-from potluck.wire.measuring_messages import Profile
-from potluck.wire.messages import Revoked, Status, StepFailed, Unload, Unloaded
+from potluck.wire.measuring_messages import MeasureLink, Profile
+from potluck.wire.messages import Address, Hop, Load, Revoked, Status, StepFailed, Unload, Unloaded
 
 pytestmark = pytest.mark.net
 
@@ -148,5 +154,58 @@ def test_what_a_master_has_no_business_saying_harms_nobody(tmp_path: Path) -> No
                 StepFailed(epoch=1, session="s", step=1, kind="engine", message="No.")
             )
             assert await control.link.request(Unload(epoch=3), timeout_s=10)
+
+    run(main())
+
+
+ELSEWHERE = Address(host="192.168.0.9", port=47777)  # where the master is, in these tests
+
+
+@pytest.mark.parametrize("host", ["router.home", "localhost", "127.0.0.1", "::1"])
+def test_a_master_has_no_worker_dial_names_or_its_own_services(
+    tmp_path: Path, model: LocalModel, host: str
+) -> None:
+    """Neither by measuring nor by loading, and the sentence is the one of an address without answer."""
+
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            control = await rig.control()
+            await control.computer.assign(assign(model))
+            (link,) = rig.links._masters
+            link.remote = ELSEWHERE
+            hop = Hop(node_id="9" * 64, addresses=(Address(host=host, port=22),))
+            scans = (
+                Load(epoch=1, next_hop=hop),
+                MeasureLink(node_id=hop.node_id, addresses=hop.addresses),
+            )
+            for scan in scans:
+                with pytest.raises(RemoteError) as refused:
+                    await control.link.request(scan, timeout_s=10)
+                assert refused.value.message == "That computer cannot be reached from here."
+            assert rig.engine.loaded is None
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        UnreachableError("192.168.0.1:22: what answers there is not Potluck."),
+        UnreachableError("192.168.0.1:23: Connection refused."),
+        UntrustedPeerError("Another computer answers at 192.168.0.1:47777: Attic."),
+    ],
+)
+def test_a_master_does_not_hear_what_its_worker_found_at_an_address(
+    tmp_path: Path, model: LocalModel, found: PotluckError
+) -> None:
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            control = await rig.control()
+            await control.computer.assign(assign(model))
+            rig.engine.error = found
+            hop = Hop(node_id="9" * 64, addresses=(Address(host="192.168.0.1", port=22),))
+            with pytest.raises(RemoteError) as refused:
+                await control.link.request(Load(epoch=1, next_hop=hop), timeout_s=10)
+            assert refused.value.message == "That computer cannot be reached from here."
 
     run(main())

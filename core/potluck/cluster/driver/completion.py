@@ -24,7 +24,7 @@ from potluck.api.backend import (
 )
 from potluck.api.openai import FinishReason, StageTiming, Timings
 from potluck.cluster.driver.generation import Generator, Token, Usage
-from potluck.errors import PromptError
+from potluck.errors import EngineError, PromptError
 from potluck.model.defaults import GenerationDefaults
 from potluck.model.detokenizer import Detokenizer, StopStrings, Vocabulary
 from potluck.wire.messages import Sampling
@@ -133,6 +133,7 @@ async def complete(
     )
     async with aclosing(stream):
         async for token in stream:
+            _check_token(token, loaded.vocab_size)
             watch.add(token)
             if len(watch.tokens) == 1:
                 yield Started(prompt_token_ids=tuple(prompt), cached_tokens=usage.cached_tokens)
@@ -173,6 +174,16 @@ async def _encode(loaded: LoadedModel, prompt: Prompt) -> list[int]:
             token_id=max(ids),
         )
     return ids
+
+
+def _check_token(token: Token, vocab_size: int) -> None:
+    """Raise EngineError for a token that the model does not have: a worker made it up."""
+    if token.token_id >= vocab_size:
+        raise EngineError(
+            f"The last computer of the pipeline answered with token {token.token_id}, and the model"
+            f" has {vocab_size}. Its Potluck may be damaged or altered: leave it out, or install it"
+            " again."
+        )
 
 
 def _check_length(characters: int, context: int) -> None:

@@ -405,7 +405,11 @@ def _lost_too_often(error: PotluckError) -> PotluckError:
 
 
 def _token(result: Result, seconds: float) -> Token:
-    assert result.token_id is not None
+    if result.token_id is None:
+        raise EngineError(
+            "The last computer of the pipeline answered without a token. Its Potluck may be damaged or"
+            " altered: leave it out, or install it again."
+        )
     return Token(
         token_id=result.token_id,
         logprob=result.logprob,

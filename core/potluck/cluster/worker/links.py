@@ -3,12 +3,20 @@
 import asyncio
 import ipaddress
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from potluck.cluster.worker.worker import Worker
-from potluck.errors import NotAllowedError, PeerLostError, PotluckError, UnreachableError
+from potluck.errors import (
+    NotAllowedError,
+    PeerLostError,
+    PeerTimeoutError,
+    PotluckError,
+    RemoteError,
+    UnreachableError,
+    UntrustedPeerError,
+)
 from potluck.ids import HomeId, NodeId, short
 from potluck.net.control_link import serve_control
 from potluck.net.identity import Identity
@@ -17,7 +25,10 @@ from potluck.net.measure import measure_to
 from potluck.tasks import TaskSet
 from potluck.wire.measuring_messages import LinkMeasured, MeasureLink
 from potluck.wire.messages import (
+    Address,
     DeviceInfo,
+    Hop,
+    Load,
     Message,
     NodeInfo,
     Revoked,
@@ -25,6 +36,10 @@ from potluck.wire.messages import (
 )
 
 logger = logging.getLogger(__name__)
+
+
+# What dialling another computer raises, and what a handshake there found.
+_NOT_REACHED = (UnreachableError, UntrustedPeerError, PeerLostError, PeerTimeoutError, RemoteError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +123,8 @@ class WorkerLinks:
                 return None
             case MeasureLink():
                 return await self._measure(link, message)
+            case Load(next_hop=Hop() as hop):
+                return await self._load(link, message, hop)
             case Status():
                 return None
             case _:
@@ -120,16 +137,11 @@ class WorkerLinks:
         self._identity.set_revoked(link.home, map(NodeId, message.node_ids))
 
     async def _measure(self, link: Link, message: MeasureLink) -> LinkMeasured:
-        """Measure the link to another member. Every failure gives the same sentence.
-
-        A master may have its workers dial each other, but it must not scan their networks in this
-        way.
-        """
+        """Measure the link to another member."""
         if link.peer_role != "master" or not self._worker.is_lending:
             raise NotAllowedError("This computer measures for a master that it lends itself to.")
         try:
-            for address in message.addresses:
-                ipaddress.ip_address(address.host.partition("%")[0])  # no names: ValueError
+            self._check_addresses(link, message.node_id, message.addresses)
             return await measure_to(
                 message.addresses,
                 self._identity,
@@ -139,9 +151,32 @@ class WorkerLinks:
                 dial_s=self._times.dial_s,
                 measure_s=self._times.measure_s,
             )
-        except (PotluckError, ValueError) as error:
-            logger.info("no way to %s: %s", short(message.node_id), error)
-            raise UnreachableError("That computer cannot be reached from here.") from None
+        except PotluckError as error:
+            raise _no_way(message.node_id, error) from None
+
+    async def _load(self, link: Link, message: Load, hop: Hop) -> Message | None:
+        """Load a stage that another one follows, which the stage process dials."""
+        try:
+            self._check_addresses(link, hop.node_id, hop.addresses)
+            return await self._worker.handle(link, message)
+        except _NOT_REACHED as error:
+            raise _no_way(hop.node_id, error) from None
+
+    def _check_addresses(self, link: Link, node_id: str, addresses: Sequence[Address]) -> None:
+        """Check where a master has this computer dial another one.
+
+        A master may have its workers dial each other, but it must not scan their networks in this
+        way: no resolver is asked, and this computer's own services are not dialled. Whatever goes
+        wrong gives the same sentence, by `_no_way`.
+
+        Raises:
+            UnreachableError: one of them is a name; or loopback, neither this node nor its master
+                being there.
+        """
+        is_local = node_id == self._identity.node_id or _is_loopback(link.remote)
+        for address in addresses:
+            if _is_loopback(address) and not is_local:
+                raise UnreachableError("A master dials nothing but nodes on this computer.")
 
     async def _serve_weights(self, link: Link) -> None:
         lease = self._worker.lease
@@ -185,3 +220,17 @@ class WorkerLinks:
     async def _send(self, link: Link, status: Status) -> None:
         with suppress(PotluckError):  # the task that serves the link notices its end
             await link.send(status)
+
+
+def _is_loopback(address: Address) -> bool:
+    """Whether only this computer is there. Raises UnreachableError for a name."""
+    try:
+        return ipaddress.ip_address(address.host.partition("%")[0]).is_loopback
+    except ValueError as error:
+        raise UnreachableError("A master gives addresses, and no names.") from error
+
+
+def _no_way(node_id: str, error: Exception) -> UnreachableError:
+    """The one sentence that a master hears; the log has the reason."""
+    logger.info("no way to %s: %s", short(node_id), error)
+    return UnreachableError("That computer cannot be reached from here.")

@@ -1,0 +1,51 @@
+"""The process of a node: what it allows others, and itself."""
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from potluck.cluster import serving
+from potluck.settings import Folders
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX's permissions and limits")
+
+
+def test_what_a_node_writes_is_its_users_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also files of tensors, which are written without a mode of their own."""
+    folders = Folders.of(tmp_path / "home", {})
+
+    async def work(_: Folders) -> None:
+        (tmp_path / "tensors").mkdir()
+        (tmp_path / "tensors" / "one").write_bytes(b"weights")
+
+    monkeypatch.setattr(serving, "_run", work)
+    monkeypatch.setattr(serving, "_log_to", lambda _: None)
+    before = os.umask(0o022)
+    try:
+        serving.run(folders)
+    finally:
+        os.umask(before)
+
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "tensors").rglob("*")]
+    assert modes == [0o600]
+    assert stat.S_IMODE((tmp_path / "tensors").stat().st_mode) == 0o700
+
+
+def test_a_node_asks_for_more_descriptors_than_it_was_given() -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(soft, 512)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted - 1, hard))
+    try:
+        serving._allow_files(wanted)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == wanted
+        serving._allow_files(wanted - 10)  # never fewer
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == wanted
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
