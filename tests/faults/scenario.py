@@ -51,7 +51,7 @@ class Question:
 
     @property
     def max_tokens(self) -> int:
-        return 48 if self.long else 240
+        return 48 if self.long else 192
 
     def ids(self, vocabulary: int) -> list[int]:
         source = random.Random(f"prompt {self.number} {self.long}")
@@ -130,5 +130,8 @@ def scenario(seed: int, models: Iterable[str], kind: str | None = None) -> Scena
 
 
 def in_order(scenarios: Iterable[Scenario]) -> list[Scenario]:
-    """Return the runs so that those that need the same model loaded follow each other."""
-    return sorted(scenarios, key=lambda one: (one.setting, one.seed))
+    """Return the runs so that those that need the same model loaded follow each other.
+
+    Those that load it by themselves come last, since the next one has to load it again.
+    """
+    return sorted(scenarios, key=lambda one: (one.setting, one.while_loading, one.seed))
