@@ -13,9 +13,6 @@ from potluck.model.schemes import Scheme
 MASTER = "master"
 WORKERS = ("desktop", "laptop", "attic")
 READY_S = 60.0
-SESSIONS = (
-    4  # whose caches have room in what each computer lends; with more, plans need less of them
-)
 
 
 class Cluster:
@@ -87,8 +84,8 @@ class Cluster:
 
     def choose(self, name: str, scheme: Scheme, computers: int) -> PlanRequest:
         """Let each computer lend so much that the model needs so many. Return what asks for it."""
-        chosen = model(name, self._folder / "models")
-        nbytes = chosen.share_bytes(scheme, computers, SESSIONS)
+        chosen = model(name, scheme, self._folder / "models")
+        nbytes = chosen.share_bytes(computers)
         for host in self.hosts.values():
             host.lend(nbytes, worker=host is not self.master)
         lends = {device.memory_free for c in self.state().computers for device in c.devices}

@@ -15,6 +15,7 @@ import msgspec
 import psutil
 
 from faults import namespaces
+from faults.clock import Clock
 from potluck.client import Client
 from potluck.settings import Folders, Settings, read_node_file, save_settings
 
@@ -56,7 +57,7 @@ class Counts:
 
     processes: int
     descriptors: int  # of all its processes
-    parts: int  # files of transfers that did not end
+    parts: int  # files of transfers that nothing will continue
 
 
 class Host:
@@ -77,6 +78,7 @@ class Host:
             ["mount", "-t", "tmpfs", "-o", size, "tmpfs", self.folders.cache], check=True
         )
         self.folders.config.mkdir(parents=True)
+        self.clock = Clock(home)
 
     # --- the node
 
@@ -93,7 +95,9 @@ class Host:
                 *("nsenter", f"--net=/run/netns/{self.namespace}"),
                 *(sys.executable, "-P", "-m", "potluck", "node", "--home", str(self.home)),
             ],
-            env=os.environ | {"PYTHONPATH": str(CORE), "OMP_NUM_THREADS": "1"},
+            env=os.environ
+            | {"PYTHONPATH": str(CORE), "OMP_NUM_THREADS": "1"}
+            | self.clock.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -179,8 +183,10 @@ class Host:
         return sorted(whole, key=lambda path: (-path.stat().st_mtime, path.name))
 
     @property
-    def parts(self) -> list[Path]:
-        return [path for path in self._stored() if path.suffix == ".part"]
+    def stale_parts(self) -> list[Path]:
+        """Parts of tensors that are there as a whole too. Other parts will be continued."""
+        parts = [path for path in self._stored() if path.suffix == ".part"]
+        return [path for path in parts if path.with_suffix("").exists()]
 
     def _stored(self) -> list[Path]:
         return sorted(path for path in self.folders.cache.glob("tensors/??/*") if path.is_file())
@@ -214,7 +220,7 @@ class Host:
         return Counts(
             processes=len(processes),
             descriptors=sum(_descriptors(process) for process in processes),
-            parts=len(self.parts),
+            parts=len(self.stale_parts),
         )
 
     def memory(self) -> dict[str, int]:

@@ -13,6 +13,7 @@ from faults.scenario import Scenario
 from faults.switch import Link
 from potluck.api.schema import RoleRequest
 
+YEAR_S = 365 * 86_400
 USED_LAST = 20  # tensors, fewer than a third of the layers have: the model that is loaded has them
 
 
@@ -64,6 +65,7 @@ class Scene:
         self._due.clear()
         for host in self.cluster.hosts.values():
             self.cluster.lan.set_link(host.name)
+            host.clock.set(0)
             host.free_disk()
             host.revive(worker=host.name != MASTER)
         for worker in self.paused:
@@ -136,6 +138,17 @@ def pause(scene: Scene) -> None:
     scene.say(f"{victim.name}: its owner pauses it")
     scene.paused.append(victim)
     victim.client().set_role(RoleRequest(worker=True, paused=True))
+
+
+def clock_jump(scene: Scene) -> None:
+    """Set the clock of the master or of a worker, to some minutes or many years from now."""
+    source = random.Random(scene.scenario.seed)
+    victim = source.choice((scene.victim(), scene.cluster.master))
+    seconds = source.choice((1, -1)) * source.choice((90, 3600, 86_400, 400 * 86_400, 20 * YEAR_S))
+    scene.say(
+        f"{victim.name}: clock {seconds:+} s" + ("" if victim.clock.can_move else ", without cc")
+    )
+    victim.clock.set(seconds)
 
 
 def kill_master(scene: Scene) -> None:
@@ -261,6 +274,7 @@ FAULTS: dict[str, Callable[[Scene], None]] = {
     "latency": latency,
     "quit": leave,
     "pause": pause,
+    "clock-jump": clock_jump,
     "kill-master": kill_master,
     "two-kills": two_kills,
     "kill-in-recovery": kill_in_recovery,

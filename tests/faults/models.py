@@ -11,21 +11,24 @@ from byte_model import VOCABULARY, save_byte_tokenizer
 from tiny_models import make_model
 
 from potluck.model.config import ModelConfig
-from potluck.model.footprint import stage_footprint
+from potluck.model.footprint import Footprint, stage_footprint
 from potluck.model.schemes import Scheme
 
-CONTEXT = 384
+CONTEXT = 304
 LAYERS = 12
+SESSIONS = 8
 _SHAPE: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 256,
-    "intermediate_size": 704,
     "num_hidden_layers": LAYERS,
     "num_attention_heads": 8,
-    "num_key_value_heads": 1,  # caches are small beside the weights, which make the plan then
+    "num_key_value_heads": 1,
     "head_dim": 32,
     "max_position_embeddings": 1024,
 }
+# Fewer bits, more weights: a layer of any scheme is large beside the caches of some sessions, so that
+# it is the layers that decide how many computers a model needs.
+_WIDTH: dict[Scheme, int] = {"f32": 704, "bf16": 704, "int8": 1408, "int4": 2816}
 # The variant of `model_variants.py`, and what differs from it.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
@@ -41,35 +44,41 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model on disk."""
+    """A model on disk, for one scheme."""
 
     folder: Path
     config: ModelConfig
+    scheme: Scheme
 
-    def share_bytes(self, scheme: Scheme, computers: int, sessions: int) -> int:
+    def share_bytes(self, computers: int) -> int:
         """The memory that each computer lends, so that the model needs so many of them.
 
-        Args:
-            scheme: how the weights are held.
-            computers: most that are needed; with one computer less, the model does not fit.
-            sessions: conversations that are under way at a time.
+        It has room for an equal share of the layers with the caches of `SESSIONS`, if that is not
+        enough for one layer more.
         """
-        part = stage_footprint(
+        layers = ceil(LAYERS / computers)
+        equal = self._footprint(layers, ends=True)
+        more = self._footprint(layers + 1, ends=False)
+        return min(equal.total + (SESSIONS - 1) * equal.cache, more.total - 1)
+
+    def _footprint(self, layers: int, *, ends: bool) -> Footprint:
+        return stage_footprint(
             self.config,
-            range(ceil(LAYERS / computers)),
-            embedding=True,
-            head=True,
-            scheme=scheme,
+            range(layers),
+            embedding=ends,
+            head=ends,
+            scheme=self.scheme,
             context=CONTEXT,
         )
-        return part.total + (sessions - 1) * part.cache
 
 
 @cache
-def model(name: str, folder: Path) -> Model:
-    """Write the model of this name into a folder below this one; it is always the same."""
+def model(name: str, scheme: Scheme, folder: Path) -> Model:
+    """Write the model of this name for this scheme below a folder; it is always the same."""
     variant, changes = MODELS[name]
+    path = folder / f"{name}-{scheme}"
     transformers.utils.logging.disable_progress_bar()
-    made = make_model(variant, folder / name, changes=_SHAPE | changes)
-    save_byte_tokenizer(folder / name)
-    return Model(folder / name, made.config)
+    sizes = _SHAPE | {"intermediate_size": _WIDTH[scheme]}
+    made = make_model(variant, path, changes=sizes | changes)
+    save_byte_tokenizer(path)
+    return Model(path, made.config, scheme)

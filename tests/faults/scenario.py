@@ -25,6 +25,7 @@ KINDS: dict[str, When] = {
     "latency": "answer",
     "quit": "answer",  # a worker's node is ended by its owner
     "pause": "answer",  # a worker's owner pauses the lending
+    "clock-jump": "answer",  # of a worker, or of the master
     "kill-master": "answer",  # the master's node, which is then started again
     "two-kills": "answer",  # the second one after the first answer has gone on
     "kill-in-recovery": "answer",  # the second one while the first one is recovered from
@@ -50,11 +51,11 @@ class Question:
 
     @property
     def max_tokens(self) -> int:
-        return 48 if self.long else 240
+        return 48 if self.long else 192
 
     def ids(self, vocabulary: int) -> list[int]:
         source = random.Random(f"prompt {self.number} {self.long}")
-        length = source.randint(200, 300) if self.long else source.randint(8, 48)
+        length = source.randint(150, 240) if self.long else source.randint(8, 48)
         return [source.randrange(vocabulary - 2) for _ in range(length)]
 
     def request(self, vocabulary: int) -> dict[str, object]:
@@ -129,5 +130,8 @@ def scenario(seed: int, models: Iterable[str], kind: str | None = None) -> Scena
 
 
 def in_order(scenarios: Iterable[Scenario]) -> list[Scenario]:
-    """Return the runs so that those that need the same model loaded follow each other."""
-    return sorted(scenarios, key=lambda one: (one.setting, one.seed))
+    """Return the runs so that those that need the same model loaded follow each other.
+
+    Those that load it by themselves come last, since the next one has to load it again.
+    """
+    return sorted(scenarios, key=lambda one: (one.setting, one.while_loading, one.seed))
