@@ -9,6 +9,7 @@ from potluck.net.interfaces import (
     Interface,
     announced,
     dialling_order,
+    is_usable_v6,
     networks,
     own_interfaces,
 )
@@ -27,6 +28,10 @@ def test_real_networks_are_announced_first_and_loopback_not() -> None:
     assert announced(OWN) == (
         "192.168.1.10", "fd00::10", "fe80::10", "10.8.0.2", "172.17.0.1",
     )  # fmt: skip
+
+
+def test_an_address_that_nothing_can_bind_to_is_not_usable_yet() -> None:
+    assert not is_usable_v6(("2001:db8::1", 0, 0))  # like a tentative one: EADDRNOTAVAIL
 
 
 def test_a_computer_without_a_network_announces_loopback() -> None:

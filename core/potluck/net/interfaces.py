@@ -5,6 +5,7 @@ dialled last, because the first address that answers is usually the one that is 
 """
 
 import ipaddress
+import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -48,7 +49,7 @@ Interfaces: TypeAlias = Callable[[], frozenset[Interface]]
 
 
 def own_interfaces() -> frozenset[Interface]:
-    """The interfaces that this computer has now."""
+    """The interfaces that this computer has now, with the addresses that can be used already."""
     found: set[Interface] = set()
     for adapter in ifaddr.get_adapters():
         names = (adapter.name.lower(), adapter.nice_name.lower())
@@ -57,8 +58,24 @@ def own_interfaces() -> frozenset[Interface]:
         )
         for ip in adapter.ips:
             address = ip.ip if isinstance(ip.ip, str) else ip.ip[0]
-            found.add(Interface(address, ip.network_prefix, adapter.index or 0, is_virtual))
+            if isinstance(ip.ip, str) or is_usable_v6(ip.ip):
+                found.add(Interface(address, ip.network_prefix, adapter.index or 0, is_virtual))
     return frozenset(found)
+
+
+def is_usable_v6(address: tuple[str, int, int]) -> bool:
+    """Whether a socket can be bound to an IPv6 address: host, flow and zone.
+
+    When a cable is plugged in, an IPv6 address is tentative for a second or two: the system asks
+    the network whether another computer has it (RFC 4862, 5.4), and refuses to bind to it.
+    """
+    host, flow, zone = address
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0, flow, zone))
+    except OSError:
+        return False
+    return True
 
 
 def announced(own: Iterable[Interface]) -> tuple[str, ...]:
