@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import ifaddr
 
-from potluck.wire.messages import MAX_ADDRESSES
+from potluck.wire.messages import MAX_ADDRESSES, Address
 
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -102,6 +102,19 @@ def dialling_order(hosts: Iterable[str], own: frozenset[Interface]) -> tuple[str
     return tuple(sorted(elsewhere, key=lambda h: _rank(ips[h], own)))[:MAX_ADDRESSES]
 
 
+def different_networks(addresses: Iterable[Address]) -> tuple[Address, ...]:
+    """The addresses of a computer that may lead over different networks, at most four of them.
+
+    An interface that has an IPv4 address usually has several IPv6 addresses besides, which lead
+    over the same cable. So these count only if there is no IPv4 address. Nothing is faster than
+    loopback, by which a node on this computer is reached.
+    """
+    ips = {address: ip for address in addresses if (ip := _unicast(address.host)) is not None}
+    inside = [address for address, ip in ips.items() if ip.is_loopback]
+    v4 = [address for address, ip in ips.items() if ip.version == 4]
+    return tuple(inside[:1] or v4 or ips)[:_MAX_NETWORKS]
+
+
 def networks(own: frozenset[Interface]) -> list[str | int]:
     """The interfaces in the form that zeroconf expects: IPv4 by address, IPv6 by index.
 
@@ -113,6 +126,7 @@ def networks(own: frozenset[Interface]) -> list[str | int]:
     return [*v4, *v6]
 
 
+_MAX_NETWORKS: Final = 4  # a measurement takes a second for each
 _LOOPBACKS: Final = (ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1"))
 
 
