@@ -25,6 +25,7 @@ from potluck.cluster.views import (
 from potluck.errors import (
     DiskFullError,
     EngineError,
+    PeerLostError,
     PotluckError,
     UntrustedPeerError,
     VersionMismatchError,
@@ -230,8 +231,13 @@ def test_why_a_paired_computer_is_not_there(model: LocalModel) -> None:
         node_id = home.laptop.node_id
         assert home.view("Laptop").state == "lost"
         home.found = [found("Laptop", 2)]
-        assert home.view("Laptop").state == "asking"
+        assert "being connected" in (home.view("Laptop").detail or "")
         assert home.view("Laptop").address == "127.0.0.1:9"
+        home.problems[node_id] = PeerLostError("It stopped answering.")
+        assert (home.view("Laptop").state, home.view("Laptop").detail) == (
+            "lost",
+            "It stopped answering.",
+        )
         home.problems[node_id] = UntrustedPeerError("Pair it again.")
         assert (home.view("Laptop").state, home.view("Laptop").detail) == (
             "blocked",

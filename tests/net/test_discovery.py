@@ -215,6 +215,22 @@ def test_a_network_that_comes_later_is_used(run) -> None:
     run(main())
 
 
+def test_after_a_change_of_networks_computers_are_asked_for_again(run) -> None:
+    """A cable may have been unplugged for so long that every record has run out."""
+
+    async def main() -> None:
+        own = LOOPBACK
+        async with watching(A, interfaces=lambda: own) as a:
+            asking = a.discovery._browser
+            await a.discovery.refresh()
+            assert a.discovery._browser is asking
+            own = frozenset({*own, Interface("127.0.0.1", 16, 1, is_virtual=False)})
+            await a.discovery.refresh()
+            assert a.discovery._browser is not asking
+
+    run(main())
+
+
 def test_without_multicast_addresses_still_work_and_it_is_logged(run, monkeypatch, caplog) -> None:
     class Broken(AsyncZeroconf):
         def __init__(self, **options) -> None:

@@ -9,9 +9,12 @@ from potluck.net.interfaces import (
     Interface,
     announced,
     dialling_order,
+    different_networks,
+    is_usable_v6,
     networks,
     own_interfaces,
 )
+from potluck.wire.messages import Address
 
 LO4 = Interface("127.0.0.1", 8, 1, is_virtual=False)
 LO6 = Interface("::1", 128, 1, is_virtual=False)
@@ -27,6 +30,10 @@ def test_real_networks_are_announced_first_and_loopback_not() -> None:
     assert announced(OWN) == (
         "192.168.1.10", "fd00::10", "fe80::10", "10.8.0.2", "172.17.0.1",
     )  # fmt: skip
+
+
+def test_an_address_that_nothing_can_bind_to_is_not_usable_yet() -> None:
+    assert not is_usable_v6(("2001:db8::1", 0, 0))  # like a tentative one: EADDRNOTAVAIL
 
 
 def test_a_computer_without_a_network_announces_loopback() -> None:
@@ -57,6 +64,20 @@ def test_what_is_no_unicast_address_is_left_out() -> None:
 
     assert dialling_order(hosts, OWN) == ("192.168.1.77",)
     assert dialling_order([], OWN) == ()
+
+
+def different(*hosts: str) -> list[str]:
+    addresses = [Address(host=host, port=4000) for host in hosts]
+    return [address.host for address in different_networks(addresses)]
+
+
+def test_one_address_for_each_network_is_worth_measuring() -> None:
+    assert different("192.168.1.7", "169.254.3.4", "fd00::7", "fe80::7%2") == [
+        "192.168.1.7", "169.254.3.4",
+    ]  # fmt: skip
+    assert different("fd00::7", "fe80::7%2") == ["fd00::7", "fe80::7%2"]
+    assert different("127.0.0.1", "192.168.1.10", "::1") == ["127.0.0.1"]
+    assert len(different(*(f"10.0.{n}.1" for n in range(9)))) == 4
 
 
 def test_multicast_uses_every_interface_and_ipv4_loopback() -> None:

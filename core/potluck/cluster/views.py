@@ -17,7 +17,7 @@ from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.cluster.worker.lease import Lease
 from potluck.cluster.worker.worker import Worker
-from potluck.errors import PotluckError, VersionMismatchError
+from potluck.errors import PeerLostError, PotluckError, VersionMismatchError
 from potluck.ids import NodeId
 from potluck.net.advert import Found
 from potluck.net.transport import show
@@ -283,10 +283,12 @@ def _absent(found: Found | None, problem: PotluckError | None) -> tuple[Computer
     if found is None:
         return "lost", "It is off, asleep or on another network."
     if problem is None:
-        return "asking", None
-    state: ComputerState = "version_differs"
-    if not isinstance(problem, VersionMismatchError):
-        state = "blocked"
+        return "lost", "It is found, and being connected."
+    state: ComputerState = "blocked"
+    if isinstance(problem, VersionMismatchError):
+        state = "version_differs"
+    elif isinstance(problem, PeerLostError):
+        state = "lost"
     return state, problem.message
 
 

@@ -209,6 +209,7 @@ class Discovery:
             self._own = own
             await self._zeroconf.async_update_interfaces(networks(own), _ip_version(own))
             await self._publish()
+            await self._browse(self._zeroconf)  # zeroconf asks for computers only at first
             self._reorder()
         if self._zeroconf is not None:
             for node_id in list(self._found):
@@ -238,8 +239,14 @@ class Discovery:
                 await self._zeroconf.async_close()
             self._zeroconf = None
             return
+        await self._browse(self._zeroconf)
+
+    async def _browse(self, zeroconf: AsyncZeroconf) -> None:
+        """Ask the network for computers, and listen for those that come later."""
+        if self._browser is not None:
+            await self._browser.async_cancel()
         self._browser = AsyncServiceBrowser(
-            self._zeroconf.zeroconf,
+            zeroconf.zeroconf,
             SERVICE,
             handlers=[self._changed],
             # A unicast answer would reach only one of the nodes that share the port.
@@ -335,9 +342,11 @@ class Discovery:
             self._found.pop(node_id, None)
         else:
             self._found[node_id] = entry
-        if entry != before:
+        if entry == before:
+            return
+        if (entry is None) != (before is None):
             logger.info("node %s node=%s", "found" if entry else "gone", short(node_id))
-            self._on_change()
+        self._on_change()
 
     def _entry(
         self, node_id: NodeId, info: AsyncServiceInfo

@@ -5,13 +5,14 @@ dialled last, because the first address that answers is usually the one that is 
 """
 
 import ipaddress
+import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import ifaddr
 
-from potluck.wire.messages import MAX_ADDRESSES
+from potluck.wire.messages import MAX_ADDRESSES, Address
 
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -48,7 +49,7 @@ Interfaces: TypeAlias = Callable[[], frozenset[Interface]]
 
 
 def own_interfaces() -> frozenset[Interface]:
-    """The interfaces that this computer has now."""
+    """The interfaces that this computer has now, with the addresses that can be used already."""
     found: set[Interface] = set()
     for adapter in ifaddr.get_adapters():
         names = (adapter.name.lower(), adapter.nice_name.lower())
@@ -57,8 +58,24 @@ def own_interfaces() -> frozenset[Interface]:
         )
         for ip in adapter.ips:
             address = ip.ip if isinstance(ip.ip, str) else ip.ip[0]
-            found.add(Interface(address, ip.network_prefix, adapter.index or 0, is_virtual))
+            if isinstance(ip.ip, str) or is_usable_v6(ip.ip):
+                found.add(Interface(address, ip.network_prefix, adapter.index or 0, is_virtual))
     return frozenset(found)
+
+
+def is_usable_v6(address: tuple[str, int, int]) -> bool:
+    """Whether a socket can be bound to an IPv6 address: host, flow and zone.
+
+    When a cable is plugged in, an IPv6 address is tentative for a second or two: the system asks
+    the network whether another computer has it (RFC 4862, 5.4), and refuses to bind to it.
+    """
+    host, flow, zone = address
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0, flow, zone))
+    except OSError:
+        return False
+    return True
 
 
 def announced(own: Iterable[Interface]) -> tuple[str, ...]:
@@ -85,6 +102,19 @@ def dialling_order(hosts: Iterable[str], own: frozenset[Interface]) -> tuple[str
     return tuple(sorted(elsewhere, key=lambda h: _rank(ips[h], own)))[:MAX_ADDRESSES]
 
 
+def different_networks(addresses: Iterable[Address]) -> tuple[Address, ...]:
+    """The addresses of a computer that may lead over different networks, at most four of them.
+
+    An interface that has an IPv4 address usually has several IPv6 addresses besides, which lead
+    over the same cable. So these count only if there is no IPv4 address. Nothing is faster than
+    loopback, by which a node on this computer is reached.
+    """
+    ips = {address: ip for address in addresses if (ip := _unicast(address.host)) is not None}
+    inside = [address for address, ip in ips.items() if ip.is_loopback]
+    v4 = [address for address, ip in ips.items() if ip.version == 4]
+    return tuple(inside[:1] or v4 or ips)[:_MAX_NETWORKS]
+
+
 def networks(own: frozenset[Interface]) -> list[str | int]:
     """The interfaces in the form that zeroconf expects: IPv4 by address, IPv6 by index.
 
@@ -96,6 +126,7 @@ def networks(own: frozenset[Interface]) -> list[str | int]:
     return [*v4, *v6]
 
 
+_MAX_NETWORKS: Final = 4  # a measurement takes a second for each
 _LOOPBACKS: Final = (ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1"))
 
 

@@ -252,6 +252,7 @@ class Members:
             await serve_control(link, lambda message: self._handle(computer, message))
         except PeerLostError as error:
             logger.info("disconnected node=%s: %s", short(computer.node_id), error)
+            self._problems[computer.node_id] = error
         finally:
             link.close()
             if self._connected.get(computer.node_id) is computer:
