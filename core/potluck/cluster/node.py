@@ -32,6 +32,7 @@ from potluck.cluster.events import (
     ThreadsChanged,
 )
 from potluck.cluster.machine import machine_id
+from potluck.cluster.master.kept import KeptMeasurements
 from potluck.cluster.master.loader import DEPLOYING
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models, guide_folder, reading
@@ -192,6 +193,10 @@ class Node:
             packing=self.packing,
             use=use,
             deadlines=self._deadlines.planning,
+            kept=KeptMeasurements(
+                folders.cache / "measurements.json",
+                measured_as=f"{potluck.__version__} {settings.threads} {cpu_threads()}",
+            ),
         )
         self.backend = NodeBackend(
             Parts(
