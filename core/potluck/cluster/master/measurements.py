@@ -280,7 +280,9 @@ class Measurements:
         measured one after the other, so that no measurement takes another's bandwidth.
         """
         async with self._measuring:
-            for source, target in _pairs(master, workers):
+            # In one order at any time, so that no pair is measured a second time the other way round.
+            in_order = sorted(workers, key=lambda worker: worker.node_id)
+            for source, target in _pairs(master, in_order):
                 await self._measure(source, target, anew=anew)
         ids = {c.node_id for c in (master, *workers)}
         return {key: cost for key, cost in self.known_links().items() if ids.issuperset(key)}
