@@ -80,3 +80,13 @@ def test_a_change_wakes_everyone_who_waits() -> None:
         assert await asyncio.gather(*waiting) == [activity.revision] * 3
 
     run(main())
+
+
+def test_a_node_that_is_done_is_idle_until_it_is_used_again() -> None:
+    activity = Activity(clock=Clock())
+
+    activity.done()
+    assert activity.idle_s() == float("inf")
+    with activity.hold("request"):
+        assert activity.idle_s() == 0
+    assert activity.idle_s() == 0

@@ -9,6 +9,7 @@ import pytest
 from fake_cluster import Run
 from whole_nodes import chat, folders_of, running, stages
 
+from potluck.api.schema import RoleRequest
 from potluck.cluster import serving
 from potluck.cluster.master.models import guide_folder
 from potluck.cluster.node import Node, NodeDeadlines
@@ -61,6 +62,29 @@ def test_the_model_is_given_back_before_the_node_ends(tmp_path: Path, run: Run) 
     run(main())
 
 
+def test_a_node_ends_with_the_program_that_lent_it(tmp_path: Path, run: Run) -> None:
+    async def main() -> None:
+        node = Node(folders_of(tmp_path, "Lent"), deadlines=NodeDeadlines(idle_check_s=0.01))
+        serving = asyncio.create_task(node.run())
+        with node.activity.hold("worker"):
+            await node.backend.set_role(RoleRequest(worker=True, while_held=True))
+        await serving
+
+    run(main())
+
+
+def test_a_node_that_the_system_ends_can_be_started_again_by_those_who_use_it(
+    tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        folders = folders_of(tmp_path, "Killed")
+        async with running(folders) as node:
+            node.interrupt()
+        assert read_node_file(folders) is not None
+
+    run(main())
+
+
 def test_a_shutdown_that_is_asked_for_ends_it(tmp_path: Path, run: Run) -> None:
     async def main() -> None:
         folders = folders_of(tmp_path, "Short")
@@ -95,7 +119,7 @@ def test_the_engine_hears_of_whatever_changes_in_whom_this_computer_trusts(
 def test_a_user_has_one_node(tmp_path: Path) -> None:
     folders = folders_of(tmp_path, "One")
     with exclusive(folders.node_lock), pytest.raises(AlreadyRunningError):
-        serving.run(folders)
+        serving.run(folders, wait_s=0)
 
 
 def test_the_model_that_comes_along_is_found() -> None:

@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 import msgspec
 
 from potluck.api.schema import ClusterState, Computer, Device, Pairing, RoleRequest
+from potluck.cli.keeping import keep_going
 from potluck.cli.parser import Waits
 from potluck.cli.terminal import (
     ask,
@@ -55,7 +56,7 @@ def open_client(options: argparse.Namespace) -> tuple[Client, bool]:
 
 
 def worker(options: argparse.Namespace) -> int:
-    """Lend this computer until Ctrl-C or until the node ends."""
+    """Lend this computer until Ctrl-C, or until Potluck is shut down on it."""
     folders = Folders.of(options.home)
     if options.name is not None:
         settings = load_settings(folders.settings_file)
@@ -70,6 +71,18 @@ def worker(options: argparse.Namespace) -> int:
     if options.join is not None:
         joined = client.join(options.join)
         say(f"Joined the home of {joined.name}.")
+    with suppress(KeyboardInterrupt):
+        keep_going(options, client, lambda node, _: _lend(node, options))
+    say(
+        "This computer lends itself as before."
+        if before.node.role == "worker"
+        else "This computer is not lent any more."
+    )
+    return 0
+
+
+def _lend(client: Client, options: argparse.Namespace) -> None:
+    """Lend this computer as long as the node runs."""
     lease = RoleRequest(
         worker=True,
         memory=options.memory,
@@ -77,21 +90,14 @@ def worker(options: argparse.Namespace) -> int:
         paused=False,
         while_held=True,
     )
-    try:
-        with closing(client.states("worker")) as states:
-            # From here on the node knows who holds the lease, and ends it with this process.
-            next(states)
-            client.set_role(lease)
-            say(f"{before.node.name} lends itself. Ctrl-C ends it.")
-            _follow(client, states)
-    except KeyboardInterrupt:
-        pass
-    say(
-        "This computer lends itself as before."
-        if before.node.role == "worker"
-        else "This computer is not lent any more."
-    )
-    return 0
+    with closing(client.states("worker")) as states:
+        # From here on the node knows who holds the lease, and ends it with this process.
+        state = next(states, None)
+        if state is None:
+            return
+        client.set_role(lease)
+        say(f"{state.node.name} lends itself. Ctrl-C ends it.")
+        _follow(client, states)
 
 
 def _follow(client: Client, states: Iterator[ClusterState]) -> None:

@@ -20,9 +20,10 @@ from potluck.api.schema import (
 )
 from potluck.cli import terminal
 from potluck.cli.computers import open_client
+from potluck.cli.keeping import keep_going
 from potluck.cli.terminal import Terminated, put, put_json, put_table, say
 from potluck.client import Client, NodeGoneError
-from potluck.errors import PotluckError, UsageError, format_bytes
+from potluck.errors import NotFoundError, PotluckError, UsageError, format_bytes
 from potluck.model.schemes import Scheme
 
 KEY_VARIABLE = "POTLUCK_KEY"  # safer than an option: other programs can read the command line
@@ -263,27 +264,52 @@ def _streamed(loaded: LoadProgress, plan: PlanView, state: ClusterState) -> dict
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Answer other programs until Ctrl-C."""
+    """Answer other programs until Ctrl-C, or until Potluck is shut down on this computer."""
     asked = ListenRequest(host=options.host, port=options.port, key=_key(options))
     client, _ = open_client(options)
     if asked.port:  # report a taken port at once, not after minutes of loading
         client.close_listener(client.listen(asked).port)
-    before = client.state().model
-    loaded = terminal.load(client, plan_request(options))
+    serving = _Serving(asked, plan_request(options), client)
     try:
-        _hold(client, asked)
-    except KeyboardInterrupt:
-        pass
+        with contextlib.suppress(KeyboardInterrupt):
+            keep_going(options, client, serving.serve)
     finally:
-        if loaded.plan is not None and (before.plan is None or before.plan != loaded.plan):
-            client.unload()  # otherwise the model was loaded before, and stays
+        serving.end()
     say("Not serving any more.")
     return 0
 
 
-def _hold(client: Client, asked: ListenRequest) -> None:
-    listener = client.listen(asked)
-    try:
+class _Serving:
+    """What `serve` has asked a node for, and has to undo."""
+
+    def __init__(self, asked: ListenRequest, request: PlanRequest, client: Client) -> None:
+        self._asked = asked
+        self._request = request
+        self._client = client
+        self._before = client.state().model
+        self._loaded: PlanView | None = None
+
+    def serve(self, client: Client, was_lost: bool) -> None:
+        """Load the model and answer other programs as long as the node runs.
+
+        After the node was lost, a model that cannot be loaded is told and ends nothing: the next
+        prompt loads it.
+        """
+        self._client = client
+        try:
+            self._loaded = terminal.load(client, self._request).plan
+        except NodeGoneError:
+            raise
+        except PotluckError as error:
+            if not was_lost:
+                raise
+            say(error.message)
+        if was_lost:
+            with contextlib.suppress(NotFoundError):  # the node hung, and kept the listener
+                client.close_listener(self._asked.port)
+        listener = client.listen(self._asked)
+        # The same port again, if any port was asked for and the node is lost.
+        self._asked = msgspec.structs.replace(self._asked, port=listener.port)
         host = f"[{listener.host}]" if ":" in listener.host else listener.host
         put(f"Serving at http://{host}:{listener.port}/v1")
         say("Ctrl-C ends it.")
@@ -294,8 +320,14 @@ def _hold(client: Client, asked: ListenRequest) -> None:
                     if notice.id > told:
                         told = notice.id
                         say(notice.text)
-    finally:
-        client.close_listener(listener.port)
+
+    def end(self) -> None:
+        """Close the listener, and unload the model unless it was loaded before."""
+        with contextlib.suppress(NodeGoneError):
+            with contextlib.suppress(NotFoundError):
+                self._client.close_listener(self._asked.port)
+            if self._loaded is not None and self._before.plan != self._loaded:
+                self._client.unload()
 
 
 def _key(options: argparse.Namespace) -> str | None:

@@ -52,6 +52,12 @@ class Waits:
     """torch is slow to start and to list the devices."""
     pairing_s: float = 180.0
     """A person has to walk to the other computer."""
+    restarts: int = 6
+    """So often in a row a lost node is started again."""
+    restart_s: float = 1.0
+    """Before the second try; twice as long before each further one."""
+    steady_s: float = 60.0
+    """A node that was used for so long is no failed try."""
 
 
 class Parser(argparse.ArgumentParser):

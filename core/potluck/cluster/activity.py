@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from math import inf
 
 from potluck.api.backend import Holder
 
@@ -54,6 +55,10 @@ class Activity:
     def use(self) -> None:
         """Record a use of the node without a holder: `idle_s` begins at 0 again."""
         self._last_use = self._clock()
+
+    def done(self) -> None:
+        """Record that nobody needs the node any more: `idle_s` is infinite until the next use."""
+        self._last_use = -inf
 
     # --- changes
 

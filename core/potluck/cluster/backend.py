@@ -354,6 +354,11 @@ class NodeBackend:
     # --- listeners
 
     async def listen(self, request: schema.ListenRequest) -> schema.Listener:
+        if request.port in self._listeners:
+            raise UsageError(
+                f"Potluck listens on port {request.port} already: the window, or another"
+                " `potluck serve` on this computer. End that one, or choose another port."
+            )
         app = public_app(self, host=request.host, key=request.key)
         server = HttpServer()
         port = await server.start(app, request.host, request.port)

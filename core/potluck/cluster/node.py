@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 import potluck
+from potluck.api.backend import Holder
 from potluck.api.server import HttpServer, local_app
 from potluck.cluster.activity import Activity
 from potluck.cluster.backend import NodeBackend, Parts
@@ -32,6 +33,7 @@ from potluck.cluster.events import (
 )
 from potluck.cluster.loss import process_lost
 from potluck.cluster.machine import machine_id
+from potluck.cluster.master.kept import KeptMeasurements
 from potluck.cluster.master.loader import DEPLOYING
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models, guide_folder, reading
@@ -91,6 +93,7 @@ class Node:
         folders.config.mkdir(parents=True, exist_ok=True)
         settings = load_settings(folders.settings_file)
         self._stop = asyncio.Event()
+        self._is_interrupted = False
         self._tasks = TaskSet()
         self._port = 0  # until the listener is up
         self.events = Events()
@@ -105,7 +108,7 @@ class Node:
             arch=platform.machine()[:32],
             machine=machine_id(),
         )
-        self.activity = Activity(let_go=lambda holder: self.lending.let_go(holder))
+        self.activity = Activity(let_go=self._let_go)
         folders.cache.mkdir(parents=True, exist_ok=True)
         half = shutil.disk_usage(folders.cache).total // 2
         self.store = ChunkStore(folders.cache / "tensors", settings.store_limit or half)
@@ -191,6 +194,10 @@ class Node:
             packing=self.packing,
             use=use,
             deadlines=self._deadlines.planning,
+            kept=KeptMeasurements(
+                folders.cache / "measurements.json",
+                measured_as=f"{potluck.__version__} {settings.threads} {cpu_threads()}",
+            ),
         )
         self.backend = NodeBackend(
             Parts(
@@ -254,13 +261,18 @@ class Node:
                 pid=os.getpid(), port=port, token=token, version=potluck.__version__
             )
             write_node_file(self._folders, node_file)
-            stack.callback(remove_node_file, self._folders, node_file)
+            stack.callback(self._remove, node_file)
             idle = every(self._deadlines.idle_check_s, self._end_if_idle, what="ending when idle")
             for work in (idle, self._measure_new_links()):
                 stack.push_async_callback(_end, self._tasks.spawn(work))
             logger.info("node is up node=%s port=%d", short(self.identity.node_id), port)
             await self._stop.wait()
             logger.info("node ends")
+
+    def _remove(self, node_file: NodeFile) -> None:
+        """Remove the file by which the node is found, unless programs are to start it again."""
+        if not self._is_interrupted:
+            remove_node_file(self._folders, node_file)
 
     async def _leave(self) -> None:
         """Take the model out of force. The other computers free its memory by themselves."""
@@ -294,6 +306,12 @@ class Node:
                     self.activity.touch()
 
     def stop(self) -> None:
+        """End as the owner wishes: no program starts the node again."""
+        self._stop.set()
+
+    def interrupt(self) -> None:
+        """End because the system says so: a program that uses the node starts it again."""
+        self._is_interrupted = True
         self._stop.set()
 
     # --- who this node is
@@ -323,6 +341,13 @@ class Node:
         return tuple(h.name for h in self.identity.homes.values() if h.role == "worker")
 
     # --- handlers of events
+
+    def _let_go(self, holder: Holder) -> None:
+        """A program that held the node has ended. A node that only lent itself ends as well."""
+        self.lending.let_go(holder)
+        if holder == "worker" and not self.master.holds_anything:
+            self.activity.done()
+
     def _changed(self) -> None:
         self._info = msgspec.structs.replace(self._info, devices=self.processes.devices)
         self.activity.touch()

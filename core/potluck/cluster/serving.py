@@ -18,16 +18,21 @@ from potluck.settings import Folders, exclusive
 
 _LOG_BYTES = 2_000_000
 _OPEN_FILES = 4096  # two HTTP listeners have 256 connections each; models have files, links sockets
+ENDING_S = 10.0  # for the node before to end: it takes the model out of force first
 
 
-def run(folders: Folders) -> None:
+def run(folders: Folders, *, wait_s: float = ENDING_S) -> None:
     """Run this user's node on this computer until it ends.
+
+    Args:
+        folders: of the node.
+        wait_s: how long a node that is just ending is waited for, in seconds.
 
     Raises:
         AlreadyRunningError: another process runs it already.
     """
     os.umask(0o077)  # weights, computers and logs are this user's alone, also of stage processes
-    with exclusive(folders.node_lock):
+    with exclusive(folders.node_lock, wait_s=wait_s):
         _log_to(folders.log_file)
         _allow_files(_OPEN_FILES)
         asyncio.run(_run(folders))
@@ -38,7 +43,7 @@ async def _run(folders: Folders) -> None:
     loop = asyncio.get_running_loop()
     for name in ("SIGINT", "SIGTERM"):
         with suppress(NotImplementedError, AttributeError):  # Windows has no such handlers
-            loop.add_signal_handler(getattr(signal, name), node.stop)
+            loop.add_signal_handler(getattr(signal, name), node.interrupt)
     await node.run()
 
 

@@ -223,3 +223,34 @@ def test_a_worker_says_what_it_holds_to_the_home_that_it_holds_it_for(
         assert bench.worker.held(MY_HOME) == ()
 
     run(main())
+
+
+def test_a_connection_that_its_master_has_replaced_counts_no_more(
+    bench: Bench, model: LocalModel
+) -> None:
+    """A process that hung for a while goes on with the plan of a master that was replaced."""
+
+    async def main() -> None:
+        stale = bench.mine
+        bench.worker.master_came(stale)
+        await bench.take(assign(model, 0, 2, epoch=9), model)
+        bench.mine = FakeMaster("Desk", MY_HOME)
+        bench.worker.master_came(bench.mine)
+        for message in (
+            assign(model, 0, 2, epoch=10),
+            Load(epoch=9, next_hop=None),
+            Unload(epoch=9),
+            Profile(config={}, scheme="f32", tokens=1),
+        ):
+            with pytest.raises(StaleEpochError, match="connected anew"):
+                await bench.worker.handle(stale, message)
+
+        bench.worker.master_left(stale)
+        assert bench.worker.lease is not None
+        assert bench.worker.lease.link is bench.mine
+        bench.worker.master_left(bench.mine)
+        bench.mine = stale  # its node was replaced again, and connects with what it had
+        bench.worker.master_came(stale)
+        await bench.load(epoch=9)
+
+    run(main())

@@ -27,6 +27,7 @@ from potluck.cluster.events import (
 )
 from potluck.cluster.master.decision import next_action
 from potluck.cluster.master.deployment import Deployment, Planned
+from potluck.cluster.master.kept import KeptMeasurements
 from potluck.cluster.master.loader import Loader, LoadState
 from potluck.cluster.master.measurements import Measurements
 from potluck.cluster.master.models import Models
@@ -80,6 +81,7 @@ class Master:
         packing: Packing | None = None,
         use: DeviceUse | None = None,
         deadlines: PlanningDeadlines = DEADLINES,
+        kept: KeptMeasurements | None = None,
     ) -> None:
         """Make a master that has loaded nothing.
 
@@ -90,13 +92,14 @@ class Master:
             packing: packs weights before they are sent; None: they are sent as the files have them.
             use: told which devices of this computer have a stage of this master's plan.
             deadlines: how long planning waits for computers, and how long it may search.
+            kept: what the node before has measured.
         """
         # A random first epoch: two masters should not use the same one.
         self._state = State(epoch=secrets.randbelow(1 << 30))
         self._computers = computers
         self._events = events
         self._use = use if use is not None else DeviceUse()
-        self._planner = Planner(computers, models, deadlines)
+        self._planner = Planner(computers, models, deadlines, kept)
         self._loader = Loader(
             computers, self._planner, events, recover=self._recover, packing=packing
         )

@@ -1,15 +1,17 @@
 """The measurements that the planner needs: each device on the real layer shapes, and each link.
 
-Measurements are kept: a profile by device, layer shape, scheme and cache; a link by its two ends.
-An old measurement of a link is made again. Memory is not kept: it is always the memory free now.
+Measurements are kept, on disk too (`kept.py`): a profile by device, layer shape, scheme and cache; a
+link by its two ends. An old measurement of a link is made again. Memory is not kept: it is always the
+memory free now.
 """
 
 import asyncio
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from math import isfinite
 from typing import TypeAlias
 
@@ -17,6 +19,7 @@ import msgspec
 
 from potluck.cluster.computer import Computer
 from potluck.cluster.device_names import device_label, place_name
+from potluck.cluster.master.kept import KeptLink, KeptMeasurements, KeptProfile
 from potluck.errors import EngineError, PeerLostError, PeerTimeoutError, PotluckError
 from potluck.ids import NodeId
 from potluck.model.config import ModelConfig
@@ -33,10 +36,9 @@ logger = logging.getLogger(__name__)
 PROFILE_TOKENS = 128  # length of the prefill chunk that is timed
 FAILED_AGE_S = 60.0  # a pair that could not be measured is tried again after this time
 LINK_AGE_S = 900.0  # then a link is measured again: a laptop may have moved to another room
-_ShapeKey: TypeAlias = tuple[Hashable, ...]
 # Node, device, name of the card (it may be replaced; None: not known yet), layer shape, scheme,
 # cache.
-_ProfileKey: TypeAlias = tuple[NodeId, DeviceId | None, str | None, _ShapeKey, Scheme, Cache]
+_ProfileKey: TypeAlias = tuple[NodeId, DeviceId | None, str | None, str, Scheme, Cache]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class _KnownDevice:
     """The profile of a device, and its correction by the times of real answers."""
 
     profile: Profiled
+    at: float  # when it was measured, in seconds since 1970
     correction: Correction = field(default_factory=Correction)
 
     def corrected(self, now: float) -> Profiled:
@@ -68,19 +71,68 @@ class _KnownLink:
     """A measured link."""
 
     cost: LinkCost
-    when: float  # seconds of the clock
+    when: float  # seconds of the clock; if it was measured by a node before, this node's start
+    at: float  # when it was measured, in seconds since 1970
     in_passing: bool  # measured just after its computer came, when both ends were busy starting
 
 
 class Measurements:
-    """Measures computers and links, and remembers the results."""
+    """Measures computers and links, and remembers the results.
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        kept: the measurements of the node before, which are taken over.
+        clock: its seconds count from any moment.
+    """
+
+    def __init__(
+        self,
+        *,
+        kept: KeptMeasurements | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._clock = clock
+        self._kept = kept if kept is not None else KeptMeasurements(None)
         self._profiles: dict[_ProfileKey, _KnownDevice] = {}
         self._links: dict[tuple[NodeId, NodeId], _KnownLink] = {}
         self._failed: dict[tuple[NodeId, NodeId], float] = {}  # when
         self._measuring = asyncio.Lock()
+        self._recall()
+
+    def _recall(self) -> None:
+        profiles, links = self._kept.recall()
+        for kept in profiles:
+            device = kept.profile.device
+            measured_as = (kept.shape, kept.scheme, kept.cache)
+            key = (kept.node_id, device.id, device.name, *measured_as)
+            self._profiles[key] = _KnownDevice(kept.profile, kept.at)
+        for link in links:
+            known = _KnownLink(link.cost, self._clock(), link.at, link.in_passing)
+            self._links[link.source, link.target] = known
+
+    def _remember(self) -> None:
+        self._kept.remember(
+            (
+                KeptProfile(
+                    node_id=node_id,
+                    shape=shape,
+                    scheme=scheme,
+                    cache=cache,
+                    profile=known.profile,
+                    at=known.at,
+                )
+                for (node_id, _, _, shape, scheme, cache), known in self._profiles.items()
+            ),
+            (
+                KeptLink(
+                    source=source,
+                    target=target,
+                    cost=known.cost,
+                    in_passing=known.in_passing,
+                    at=known.at,
+                )
+                for (source, target), known in self._links.items()
+            ),
+        )
 
     async def device_costs(
         self,
@@ -176,8 +228,9 @@ class Measurements:
             measured = profile.device
             if device is not None and measured.id != device.id:
                 raise EngineError(f"{computer.name} measured another device than it was asked.")
-            known = _KnownDevice(profile)
+            known = _KnownDevice(profile, self._kept.now())
             self._profiles[computer.node_id, measured.id, measured.name, *measured_as] = known
+            self._remember()
         return known.corrected(self._clock())
 
     def has_profiles(
@@ -227,7 +280,9 @@ class Measurements:
         measured one after the other, so that no measurement takes another's bandwidth.
         """
         async with self._measuring:
-            for source, target in _pairs(master, workers):
+            # In one order at any time, so that no pair is measured a second time the other way round.
+            in_order = sorted(workers, key=lambda worker: worker.node_id)
+            for source, target in _pairs(master, in_order):
                 await self._measure(source, target, anew=anew)
         ids = {c.node_id for c in (master, *workers)}
         return {key: cost for key, cost in self.known_links().items() if ids.issuperset(key)}
@@ -263,7 +318,8 @@ class Measurements:
             logger.warning("no way from %s to %s: %s", source.name, target.name, error)
             self._failed[key] = self._clock()
         else:
-            self._links[key] = _KnownLink(cost, self._clock(), in_passing)
+            self._links[key] = _KnownLink(cost, self._clock(), self._kept.now(), in_passing)
+            self._remember()
 
     def link(self, source: NodeId, target: NodeId) -> LinkCost | None:
         """The last measurement of a pair, in either direction."""
@@ -273,6 +329,7 @@ class Measurements:
     def forget_profiles(self, node_id: NodeId) -> None:
         """Forget a computer's profiles, because its speed has changed."""
         self._profiles = {key: known for key, known in self._profiles.items() if key[0] != node_id}
+        self._remember()
 
     def forget(self, node_id: NodeId) -> None:
         """Forget a computer's links: it left, and may be in another place when it comes back."""
@@ -287,10 +344,11 @@ def _pairs(master: Computer, workers: Sequence[Computer]) -> Iterable[tuple[Comp
             yield worker, other
 
 
-def _shape_key(config: ModelConfig) -> _ShapeKey:
+def _shape_key(config: ModelConfig) -> str:
     """A key that is equal for models whose layers of each kind cost the same."""
     has_coarse_head = config.quantization is not None and config.quantization.has_coarse_head
-    return config.vocab_size, kinds_of(config), has_coarse_head
+    shape = (config.vocab_size, kinds_of(config), has_coarse_head)
+    return sha256(msgspec.json.encode(shape, order="deterministic")).hexdigest()
 
 
 def unmeasured_devices(

@@ -15,6 +15,7 @@ from potluck.cluster.computer import Computer
 from potluck.cluster.device_names import computer_of
 from potluck.cluster.master.constraints import without_constraints
 from potluck.cluster.master.deployment import Planned
+from potluck.cluster.master.kept import KeptMeasurements
 from potluck.cluster.master.measurements import Measurements, unmeasured_devices
 from potluck.cluster.master.models import Models
 from potluck.cluster.master.vocabulary import Check, no_check
@@ -86,9 +87,13 @@ class Planner:
     """Makes plans for the available computers, and keeps what it measured."""
 
     def __init__(
-        self, computers: Computers, models: Models, deadlines: PlanningDeadlines = DEADLINES
+        self,
+        computers: Computers,
+        models: Models,
+        deadlines: PlanningDeadlines = DEADLINES,
+        kept: KeptMeasurements | None = None,
     ) -> None:
-        self.measurements = Measurements()
+        self.measurements = Measurements(kept=kept)
         self._computers = computers
         self._models = models
         self._deadlines = deadlines

@@ -87,6 +87,7 @@ class Worker:
         self._changed = changed
         self._keep_loaded_s = keep_loaded_s
         self._use = use if use is not None else DeviceUse()
+        self._masters: dict[HomeId, MasterLink] = {}  # the last connection of each
         self._turn = asyncio.Lock()  # one assignment at a time
         self._giving_back = asyncio.Lock()  # a load waits until unused layers are freed
         self._tasks = TaskSet()
@@ -101,11 +102,14 @@ class Worker:
 
         Raises:
             NotAllowedError: the peer is no master of that home.
+            StaleEpochError: the home's master has connected anew since.
             BusyError: this computer is paused, does not lend itself, or is lent to another home.
             PotluckError: the request failed. The link sends the error as the answer and stays open.
         """
         if link.peer_role != "master":
             raise NotAllowedError("Only a home's main computer may ask this.")
+        if self._masters.get(link.home, link) is not link:
+            raise StaleEpochError("This home's main computer has connected anew, and asks there.")
         match message:
             case Profile():
                 self._check_free(link)
@@ -297,7 +301,12 @@ class Worker:
         self._tasks.spawn(_send(link, message))
 
     def master_came(self, link: MasterLink) -> None:
-        """Continue the lease of a home when its master connects."""
+        """Continue the lease of a home when its master connects.
+
+        From now on, only this connection counts: the one before may be of a process that was
+        replaced.
+        """
+        self._masters[link.home] = link
         lease = self.lease
         if lease is not None and lease.home == link.home:
             lease.link = link
@@ -306,6 +315,8 @@ class Worker:
 
     def master_left(self, link: MasterLink) -> None:
         """Keep the layers for a while when a master disconnects: it may come back."""
+        if self._masters.get(link.home) is link:
+            del self._masters[link.home]
         lease = self.lease
         if lease is not None and lease.link is link:
             lease.link = None

@@ -1,0 +1,152 @@
+"""Commands that go on when the node of this computer is lost."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fake_backend import TOKEN, Server, serving
+
+from potluck.cli import keeping, models
+from potluck.cli.keeping import keep_going
+from potluck.cli.parser import Waits
+from potluck.client import Client, NodeGoneError
+from potluck.errors import NotEnoughMemoryError, UsageError
+from potluck.launch import NodeStartError
+from potluck.settings import Folders, NodeFile, remove_node_file, write_node_file
+
+pytestmark = pytest.mark.net
+
+Output = pytest.CaptureFixture[str]
+
+
+class Home:
+    """A home whose nodes are started by appending what each start gives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.options = argparse.Namespace(home=folder, waits=Waits(restarts=3, restart_s=0.0))
+        self.folders = Folders.of(folder)
+        self.starts: list[Client | Exception] = []
+        self._file = NodeFile(pid=1, port=1, token=TOKEN, version="0")
+        write_node_file(self.folders, self._file)
+
+    def find_or_start(self, folders: Folders) -> Client:
+        assert folders == self.folders
+        started = self.starts.pop(0)
+        if isinstance(started, Exception):
+            raise started
+        return started
+
+    def shut_down(self) -> None:
+        remove_node_file(self.folders, self._file)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    home = Home(tmp_path)
+    monkeypatch.setattr(keeping, "find_or_start", home.find_or_start)
+    return home
+
+
+NODES = [Client(port, TOKEN) for port in range(1, 7)]
+
+
+def test_a_lost_node_is_started_again_and_used_on_until_it_is_shut_down(
+    home: Home, capsys: Output
+) -> None:
+    used: list[tuple[Client, bool]] = []
+    home.starts += NODES[1:3]
+
+    def use(client: Client, was_lost: bool) -> None:
+        used.append((client, was_lost))
+        if client is NODES[1]:
+            raise NodeGoneError("It does not answer.")
+        if client is NODES[2]:
+            home.shut_down()
+
+    keep_going(home.options, NODES[0], use)
+
+    assert used == [(NODES[0], False), (NODES[1], True), (NODES[2], True)]
+    said = capsys.readouterr().err
+    assert said.count("is started again") == 2
+    assert "(try 2 of 3)" in said
+    assert said.endswith("Potluck was shut down on this computer.\n")
+
+
+def test_the_error_of_the_last_try_is_told(home: Home, capsys: Output) -> None:
+    home.starts += [NodeStartError(why) for why in ("one", "two", "three")]
+
+    with pytest.raises(NodeStartError, match="three"):
+        keep_going(home.options, NODES[0], lambda client, was_lost: None)
+
+    assert capsys.readouterr().err.count("is started again") == 3
+
+
+def test_a_node_that_is_lost_at_once_each_time_is_given_up(home: Home) -> None:
+    home.starts += NODES[1:4]
+
+    with pytest.raises(NodeGoneError, match="ended"):
+        keep_going(home.options, NODES[0], lambda client, was_lost: None)
+
+    assert home.starts == []
+
+
+def test_a_node_that_ran_for_long_gives_all_tries_back(home: Home) -> None:
+    home.options.waits = Waits(restarts=1, restart_s=0.0, steady_s=-1.0)
+    home.starts += NODES[1:]
+
+    def use(client: Client, was_lost: bool) -> None:
+        if client is NODES[-1]:
+            home.shut_down()
+
+    keep_going(home.options, NODES[0], use)
+
+    assert home.starts == []
+
+
+def test_what_the_command_itself_does_wrong_is_not_tried_again(home: Home) -> None:
+    def use(client: Client, was_lost: bool) -> None:
+        raise UsageError("No such model.")
+
+    with pytest.raises(UsageError, match="No such model"):
+        keep_going(home.options, NODES[0], use)
+
+
+@pytest.fixture
+def second() -> Iterator[Server]:
+    """The node that is started when the first one is lost."""
+    with serving() as running:
+        yield running
+
+
+def test_serve_loads_and_listens_again_on_the_same_port(
+    home: Home,
+    server: Server,
+    second: Server,
+    capsys: Output,
+    potluck: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The model does not fit any more: `serve` tells it, and goes on for the next prompt."""
+    second.backend.load_error = NotEnoughMemoryError(5_000_000_000, 1_000_000_000)
+    home.starts.append(Client(second.port, TOKEN))
+    ports: list[int] = []
+
+    def lose(client: Client, holder: str | None = None) -> Iterator[None]:
+        node = server if client.port == server.port else second
+        ports.extend(listener.port for listener in node.backend.current.listeners)
+        if node is second:
+            home.shut_down()
+        yield from ()
+        if node is server:  # it ends, and its listener with it
+            client.close_listener(ports[0])
+
+    monkeypatch.setattr(Client, "states", lose)
+    monkeypatch.setattr(models, "open_client", lambda _: (Client(server.port, TOKEN), False))
+
+    assert potluck("--home", str(home.options.home), "serve", "--port", "0") == 0
+
+    assert len(ports) == 2
+    assert ports[0] == ports[1]
+    assert "4.0 GB are missing" in capsys.readouterr().err
+    assert second.backend.current.listeners == ()
