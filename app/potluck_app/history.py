@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from potluck.files import PRIVATE, write_atomically
+from potluck.files import write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class History:
     def save(self, conversation: Conversation) -> None:
         """Write a conversation. An interruption leaves the old or the new file, never a part."""
         data = msgspec.json.format(msgspec.json.encode(conversation), indent=1)
-        write_atomically(self._path(conversation.id), data, mode=PRIVATE)
+        write_atomically(self._path(conversation.id), data)
 
     def delete(self, conversation_id: str) -> None:
         """Delete a conversation."""

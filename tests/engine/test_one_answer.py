@@ -135,7 +135,8 @@ def test_processors_that_round_a_multiply_add_once_have_the_same_bits(
 
 def test_a_head_has_the_same_bits_for_one_token_and_for_many(tmp_path: Path) -> None:
     reference = make_model("gemma 2", tmp_path, changes=whole_blocks("gemma 2"))
-    head = reference.stage(4, 4, embedding=False, scheme="int4")
+    head = reference.stage(4, 4, embedding=False, scheme="int4").head
+    assert head is not None
     hidden = torch.randn(5, 64)
 
     with torch.inference_mode():

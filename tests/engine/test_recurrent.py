@@ -42,11 +42,17 @@ class MovingSum:
 
     nbytes = 0
 
-    def __call__(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
+    def project(self, x: Tensor) -> Tensor:
+        return x
+
+    def output(self, mixed: Tensor) -> Tensor:
+        return mixed
+
+    def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
         assert isinstance(cache, StateCache)
         total, (before,) = cache.state(step.position)
         out: list[Tensor] = []
-        for row in x:
+        for row in rows:
             total.mul_(0.5).add_(row)
             out.append(total + before)
             before.copy_(row)

@@ -158,8 +158,9 @@ class Pipeline:
             assert output.hidden is not None
             x = output.hidden.tensor
         self.position, self._step = self.position + len(ids), self._step + 1
+        assert self._head.head is not None
         with torch.inference_mode():
-            return self._head.logits(x.to(self._head.weights.device)).cpu()
+            return self._head.head.logits(x.to(self._head.weights.device)).cpu()
 
     def run_in_pieces(self, ids: Tensor, sizes: Sequence[int]) -> Tensor:
         return torch.cat([self.run(piece) for piece in ids.split(list(sizes))])

@@ -1,7 +1,7 @@
 """Attention of one session: a step's queries against what is cached.
 
-There is one session at a time, so there is no batch axis: hidden states are (T, D). `Step` makes
-once what the layers of one forward pass share (rotary angles, masks). A mask is made only where it
+There is no batch axis: hidden states are (T, D), and each session's rows are attended to by
+themselves. `Step` makes once what the layers of one forward pass share (rotary angles, masks). A mask is made only where it
 is needed: for windows shorter than what is cached, for eager attention, and for operators that
 would align the first query with the first key. Keys and values are not expanded to the number of
 query heads, except in `ExpandedAttention`. A single token takes a path of its own (`_attend_one`),
@@ -35,7 +35,7 @@ class Span:
 
 
 class Step:
-    """What the layers of one forward pass share."""
+    """What the layers share of one session's tokens in a forward pass."""
 
     __slots__ = ("_causal", "_device", "_spans", "angles", "end", "position", "tokens")
 
@@ -98,9 +98,17 @@ class Attention:
         self.qkv, self.qk_norm, self.output = qkv, qk_norm, output
 
     def __call__(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        """(T, D) → (T, D); keys and values are written to the cache from `step.position` on."""
+        """(T, D) → (T, D) for one session: `project`, `mix` and `output`."""
+        return self.output(self.mix(self.project(x), cache, step))
+
+    def project(self, x: Tensor) -> Tensor:
+        """(T, D) → queries, keys and values (T, (H + 2 Hkv)·K)."""
+        return self.qkv(x)
+
+    def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        """What `project` gave → (T, H·K). Keys and values are written from `step.position` on."""
         T, H = step.tokens, self.num_heads
-        qkv = self.qkv(x).view(T, H + 2 * self.num_kv_heads, self.head_dim)
+        qkv = rows.view(T, H + 2 * self.num_kv_heads, self.head_dim)
         qk = qkv[:, : H + self.num_kv_heads]  # queries and keys are rotated together
         if self.qk_norm is not None:
             qk.copy_(self.qk_norm(qk))
@@ -108,7 +116,7 @@ class Attention:
             cos, sin = step.angles[self._rope]
             rotate(qk if self._partial is None else qk[..., : self._partial], cos, sin)
         cache.write(step.position, qkv[:, H:])
-        return self.output(self.attend(qkv[:, :H], cache, step))
+        return self.attend(qkv[:, :H], cache, step)
 
     def attend(self, q: Tensor, cache: LayerCache, step: Step) -> Tensor:
         """Attention of the queries (T, H, K) over the cache, up to their own positions: (T, H·K)."""

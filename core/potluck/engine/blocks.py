@@ -7,9 +7,10 @@ itself.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from potluck.engine.attention import Step
@@ -22,7 +23,11 @@ from potluck.model.layers import LayerSpec
 
 
 class Mixer(Protocol):
-    """What computes a layer's mixer: attention, so far."""
+    """What computes a layer's mixer: attention, so far.
+
+    Matrices are multiplied with all tokens of a forward pass at once, whichever sessions they are of.
+    What is between the matrices is computed for each session by itself.
+    """
 
     @property
     def matrices(self) -> Sequence[Linear]:
@@ -32,8 +37,17 @@ class Mixer(Protocol):
     @property
     def nbytes(self) -> int: ...
 
-    def __call__(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        """Normed (T, D) → (T, D). The cache gets what it keeps of the tokens at `step.position`."""
+    def project(self, x: Tensor) -> Tensor:
+        """Normed (T, D) of all sessions → (T, …)."""
+        ...
+
+    def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        """One session's rows of `project` → (T, …). The cache gets what it keeps of the tokens."""
+        ...
+
+    @property
+    def output(self) -> Callable[[Tensor], Tensor]:
+        """What `mix` gave of all sessions → (T, D)."""
         ...
 
 
@@ -49,11 +63,26 @@ class DecoderLayer:
         self._multiplier = spec.residual_multiplier
 
     def forward(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        """Run (T, D) through the layer; the cache gets what is kept of the tokens."""
+        """Run the tokens of one session, (T, D), through the layer; the cache gets what is kept of them."""
+        return self.forward_all(x, (cache,), (step,))
+
+    def forward_all(self, x: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]) -> Tensor:
+        """Run the tokens of several sessions, one after the other in the rows of (T, D).
+
+        Each session has a cache of this layer and a step, which says how many of the rows are its own.
+        """
         norms = self.norms
-        mixed = self.mixer(_normed(x, norms.before_mixer), cache, step)
+        rows = self.mixer.project(_normed(x, norms.before_mixer))
+        mixed = self.mixer.output(self._mix(rows, caches, steps))
         x = self._add(x, _normed(mixed, norms.after_mixer))
         return self._add(x, _normed(self.mlp(_normed(x, norms.before_mlp)), norms.after_mlp))
+
+    def _mix(self, rows: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]) -> Tensor:
+        mix = self.mixer.mix
+        if len(steps) == 1:
+            return mix(rows, caches[0], steps[0])
+        parts = rows.split([step.tokens for step in steps])
+        return torch.cat([mix(*each) for each in zip(parts, caches, steps, strict=True)])
 
     @property
     def nbytes(self) -> int:

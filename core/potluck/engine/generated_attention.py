@@ -32,13 +32,12 @@ class GeneratedAttention(Attention):
         self._norm = None if qk_norm is None else qk_norm.weight
         kernels.prepare(self._heads)
 
-    def __call__(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        qkv, place = self.qkv(x), (cache.both, step.position)
+    def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        place = cache.both, step.position
         angles = None if self._rope is None else step.angles[self._rope]
         kernels, heads, first = self._kernels, self._heads, cache.first
-        kernels.rope_and_cache(heads, qkv, *place, angles, self._norm, first)
-        attended = kernels.attend(heads, qkv, *place, self.window, first)
-        return self.output(attended)
+        kernels.rope_and_cache(heads, rows, *place, angles, self._norm, first)
+        return kernels.attend(heads, rows, *place, self.window, first)
 
 
 def has_kernels(spec: Mixer) -> bool:

@@ -18,6 +18,7 @@ from torch import Tensor
 from potluck.engine.attention import Step
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.device import synchronize
+from potluck.engine.head import StageHead
 from potluck.engine.kernels import ReferenceKernels, best_kernels
 from potluck.engine.kvcache import LayerCache, new_cache
 from potluck.engine.linear import Linear
@@ -93,13 +94,12 @@ class StageMeter:
     def round(self) -> StageTimes:
         """Time each once, one after the other."""
         read_bytes_per_s = self._read()
-        has_head = self._stage.weights.lm_head is not None
-        layers_s = self._time(self._run_layers)
+        layers_s, head = self._time(self._run_layers), self._stage.head
         return StageTimes(
             weight_bytes=self.weight_bytes,
             read_bytes_per_s=read_bytes_per_s,
             layers_ms=_MS * max(layers_s, _TICK),
-            head_ms=_MS * self._time(self._choose) if has_head else 0.0,
+            head_ms=0.0 if head is None else _MS * self._time(lambda: self._choose(head)),
         )
 
     def _time(self, call: Callable[[], object]) -> float:
@@ -115,8 +115,8 @@ class StageMeter:
         for run in self._stage.weights.runs:
             x = run(x, self._caches, self._step)
 
-    def _choose(self) -> None:
-        logits, _ = self._stage.next_logits(self._hidden)
+    def _choose(self, head: StageHead) -> None:
+        logits, _ = head.next_logits(self._hidden)
         self._sampler.choose(logits, Sampling(), position=self.position, history=())
 
 

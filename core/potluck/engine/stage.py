@@ -2,31 +2,33 @@
 
 Rules of the file. A step is done whole or not at all: when one fails, the session goes back to where it
 was, or to a checkpoint of its states, and the step may be sent again. A step that does not start where the
-cache ends is refused with `need_replay`. A session's last step may be repeated: a token that was chosen is answered from memory, and
-so are hidden states, as long as no other step was done since; then they are computed again. What comes in
-is untrusted: token ids, shapes and sizes are checked before anything is computed.
+cache ends is refused with `need_replay`. A session's last step may be repeated: a token that was chosen is
+answered from memory, and so are hidden states, as long as no other step was done since; then they are
+computed again. Steps of several sessions may be computed together. What comes in is untrusted: token ids,
+shapes and sizes are checked before anything is computed.
 Not thread-safe: one thread computes, behind a queue.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from potluck.engine.accelerator import GraphedHead
 from potluck.engine.attention import Step
 from potluck.engine.builder import StageWeights
 from potluck.engine.cache_pool import CachePool
+from potluck.engine.head import StageHead
 from potluck.engine.kvcache import SessionCache
 from potluck.engine.memory import out_of_memory
 from potluck.engine.payload import Activations
 from potluck.engine.rotary import Rotary
-from potluck.engine.sampler import Choice, Sampler
+from potluck.engine.session import Output, Session, StepTokens, need_replay
 from potluck.engine.step_bounds import StepBounds
-from potluck.errors import NeedReplayError, StaleEpochError, UnknownSessionError
+from potluck.errors import PotluckError, StaleEpochError, UnknownSessionError
 from potluck.ids import SessionId
 from potluck.model.caches import MAX_CHUNK_TOKENS, WINDOW_SLACK, CacheSizes
 from potluck.wire.messages import Sampling
@@ -34,24 +36,9 @@ from potluck.wire.messages import Sampling
 if TYPE_CHECKING:
     from potluck.engine.token_step import TokenStep
 
+logger = logging.getLogger(__name__)
+
 MAX_SESSIONS = 1024  # known sessions; how many of them are cached depends on the budget
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """The result of a step: hidden states for the next stage, or a token from the head."""
-
-    position: int  # where the session's cache ends now
-    hidden: Activations | None = None  # (T, D), in the compute dtype; None from the head
-    choice: Choice | None = None  # None also if no token was asked for
-
-
-@dataclass(slots=True)
-class _Session:
-    cache: SessionCache
-    last: tuple[int, int, int] | None = None  # (step, position, tokens) of the step done last
-    output: Output | None = None  # of that step; None: it is not kept
-    history: list[int] = field(default_factory=list[int])  # for the repetition penalty
 
 
 class Stage:
@@ -106,12 +93,10 @@ class Stage:
             budget=cache_budget,
             budget_now=budget_now,
         )
-        self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()  # latest used last
-        self._holder: _Session | None = None  # the session whose hidden states are kept
-        self._sampler = Sampler()
-        graphs = None if weights.lm_head is None else weights.graphs
-        self._graphed_head = None if graphs is None else GraphedHead(graphs)
+        self._sessions: OrderedDict[SessionId, Session] = OrderedDict()  # latest used last
+        self._holder: Session | None = None  # the session whose hidden states are kept
         self._token_step = _find_token_step(weights, self._rotaries)
+        self.head = None if weights.lm_head is None else StageHead(weights, self._token_step)
 
     @property
     def nbytes(self) -> int:
@@ -138,7 +123,7 @@ class Stage:
         self.close(session, epoch=epoch)
         while len(self._sessions) >= self._max_sessions:
             self.close(next(iter(self._sessions)), epoch=epoch)
-        self._sessions[session] = _Session(self._pool.open(session))
+        self._sessions[session] = Session(self._pool.open(session))
 
     def close(self, session: SessionId, *, epoch: int) -> None:
         """Forget a session. One that is not known is already forgotten."""
@@ -159,7 +144,7 @@ class Stage:
         """
         known = self._find(session, epoch)
         if position > known.cache.length:
-            raise _need_replay(known.cache.length, position)
+            raise need_replay(known.cache.length, position)
         self._trim(known, position)
 
     def forward(
@@ -192,35 +177,106 @@ class Stage:
             PromptError: a token is not in the vocabulary, or the context is full.
             OutOfMemoryError: there is no room for this step. The stage and its sessions live on.
         """
-        known = self._find(session, epoch)
         if not isinstance(inputs, Activations):
             inputs = Activations.of(inputs)
-        T = inputs.shape[0] if inputs.shape else 0
-        is_repeated = known.last == (step, position, T)
+        tokens = StepTokens(session, inputs, epoch, step, position, sampling, prompt_end)
+        (output,) = self.forward_together((tokens,))
+        if isinstance(output, Output):
+            return output
+        raise output
+
+    def forward_together(self, steps: Sequence[StepTokens]) -> list[Output | Exception]:
+        """Run the tokens of several sessions through this stage, at once.
+
+        Weights are read once for all of them. A step that fails does so alone.
+
+        Args:
+            steps: each of another session.
+
+        Returns:
+            Of each step its result, or the error that `forward` raises.
+        """
+        results: dict[int, Output | Exception] = {}
+        admitted: dict[int, Session] = {}
+        for index, tokens in enumerate(steps):
+            try:
+                known = self._admit(tokens)
+                if isinstance(known, Session):
+                    admitted[index] = known
+                else:
+                    results[index] = known
+            except Exception as error:  # noqa: BLE001 - it is this step's result
+                results[index] = error
+        # A later session may have taken the memory of an earlier one.
+        for index, known in list(admitted.items()):
+            if known.cache.capacity < steps[index].end:
+                results[index] = need_replay(known.cache.length, steps[index].position)
+                del admitted[index]
+        computed = self._compute_or_each([steps[i] for i in admitted], list(admitted.values()))
+        results.update(zip(admitted, computed, strict=True))
+        return [results[index] for index in range(len(steps))]
+
+    def _admit(self, tokens: StepTokens) -> Session | Output:
+        """Check a step and make room for it. An output: it was done already."""
+        known = self._find(tokens.session, tokens.epoch)
+        is_repeated = known.last == tokens.identity
         if is_repeated and known.output is not None:
             return known.output
-        self._bounds.check_inputs(inputs)
+        self._bounds.check_inputs(tokens.inputs)
         if is_repeated:
-            self._trim(known, position)
-        if position != known.cache.length:
-            raise _need_replay(known.cache.length, position)
-        end = max(position + T, prompt_end or 0)
+            self._trim(known, tokens.position)
+        if tokens.position != known.cache.length:
+            raise need_replay(known.cache.length, tokens.position)
+        end = max(tokens.end, tokens.prompt_end or 0)
         self._bounds.check_context(end)
-        with out_of_memory(f"compute what follows position {position}", self._device):
-            self._reserve(session, end)
-            known.cache.begin_step(position, T)
-            try:
-                if T == 1 and self._token_step is not None:
-                    output = self._run_token(self._token_step, inputs, known, position, sampling)
-                else:
-                    output = self._run(inputs.tensor, known, position, sampling)
-            except BaseException:  # some layers may have changed their state
-                known.cache.trim(position)
-                raise
-        self._remember(known, (step, position, T), output)
-        return output
+        with self._out_of_memory(tokens):
+            self._reserve(tokens.session, end)
+        return known
 
-    def _remember(self, known: _Session, last: tuple[int, int, int], output: Output) -> None:
+    def _compute_or_each(
+        self, steps: Sequence[StepTokens], sessions: Sequence[Session]
+    ) -> list[Output | Exception]:
+        """Compute steps that have room together. If that fails, compute each by itself."""
+        if len(steps) > 1:
+            try:
+                return self._compute(steps, sessions)
+            except Exception:
+                logger.exception("%d steps together failed, each is computed alone", len(steps))
+        results: list[Output | Exception] = []
+        for tokens, known in zip(steps, sessions, strict=True):
+            try:
+                with self._out_of_memory(tokens):
+                    results += self._compute((tokens,), (known,))
+            except Exception as error:  # noqa: BLE001 - it is this step's result
+                results.append(error)
+        return results
+
+    def _out_of_memory(self, tokens: StepTokens) -> AbstractContextManager[None]:
+        return out_of_memory(f"compute what follows position {tokens.position}", self._device)
+
+    def _compute(
+        self, steps: Sequence[StepTokens], sessions: Sequence[Session]
+    ) -> list[Output | Exception]:
+        """Compute steps of several sessions in one forward pass, and remember what came out."""
+        for tokens, known in zip(steps, sessions, strict=True):
+            known.cache.begin_step(tokens.position, tokens.length)
+        try:
+            if len(steps) == 1 and steps[0].length == 1 and self._token_step is not None:
+                outputs = [self._run_token(self._token_step, steps[0], sessions[0])]
+            else:
+                outputs = self._run(steps, sessions)
+        except BaseException:  # some layers may have changed their state
+            for tokens, known in zip(steps, sessions, strict=True):
+                known.cache.trim(tokens.position)
+            raise
+        for tokens, known, output in zip(steps, sessions, outputs, strict=True):
+            if isinstance(output, Output):
+                self._remember(known, tokens.identity, output)
+            else:
+                known.cache.trim(tokens.position)
+        return outputs
+
+    def _remember(self, known: Session, last: tuple[int, int, int], output: Output) -> None:
         """Keep a step's output. Hidden states take megabytes: only the last step's are kept."""
         if output.hidden is not None:
             if self._holder is not None:
@@ -228,104 +284,84 @@ class Stage:
             self._holder = known
         known.last, known.output = last, output
 
-    def _forget_last(self, known: _Session) -> None:
+    def _forget_last(self, known: Session) -> None:
         known.last = known.output = None
         if self._holder is known:
             self._holder = None
 
-    def _trim(self, known: _Session, position: int) -> None:
+    def _trim(self, known: Session, position: int) -> None:
         known.cache.trim(position)
         self._forget_last(known)
         del known.history[known.cache.length :]
 
     def _run_token(
-        self,
-        token_step: "TokenStep",
-        inputs: Activations,
-        known: _Session,
-        position: int,
-        sampling: Sampling | None,
-    ) -> Output:
+        self, token_step: "TokenStep", tokens: StepTokens, known: Session
+    ) -> Output | Exception:
         """Do what `_run` does, for one token and without torch."""
-        token_step(inputs, known.cache, position)
-        if self.weights.lm_head is None:
-            return Output(position=position + 1, hidden=token_step.hidden)
-        if sampling is None:
-            return Output(position=position + 1)
-        return self._choose(*self._scaled(*token_step.head()), known, position + 1, sampling)
+        token_step(tokens.inputs, known.cache, tokens.position)
+        if self.head is None:
+            return Output(position=tokens.end, hidden=token_step.hidden)
+        if tokens.sampling is None:
+            return Output(position=tokens.end)
+        return self._choose(*self.head.step_logits(), tokens, known)
 
     @torch.inference_mode()
     def _run(
-        self, inputs: Tensor, known: _Session, position: int, sampling: Sampling | None
-    ) -> Output:
-        """Run the tokens through all that this stage has, and write the cache."""
-        x = self._run_layers(inputs, known.cache, position)
-        end = position + x.shape[0]
-        if self.weights.lm_head is None:
-            return Output(position=end, hidden=Activations.of(x.cpu()))
-        if sampling is None:
-            return Output(position=end)
-        return self._choose(*self.next_logits(x[-1:]), known, end, sampling)
+        self, steps: Sequence[StepTokens], sessions: Sequence[Session]
+    ) -> list[Output | Exception]:
+        """Run the tokens through all that this stage has, and write the caches."""
+        x = self._run_layers(steps, [known.cache for known in sessions])
+        if self.head is None:
+            parts = x.cpu().split([tokens.length for tokens in steps])
+            return [
+                Output(position=tokens.end, hidden=Activations.of(part))
+                for tokens, part in zip(steps, parts, strict=True)
+            ]
+        if len(steps) == 1:
+            if steps[0].sampling is None:
+                return [Output(position=steps[0].end)]
+            return [self._choose(*self.head.next_logits(x[-1:]), steps[0], sessions[0])]
+        logits = self.head.logits(x)
+        rows = zip(logits, steps, sessions, strict=True)
+        return [self._choose(row, None, tokens, known) for row, tokens, known in rows]
 
-    def _run_layers(self, inputs: Tensor, cache: SessionCache, position: int) -> Tensor:
+    def _run_layers(self, steps: Sequence[StepTokens], caches: Sequence[SessionCache]) -> Tensor:
+        inputs = [tokens.inputs.tensor for tokens in steps]
+        together = inputs[0] if len(inputs) == 1 else torch.cat(inputs)
         if self.weights.embedding is not None:
-            x = self.weights.embedding(inputs)
+            x = self.weights.embedding(together)
             if (multiplier := self.weights.config.embedding_multiplier) != 1.0:
                 # Gemma was trained with the multiplier rounded to the compute dtype.
                 x *= torch.tensor(multiplier, dtype=self._dtype)
         else:
-            x = inputs.to(self._device, self._dtype)
-        step = Step(position, x.shape[0], self._rotaries, self._device)
-        if step.tokens == 1:
+            x = together.to(self._device, self._dtype)
+        parts = [
+            Step(tokens.position, tokens.length, self._rotaries, self._device) for tokens in steps
+        ]
+        if len(x) == 1:
             for run in self.weights.runs:
-                x = run(x, cache.layers, step)
+                x = run(x, caches[0].layers, parts[0])
             return x
-        for block, layer in zip(self.weights.blocks, cache.layers, strict=True):
-            x = block.forward(x, layer, step)
+        for index, block in enumerate(self.weights.blocks):
+            x = block.forward_all(x, [cache.layers[index] for cache in caches], parts)
         return x
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Compute logits: final norm, `lm_head`, scale and softcap, (T, D) → (T, V), f32."""
-        assert self.weights.norm is not None
-        assert self.weights.lm_head is not None
-        logits = self.weights.lm_head(self.weights.norm(hidden)).float()
-        return self._scaled(logits, None)[0]
-
-    def next_logits(self, hidden: Tensor) -> tuple[Tensor, int | None]:
-        """Compute the logits of one token's hidden states (1, D).
-
-        Returns:
-            Logits (V,), valid until the next call; and the first id of the largest, None if not known.
-        """
-        if self._token_step is not None:
-            return self._scaled(*self._token_step.head_of(hidden))
-        if self._graphed_head is not None:
-            return self._graphed_head(hidden, self.logits)[0], None
-        return self.logits(hidden)[0], None
-
-    def _scaled(self, logits: Tensor, best: int | None) -> tuple[Tensor, int | None]:
-        """Apply scale and softcap. Equal logits may appear, so `best` is dropped where they apply."""
-        config = self.weights.config
-        cap = config.logits_softcap
-        if config.logits_divisor == 1.0 and cap is None:
-            return logits, best
-        if config.logits_divisor != 1.0:
-            logits /= config.logits_divisor
-        if cap is not None:
-            logits = (logits / cap).tanh_().mul_(cap)
-        return logits, None
-
     def _choose(
-        self, logits: Tensor, best: int | None, known: _Session, end: int, sampling: Sampling
-    ) -> Output:
+        self, logits: Tensor, best: int | None, tokens: StepTokens, known: Session
+    ) -> Output | Exception:
+        """Choose the next token, if one is wanted. An error is that of this step alone."""
+        sampling, end = tokens.sampling, tokens.end
+        if sampling is None:
+            return Output(position=end)
+        assert self.head is not None
         history = known.history
-        if sampling.history is not None:
-            self._bounds.check_history(sampling.history)
-            history = list(sampling.history)
-        if best is not None and _is_greedy(sampling):
-            choice = Choice(token_id=best)
-        else:
-            choice = self._sampler.choose(logits, sampling, position=end, history=history)
+        try:
+            if sampling.history is not None:
+                self._bounds.check_history(sampling.history)
+                history = list(sampling.history)
+            choice = self.head.choose(logits, best, sampling, position=end, history=history)
+        except PotluckError as error:
+            return error
         if sampling.repetition_penalty != 1.0:
             known.history = [*history, choice.token_id]
         return Output(position=end, choice=choice)
@@ -335,7 +371,7 @@ class Stage:
         for evicted in self._pool.reserve(session, tokens):
             self._forget_last(self._sessions[evicted])
 
-    def _find(self, session: SessionId, epoch: int) -> _Session:
+    def _find(self, session: SessionId, epoch: int) -> Session:
         self._check_epoch(epoch)
         if (known := self._sessions.get(session)) is None:
             raise UnknownSessionError(
@@ -361,16 +397,3 @@ def _find_token_step(weights: StageWeights, rotaries: Sequence[Rotary]) -> "Toke
     from potluck.engine.token_step import make_token_step
 
     return make_token_step(weights, rotaries)
-
-
-def _is_greedy(sampling: Sampling) -> bool:
-    """Whether only the id of the largest logit is needed."""
-    return (sampling.temperature, sampling.repetition_penalty, sampling.logprobs) == (0, 1, None)
-
-
-def _need_replay(cached: int, position: int) -> NeedReplayError:
-    return NeedReplayError(
-        f"The step assumes {position} cached tokens, and {cached} are cached here: send the"
-        f" conversation again from position {cached}.",
-        position=cached,
-    )

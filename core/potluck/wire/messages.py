@@ -353,7 +353,9 @@ class Forward(Message, frozen=True, tag="forward"):
     """Where the KV caches will end after the last chunk of a prompt. A stage makes room for the
     whole prompt before it computes the first chunk. None: no chunk follows."""
     sampling: Sampling | None = None  # None: no token is needed (a prompt's earlier chunk)
-    compute_ms: Annotated[tuple[Seconds, ...], Meta(max_length=256)] = ()  # one per stage so far
+    compute_ms: Annotated[tuple[Seconds, ...], Meta(max_length=256)] = ()
+    """One per stage so far; none of a stage that computed the token together with others."""
+    more: Count = 0  # so many messages follow at once whose tokens are to be computed with this one
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
@@ -374,6 +376,7 @@ class Result(Message, frozen=True, tag="result"):
     logprob: float | None = None
     top: Annotated[tuple[TokenLogprob, ...], Meta(max_length=20)] = ()
     compute_ms: Annotated[tuple[Seconds, ...], Meta(max_length=256)] = ()
+    more: Count = 0  # so many results follow at once of tokens that were computed with this one
 
 
 class TrimSession(Message, frozen=True, tag="trim_session"):

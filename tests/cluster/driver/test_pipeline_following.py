@@ -9,6 +9,8 @@ from two_links import CHAT, follow, on_two_links, result, start
 
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.errors import PeerLostError
+from potluck.ids import SessionId
+from potluck.wire.messages import Result, Sampling
 
 
 def test_a_token_is_sent_back_in_by_who_received_it() -> None:
@@ -184,5 +186,41 @@ def test_a_token_that_came_is_handed_out_though_it_cannot_be_sent_back_in() -> N
         first.send_nowait = refuse  # type: ignore[method-assign]
         pipeline._receive(result(step=1), memoryview(b""))
         assert (await one.future).result.token_id == 7
+
+    on_two_links(scenario)
+
+
+def test_tokens_that_were_chosen_together_are_sent_back_in_together() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, _: FakeChain) -> None:
+        names = [SessionId(name) for name in "abcd"]
+        for name in names:
+            pipeline.start_step(name, step=1, position=0, tokens=[1, 2], sampling=Sampling())
+        followed = names[:3]  # nobody wants the token after that of the last one
+        for name in followed:
+            pipeline.follow(name, step=2, sampling=Sampling())
+        first.forwards.clear()
+
+        for more, name in ((3, "a"), (2, "b"), (1, "c"), (0, "d")):
+            assert not first.forwards
+            one = Result(epoch=3, session=name, step=1, position=2, token_id=7, more=more)
+            pipeline._receive(one, memoryview(b""))
+
+        sent = [(forward.session, forward.more) for forward in first.forwards]
+        assert sent == [("a", 2), ("b", 1), ("c", 0)]
+
+    on_two_links(scenario)
+
+
+def test_a_token_that_waits_for_others_is_sent_before_what_is_said_of_its_session() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, _: FakeChain) -> None:
+        start(pipeline, 1)
+        follow(pipeline, 2)
+        one = Result(epoch=3, session=CHAT, step=1, position=2, token_id=7, more=1)
+        pipeline._receive(one, memoryview(b""))
+        assert len(first.forwards) == 1
+
+        pipeline.trim(CHAT, 2)
+
+        assert [forward.step for forward in first.forwards] == [1, 2]
 
     on_two_links(scenario)

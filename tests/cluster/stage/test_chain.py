@@ -1,6 +1,7 @@
 """Whose messages a stage takes, and where what follows goes. The rest is tested with real processes."""
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from potluck.cluster.stage import chain
 from potluck.cluster.stage.chain import LoadedStage, StageChain
 from potluck.cluster.stage.scheduler import Scheduler
 from potluck.engine.sampler import Choice
-from potluck.engine.stage import Output
+from potluck.engine.session import Output, StepTokens
 from potluck.errors import NeedReplayError, OutOfMemoryError, PeerLostError
 from potluck.ids import HomeId, NodeId
 from potluck.wire.messages import (
@@ -60,16 +61,23 @@ class FakeStage:
         self.opened: list[str] = []
         self.weights = SimpleNamespace(device=torch.device("cpu"))
         self.error: Exception | None = None
+        self.failing = dict[str, Exception]()  # by session
+        self.together: list[int] = []  # how many steps of each forward pass
 
     def open(self, session: str, *, epoch: int) -> None:
         if self.error is not None:
             raise self.error
         self.opened.append(session)
 
-    def forward(self, session: str, inputs: object, *, position: int, **_: object) -> Output:
+    def forward_together(self, steps: Sequence[StepTokens]) -> list[Output | Exception]:
         if self.error is not None:
             raise self.error
-        return Output(position=position + 1, choice=Choice(token_id=3))
+        self.together.append(len(steps))
+        return [
+            self.failing.get(step.session)
+            or Output(position=step.position + 1, choice=Choice(token_id=3))
+            for step in steps
+        ]
 
 
 class Bench:
@@ -254,18 +262,55 @@ def test_the_end_of_a_prompt_is_known_though_another_one_came_in_between(
     run(main())
 
 
-def test_tokens_of_several_sessions_are_answered_in_the_order_in_which_they_came() -> None:
+def put_together(bench: Bench, link: FakeLink, *sessions: str) -> None:
+    """Have the next token of each session computed in one group."""
+    for session in sessions:
+        step = msgspec.structs.replace(STEP, session=session)
+        bench.scheduler.put(cast("Any", link), step, memoryview(bytes(4)))
+    group = bench.scheduler.next()
+    assert group is not None
+    bench.chain.run_group(group)
+    assert not bench.scheduler.waiting
+
+
+def test_tokens_of_several_sessions_are_computed_together_and_answered_in_their_order() -> None:
     async def main() -> None:
         bench, link = Bench(), FakeLink()
         bench.receive(link, Attach(epoch=1))
-        for session in "abc":
-            step = msgspec.structs.replace(STEP, session=session)
-            bench.scheduler.put(cast("Any", link), step, memoryview(bytes(4)))
-        group = bench.scheduler.next()
-        assert group is not None
-        bench.chain.run_group(group)
-        assert [cast("Result", sent).session for sent in link.sent] == ["a", "b", "c"]
-        assert not bench.scheduler.waiting
+        put_together(bench, link, "a", "b", "c")
+        sent = [cast("Result", message) for message in link.sent]
+        assert [(result.session, result.more) for result in sent] == [("a", 2), ("b", 1), ("c", 0)]
+        assert not any(result.compute_ms for result in sent)
+        assert bench.stage.together == [3]
+
+    run(main())
+
+
+def test_of_tokens_that_are_computed_together_one_may_fail() -> None:
+    async def main() -> None:
+        bench, link = Bench(), FakeLink()
+        bench.receive(link, Attach(epoch=1))
+        bench.stage.failing = {"a": NeedReplayError("Again.", position=0), "c": RuntimeError("bug")}
+        put_together(bench, link, "a", "b", "c", "d")
+        await until(lambda: len(bench.failed) == 2)
+
+        sent = [cast("Result", message) for message in link.sent]
+        assert [(result.session, result.more) for result in sent] == [("b", 1), ("d", 0)]
+        assert [(failed.session, failed.kind) for failed in bench.failed] == [
+            ("a", "need_replay"),
+            ("c", "engine"),
+        ]
+
+    run(main())
+
+
+def test_tokens_that_fail_together_are_each_said() -> None:
+    async def main() -> None:
+        bench, link = Bench(), FakeLink()
+        bench.stage.error = RuntimeError("a bug")
+        put_together(bench, link, "a", "b")
+        await until(lambda: len(bench.failed) == 2)
+        assert [failed.session for failed in bench.failed] == ["a", "b"]
 
     run(main())
 

@@ -41,9 +41,11 @@ class Bench:
     def put(self, message: Message, payload: bytes = b"") -> None:
         self.scheduler.put(LINK, message, memoryview(payload))
 
-    def token(self, session: str, step: int = 1) -> None:
+    def token(self, session: str, step: int = 1, *, more: int = 0) -> None:
         tensor = TensorHeader(dtype="I32", shape=(1,))
-        self.put(Forward(epoch=1, session=session, step=step, position=step, tensor=tensor))
+        self.put(
+            Forward(epoch=1, session=session, step=step, position=step, tensor=tensor, more=more)
+        )
 
     def chunk(self, session: str, step: int = 1, *, tokens: int = 4, is_last: bool = False) -> None:
         tensor = TensorHeader(dtype="I32", shape=(tokens,))
@@ -99,6 +101,30 @@ def test_a_group_has_a_largest_size() -> None:
     for session in "abc":
         bench.token(session)
     assert bench.rest() == ["token a1 b1", "token c1"]
+
+
+def test_tokens_that_were_computed_together_are_ready_when_the_last_one_has_come() -> None:
+    bench = Bench()
+    bench.token("a", more=2)
+    bench.token("b", more=1)
+    assert bench.next() == "nothing"
+    assert bench.scheduler.waiting == 2
+    bench.token("c")
+    assert bench.rest() == ["token a1 b1 c1"]
+
+
+def test_a_group_that_is_promised_for_ever_is_computed_when_it_is_large_enough() -> None:
+    bench = Bench(TurnLimits(group_tokens=2))
+    bench.token("a", more=9)
+    bench.token("b", more=9)
+    assert bench.rest() == ["token a1 b1"]
+
+
+def test_a_group_whose_rest_does_not_come_goes_with_what_comes_next() -> None:
+    bench = Bench()
+    bench.token("a", more=1)
+    bench.open("b")
+    assert bench.rest() == ["token a1", "control OpenSession b"]
 
 
 def test_a_token_goes_before_the_chunks_of_another_session_that_waited_longer() -> None:

@@ -12,6 +12,8 @@ from potluck.engine import builder
 from potluck.engine.accelerator.linears import Int4Linear
 from potluck.engine.builder import build_weights
 from potluck.engine.linear import FloatLinear
+from potluck.engine.payload import Activations
+from potluck.engine.session import StepTokens
 from potluck.engine.stage import Stage
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
 
@@ -75,11 +77,14 @@ def test_chunks_and_tokens_stay_on_the_device(
         assert {layer.mixer for layer in config.layers} == {b.spec.mixer for b in weights.blocks}
         stage = Stage(weights, context=CONTEXT, cache_budget=1 << 24, epoch=1)
         stage.open(SESSION, epoch=1)
+        assert stage.head is not None
         cache, position = stage._sessions[SESSION].cache, 0
         for tokens in (7, 1, 5, 1):
             stage._reserve(SESSION, position + tokens)
-            x = stage._run_layers(torch.zeros(tokens, dtype=torch.int32), cache, position)
-            logits, best = stage.next_logits(x[-1:])
+            inputs = Activations.of(torch.zeros(tokens, dtype=torch.int32))
+            step = StepTokens(SESSION, inputs, 1, position, position, None)
+            x = stage._run_layers([step], [cache])
+            logits, best = stage.head.next_logits(x[-1:])
             position += tokens
 
             assert (x.device, x.shape) == (device, (tokens, config.hidden_size))

@@ -356,24 +356,26 @@ def test_waiting_for_the_device_cannot_be_captured() -> None:
 
 def test_a_head_is_captured_once(llama: Reference) -> None:
     graphs = TapeGraphs()
-    stage = llama.stage()
+    own = llama.stage().head
+    assert own is not None
     head = GraphedHead(graphs)
     hidden = [torch.randn(1, llama.config.hidden_size) for _ in range(3)]
 
-    logits = [head(x, stage.logits) for x in hidden]
+    logits = [head(x, own.logits) for x in hidden]
 
     assert graphs.tries == 1
     for x, ours in zip(hidden, logits, strict=True):
-        assert torch.equal(ours, stage.logits(x))
+        assert torch.equal(ours, own.logits(x))
 
 
 def test_a_head_that_cannot_be_captured_is_computed(llama: Reference) -> None:
     graphs = broken_graphs()
-    stage = llama.stage()
+    own = llama.stage().head
+    assert own is not None
     head = GraphedHead(graphs)
     hidden: list[Tensor] = [torch.randn(1, llama.config.hidden_size) for _ in range(3)]
 
-    logits = [head(x, stage.logits) for x in hidden]
+    logits = [head(x, own.logits) for x in hidden]
 
     assert graphs.tries == 1
-    assert all(torch.equal(ours, stage.logits(x)) for x, ours in zip(hidden, logits, strict=True))
+    assert all(torch.equal(ours, own.logits(x)) for x, ours in zip(hidden, logits, strict=True))

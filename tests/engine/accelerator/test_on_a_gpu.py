@@ -144,16 +144,14 @@ def test_graphs_compute_what_the_layers_do(make_reference: MakeReference, varian
 @needs_graphs
 @torch.inference_mode()
 def test_a_graph_of_a_head_computes_what_the_head_does(llama: Reference) -> None:
-    stage = llama.stage(device=DEVICE)
-    graphs = find_graphs(DEVICE)
+    own, graphs = llama.stage(device=DEVICE).head, find_graphs(DEVICE)
+    assert own is not None
     assert graphs is not None
     head = GraphedHead(graphs)
 
     for _ in range(3):
         hidden = torch.randn(1, llama.config.hidden_size, device=DEVICE)
-        assert torch.allclose(
-            head(hidden, stage.logits), stage.logits(hidden), rtol=1e-4, atol=1e-4
-        )
+        assert torch.allclose(head(hidden, own.logits), own.logits(hidden), rtol=1e-4, atol=1e-4)
 
 
 @needs_graphs
@@ -161,7 +159,8 @@ def test_a_graph_of_a_head_computes_what_the_head_does(llama: Reference) -> None
 def test_graphs_that_go_leave_others_right_and_take_no_memory_with_them(llama: Reference) -> None:
     """When a conversation grows, the graph of its layers is freed, and that of the head stays."""
     stage = llama.stage(device=DEVICE, scheme="bf16")
-    weights, config = stage.weights, llama.config
+    weights, config, own = stage.weights, llama.config, stage.head
+    assert own is not None
     layers, heads = find_graphs(DEVICE), find_graphs(DEVICE)
     assert layers is not None
     assert heads is not None
@@ -182,8 +181,8 @@ def test_graphs_that_go_leave_others_right_and_take_no_memory_with_them(llama: R
         for position in range(3):
             for run in runs:
                 x = run(x, caches, Step(position, 1, rotaries, DEVICE))
-            logits = head(x, stage.logits)
-            assert torch.allclose(logits, stage.logits(x), rtol=1e-2, atol=1e-2)
+            logits = head(x, own.logits)
+            assert torch.allclose(logits, own.logits(x), rtol=1e-2, atol=1e-2)
         assert all(run._captured for run in runs if isinstance(run, GraphRun))
         del runs, caches
         torch.cuda.empty_cache()

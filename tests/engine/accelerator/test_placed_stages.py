@@ -80,8 +80,10 @@ def test_logits_are_those_of_the_packed_weights(
     graphs = TapeGraphs()
     ours.weights = replace(ours.weights, runs=graph_runs(ours.weights.blocks, graphs))
 
-    logits = logits_of(ours, ids, partial(GraphedHead(graphs), logits=ours.logits))
+    assert ours.head is not None
+    assert plain.head is not None
+    logits = logits_of(ours, ids, partial(GraphedHead(graphs), logits=ours.head.logits))
 
-    expected = logits_of(plain, ids, plain.logits)
+    expected = logits_of(plain, ids, plain.head.logits)
     assert [tape.replays for tape in graphs.captured] == [TOKENS] * 2
     assert ((logits - expected).norm() / expected.norm()).item() < 1e-4

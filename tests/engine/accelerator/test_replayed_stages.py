@@ -36,7 +36,8 @@ class Pair:
         )
         weights = self.replayed.weights
         self.replayed.weights = replace(weights, runs=graph_runs(weights.blocks, self.graphs))
-        self.replayed._graphed_head = GraphedHead(self.graphs)
+        assert self.replayed.head is not None
+        self.replayed.head._graphed = GraphedHead(self.graphs)
 
     def open(self, *sessions: SessionId) -> None:
         for session in sessions:

@@ -7,7 +7,6 @@ the control connection, because the chain itself may be what broke.
 
 import asyncio
 import logging
-import struct
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -15,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from potluck.cluster.driver.pending import PendingStep, StepResult, token_payload
 from potluck.cluster.loss import computer_lost
 from potluck.errors import (
     EngineError,
@@ -80,41 +80,6 @@ class ActivationLink(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """The last stage's answer to a step, and how long it took."""
-
-    result: Result
-    seconds: float  # since the step was sent
-
-
-@dataclass(slots=True, eq=False)
-class PendingStep:
-    """A step that was sent, or that will be sent when the result of the step before it arrives.
-
-    Attributes:
-        future: the result, or the error that ended this step or the pipeline.
-        prompt_end: position where the prompt ends, if this is one of its chunks but the last.
-        sent: time at which it was sent; None: it was not sent yet.
-        token: the chosen token that was sent with it; None: it was not sent yet, or it is a chunk.
-        stops: token ids that end the answer. The step is not sent if it would carry one of them.
-    """
-
-    session: SessionId
-    step: int
-    future: "asyncio.Future[StepResult]"
-    sampling: Sampling | None
-    prompt_end: int | None = None
-    sent: float | None = None
-    token: int | None = None
-    stops: Collection[int] = ()
-
-
-def token_payload(tokens: Sequence[int]) -> bytes:
-    """Token ids in the form of the wire: little-endian int32."""
-    return struct.pack(f"<{len(tokens)}i", *tokens)
-
-
 class Pipeline:
     """The stages of one plan, as their driver sees them.
 
@@ -162,6 +127,8 @@ class Pipeline:
         self._pending: dict[tuple[str, int], PendingStep] = {}
         # The last result of each session, until the step that follows it is asked for.
         self._unfollowed: dict[str, Result] = {}
+        # Steps to be sent when all results have come that were computed together.
+        self._gathered: list[tuple[PendingStep, int]] = []  # with their positions
         self._broken: PotluckError | None = None
 
     @property
@@ -240,23 +207,32 @@ class Pipeline:
         now = self._heard = self._clock()
         with self._lock:
             step = self._pending.get((result.session, result.step))
-            if step is None or step.sent is None:
-                return
-            del self._pending[result.session, result.step]
-            following = self._pending.get((result.session, result.step + 1))
-            if following is not None and following.sent is None:
-                self._feed(following, result)
-            else:
-                self._unfollowed[result.session] = result
-        arrived = StepResult(result, now - step.sent)
-        self._loop.call_soon_threadsafe(_set_result, step.future, arrived)
+            if step is not None and step.sent is not None:
+                del self._pending[result.session, result.step]
+                following = self._pending.get((result.session, result.step + 1))
+                if following is not None and following.sent is None:
+                    self._feed(following, result)
+                else:
+                    self._unfollowed[result.session] = result
+            if not result.more:
+                self._send_gathered()
+        if step is not None and step.sent is not None:
+            arrived = StepResult(result, now - step.sent)
+            self._loop.call_soon_threadsafe(_set_result, step.future, arrived)
 
     def _feed(self, step: PendingStep, result: Result) -> None:
-        """Send the token of a result back in, unless it ends the answer."""
+        """Have the token of a result sent back in with the next ones, unless it ends the answer."""
         if (token := result.token_id) is None or token in step.stops:
             return
-        step.token = token
-        self._forward(step, result.position, [token])
+        step.token, step.sent = token, self._clock()
+        self._gathered.append((step, result.position))
+
+    def _send_gathered(self) -> None:
+        """Send the tokens whose results came together at once, so that they stay together."""
+        gathered, self._gathered = self._gathered, []
+        for more, (step, position) in zip(reversed(range(len(gathered))), gathered, strict=True):
+            assert step.token is not None
+            self._forward(step, position, [step.token], more)
 
     # --- steps
 
@@ -291,7 +267,8 @@ class Pipeline:
 
     def _send(self, message: Message) -> None:
         if self._broken is None:
-            with suppress(PeerLostError):  # `run` notices it too
+            with self._lock, suppress(PeerLostError):  # `run` notices it too
+                self._send_gathered()  # which were before it
                 self._first.send_nowait(message)
 
     def start_step(
@@ -350,6 +327,7 @@ class Pipeline:
             if before is not None and before.step == step - 1:
                 del self._unfollowed[session]
                 self._feed(pending, before)
+                self._send_gathered()
         return pending
 
     def give_up(self, step: PendingStep) -> None:
@@ -365,7 +343,9 @@ class Pipeline:
             pending.future.set_exception(self._broken)
         return pending
 
-    def _forward(self, step: PendingStep, position: int, tokens: Sequence[int]) -> None:
+    def _forward(
+        self, step: PendingStep, position: int, tokens: Sequence[int], more: int = 0
+    ) -> None:
         step.sent = self._clock()
         message = Forward(
             epoch=self.epoch,
@@ -375,6 +355,7 @@ class Pipeline:
             tensor=TensorHeader(dtype="I32", shape=(len(tokens),)),
             prompt_end=step.prompt_end,
             sampling=step.sampling,
+            more=more,
         )
         try:
             self._first.send_nowait(message, token_payload(tokens))

@@ -7,13 +7,13 @@ sends the result of each message before it looks at the next one.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from potluck.cluster.loss import computer_lost
-from potluck.cluster.stage.scheduler import Group, PeerLink, Scheduler
-from potluck.cluster.stage.steps import SessionMessage, apply
+from potluck.cluster.stage.scheduler import Group, PeerLink, Scheduler, Waiting
+from potluck.cluster.stage.steps import Answer, SessionMessage, apply, forward
 from potluck.engine.device import is_lost
 from potluck.engine.measuring import StageMeter
 from potluck.engine.memory import release_prompt
@@ -113,9 +113,13 @@ class StageChain:
     # --- on the computing thread
 
     def run_group(self, group: Group) -> None:
-        """Handle the messages of a group, one after the other."""
-        for waiting in group.members:
-            if not waiting.link.is_revoked:
+        """Handle the messages of a group. Tokens of several sessions are computed together."""
+        members = [waiting for waiting in group.members if not waiting.link.is_revoked]
+        loaded = self.loaded
+        if loaded is not None and group.kind == "token" and len(members) > 1:
+            self._step_together(loaded, members)
+        else:
+            for waiting in members:
                 self._handle(waiting.link, waiting.message, waiting.payload)
         if group.ends_prompts and self.loaded is not None:  # the other stages compute meanwhile
             release_prompt(self.loaded.stage.weights.device)
@@ -129,9 +133,7 @@ class StageChain:
             case OpenSession() | Forward() | TrimSession() | CloseSession():
                 if loaded is None:
                     self._fail(message, computer_lost(self._name, "gave its part back"))
-                elif not loaded.takes_steps_of(link):
-                    logger.warning("steps of %s are not for this stage", link.peer.name)
-                else:
+                elif _is_taken(loaded, link):
                     self._step(loaded, message, payload)
             case _:
                 logger.debug("activation link ignores op=%s", type(message).__name__)
@@ -149,13 +151,36 @@ class StageChain:
         try:
             sent, data = apply(loaded.stage, message, payload)
             self._send_on(loaded, sent, data)
-        except PotluckError as error:
+        except Exception as error:  # noqa: BLE001 - one step failed, the stage stays
+            self._failed(loaded, message, error)
+
+    def _step_together(self, loaded: LoadedStage, members: Sequence[Waiting]) -> None:
+        """Compute the tokens of several sessions at once, and send on the result of each."""
+        messages = [
+            (waiting.message, waiting.payload)
+            for waiting in members
+            if isinstance(waiting.message, Forward) and _is_taken(loaded, waiting.link)
+        ]
+        answers: Sequence[Answer | Exception]
+        try:
+            answers = forward(loaded.stage, messages)
+        except Exception as error:  # noqa: BLE001 - these steps failed, the stage stays
+            answers = [error] * len(messages)
+        for (message, _), answer in zip(messages, answers, strict=True):
+            if isinstance(answer, Exception):
+                self._failed(loaded, message, answer)
+            else:
+                self._send_on(loaded, *answer)
+
+    def _failed(self, loaded: LoadedStage, message: Message, error: Exception) -> None:
+        """Report why a step failed. What is no error of Potluck came from torch."""
+        if isinstance(error, PotluckError):
             self._fail(message, error)
-        except Exception as error:  # the boundary to torch: one step failed, the stage stays
-            logger.exception("step failed")
-            self._fail(message, EngineError(f"{self._name} failed in a step: {error}"))
-            if is_lost(loaded.stage.weights.device):
-                self._device_lost()
+            return
+        logger.error("step failed", exc_info=error)
+        self._fail(message, EngineError(f"{self._name} failed in a step: {error}"))
+        if is_lost(loaded.stage.weights.device):
+            self._device_lost()
 
     def _send_on(self, loaded: LoadedStage, message: Message, payload: memoryview) -> None:
         link = loaded.output
@@ -208,6 +233,13 @@ class StageChain:
                     message=lost.message,
                 )
             )
+
+
+def _is_taken(loaded: LoadedStage, link: PeerLink) -> bool:
+    is_taken = loaded.takes_steps_of(link)
+    if not is_taken:
+        logger.warning("steps of %s are not for this stage", link.peer.name)
+    return is_taken
 
 
 def _ignore(message: Message, payload: memoryview) -> None:

@@ -8,7 +8,8 @@ The rules:
 - A chunk of a prompt goes when nothing of that kind is ready, or after `TurnLimits.groups_before_chunk`
   groups went before it, so that no prompt waits for ever. Chunks go in the order in which they
   became ready: two prompts take turns.
-- Single tokens of different sessions that are ready together are one group.
+- Single tokens of different sessions that are ready together are one group. Those that were computed
+  together before (`Forward.more`) are ready when the last of them has come, so that a group stays one.
 
 Not thread-safe: whoever has the turn at the reactor puts messages in, and the computing thread
 takes groups while it has that turn itself.
@@ -76,7 +77,7 @@ class TurnLimits:
 
     nbytes: int = 64 << 20  # the chunks of a prompt, as hidden states
     messages: int = 4096
-    group_tokens: int = 64  # single tokens of one group at most
+    group_tokens: int = 32  # single tokens of one group at most
     groups_before_chunk: int = 8  # a chunk takes as long as tens of tokens: this slows it by little
     open_prompts: int = 1024  # of which more chunks are expected; as many as a stage knows sessions
 
@@ -94,6 +95,7 @@ class Scheduler:
             str, None
         ] = {}  # sessions with a prompt whose last chunk has not come
         self._waiting = self._nbytes = 0  # messages, and their bytes
+        self._arriving: list[Waiting] = []  # a group whose last message has not come
         self._chunk_waited = 0  # groups that went before the first of the chunks
 
     @property
@@ -108,12 +110,20 @@ class Scheduler:
 
     def put(self, link: PeerLink, message: Message, payload: memoryview) -> None:
         """Add a message. Messages without a session are ordered among themselves."""
-        session: str = getattr(message, "session", "")
-        waiting = Waiting(
-            link, message, payload, self._kind(session, message), _nbytes(message, payload)
-        )
+        session, nbytes = _session(message), _nbytes(message, payload)
+        kind = self._kind(session, message)
         self._waiting += 1
-        self._nbytes += waiting.nbytes
+        self._nbytes += nbytes
+        self._arriving.append(Waiting(link, message, payload, kind, nbytes))
+        is_followed = isinstance(message, Forward) and message.more > 0
+        if is_followed and len(self._arriving) < self._limits.group_tokens and not self.is_full:
+            return
+        arrived, self._arriving = self._arriving, []
+        for waiting in arrived:
+            self._add(waiting)
+
+    def _add(self, waiting: Waiting) -> None:
+        session = _session(waiting.message)
         queue = self._sessions.get(session)
         if queue is not None:
             queue.append(waiting)
@@ -177,6 +187,10 @@ class Scheduler:
 
     def _make_ready(self, session: str, first: Waiting) -> None:
         (self._ready_chunks if first.kind == "chunk" else self._ready_now).append(session)
+
+
+def _session(message: Message) -> str:
+    return getattr(message, "session", "")
 
 
 def _nbytes(message: Message, payload: memoryview) -> int:

@@ -1,12 +1,15 @@
-"""Apply one message to a stage, and make the message for the next stage or for the driver."""
+"""Apply messages to a stage, and make the messages for the next stage or for the driver."""
 
 import time
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from potluck.engine.payload import from_payload, to_payload
-from potluck.engine.stage import Output, Stage
+from potluck.engine.session import Output, StepTokens
+from potluck.engine.stage import Stage
+from potluck.errors import PotluckError
 from potluck.ids import SessionId
 from potluck.wire.messages import (
     CloseSession,
@@ -19,14 +22,12 @@ from potluck.wire.messages import (
 )
 
 SessionMessage: TypeAlias = OpenSession | Forward | TrimSession | CloseSession
+Answer: TypeAlias = tuple[Message, memoryview]
+"""A message and its payload, for the next stage or for the driver."""
 
 
-def apply(stage: Stage, message: SessionMessage, payload: memoryview) -> tuple[Message, memoryview]:
-    """Apply a message to the stage.
-
-    Returns:
-        The message and the payload for the next stage, or for the driver.
-    """
+def apply(stage: Stage, message: SessionMessage, payload: memoryview) -> Answer:
+    """Apply a message to the stage."""
     session = SessionId(message.session)
     match message:
         case OpenSession():
@@ -39,33 +40,65 @@ def apply(stage: Stage, message: SessionMessage, payload: memoryview) -> tuple[M
             if stage.position(session) > message.position:
                 stage.trim(session, message.position, epoch=message.epoch)
         case Forward():
-            return _forward(stage, message, payload)
+            (answer,) = forward(stage, [(message, payload)])
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
     return message, payload
 
 
-def _forward(stage: Stage, message: Forward, payload: memoryview) -> tuple[Message, memoryview]:
+def forward(
+    stage: Stage, messages: Sequence[tuple[Forward, memoryview]]
+) -> list[Answer | Exception]:
+    """Compute steps of different sessions in one forward pass.
+
+    Returns:
+        Of each message the answer, or why its step failed. Answers to several say how many follow.
+    """
     started = time.perf_counter()
-    output = stage.forward(
+    refused: dict[int, Exception] = {}
+    steps: dict[int, StepTokens] = {}
+    for index, (message, payload) in enumerate(messages):
+        try:
+            steps[index] = _tokens(message, payload)
+        except PotluckError as error:
+            refused[index] = error
+    outputs = dict(zip(steps, stage.forward_together(list(steps.values())), strict=True)) | refused
+    # What several tokens took together is no measure of one.
+    times = (1000 * (time.perf_counter() - started),) if len(steps) == 1 else ()
+    more = sum(isinstance(output, Output) for output in outputs.values())
+    answers: list[Answer | Exception] = []
+    for index, (message, _) in enumerate(messages):
+        output = outputs[index]
+        if isinstance(output, Output):
+            more -= 1
+            answers.append(_answer(message, output, (*message.compute_ms, *times), more))
+        else:
+            answers.append(output)
+    return answers
+
+
+def _tokens(message: Forward, payload: memoryview) -> StepTokens:
+    return StepTokens(
         SessionId(message.session),
         from_payload(message.tensor, payload),
-        epoch=message.epoch,
-        step=message.step,
-        position=message.position,
-        prompt_end=message.prompt_end,
-        sampling=message.sampling,
+        message.epoch,
+        message.step,
+        message.position,
+        message.sampling,
+        message.prompt_end,
     )
+
+
+def _answer(message: Forward, output: Output, compute_ms: tuple[float, ...], more: int) -> Answer:
     if output.hidden is None:
-        return _result(message, output, _compute_ms(message, started)), memoryview(b"")
+        return _result(message, output, compute_ms, more), memoryview(b"")
     header, data = to_payload(output.hidden)
-    compute_ms = _compute_ms(message, started)
-    return msgspec.structs.replace(message, tensor=header, compute_ms=compute_ms), data
+    sent = msgspec.structs.replace(message, tensor=header, compute_ms=compute_ms, more=more)
+    return sent, data
 
 
-def _compute_ms(message: Forward, started: float) -> tuple[float, ...]:
-    return (*message.compute_ms, 1000 * (time.perf_counter() - started))
-
-
-def _result(message: Forward, output: Output, compute_ms: tuple[float, ...]) -> Result:
+def _result(message: Forward, output: Output, compute_ms: tuple[float, ...], more: int) -> Result:
     choice = output.choice
     return Result(
         epoch=message.epoch,
@@ -76,4 +109,5 @@ def _result(message: Forward, output: Output, compute_ms: tuple[float, ...]) -> 
         logprob=choice.logprob if choice else None,
         top=tuple(TokenLogprob(token_id=t, logprob=p) for t, p in choice.top) if choice else (),
         compute_ms=compute_ms,
+        more=more,
     )
