@@ -222,11 +222,14 @@ def _read(batch: list[tuple[TensorSource, Chunk, int]]) -> list[tuple[Chunk, byt
                 file.seek(source.offset + chunk.offset)
                 data = file.read(length)
         except OSError as error:
-            raise BrokenModelError(f"{source.path} cannot be read: {error}.") from error
+            raise BrokenModelError(
+                f"{source.path} cannot be read: {error}.", digest=chunk.digest
+            ) from error
         if len(data) != length:
             raise BrokenModelError(
                 f"{source.path} was cut off while it was sent. Open the model again.",
                 file=str(source.path),
+                digest=chunk.digest,
             )
         chunks.append((chunk, data))
     return chunks
