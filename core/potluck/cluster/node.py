@@ -40,6 +40,7 @@ from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.processes.devices import StageProcesses
+from potluck.cluster.upkeep import Upkeep
 from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.links import WorkerLinks
 from potluck.cluster.worker.worker import Worker
@@ -59,7 +60,7 @@ from potluck.settings import (
     write_node_file,
 )
 from potluck.store.chunks import ChunkStore
-from potluck.store.hub import RecentFolders, find_model
+from potluck.store.hub import RecentFolders, find_model, list_models
 from potluck.tasks import TaskSet, every
 from potluck.wire.messages import Address, DeviceId, NodeInfo
 from potluck.wire.versions import PROTOCOL_VERSIONS
@@ -191,6 +192,13 @@ class Node:
             use=use,
             deadlines=self._deadlines.planning,
         )
+        upkeep = Upkeep(
+            store=self.store,
+            packed=self.packing.memory,
+            digests=folders.cache / "digests",
+            models=lambda: [m.path for m in list_models([guide, *recent.folders()])],
+            find=lambda words: find_model(words, default=guide, recent=recent.folders()),
+        )
         self.backend = NodeBackend(
             Parts(
                 name=lambda: self._info.name,
@@ -208,6 +216,7 @@ class Node:
                 master=self.master,
                 pairings=self.pairings,
                 recent=self.recent,
+                upkeep=upkeep,
             )
         )
         self._connect(self.events)

@@ -272,6 +272,16 @@ class ChunkStore:
         with self._mutex:
             self._pins = +(self._pins - Counter(set(digests)))
 
+    def loose(self) -> dict[Digest, int]:
+        """The bytes on disk of each tensor, or part of one, that is not pinned."""
+        with self._mutex:
+            return {d: item.size for d, item in self._items.items() if d not in self._pins}
+
+    def digests(self) -> dict[Digest, int]:
+        """The bytes on disk of each tensor and each part of one."""
+        with self._mutex:
+            return {digest: item.size for digest, item in self._items.items()}
+
     def use(self, digests: Iterable[Digest]) -> None:
         """Mark these tensors as used now: others are evicted before them."""
         for digest in digests:
@@ -285,20 +295,16 @@ class ChunkStore:
         """
         self._restore()
         with self._mutex:
-            loose = sorted(
-                (item for item in self._items.items() if item[0] not in self._pins),
-                key=lambda item: item[1].used,
-            )
-            lacking = nbytes - self._room()
-            removable = sum(item.size for _, item in loose)
+            loose = self.loose()
+            lacking, removable = nbytes - self._room(), sum(loose.values())
             if lacking > removable:
                 raise self._full(nbytes, self._room() + removable)
-            for digest, item in loose:
+            for digest in sorted(loose, key=lambda digest: self._items[digest].used):
                 if lacking <= 0:
                     break
-                logger.info("tensor evicted digest=%s bytes=%d", short(digest), item.size)
+                logger.info("tensor evicted digest=%s bytes=%d", short(digest), loose[digest])
                 self.discard(digest)
-                lacking -= item.size
+                lacking -= loose[digest]
 
     def _room(self) -> int:
         """The bytes that may be written without removing anything."""
