@@ -299,6 +299,21 @@ def test_pruning_asks_at_a_terminal(
     assert "All stored weights are needed" in capsys.readouterr().out
 
 
+def test_the_limit_of_sending_is_set_and_printed(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    assert potluck("models", "limit") == 0
+    assert "as fast as it goes" in capsys.readouterr().out
+    node = msgspec.structs.replace(server.backend.current.node, upload_limit_mbit=200)
+    server.update(node=node)
+
+    assert potluck("models", "limit", "200") == 0
+    assert "200 Mbit/s" in capsys.readouterr().out
+    assert potluck("models", "limit", "0", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"upload_limit_mbit": 200}
+    assert [role.upload_limit_mbit for role in server.backend.roles] == [200, 0]
+
+
 def test_models_are_listed(potluck: Potluck, capsys: Output) -> None:
     assert potluck("models") == 0
     shown = capsys.readouterr().out

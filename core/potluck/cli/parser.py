@@ -218,6 +218,7 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
         "potluck models",
         "potluck models verify        (are all weights what they were?)",
         "potluck models prune         (delete stored weights that nothing needs)",
+        "potluck models limit 200     (send weights at 200 Mbit/s at most)",
     )
     _add_json(models)
     _add_upkeep_commands(models.add_subparsers(metavar="", prog="potluck models"))
@@ -267,6 +268,17 @@ def _add_upkeep_commands(commands: "_Commands[Parser]") -> None:
     )
     prune.add_argument("--yes", action="store_true", help="do not ask")
     _add_json(prune)
+
+    limit = _command(
+        commands,
+        "limit",
+        "upkeep:limit",
+        "Send weights to other computers at MBIT Mbit/s at most, from now on; 0: as fast as it goes.\n"
+        "Without MBIT, print the limit. Tokens are never held back.",
+        "potluck models limit 200",
+    )
+    limit.add_argument("mbit", nargs="?", metavar="MBIT", type=number(int, 0, 1_000_000))
+    _add_json(limit)
 
 
 def _command(

@@ -1,9 +1,10 @@
-"""`models verify`, `models prune`: the weights on this computer's disk."""
+"""`models verify`, `prune` and `limit`: the weights on this disk, and how fast they are sent."""
 
 import argparse
 from contextlib import closing
 from pathlib import Path
 
+from potluck.api.schema import RoleRequest
 from potluck.api.weights import PruneRequest, Verified, VerifyRequest
 from potluck.cli import terminal
 from potluck.cli.computers import open_client
@@ -78,4 +79,19 @@ def prune(options: argparse.Namespace) -> int:
         put(f"Deleted {format_bytes(found.nbytes)} of stored weights.")
     else:
         put("Nothing is deleted.")
+    return 0
+
+
+def limit(options: argparse.Namespace) -> int:
+    """Set or print how fast weights are sent at most."""
+    client, _ = open_client(options)
+    if options.mbit is not None:
+        client.set_role(RoleRequest(upload_limit_mbit=options.mbit))
+    mbit = client.state().node.upload_limit_mbit
+    if options.json:
+        put_json({"upload_limit_mbit": mbit})
+    elif mbit is None:
+        put("Weights are sent as fast as it goes.")
+    else:
+        put(f"Weights are sent at {mbit} Mbit/s at most.")
     return 0

@@ -114,6 +114,7 @@ class NodeBackend:
                 member_of=parts.homes(),
                 lent_to=parts.masters(),
                 memory_limit=parts.lending.settings.memory_limit,
+                upload_limit_mbit=parts.lending.settings.upload_limit_mbit,
             ),
             computers=self._views.all(parts.discovery.peers(), parts.worker),
             model=model_state(parts.master, self._tokens_per_s),

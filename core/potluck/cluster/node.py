@@ -61,6 +61,7 @@ from potluck.settings import (
 )
 from potluck.store.chunks import ChunkStore
 from potluck.store.hub import RecentFolders, find_model, list_models
+from potluck.store.throttle import Throttle
 from potluck.tasks import TaskSet, every
 from potluck.wire.messages import Address, DeviceId, NodeInfo
 from potluck.wire.versions import PROTOCOL_VERSIONS
@@ -109,6 +110,7 @@ class Node:
         folders.cache.mkdir(parents=True, exist_ok=True)
         half = shutil.disk_usage(folders.cache).total // 2
         self.store = ChunkStore(folders.cache / "tensors", settings.store_limit or half)
+        self.throttle = Throttle(settings.upload_limit_mbit)
         self.recent = RecentFolders(folders.config / "recent.json")
         self.processes = StageProcesses(
             identity_folder=identity_folder,
@@ -124,7 +126,10 @@ class Node:
         )
         self.identity.watch(self.processes)
         self.packing = Packing(
-            store=self.store, memory=folders.cache / "packed", engine=self.processes.handle
+            store=self.store,
+            memory=folders.cache / "packed",
+            engine=self.processes.handle,
+            throttle=self.throttle,
         )
         self.worker = Worker(
             stage=self.processes.handle, store=self.store, changed=self.events.changed, use=use
@@ -135,6 +140,7 @@ class Node:
             activity=self.activity,
             worker=self.worker,
             processes=self.processes,
+            throttle=self.throttle,
             events=self.events,
         )
         self.links = WorkerLinks(
@@ -178,6 +184,7 @@ class Node:
             me=self.me,
             record_file=folders.config / "computers.json",
             events=self.events,
+            throttle=self.throttle,
         )
         guide, recent = guide_folder(), self.recent
         self.models = Models(
