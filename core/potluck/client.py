@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from potluck.api import openai, schema
+from potluck.api import openai, schema, weights
 from potluck.errors import PotluckError, UsageError, rebuild
 
 REQUEST_S = 30.0  # a plan may need measurements first; everything else answers at once
@@ -25,7 +25,7 @@ PREFILL_S = 600.0  # the first token of a very long prompt on slow computers
 
 Holder = Literal["window", "worker", "serve", "request"]
 _T = TypeVar("_T")
-_P = TypeVar("_P", schema.LoadProgress, schema.BenchProgress)
+_P = TypeVar("_P", schema.LoadProgress, schema.BenchProgress, weights.VerifyProgress)
 
 
 class NodeGoneError(PotluckError):
@@ -141,6 +141,22 @@ class Client:
 
     def models(self) -> list[schema.ModelEntry]:
         return self._get("/cluster/models", list[schema.ModelEntry])
+
+    def verify_models(
+        self, request: weights.VerifyRequest
+    ) -> Generator[weights.VerifyProgress, None, None]:
+        """Check the weights on this computer's disk. The last progress has the result.
+
+        Raises:
+            PotluckError: the check failed.
+        """
+        return self._follow(
+            "/cluster/models/verify", request, weights.VerifyProgress, "checked the weights"
+        )
+
+    def prune_models(self, request: weights.PruneRequest) -> weights.Pruned:
+        answer = self._request("POST", "/cluster/models/prune", request, timeout_s=PREFILL_S)
+        return _decode(answer, weights.Pruned)
 
     def listen(self, request: schema.ListenRequest) -> schema.Listener:
         return self._post("/cluster/listeners", request, schema.Listener)

@@ -151,6 +151,8 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     threads: Annotated[int, Meta(ge=1, le=1024)] | None = None  # for computing; None: one per core
     store_limit: Annotated[int, Meta(ge=0, lt=1 << 50)] | None = None
     """Bytes of the disk that other computers' models may take; None: half of the disk."""
+    upload_limit_mbit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    """Mbit/s at which weights are sent to other computers at most; None: as fast as it goes."""
     worker: bool = False  # the role when the node last ended
     paused: bool = False
 

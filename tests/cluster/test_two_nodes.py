@@ -1,6 +1,7 @@
 """Two whole nodes in one process, with real TLS and real stage processes; only discovery is without a network."""
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,6 +56,27 @@ def test_a_model_is_streamed_once_and_answers_as_it_does_alone(
         assert sum((await load(desk, SPLIT)).values()) == 0
         assert await chat(desk) == alone
         assert laptop.backend.state().node.lent_to == ("Desk",)
+
+    run(main())
+
+
+def test_weights_that_are_deleted_or_altered_under_a_running_worker_are_repaired_in_the_next_load(
+    desk: Node, laptop: Node, run: Run
+) -> None:
+    async def main() -> None:
+        await load(desk, SPLIT)
+        before = await chat(desk)
+
+        for tensor in laptop.store.root.glob("??/*"):  # of the same sizes: only digests can tell
+            tensor.write_bytes(bytes(tensor.stat().st_size))
+        await desk.backend.unload()
+        assert (await load(desk, SPLIT))["Laptop"] > 0
+        assert await chat(desk) == before
+
+        shutil.rmtree(laptop.store.root)
+        await desk.backend.unload()
+        assert (await load(desk, SPLIT))["Laptop"] > 0
+        assert await chat(desk) == before
 
     run(main())
 

@@ -1,4 +1,5 @@
 import errno
+import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -63,13 +64,13 @@ def test_any_chunking_with_repeats_overlaps_and_restarts_ends_in_the_same_tensor
         store.close()
 
 
-def test_chunk_after_a_gap_is_refused_and_nothing_is_filled_in(store):
+def test_chunk_after_a_gap_is_refused_and_the_tensor_begins_again(store):
     store.write(DIGEST, 0, SIZE, DATA[:100])
 
-    with pytest.raises(StoreError, match="begins at byte 101; 100 of"):
+    with pytest.raises(IntegrityError, match="begins at byte 101; 100 of"):
         store.write(DIGEST, 101, SIZE, DATA[101:])
 
-    assert store.offset(DIGEST) == 100
+    assert store.offset(DIGEST) == 0
 
 
 @pytest.mark.parametrize(("offset", "length"), [(0, SIZE + 1), (SIZE, 1), (-1, 5), (1 << 40, 1)])
@@ -97,12 +98,15 @@ def test_repeated_chunk_of_a_stored_tensor_changes_nothing(store):
     assert store.path(DIGEST).read_bytes() == DATA
 
 
-def test_commit_of_what_is_not_whole_is_refused(store):
+def test_what_is_not_whole_is_not_committed(store):
     store.append(DIGEST, 0, SIZE, DATA[:100])
 
-    for digest in (DIGEST, digest_of(b"never seen")):
-        with pytest.raises(StoreError, match="vanished"):
-            store.commit([digest])
+    assert set(store.commit([DIGEST, digest_of(b"never seen")])) == {
+        DIGEST,
+        digest_of(b"never seen"),
+    }
+    assert not store.has(DIGEST)
+    assert store.offset(DIGEST) == 100
 
 
 def test_altered_bytes_are_refused_and_removed(store, root):
@@ -304,3 +308,61 @@ def test_an_unfinished_workshop_is_emptied(root):
     with make_store(root) as store:
         assert files(root) == []
         assert store.nbytes == 0
+
+
+# --- a folder that is deleted or altered while the store is open
+
+
+def test_deleted_folder_is_made_again_and_everything_is_missing(store, root):
+    store.write(DIGEST, 0, SIZE, DATA)
+    shutil.rmtree(root)
+
+    assert store.missing([(DIGEST, SIZE)]) == [Missing(digest=DIGEST, offset=0, nbytes=SIZE)]
+    assert store.nbytes == 0
+    store.free_for(SIZE)
+
+    assert store.write(DIGEST, 0, SIZE, DATA)
+    assert store.path(DIGEST).read_bytes() == DATA
+    with pytest.raises(StoreError, match="Another Potluck"):
+        make_store(root)
+
+
+def test_deleted_folder_that_another_process_has_taken_is_an_error(store, root):
+    shutil.rmtree(root)
+
+    with make_store(root), pytest.raises(StoreError, match="Another Potluck"):
+        store.free_for(1)
+
+
+def test_tensor_whose_folder_is_deleted_while_it_arrives_begins_again(store, root):
+    store.write(DIGEST, 0, SIZE, DATA[:100])
+    shutil.rmtree(root)
+
+    with pytest.raises(IntegrityError, match="deleted or altered"):
+        store.append(DIGEST, 100, SIZE, DATA[100:])
+
+    assert store.write(DIGEST, 0, SIZE, DATA)
+
+
+def test_tensor_that_is_deleted_before_it_is_named_is_said_to_be_lost(store, root):
+    other = b"other"
+    store.append(DIGEST, 0, SIZE, DATA)
+    store.append(digest_of(other), 0, len(other), other)
+    (root / DIGEST[:2] / f"{DIGEST}.part").unlink()
+
+    assert set(store.commit([DIGEST, digest_of(other)])) == {DIGEST}
+    assert store.has(digest_of(other))
+    assert store.write(DIGEST, 0, SIZE, DATA)
+
+
+def test_verifying_removes_what_is_damaged_and_nothing_else(store):
+    good, altered, cut = fill(store, b"good", b"altered", b"cut off")
+    store.path(altered).write_bytes(b"Altered")
+    store.path(cut).write_bytes(b"cut")
+
+    assert store.verify([good, altered, digest_of(b"absent"), cut]) == [altered, cut]
+
+    assert store.has(good)
+    assert not store.has(altered)
+    assert not store.has(cut)
+    assert store.nbytes == len(b"good")

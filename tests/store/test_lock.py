@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from potluck.errors import StoreError
-from potluck.store.lock import FolderLock
+from potluck.store.lock import NAME, FolderLock
 
 
 def test_second_lock_is_refused_until_the_first_is_released(tmp_path):
@@ -45,3 +45,15 @@ def test_folder_that_cannot_be_made_says_why(tmp_path):
 
     with pytest.raises(StoreError, match="cannot be used"):
         FolderLock(tmp_path / "file" / "weights")
+
+
+def test_lock_whose_file_was_deleted_or_replaced_is_not_in_place(tmp_path):
+    lock = FolderLock(tmp_path)
+    assert lock.is_in_place
+
+    (tmp_path / NAME).unlink()
+    assert not lock.is_in_place
+
+    (tmp_path / NAME).touch()
+    assert not lock.is_in_place
+    lock.release()

@@ -2,7 +2,7 @@ import hashlib
 
 import pytest
 
-from potluck.errors import IntegrityError, StoreError
+from potluck.errors import IntegrityError
 from potluck.ids import Digest
 from potluck.store.part import Part
 
@@ -44,7 +44,7 @@ def test_altered_part_is_never_whole(path):
 
 
 def test_gap_is_refused_with_both_numbers(path):
-    with pytest.raises(StoreError, match=f"begins at byte 7; 0 of {SIZE}"):
+    with pytest.raises(IntegrityError, match=f"begins at byte 7; 0 of {SIZE}"):
         Part(path, DIGEST).append(7, SIZE, DATA[7:])
 
 
@@ -56,3 +56,12 @@ def test_finished_part_has_the_tensors_name(path, tmp_path):
 
     assert (tmp_path / DIGEST).read_bytes() == DATA
     assert not path.exists()
+
+
+def test_part_that_was_deleted_is_not_finished(path, tmp_path):
+    part = Part(path, DIGEST)
+    part.append(0, SIZE, DATA)
+    path.unlink()
+
+    with pytest.raises(IntegrityError, match="deleted while it arrived"):
+        part.finish(tmp_path / DIGEST)

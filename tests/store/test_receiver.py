@@ -1,11 +1,13 @@
 import asyncio
 import errno
+import shutil
 import threading
+from itertools import count
 from pathlib import Path
 
 import pytest
 from memory_links import link_pair
-from transfers import bytes_of, expected_of, is_complete, run, transfer
+from transfers import bytes_of, expected_of, is_complete, needs, run, transfer
 
 from potluck.errors import (
     DiskFullError,
@@ -86,6 +88,33 @@ def test_peer_that_is_lost_after_everything_was_stored_is_no_error(model, store)
         return await receive_tensors(there, store, expected_of(model))
 
     assert run(deaf_sender()) == model.manifest.nbytes
+    assert is_complete(store, model)
+
+
+@pytest.mark.parametrize("chunks", [1, 7, 40])
+def test_store_that_is_deleted_during_a_transfer_gets_what_it_lost_again(model, store, chunks):
+    """The chunks on the way to a tensor that was begun are of no use, and harm nothing."""
+
+    async def deleted() -> list[object]:
+        here, there = link_pair()
+        sent = count(1)
+
+        def deleting(_: Message, payload: bytes) -> bytes:
+            if next(sent) == chunks:
+                shutil.rmtree(store.root)
+            return payload
+
+        here.tamper = deleting
+        return await transfer(store, model, here, there)
+
+    sent, received = run(deleted())
+
+    assert isinstance(sent, int)
+    assert isinstance(received, int)
+    assert sent >= received >= model.manifest.nbytes
+    left = needs(store, model)  # those that were whole and said to be stored before
+    assert all(need.offset == 0 for need in left)
+    assert run(transfer(store, model, *link_pair()))
     assert is_complete(store, model)
 
 

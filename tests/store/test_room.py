@@ -122,3 +122,13 @@ def test_what_is_used_outlives_what_is_not(root):
 
         assert store.has(first)
         assert not store.has(second)
+
+
+def test_loose_is_what_is_not_pinned(root):
+    with make_store(root) as store:
+        first, second = fill(store, b"a" * 5, b"b" * 4)
+        store.write(DIGEST, 0, SIZE, DATA[:7])
+        store.pin([first])
+
+        assert store.loose() == {second: 4, DIGEST: 7}
+        assert store.digests() == {first: 5, second: 4, DIGEST: 7}

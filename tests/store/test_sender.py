@@ -11,9 +11,10 @@ from potluck.errors import (
     PeerTimeoutError,
     RemoteProtocolError,
 )
-from potluck.store.fetch import send_tensors
+from potluck.store.fetch import receive_tensors, send_tensors
 from potluck.store.registry import open_model
 from potluck.store.sender import SendLimits
+from potluck.store.throttle import Throttle
 from potluck.wire.messages import Chunk, Message, NeedTensor, Rejected, Stored
 
 OTHER = "ab" * 32
@@ -132,3 +133,26 @@ def test_sender_does_not_wait_for_ever_for_a_peer_that_takes_nothing(model, stor
 
     with pytest.raises(PeerTimeoutError, match="takes no more weights"):
         run(stuck())
+
+
+def test_limit_of_bandwidth_is_kept(model, store):
+    """The receiver stores at once, so only the limit takes time."""
+
+    class Counting(Throttle):
+        async def take(self, nbytes: int) -> None:
+            taken.append(nbytes)
+
+    taken: list[int] = []
+    throttle = Counting(0.5)
+
+    async def both() -> None:
+        here, there = link_pair()
+        await asyncio.gather(
+            send_tensors(here, needs(store, model), model.sources, throttle=throttle),
+            receive_tensors(there, store, expected_of(model)),
+        )
+
+    run(both())
+
+    assert sum(taken) == model.manifest.nbytes
+    assert max(taken) <= throttle.chunk(2 << 20) == 16 << 10

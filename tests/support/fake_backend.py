@@ -16,10 +16,10 @@ import msgspec
 from starlette.types import ASGIApp
 
 from potluck.api import backend as api
-from potluck.api import schema
+from potluck.api import schema, weights
 from potluck.api.openai import StageTiming, Timings
 from potluck.api.server import HttpServer, local_app, public_app
-from potluck.errors import NotFoundError, PotluckError
+from potluck.errors import NotFoundError, PotluckError, UsageError
 
 TOKEN = "the-node's-own-token"
 MODEL_ID = "ab" * 32
@@ -137,6 +137,12 @@ class FakeBackend:
         self.benched: list[schema.BenchRequest] = []
         self.planned: list[schema.PlanRequest] = []
         self.roles: list[schema.RoleRequest] = []
+        self.verified = weights.Verified(
+            models=(weights.VerifiedModel(name="guide", path="/models/guide", nbytes=8_000_000),),
+            store=weights.VerifiedStore(tensors=2, nbytes=3_000_000),
+        )
+        self.prunes: list[weights.PruneRequest] = []
+        self.pruned = weights.Pruned(tensors=4, nbytes=5_000_000, deleted=False)
         self.joined: list[str] = []
         self.connected: list[str] = []
         self.forgotten: list[str] = []
@@ -266,6 +272,18 @@ class FakeBackend:
             schema.ModelEntry(name="guide", path="/models/guide", nbytes=8_000_000, current=True),
             schema.ModelEntry(name="big", path="/models/big", nbytes=5_000_000_000),
         ]
+
+    async def verify_models(
+        self, request: weights.VerifyRequest
+    ) -> AsyncGenerator[weights.VerifyProgress, None]:
+        if request.model == "absent":
+            raise UsageError("There is no model 'absent' on this computer.")
+        yield weights.VerifyProgress(state="checking", fraction=0.5, message="guide")
+        yield weights.VerifyProgress(state="ready", fraction=1.0, result=self.verified)
+
+    async def prune_models(self, request: weights.PruneRequest) -> weights.Pruned:
+        self.prunes.append(request)
+        return msgspec.structs.replace(self.pruned, deleted=not request.dry_run)
 
     def served_models(self) -> Sequence[api.ServedModel]:
         return [api.ServedModel(name="guide", created=1700000000, aliases=(MODEL_ID,))]

@@ -28,6 +28,7 @@ from potluck.api.schema import (
     PlanView,
     RoleRequest,
 )
+from potluck.api.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
 
 Holder: TypeAlias = Literal["window", "worker", "serve", "request"]
 HOLDERS: tuple[Holder, ...] = ("window", "worker", "serve", "request")
@@ -200,6 +201,14 @@ class Backend(Protocol):
         ...
 
     async def models(self) -> Sequence[ModelEntry]: ...
+
+    def verify_models(self, request: VerifyRequest) -> AsyncGenerator[VerifyProgress, None]:
+        """Compute the digests of the weights on this disk again. The last event is `ready`."""
+        ...
+
+    async def prune_models(self, request: PruneRequest) -> Pruned:
+        """Delete stored weights that no known model and no plan needs."""
+        ...
 
     def served_models(self) -> Sequence[ServedModel]:
         """Return the loaded model first. If none is loaded, return the guide: a prompt loads it."""

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from potluck.api import schema
+from potluck.api import schema, weights
 from potluck.api.backend import HOLDERS, Backend, Holder
 from potluck.api.endpoint import (
     Endpoint,
@@ -57,6 +57,8 @@ class ClusterApi:
             route("POST", "/cluster/model", self._load),
             route("DELETE", "/cluster/model", self._unload),
             route("GET", "/cluster/models", self._models),
+            route("POST", "/cluster/models/verify", self._verify),
+            route("POST", "/cluster/models/prune", self._prune),
             route("POST", "/cluster/bench", self._bench),
             route("POST", "/cluster/listeners", self._listen),
             route("DELETE", "/cluster/listeners/{port:int}", self._close_listener),
@@ -128,6 +130,27 @@ class ClusterApi:
 
     async def _models(self, request: Request) -> Response:
         return JsonResponse(await self._backend.models())
+
+    async def _verify(self, request: Request) -> Response:
+        asked = await read(request, weights.VerifyRequest)
+        return EventStream(self._verify_events(asked), refuse)
+
+    async def _verify_events(self, asked: weights.VerifyRequest) -> AsyncGenerator[bytes, None]:
+        """Yield the progress and result of a check. After an error, the last event is `failed`."""
+        try:
+            async with aclosing(self._backend.verify_models(asked)) as events:
+                async for progress in events:
+                    yield msgspec.json.encode(progress)
+        except Exception as error:  # noqa: BLE001 - the boundary of a request: `describe` logs it
+            described = describe(error)
+            failed = weights.VerifyProgress(
+                state="failed", message=described.message, error=described
+            )
+            yield msgspec.json.encode(failed)
+
+    async def _prune(self, request: Request) -> Response:
+        asked = await read(request, weights.PruneRequest)
+        return JsonResponse(await self._backend.prune_models(asked))
 
     async def _listen(self, request: Request) -> Response:
         return JsonResponse(await self._backend.listen(await read(request, schema.ListenRequest)))

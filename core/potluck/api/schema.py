@@ -101,6 +101,7 @@ class Node(Struct, frozen=True, kw_only=True):
     member_of: tuple[str, ...] = ()  # names of the homes of others that this node was paired into
     lent_to: tuple[str, ...] = ()  # names of the masters that are connected to this node now
     memory_limit: int | None = None
+    upload_limit_mbit: int | None = None
 
 
 class Computer(Struct, frozen=True, kw_only=True):
@@ -252,10 +253,12 @@ class ConnectRequest(Struct, frozen=True, kw_only=True):
 class RoleRequest(Struct, frozen=True, kw_only=True):
     """POST /cluster/role. A field that is None leaves its value unchanged."""
 
-    worker: bool
+    worker: bool | None = None
     memory: Size | None = None  # bytes that this computer lends at most; 0 removes the limit
     threads: Annotated[int, Meta(ge=0, le=1024)] | None = None  # compute threads; 0: one per core
     paused: bool | None = None
+    # Mbit/s at which weights are sent at most; 0 removes the limit.
+    upload_limit_mbit: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
     # Not stored: lend only until the last event stream with `holder=worker` ends.
     while_held: bool = False
 

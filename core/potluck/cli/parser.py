@@ -219,10 +219,15 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
         commands,
         "models",
         "models:models",
-        "List the models on this computer: used before, or in the Hugging Face cache.",
+        "List the models on this computer: used before, or in the Hugging Face cache. Or check and\n"
+        "clean up the weights on its disk.",
         "potluck models",
+        "potluck models verify        (are all weights what they were?)",
+        "potluck models prune         (delete stored weights that nothing needs)",
+        "potluck models limit 200     (send weights at 200 Mbit/s at most)",
     )
     _add_json(models)
+    _add_upkeep_commands(models.add_subparsers(metavar="", prog="potluck models"))
 
     demo = _command(
         commands,
@@ -243,6 +248,43 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
         commands, "node", "window:node", "Run the node of this computer in the foreground."
     )
     node.add_argument("--name", type=name, help="what others see this computer as")
+
+
+def _add_upkeep_commands(commands: "_Commands[Parser]") -> None:
+    verify = _command(
+        commands,
+        "verify",
+        "upkeep:verify",
+        "Read all weights on this computer's disk and compare their digests. A damaged model is\n"
+        "named; what is damaged of other computers' models is deleted, and sent again when needed.",
+        "potluck models verify",
+        "potluck models verify ~/models/Qwen3-8B",
+    )
+    verify.add_argument("model", nargs="?", metavar="MODEL", help="only this model (all)")
+    _add_json(verify)
+
+    prune = _command(
+        commands,
+        "prune",
+        "upkeep:prune",
+        "Delete the stored weights that belong to no plan in force and were not made from a model\n"
+        "on this computer. If they are needed again, they are sent again.",
+        "potluck models prune",
+        "potluck models prune --yes",
+    )
+    prune.add_argument("--yes", action="store_true", help="do not ask")
+    _add_json(prune)
+
+    limit = _command(
+        commands,
+        "limit",
+        "upkeep:limit",
+        "Send weights to other computers at MBIT Mbit/s at most, from now on; 0: as fast as it goes.\n"
+        "Without MBIT, print the limit. Tokens are never held back.",
+        "potluck models limit 200",
+    )
+    limit.add_argument("mbit", nargs="?", metavar="MBIT", type=number(int, 0, 1_000_000))
+    _add_json(limit)
 
 
 def _command(

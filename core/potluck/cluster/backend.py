@@ -26,6 +26,7 @@ from potluck.api.schema import (
     PlanView,
 )
 from potluck.api.server import HttpServer, public_app
+from potluck.api.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
 from potluck.cluster.activity import Activity
 from potluck.cluster.driver.completion import LoadedModel, complete
 from potluck.cluster.events import NoticeLevel
@@ -35,6 +36,7 @@ from potluck.cluster.master.master import Master
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.text.client import ModelText, open_text
+from potluck.cluster.upkeep import Upkeep
 from potluck.cluster.views import ComputerViews, load_progress, loaded, model_state, plan_view
 from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.worker import Worker
@@ -73,6 +75,7 @@ class Parts:
     master: Master
     pairings: Pairings
     recent: RecentFolders
+    upkeep: Upkeep
 
 
 class NodeBackend:
@@ -111,6 +114,7 @@ class NodeBackend:
                 member_of=parts.homes(),
                 lent_to=parts.masters(),
                 memory_limit=parts.lending.settings.memory_limit,
+                upload_limit_mbit=parts.lending.settings.upload_limit_mbit,
             ),
             computers=self._views.all(parts.discovery.peers(), parts.worker),
             model=model_state(parts.master, self._tokens_per_s),
@@ -290,6 +294,14 @@ class NodeBackend:
             )
             for model in models
         ]
+
+    async def verify_models(self, request: VerifyRequest) -> AsyncGenerator[VerifyProgress, None]:
+        async with aclosing(self._parts.upkeep.verify(request.model)) as events:
+            async for progress in events:
+                yield progress
+
+    async def prune_models(self, request: PruneRequest) -> Pruned:
+        return await self._parts.upkeep.prune(dry_run=request.dry_run)
 
     def served_models(self) -> Sequence[ServedModel]:
         deployment = self._parts.master.deployment

@@ -43,6 +43,7 @@ from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.processes.devices import StageProcesses
+from potluck.cluster.upkeep import Upkeep
 from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.links import WorkerLinks
 from potluck.cluster.worker.worker import Worker
@@ -62,7 +63,8 @@ from potluck.settings import (
     write_node_file,
 )
 from potluck.store.chunks import ChunkStore
-from potluck.store.hub import RecentFolders, find_model
+from potluck.store.hub import RecentFolders, find_model, list_models
+from potluck.store.throttle import Throttle
 from potluck.tasks import TaskSet, every
 from potluck.wire.messages import Address, DeviceId, NodeInfo
 from potluck.wire.versions import PROTOCOL_VERSIONS
@@ -112,6 +114,7 @@ class Node:
         folders.cache.mkdir(parents=True, exist_ok=True)
         half = shutil.disk_usage(folders.cache).total // 2
         self.store = ChunkStore(folders.cache / "tensors", settings.store_limit or half)
+        self.throttle = Throttle(settings.upload_limit_mbit)
         self.recent = RecentFolders(folders.config / "recent.json")
         self.processes = StageProcesses(
             identity_folder=identity_folder,
@@ -127,7 +130,10 @@ class Node:
         )
         self.identity.watch(self.processes)
         self.packing = Packing(
-            store=self.store, memory=folders.cache / "packed", engine=self.processes.handle
+            store=self.store,
+            memory=folders.cache / "packed",
+            engine=self.processes.handle,
+            throttle=self.throttle,
         )
         self.worker = Worker(
             stage=self.processes.handle, store=self.store, changed=self.events.changed, use=use
@@ -138,6 +144,7 @@ class Node:
             activity=self.activity,
             worker=self.worker,
             processes=self.processes,
+            throttle=self.throttle,
             events=self.events,
         )
         self.links = WorkerLinks(
@@ -181,6 +188,7 @@ class Node:
             me=self.me,
             record_file=folders.config / "computers.json",
             events=self.events,
+            throttle=self.throttle,
         )
         guide, recent = guide_folder(), self.recent
         self.models = Models(
@@ -199,6 +207,13 @@ class Node:
                 measured_as=f"{potluck.__version__} {settings.threads} {cpu_threads()}",
             ),
         )
+        upkeep = Upkeep(
+            store=self.store,
+            packed=self.packing.memory,
+            digests=folders.cache / "digests",
+            models=lambda: [m.path for m in list_models([guide, *recent.folders()])],
+            find=lambda words: find_model(words, default=guide, recent=recent.folders()),
+        )
         self.backend = NodeBackend(
             Parts(
                 name=lambda: self._info.name,
@@ -216,6 +231,7 @@ class Node:
                 master=self.master,
                 pairings=self.pairings,
                 recent=self.recent,
+                upkeep=upkeep,
             )
         )
         self._connect(self.events)

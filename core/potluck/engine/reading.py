@@ -97,7 +97,7 @@ class Reader:
         """Fill one target from the tensors that it is stored in, in the order of its rows.
 
         Raises:
-            IntegrityError: the bytes do not have their digest.
+            IntegrityError: the bytes do not have their digest, or the file is gone.
             BrokenModelError: the bytes are not weights.
             OSError: a file cannot be read.
         """
@@ -164,7 +164,7 @@ class Reader:
     def _filled(self, tensor: StoredTensor, views: Iterable[memoryview]) -> Iterator[memoryview]:
         """Read the tensor into one view after the other, then check its digest."""
         digest = hashlib.sha256()
-        with tensor.path.open("rb", buffering=0) as file:
+        with _open(tensor) as file:
             file.seek(tensor.offset)
             for view in views:
                 if self._stopped.is_set():
@@ -212,6 +212,18 @@ class Allowance:
     def has(self, nbytes: int) -> bool:
         """Whether so many bytes are left."""
         return self._taken + nbytes <= self._nbytes
+
+
+def _open(tensor: StoredTensor) -> FileIO:
+    try:
+        return tensor.path.open("rb", buffering=0)
+    except FileNotFoundError:
+        raise IntegrityError(
+            f"The file {tensor.path.name} with {tensor.name} was deleted. It has to be fetched"
+            " again.",
+            digest=tensor.digest,
+            tensor=tensor.name,
+        ) from None
 
 
 def _read_fully(file: FileIO, view: memoryview) -> bool:

@@ -4,8 +4,9 @@ A tensor is the file `<root>/<first 2 hex>/<digest>`. While it arrives it is `<d
 the size of that file says how many bytes are here. A part becomes a tensor only after its SHA-256
 was checked, its bytes were flushed and the file was renamed. A crash at any moment therefore leaves
 whole tensors, and parts that can be continued. Another process that makes a tensor for the store
-writes it into `workshop`, and the store adopts the file. Disks can still fail: the loader computes
-the digest of a tensor again.
+writes it into `workshop`, and the store adopts the file. Disks can still fail, and people delete
+caches: the loader computes the digest of a tensor again, `verify` drops what is damaged, and a
+folder that was deleted is made again.
 
 All methods block, and several threads may call them. A locked file ensures that only one process
 uses the folder. The time of last use is the file's mtime, so that it is kept when the process ends.
@@ -26,7 +27,7 @@ from potluck.errors import DiskFullError, IntegrityError, StoreError, format_byt
 from potluck.files import sync_folder
 from potluck.ids import Digest, is_digest, short
 from potluck.store.lock import FolderLock
-from potluck.store.part import PART, Part, flush
+from potluck.store.part import PART, Part, digest_of, disk_errors, flush
 
 logger = logging.getLogger(__name__)
 
@@ -134,6 +135,7 @@ class ChunkStore:
         Marks the others as used. If the program ended after it wrote the last byte of a part but
         before it renamed it, the part is checked and finished here.
         """
+        self._restore()
         wanted: list[Missing] = []
         for digest, nbytes in dict(tensors).items():
             if self.has(digest, nbytes):
@@ -152,10 +154,7 @@ class ChunkStore:
 
     def write(self, digest: Digest, offset: int, total: int, data: memoryview | bytes) -> bool:
         """`append`, then `commit` if the tensor is whole. Returns whether it was committed."""
-        whole = self.append(digest, offset, total, data)
-        if whole:
-            self.commit((digest,))
-        return whole
+        return self.append(digest, offset, total, data) and not self.commit((digest,))
 
     def append(self, digest: Digest, offset: int, total: int, data: memoryview | bytes) -> bool:
         """Add a chunk. Bytes that are here already are skipped, so a repeated chunk is harmless.
@@ -164,9 +163,10 @@ class ChunkStore:
             Whether the tensor is whole and has its digest; it still has to be committed.
 
         Raises:
-            IntegrityError: the bytes have another digest; the part was removed.
+            IntegrityError: the bytes have another digest, or those before them are gone; the part
+                was removed.
             DiskFullError: the disk has no room; the part stays as it is.
-            StoreError: the chunk leaves a gap or reaches beyond the tensor; nothing was written.
+            StoreError: the chunk reaches beyond the tensor; nothing was written.
         """
         if offset < 0 or offset + len(data) > total:
             raise StoreError(
@@ -187,21 +187,31 @@ class ChunkStore:
                 self._items[digest] = _Item(part.size, self.clock())
             return whole
 
-    def commit(self, digests: Iterable[Digest]) -> None:
+    def commit(self, digests: Iterable[Digest]) -> dict[Digest, IntegrityError]:
         """Make whole tensors durable, and rename them to their digests.
 
         Many at once cost little more than one, since one commit of the file system's journal covers
         everything before it.
+
+        Returns:
+            Those whose files were deleted meanwhile, with the reason: they must be fetched again.
         """
         folders: set[Path] = set()
+        lost: dict[Digest, IntegrityError] = {}
         for digest in digests:
             path = self.path(digest)
-            if self._finish(digest, path):
-                folders |= {path.parent, self.root}  # the root, in case the folder is new
-            elif not path.exists():
-                raise StoreError(f"Tensor {short(digest)} vanished before it was named.")
+            try:
+                if self._finish(digest, path):
+                    folders |= {path.parent, self.root}  # the root, in case the folder is new
+                elif not path.exists():
+                    lost[digest] = IntegrityError(f"Tensor {short(digest)} is not whole any more.")
+            except IntegrityError as error:
+                self.discard(digest)
+                lost[digest] = error
         for folder in folders:
-            sync_folder(folder)
+            with disk_errors(), suppress(FileNotFoundError):  # deleted: the loader will miss it
+                sync_folder(folder)
+        return lost
 
     def adopt(self, file: Path, digest: Digest) -> None:
         """Move a file from the workshop into the store; `digest` was computed while writing it.
@@ -211,7 +221,7 @@ class ChunkStore:
         """
         path = self.path(digest)
         try:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             flush(file)
             with self._mutex:
                 file.replace(path)
@@ -230,6 +240,28 @@ class ChunkStore:
             self._part_path(digest).unlink(missing_ok=True)
             self._items.pop(digest, None)
 
+    def verify(self, digests: Iterable[Digest]) -> list[Digest]:
+        """Read tensors and compute their digests again. Those that are damaged are removed.
+
+        Returns:
+            The damaged ones. Tensors that are not here are not among them.
+        """
+        damaged: list[Digest] = []
+        for digest in digests:
+            try:
+                path = self.path(digest)
+                is_intact = digest_of(path, 0, path.stat().st_size) == digest
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                logger.warning("tensor unreadable digest=%s error=%s", short(digest), error)
+                is_intact = False
+            if not is_intact:
+                logger.warning("tensor damaged, removed digest=%s", short(digest))
+                self.discard(digest)
+                damaged.append(digest)
+        return damaged
+
     def pin(self, digests: Iterable[Digest]) -> None:
         """Do not evict these tensors until they are unpinned as often; they may arrive later."""
         with self._mutex:
@@ -239,6 +271,16 @@ class ChunkStore:
         """Undo one `pin` of each tensor: without further pins they may be evicted."""
         with self._mutex:
             self._pins = +(self._pins - Counter(set(digests)))
+
+    def loose(self) -> dict[Digest, int]:
+        """The bytes on disk of each tensor, or part of one, that is not pinned."""
+        with self._mutex:
+            return {d: item.size for d, item in self._items.items() if d not in self._pins}
+
+    def digests(self) -> dict[Digest, int]:
+        """The bytes on disk of each tensor and each part of one."""
+        with self._mutex:
+            return {digest: item.size for digest, item in self._items.items()}
 
     def use(self, digests: Iterable[Digest]) -> None:
         """Mark these tensors as used now: others are evicted before them."""
@@ -251,21 +293,18 @@ class ChunkStore:
         Raises:
             DiskFullError: not enough can be removed; nothing was removed.
         """
+        self._restore()
         with self._mutex:
-            loose = sorted(
-                (item for item in self._items.items() if item[0] not in self._pins),
-                key=lambda item: item[1].used,
-            )
-            lacking = nbytes - self._room()
-            removable = sum(item.size for _, item in loose)
+            loose = self.loose()
+            lacking, removable = nbytes - self._room(), sum(loose.values())
             if lacking > removable:
                 raise self._full(nbytes, self._room() + removable)
-            for digest, item in loose:
+            for digest in sorted(loose, key=lambda digest: self._items[digest].used):
                 if lacking <= 0:
                     break
-                logger.info("tensor evicted digest=%s bytes=%d", short(digest), item.size)
+                logger.info("tensor evicted digest=%s bytes=%d", short(digest), loose[digest])
                 self.discard(digest)
-                lacking -= item.size
+                lacking -= loose[digest]
 
     def _room(self) -> int:
         """The bytes that may be written without removing anything."""
@@ -314,10 +353,26 @@ class ChunkStore:
         with self._mutex:
             part = self._parts.get(digest)
             if part is None:
-                path = self._part_path(digest)
-                path.parent.mkdir(exist_ok=True)
-                part = self._parts[digest] = Part(path, digest)
-            return part
+                part = self._parts[digest] = Part(self._part_path(digest), digest)
+        with disk_errors():
+            part.path.parent.mkdir(parents=True, exist_ok=True)
+        return part
+
+    def _restore(self) -> None:
+        """Make the folder and its lock again if somebody deleted them while the store was open.
+
+        Raises:
+            StoreError: another Potluck process has the folder by now, or it cannot be made.
+        """
+        with self._mutex:
+            if self._lock.is_in_place:
+                return
+            logger.warning("the folder for weights was deleted, and is made again: %s", self.root)
+            self._lock.release()
+            self._lock = FolderLock(self.root)
+            self._items.clear()
+            self._parts.clear()
+            self._scan()
 
     def _scan(self) -> None:
         for path in self.root.glob("[0-9a-f][0-9a-f]/*"):

@@ -20,6 +20,7 @@ from potluck.store.progress import Clock, OnProgress
 from potluck.store.receiver import CHUNK_TIMEOUT_S, SEND_TIMEOUT_S, Receiver
 from potluck.store.registry import TensorSource
 from potluck.store.sender import SEND_LIMITS, Sender, SendLimits
+from potluck.store.throttle import Throttle
 from potluck.tasks import together
 from potluck.wire.messages import NeedTensor
 
@@ -32,10 +33,12 @@ async def send_tensors(
     progress: OnProgress | None = None,
     clock: Clock = time.monotonic,
     limits: SendLimits = SEND_LIMITS,
+    throttle: Throttle | None = None,
 ) -> int:
     """Send the tensors that a peer needs until it has stored all of them.
 
-    The request is checked against `sources`, the only tensors that the peer may have.
+    The request is checked against `sources`, the only tensors that the peer may have. `throttle`
+    limits the speed; None: there is no limit.
 
     Returns:
         The number of bytes sent.
@@ -47,7 +50,15 @@ async def send_tensors(
         BrokenModelError: a file of the model can no longer be read.
         RemoteProtocolError: the peer sent a request or an answer that is not allowed.
     """
-    sender = Sender(link, needed, sources, progress=progress, clock=clock, limits=limits)
+    sender = Sender(
+        link,
+        needed,
+        sources,
+        progress=progress,
+        clock=clock,
+        limits=limits,
+        throttle=throttle or Throttle(),
+    )
     await together((sender.receive(), sender.send()))
     return sender.meter.sent
 

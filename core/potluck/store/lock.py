@@ -17,9 +17,10 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o600)
+            self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise StoreError(
                 f"The folder {folder} for weights cannot be used: {error.strerror}.",
@@ -32,6 +33,14 @@ class FolderLock:
                 " another --home.",
                 folder=str(folder),
             )
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the locked file is still the one in the folder: false if somebody deleted it."""
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(self._handle))
+        except OSError:
+            return False
 
     def release(self) -> None:
         if self._handle >= 0:

@@ -34,16 +34,19 @@ class Part:
         self._sha = hashlib.sha256()
 
     def append(self, offset: int, total: int, data: memoryview | bytes) -> bool:
-        """Append bytes that are not here yet. Returns whether the tensor is whole and intact."""
-        with _disk_errors(), open_to_append(self.path) as file:
+        """Append bytes that are not here yet. Returns whether the tensor is whole and intact.
+
+        Raises:
+            IntegrityError: the bytes have another digest, or the bytes before these are gone.
+        """
+        with disk_errors(self.digest), open_to_append(self.path) as file:
             if file.tell() != self.size:
                 self._rehash()
             if offset > self.size or self.size > total:
-                raise StoreError(
+                raise IntegrityError(
                     f"A chunk of tensor {short(self.digest)} begins at byte {offset};"
-                    f" {self.size} of {total} are here.",
-                    offset=offset,
-                    size=self.size,
+                    f" {self.size} of {total} are here. Its file was deleted or altered.",
+                    digest=self.digest,
                 )
             fresh = memoryview(data)[self.size - offset :]
             while fresh:
@@ -63,9 +66,13 @@ class Part:
         return True
 
     def finish(self, path: Path) -> None:
-        """Flush a whole part and rename it to its digest. The caller must sync the folder."""
-        flush(self.path)
-        with _disk_errors():
+        """Flush a whole part and rename it to its digest. The caller must sync the folder.
+
+        Raises:
+            IntegrityError: the file was deleted.
+        """
+        with disk_errors(self.digest):
+            _flush(self.path)
             self.path.replace(path)
         self.is_whole = False
 
@@ -77,11 +84,18 @@ class Part:
 
 
 @contextmanager
-def _disk_errors() -> Generator[None]:
-    """Turn the disk's errors into errors that a person understands."""
+def disk_errors(digest: Digest | None = None) -> Generator[None]:
+    """Turn the disk's errors into errors that a person understands.
+
+    A file of the tensor `digest` that is gone is an IntegrityError: it has to be fetched again.
+    """
     try:
         yield
     except OSError as error:
+        if digest is not None and isinstance(error, FileNotFoundError):
+            raise IntegrityError(
+                f"The file of tensor {short(digest)} was deleted while it arrived.", digest=digest
+            ) from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskFullError(
                 "The disk became full while weights arrived. Free some space and try again; what"
@@ -92,8 +106,25 @@ def _disk_errors() -> Generator[None]:
 
 def flush(path: Path) -> None:
     """Flush a file's bytes to the disk, before a rename declares them whole."""
-    with _disk_errors(), path.open("r+b") as file:
+    with disk_errors():
+        _flush(path)
+
+
+def _flush(path: Path) -> None:
+    with path.open("r+b") as file:
         flush_data(file.fileno())
+
+
+def digest_of(path: Path, offset: int, nbytes: int) -> Digest:
+    """The SHA-256 of so many bytes of a file; of fewer if the file ends before.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    sha = hashlib.sha256()
+    for piece in pieces(path, offset, nbytes):
+        sha.update(piece)
+    return Digest(sha.hexdigest())
 
 
 def open_to_append(path: Path) -> io.FileIO:

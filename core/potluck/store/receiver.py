@@ -29,7 +29,7 @@ QUEUE_CHUNKS = 8  # received but not written: 16 MiB of usual chunks
 QUEUE_TENSORS = 64  # written but not flushed
 """When `write` waits for the disk, the queue fills up and TCP slows the sender down."""
 
-_Piece: TypeAlias = tuple[Chunk, memoryview]
+_Piece: TypeAlias = tuple[Chunk, memoryview, bool]  # the last: sent again after a rejection
 _T = TypeVar("_T")
 
 
@@ -98,16 +98,19 @@ class Receiver:
         while is_open:
             digests, is_open = await _take_all(self._whole)
             try:
-                await asyncio.to_thread(self._store.commit, digests)
+                lost = await asyncio.to_thread(self._store.commit, digests)
             except StoreError as error:
                 for digest in digests:
                     await self._answer(_rejection(digest, error, final=True))
                 raise
-            self._unstored.difference_update(digests)
-            self._open.difference_update(digests)
+            stored = [digest for digest in digests if digest not in lost]
+            self._unstored.difference_update(stored)
+            self._open.difference_update(stored)
             self._changed.set()
-            for digest in digests:
+            for digest in stored:
                 await self._answer(Stored(digest=digest))
+            for digest, error in lost.items():
+                await self._reject(digest, error)
             if not self._unstored and self._patience is not None:
                 self._patience.reschedule(0)  # the rest came from elsewhere: stop waiting
 
@@ -134,7 +137,8 @@ class Receiver:
             case Chunk():
                 if self._admit(message, len(payload)):
                     self.meter.add(len(payload))
-                    await self._pieces.put((message, payload))
+                    is_again = message.digest in self._altered
+                    await self._pieces.put((message, payload, is_again))
             case Error():
                 raise RemoteError(message.message, kind=message.kind)
             case _:
@@ -149,6 +153,8 @@ class Receiver:
         if size is None:
             raise RemoteProtocolError(f"Tensor {short(digest)} was sent, but not asked for.")
         end, stop = self._ends[digest], chunk.offset + length
+        if chunk.offset > end == 0 and digest in self._altered:
+            return False  # it was under way when the tensor was asked for again
         if chunk.total != size or stop > size or chunk.offset > end or length == 0 < size - stop:
             raise RemoteProtocolError(
                 f"A chunk of tensor {short(digest)} has bytes {chunk.offset} to {stop} of"
@@ -163,17 +169,22 @@ class Receiver:
 
     def _append(self, pieces: list[_Piece]) -> list[tuple[Digest, bool | StoreError]]:
         outcomes: list[tuple[Digest, bool | StoreError]] = []
-        for chunk, payload in pieces:
+        failed: set[Digest] = set()
+        for chunk, payload, is_again in pieces:
             digest = Digest(chunk.digest)
+            if digest in failed or is_again != (digest in self._altered):
+                continue  # the rest of what was rejected
             try:
                 whole = self._store.append(digest, chunk.offset, chunk.total, payload)
                 outcomes.append((digest, whole))
             except StoreError as error:
+                failed.add(digest)
                 outcomes.append((digest, error))
         return outcomes
 
     async def _reject(self, digest: Digest, error: IntegrityError) -> None:
         """Request an altered tensor once more; the second time, the network is not the cause."""
+        self._written.discard(digest)
         is_final = digest in self._altered
         if not is_final:
             self._altered.add(digest)

@@ -20,6 +20,7 @@ from potluck.ids import Digest, short
 from potluck.store.link import WeightsLink
 from potluck.store.progress import Clock, OnProgress, TransferMeter
 from potluck.store.registry import TensorSource
+from potluck.store.throttle import Throttle
 from potluck.wire.messages import Chunk, Error, NeedTensor, Rejected, Stored
 
 
@@ -72,9 +73,11 @@ class Sender:
         progress: OnProgress | None,
         clock: Clock,
         limits: SendLimits,
+        throttle: Throttle,
     ) -> None:
         self._link = link
         self._limits = limits
+        self._throttle = throttle
         self._tensors = {
             Digest(need.digest): _sending(need, sources) for need in needed
         }  # not stored yet
@@ -129,13 +132,14 @@ class Sender:
         """
         batch: list[tuple[TensorSource, Chunk, int]] = []
         taken = 0
-        while self._todo and taken < self._limits.chunk_bytes:
+        most = self._throttle.chunk(self._limits.chunk_bytes)
+        while self._todo and taken < most:
             tensor = self._todo[0]
             if tensor.digest not in self._unanswered:
                 if self._is_window_full():
                     break
                 self._unanswered[tensor.digest] = tensor.source.nbytes
-            length = min(self._limits.chunk_bytes - taken, tensor.source.nbytes - tensor.offset)
+            length = min(most - taken, tensor.source.nbytes - tensor.offset)
             chunk = Chunk(digest=tensor.digest, offset=tensor.offset, total=tensor.source.nbytes)
             batch.append((tensor.source, chunk, length))
             taken += length
@@ -155,6 +159,7 @@ class Sender:
             if chunk.digest not in self._tensors:  # stored meanwhile, from another sender
                 self.meter.total -= len(data)
                 continue
+            await self._throttle.take(len(data))
             try:
                 async with asyncio.timeout(self._limits.send_s):
                     await self._link.send(chunk, data)
@@ -222,11 +227,14 @@ def _read(batch: list[tuple[TensorSource, Chunk, int]]) -> list[tuple[Chunk, byt
                 file.seek(source.offset + chunk.offset)
                 data = file.read(length)
         except OSError as error:
-            raise BrokenModelError(f"{source.path} cannot be read: {error}.") from error
+            raise BrokenModelError(
+                f"{source.path} cannot be read: {error}.", digest=chunk.digest
+            ) from error
         if len(data) != length:
             raise BrokenModelError(
                 f"{source.path} was cut off while it was sent. Open the model again.",
                 file=str(source.path),
+                digest=chunk.digest,
             )
         chunks.append((chunk, data))
     return chunks

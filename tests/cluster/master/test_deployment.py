@@ -216,6 +216,21 @@ def test_a_damaged_file_is_sent_again_and_loaded(model: LocalModel, is_remote: b
     run(main())
 
 
+def test_a_computer_whose_files_are_damaged_again_and_again_is_an_error_that_says_what_to_do(
+    model: LocalModel,
+) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        laptop.errors["load"] = failing(IntegrityError("damaged"), 99)
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+
+        with pytest.raises(IntegrityError, match=r"Laptop were damaged.*4 times.*models verify"):
+            await deployment.start()
+        assert laptop.calls.count("load") == 4
+
+    run(main())
+
+
 def test_any_other_refusal_to_load_is_an_error(model: LocalModel) -> None:
     async def main() -> None:
         desk, laptop, mac = three()

@@ -8,6 +8,7 @@ from fake_deployment import deployment_on, three
 from packing_engine import Workplace
 
 from potluck.cluster.master.deployment import Deployment
+from potluck.cluster.master.stage_deployment import Retries
 from potluck.errors import DiskFullError, IntegrityError
 from potluck.ids import Digest
 from potluck.model.tensor_formats import tensor_bytes
@@ -188,17 +189,23 @@ def test_a_packed_file_that_arrives_altered_is_packed_again(
     run(main())
 
 
-def test_an_original_that_arrives_altered_is_an_error(
+def test_an_original_that_arrives_altered_is_sent_again_while_the_file_is_intact(
     model: LocalModel, workplace: Workplace
 ) -> None:
     async def main() -> None:
         desk, laptop, _ = three()
-        deployment = await deployment_on(model, desk, laptop, layers=(1, 3), workplace=workplace)
         norm = model.manifest.stage(["model.norm.weight"])[0]
-        laptop.errors["send_weights"] = failing(IntegrityError("altered", digest=norm.digest))
+        altered = IntegrityError("altered", digest=norm.digest)
+        deployment = await deployment_on(model, desk, laptop, layers=(1, 3), workplace=workplace)
+        laptop.errors["send_weights"] = failing(altered)
+        await deployment.start()
+        assert laptop.calls == ["assign", "send_weights"] * 2 + ["load", "connect"]
 
+        laptop.stores_weights = False
+        again = await deployment_on(model, desk, laptop, layers=(1, 3), workplace=workplace)
+        laptop.errors["send_weights"] = failing(altered, Retries().attempts)
         with pytest.raises(IntegrityError):
-            await deployment.start()
+            await again.start()
 
     run(main())
 

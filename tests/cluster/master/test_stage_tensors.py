@@ -9,6 +9,7 @@ import pytest
 from chunk_stores import is_intact
 from fake_cluster import run
 from fake_engine import assign
+from model_folders import CONFIG, make_folder
 from packing_engine import Workplace
 
 from potluck.cluster.master.stage_tensors import StageTensors
@@ -26,7 +27,7 @@ from potluck.model.manifest import TensorEntry, make_manifest
 from potluck.model.quantized import Quantization
 from potluck.model.schemes import Scheme
 from potluck.store.quantised import Packed, remember
-from potluck.store.registry import LocalModel
+from potluck.store.registry import LocalModel, open_model
 from potluck.wire.messages import TensorInfo
 
 
@@ -117,7 +118,6 @@ def test_in_other_schemes_the_originals_are_what_there_is(
             assert {Digest(info.digest): info.nbytes for info in infos} == {
                 digest: source.nbytes for digest, source in sources.items()
             }
-            assert not tensors.discard(infos[0].digest)
         assert not workplace.engine.packed
 
     run(main())
@@ -186,20 +186,47 @@ def test_what_was_removed_is_packed_again_when_it_is_needed(
     run(main())
 
 
-def test_a_damaged_file_is_discarded_and_packed_again(
+def test_damaged_and_deleted_packed_files_are_packed_again(
     model: LocalModel, workplace: Workplace
 ) -> None:
     async def main() -> None:
         tensors = await packed(model, workplace)
-        info, *_ = (i for i in tensors.infos(is_local=False) if i.dtype == "PACKED4")
-        digest = Digest(info.digest)
-        workplace.store.path(digest).write_bytes(bytes(info.nbytes))
+        first, second, third, *_ = (
+            Digest(i.digest) for i in tensors.infos(is_local=False) if i.dtype == "PACKED4"
+        )
+        store = workplace.store
+        for damaged in (first, second):
+            store.path(damaged).write_bytes(bytes(store.path(damaged).stat().st_size))
+        store.path(third).unlink()
 
-        assert tensors.discard(info.digest)
-        assert await tensors.sources({info.digest}) is not None
-        assert is_intact(workplace.store, digest)
-        assert not tensors.discard("ab" * 32)
-        assert not tensors.discard(None)
+        await tensors.repair(first)  # what else is damaged goes as well
+        assert await tensors.sources({first, second, third}) is not None
+        assert all(is_intact(store, digest) for digest in (first, second, third))
+
+    run(main())
+
+
+def test_a_damaged_file_of_the_model_itself_is_an_error_that_names_it(
+    tmp_path: Path, workplace: Workplace
+) -> None:
+    async def main() -> None:
+        folder = make_folder(tmp_path / "model", config={**CONFIG, "num_hidden_layers": 4})
+        model = open_model(folder, cache_dir=tmp_path / "cache")
+        tensors = await prepared(model, workplace)
+        digest = next(iter(model.sources))
+        await tensors.repair(digest)  # intact: the damage was on the way
+        await tensors.repair("ab" * 32)
+        await tensors.repair(None)
+
+        file = model.sources[digest].path
+        data = bytearray(file.read_bytes())
+        data[model.sources[digest].offset] ^= 1
+        file.write_bytes(data)
+        with pytest.raises(BrokenModelError, match=r"model\.safetensors.*Download the model again"):
+            await tensors.repair(digest)
+        file.unlink()
+        with pytest.raises(BrokenModelError, match="cannot be read"):
+            await tensors.repair(digest)
 
     run(main())
 

@@ -37,6 +37,27 @@ def test_a_worker_computes_with_as_many_threads_as_its_owner_says(
     run(main())
 
 
+def test_the_limit_of_sending_is_set_while_the_node_runs_and_leaves_the_rest_as_it_is(
+    tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        folders = folders_of(tmp_path, "Desk")
+        node = Node(folders)
+
+        await node.backend.set_role(RoleRequest(upload_limit_mbit=80))
+        assert node.throttle.rate(None) == 10_000_000
+        assert node.backend.state().node.upload_limit_mbit == 80
+        assert load_settings(folders.settings_file) == Settings(name="Desk", upload_limit_mbit=80)
+
+        await node.backend.set_role(RoleRequest(worker=True))
+        assert node.throttle.rate(None) == 10_000_000
+        await node.backend.set_role(RoleRequest(upload_limit_mbit=0))
+        assert node.throttle.rate(None) is None
+        assert load_settings(folders.settings_file) == Settings(name="Desk", worker=True)
+
+    run(main())
+
+
 def test_a_loan_that_somebody_holds_ends_when_they_are_gone(tmp_path: Path, run: Run) -> None:
     """Also when the command was killed, or the computer was switched off."""
 

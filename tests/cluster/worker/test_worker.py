@@ -1,6 +1,7 @@
 """From an assignment to a loaded stage, and what goes wrong on the way."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -194,17 +195,37 @@ def test_a_full_disk_is_said_before_a_byte_is_sent(tmp_path: Path, model: LocalM
     run(main())
 
 
-def test_a_damaged_file_is_thrown_away_and_asked_for_again(bench: Bench, model: LocalModel) -> None:
+def test_all_that_is_damaged_or_gone_is_asked_for_again_at_once(
+    bench: Bench, model: LocalModel
+) -> None:
     async def main() -> None:
         message = assign(model, 0, 2)
         await bench.stream(await bench.need(message), model)
-        damaged = Digest(message.tensors[0].digest)
-        bench.stage.error = IntegrityError("damaged", digest=damaged)
+        found, altered, deleted, *_ = (Digest(tensor.digest) for tensor in message.tensors)
+        bench.store.path(altered).write_bytes(b"altered")
+        bench.store.path(deleted).unlink()
+        bench.stage.error = IntegrityError("damaged", digest=found)
         with pytest.raises(IntegrityError):
             await bench.load()
 
         again = await bench.need(message)
-        assert [tensor.digest for tensor in again.tensors] == [damaged]
+        assert {tensor.digest for tensor in again.tensors} == {found, altered, deleted}
+
+    run(main())
+
+
+def test_weights_that_are_deleted_under_a_loaded_stage_are_sent_again_for_the_next_one(
+    bench: Bench, model: LocalModel
+) -> None:
+    async def main() -> None:
+        message = assign(model, 0, 2)
+        await bench.take(message, model)
+        shutil.rmtree(bench.store.root)
+
+        again = await bench.need(message)
+        assert len(again.tensors) == len(message.tensors)
+        await bench.stream(again, model)
+        await bench.load()
 
     run(main())
 

@@ -19,6 +19,7 @@ from potluck.ids import Digest, ModelId
 from potluck.model.formats import PackedFormat
 from potluck.store.chunks import ChunkStore
 from potluck.store.quantised import Packed
+from potluck.store.throttle import Throttle
 from potluck.tasks import together
 
 logger = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ class Packing:
         engine: Callable[[], Awaitable[Engine]],
         core_rate: float = CORE_RATE,
         measurable: int = MEASURABLE,
+        throttle: Throttle | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make a packing that has packed nothing yet.
@@ -87,11 +89,13 @@ class Packing:
             engine: returns the running stage process; waits while it starts.
             core_rate: bytes per second of a core, as long as nothing was measured.
             measurable: fewest bytes from which a rate is measured.
+            throttle: limits how fast weights are sent; None: there is no limit.
             clock: time in seconds.
         """
         self.store, self.memory = store, memory
         self._engine = engine
         self._core_rate, self._measurable = core_rate, measurable
+        self._throttle = throttle or Throttle()
         self._clock = clock
         self._measured: tuple[float, float] | None = None  # time, and bytes per second
         self._under_way: dict[tuple[ModelId, str], asyncio.Task[Packed]] = {}
@@ -108,6 +112,7 @@ class Packing:
 
         True if the rate is not known (None).
         """
+        link_rate = self._throttle.rate(link_rate)
         return link_rate is None or link_rate < self.rate
 
     async def pack(

@@ -10,6 +10,7 @@ import msgspec
 from potluck.cluster.computer import Capabilities, Computer
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.errors import (
+    BrokenModelError,
     EngineError,
     IntegrityError,
     PeerLostError,
@@ -27,9 +28,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How often the weights of one computer are sent again when the link breaks."""
+    """How often the weights of one computer are sent again when something goes wrong."""
 
     attempts: int = 5  # a link that breaks more often is of no use
+    repairs: int = 3  # of damaged files in one load; each repair finds all that is damaged by then
     pause_s: float = 0.2  # before the second attempt; twice as long before the third, and so on
 
 
@@ -108,11 +110,10 @@ class StageDeployment:
                     raise
                 logger.info("weights link broke, going on name=%s", self.progress.name)
                 await asyncio.sleep(self.retries.pause_s * attempt)
-            except IntegrityError as error:
-                if attempt == self.retries.attempts or not self.tensors.discard(
-                    error.data.get("digest")
-                ):
-                    raise  # only a tensor that was packed here can be packed again
+            except (IntegrityError, BrokenModelError) as error:
+                if attempt == self.retries.attempts or "digest" not in error.data:
+                    raise
+                await self.tensors.repair(error.data["digest"])
             else:
                 return need.activation_port
         raise EngineError(
@@ -143,25 +144,38 @@ class StageDeployment:
         await self.computer.send_weights(need, sources, sent)
 
     async def load(self, message: Load) -> Capabilities:
-        """Load the stage."""
-        try:
-            loaded = await self._load(message)
-        except (IntegrityError, RemoteError) as error:
-            if error.code != "integrity" and error.data.get("kind") != "integrity":
-                raise
-            # The computer has deleted a damaged file from its store: send it again.
-            if self.computer.is_local:
-                self.tensors.discard(error.data.get("digest"))
-            await self.give(lambda: None)
-            loaded = await self._load(message)
-        self._loaded(1.0)
-        return loaded
+        """Load the stage.
+
+        What a computer finds damaged or deleted on its disk is sent again, a few times.
+        """
+        for _ in range(self.retries.repairs + 1):
+            try:
+                loaded = await self._load(message)
+            except (IntegrityError, RemoteError) as error:
+                if IntegrityError.code not in (error.code, error.data.get("kind")):
+                    raise
+                logger.info("repairing the weights of %s: %s", self.progress.name, error)
+                if self.computer.is_local:
+                    await self.tensors.repair(error.data.get("digest"))
+                await self.give(lambda: None)
+            else:
+                self._loaded(1.0)
+                return loaded
+        raise IntegrityError(
+            f"The weights on {self.progress.name} were damaged or deleted {self.retries.repairs + 1}"
+            " times in one load, though they were sent again each time. A program that cleans up"
+            " may delete Potluck's cache there, or the disk or memory is failing: run"
+            " `potluck models verify` on that computer, then load the model again."
+        )
 
     async def _load(self, message: Load) -> Capabilities:
         sources: Mapping[Digest, TensorSource] = {}
         if self.computer.is_local:
             digests = {info.digest for info in self.assign.tensors}
-            sources = await self.tensors.sources(digests) or {}
+            found = await self.tensors.sources(digests)
+            if found is None:
+                raise IntegrityError("Packing again gave other bytes.")  # `load` assigns anew
+            sources = found
         return await self.computer.load(self.assign, sources, message, self._loaded)
 
     def _loaded(self, fraction: float) -> None:

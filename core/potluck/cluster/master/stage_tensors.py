@@ -25,6 +25,7 @@ from potluck.model.manifest import TensorEntry
 from potluck.model.schemes import Scheme
 from potluck.model.stored import find_stored
 from potluck.model.tensor_formats import tensor_format
+from potluck.store.part import digest_of
 from potluck.store.quantised import Packed, recall, remember
 from potluck.store.registry import LocalModel, TensorSource
 from potluck.wire.messages import TensorInfo
@@ -228,13 +229,37 @@ class StageTensors:
         path = self._packing.store.path(Digest(packed.digest))
         return TensorSource(path=path, offset=0, nbytes=packed.nbytes)
 
-    def discard(self, digest: object) -> bool:
-        """Delete a damaged packed matrix. False: it was not packed here, so nothing is deleted."""
-        packed = (tensor.packed for tensor in self._tensors if tensor.packed is not None)
-        if self._packing is None or digest not in {one.digest for one in packed}:
-            return False
-        self._packing.store.discard(Digest(str(digest)))
-        return True
+    async def repair(self, digest: object) -> None:
+        """Prepare for another attempt after bytes were not what their digest says.
+
+        Packed files that are damaged are deleted, so that `sources` packs them again.
+
+        Args:
+            digest: of the tensor whose bytes were wrong, wherever that was found.
+
+        Raises:
+            BrokenModelError: a file of the model itself is damaged.
+        """
+        packed = {Digest(t.packed.digest) for t in self._tensors if t.packed is not None}
+        if self._packing is not None and digest in packed:
+            store = self._packing.store
+            store.discard(Digest(str(digest)))
+            await asyncio.to_thread(store.verify, packed - {digest})
+        elif (source := self._model.sources.get(Digest(str(digest)))) is not None:
+            await asyncio.to_thread(self._check, Digest(str(digest)), source)
+
+    def _check(self, digest: Digest, source: TensorSource) -> None:
+        try:
+            if digest_of(source.path, source.offset, source.nbytes) == digest:
+                return  # the damage is on the way, or at the other end
+            why = "is not what it was when it was opened: it has changed, or the disk is failing"
+        except OSError as error:
+            why = f"cannot be read ({error.strerror})"
+        raise BrokenModelError(
+            f"The file {source.path} of {self._model.name} {why}. Download the model again;"
+            " `potluck models verify` names every damaged part of it.",
+            file=str(source.path),
+        )
 
     def _pin(self, packed: Iterable[Packed | None]) -> None:
         assert self._packing is not None

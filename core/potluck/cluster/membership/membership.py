@@ -33,6 +33,7 @@ from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.net.transport import dial
+from potluck.store.throttle import Throttle
 from potluck.tasks import TaskSet
 from potluck.wire.messages import (
     Message,
@@ -73,6 +74,7 @@ class Members:
         record_file: Path,
         events: Events,
         retry_s: Sequence[float] = (0.5, 1.0, 2.0, 5.0),
+        throttle: Throttle | None = None,
     ) -> None:
         """Make a membership that connects when `look` is called.
 
@@ -84,6 +86,7 @@ class Members:
             record_file: where the paired computers are stored.
             events: receives what the other computers report, and their loss.
             retry_s: seconds between attempts to connect; the last value is repeated.
+            throttle: limits how fast weights are sent; None: there is no limit.
         """
         self.local = local
         self.changed = asyncio.Condition()
@@ -93,6 +96,7 @@ class Members:
         self._record_file = record_file
         self._events = events
         self._retry_s = retry_s
+        self._throttle = throttle
         self._records = _read_records(record_file)
         self._connected: dict[NodeId, RemoteComputer] = {}
         self._problems: dict[NodeId, PotluckError] = {}
@@ -239,7 +243,11 @@ class Members:
         # others.
         others = tuple(a for a in found.addresses if a != link.remote)
         computer = RemoteComputer(
-            link, identity=self._identity, me=self._me, addresses=(link.remote, *others)
+            link,
+            identity=self._identity,
+            me=self._me,
+            addresses=(link.remote, *others),
+            throttle=self._throttle,
         )
         self._connected[computer.node_id] = computer
         self._problems.pop(computer.node_id, None)

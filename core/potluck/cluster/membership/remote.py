@@ -17,6 +17,7 @@ from potluck.plan.cost import LinkCost
 from potluck.store.fetch import send_tensors
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
+from potluck.store.throttle import Throttle
 from potluck.wire.measuring_messages import (
     LinkMeasured,
     MeasureLink,
@@ -60,6 +61,7 @@ class RemoteComputer:
         me: Callable[[], NodeInfo],
         addresses: tuple[Address, ...],
         patience: Patience = PATIENCE,
+        throttle: Throttle | None = None,
     ) -> None:
         self.link = link
         self.node_id = NodeId(link.peer.node_id)
@@ -72,6 +74,7 @@ class RemoteComputer:
         self.held: tuple[HeldStage, ...] = ()  # for this home, as last reported
         self._identity = identity
         self._patience = patience
+        self._throttle = throttle
         self._me = me
         self._sending = asyncio.Lock()  # its stages share one link, so they are sent one by one
         self._loading: dict[tuple[int, DeviceId | None], Callable[[WarmingUp], None]] = {}
@@ -125,7 +128,9 @@ class RemoteComputer:
                 timeout_s=self._patience.dial_s,
             )
             try:
-                await send_tensors(link, need.tensors, sources, progress=progress)
+                await send_tensors(
+                    link, need.tensors, sources, progress=progress, throttle=self._throttle
+                )
             finally:
                 link.close()
 

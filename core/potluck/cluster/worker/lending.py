@@ -18,6 +18,7 @@ from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import UsageError
 from potluck.settings import Settings, save_settings
+from potluck.store.throttle import Throttle
 from potluck.tasks import TaskSet
 
 HAND_OVER_S = 1.0  # a step takes less; the answer goes on elsewhere meanwhile
@@ -39,6 +40,7 @@ class LendingSettings:
         activity: Activity,
         worker: Worker,
         processes: StageProcesses,
+        throttle: Throttle,
         events: Events,
     ) -> None:
         self.settings = saved  # in force now; those of a program that holds the node are not saved
@@ -47,6 +49,7 @@ class LendingSettings:
         self._activity = activity
         self._worker = worker
         self._processes = processes
+        self._throttle = throttle
         self._events = events
         self._tasks = TaskSet()
         worker.is_lending, worker.is_paused = saved.worker, saved.paused
@@ -61,8 +64,15 @@ class LendingSettings:
         limit = before.memory_limit if request.memory is None else request.memory or None
         threads = before.threads if request.threads is None else request.threads or None
         paused = before.paused if request.paused is None else request.paused
+        worker = before.worker if request.worker is None else request.worker
+        upload = request.upload_limit_mbit
         settings = msgspec.structs.replace(
-            before, worker=request.worker, memory_limit=limit, threads=threads, paused=paused
+            before,
+            worker=worker,
+            memory_limit=limit,
+            threads=threads,
+            paused=paused,
+            upload_limit_mbit=before.upload_limit_mbit if upload is None else upload or None,
         )
         if not request.while_held:
             save_settings(self._file, settings)
@@ -102,6 +112,7 @@ class LendingSettings:
         self.settings = settings
         self._worker.is_lending = settings.worker
         self._worker.is_paused = settings.paused
+        self._throttle.limit(settings.upload_limit_mbit)
         self._processes.lend(settings.memory_limit)
         self._processes.compute_with(settings.threads)
         if self._worker.is_away:

@@ -18,6 +18,7 @@ from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import LoadProgress, LoadStage, TensorFile
 from potluck.cluster.worker.assignments import check_assignment
 from potluck.cluster.worker.lease import Lease, LeasedStage, MasterLink
+from potluck.cluster.worker.weights import drop_damaged
 from potluck.errors import (
     BusyError,
     IntegrityError,
@@ -226,18 +227,22 @@ class Worker:
         )
         stage = LoadStage.of(assign, message, home=link.home, tensors=files)
 
+        def report() -> WarmingUp:
+            done = lent.progress or 0.0
+            return WarmingUp(epoch=assign.epoch, progress=done, device=message.device)
+
         def warming_up(progress: LoadProgress) -> None:
             lent.progress = progress.done / max(progress.total, 1)
             self._lease_changed()
-            report = WarmingUp(epoch=assign.epoch, progress=lent.progress, device=message.device)
-            self._report(link, report)
+            self._report(link, report())
 
         try:
             loaded = await handle.load(stage, warming_up)
         except IntegrityError as error:
-            digest = error.data.get("digest")
-            if isinstance(digest, str):
-                self._store.discard(Digest(digest))  # so that the master sends it again
+            # The master sends again what is not here, so all that is damaged must go at once.
+            if isinstance(digest := error.data.get("digest"), str):
+                self._store.discard(Digest(digest))
+            await drop_damaged(self._store, lent.tensors, lambda: self._report(link, report()))
             raise
         logger.info(
             "stage loaded layers_kept=%d layers_loaded=%d", loaded.layers_kept, loaded.layers_loaded
