@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from fake_chain import FakeChain
 
+from potluck.cluster.computer import Capabilities
 from potluck.errors import PotluckError
 from potluck.ids import Digest, NodeId
 from potluck.model.schemes import Cache
@@ -75,6 +76,7 @@ class FakeComputer:
         self.is_loaded = False
         self.kinds = 1  # kinds of layers that it measures
         self.cache_tokens = 1 << 20  # tokens that one session can hold
+        self.is_exact_in_chunks = False
         self._ms = ms
         self.layers_ms: float | None = None  # result of `measure`, for one token
 
@@ -137,14 +139,16 @@ class FakeComputer:
         sources: Mapping[Digest, TensorSource],
         load: Load,
         progress: Callable[[float], None],
-    ) -> int:
+    ) -> Capabilities:
         progress(0.5)
         await self._do("load")
         self.sources = sources
         self.next_hops.append(load.next_hop)
         self.previous.append(load.previous)
         self.is_loaded = True
-        return self.cache_tokens
+        return Capabilities(
+            cache_tokens=self.cache_tokens, is_exact_in_chunks=self.is_exact_in_chunks
+        )
 
     async def unload(self, epoch: int) -> None:
         await self._do("unload")

@@ -35,6 +35,14 @@ class Patience:
 PATIENCE = Patience()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a loaded stage can do."""
+
+    cache_tokens: int  # that one session can hold
+    is_exact_in_chunks: bool = False  # whether results have the same bits in steps of any size
+
+
 class Computer(Protocol):
     """This computer or a connected worker.
 
@@ -92,7 +100,7 @@ class Computer(Protocol):
         sources: Mapping[Digest, TensorSource],
         load: Load,
         progress: Callable[[float], None],
-    ) -> int:
+    ) -> Capabilities:
         """Load the assigned stage.
 
         Args:
@@ -103,7 +111,7 @@ class Computer(Protocol):
             progress: called with the fraction that is loaded.
 
         Returns:
-            How many tokens of one session its cache can hold.
+            What the loaded stage can do.
         """
         ...
 

@@ -252,6 +252,7 @@ class Loaded(Message, frozen=True, tag="loaded"):
     seconds: Seconds
     memory_bytes: Size
     cache_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)]  # that one session can have
+    is_exact_in_chunks: bool = False  # whether results have the same bits in steps of any size
 
 
 class Unload(Message, frozen=True, tag="unload"):

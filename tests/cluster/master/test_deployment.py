@@ -37,6 +37,21 @@ def test_every_stage_gets_its_tensors_and_its_neighbour(model: LocalModel) -> No
     run(main())
 
 
+@pytest.mark.parametrize("others", [True, False])
+def test_a_pipeline_is_exact_in_chunks_if_all_of_its_stages_are(
+    model: LocalModel, others: bool
+) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        desk.is_exact_in_chunks = mac.is_exact_in_chunks = True
+        laptop.is_exact_in_chunks = others
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        assert (await deployment.start()).is_exact_in_chunks == others
+        await deployment.stop()
+
+    run(main())
+
+
 def test_two_stages_of_a_computer_talk_over_loopback(model: LocalModel) -> None:
     async def main() -> None:
         desk, laptop, _ = three()

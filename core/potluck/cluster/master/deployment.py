@@ -231,14 +231,21 @@ class Deployment:
         self._enter("quantising" if is_packing else "streaming")
         ports = await together(self._give(task) for task in self.tasks)
         self._enter("loading")
-        tokens = await together(
+        loaded = await together(
             self._named(task, task.load(self._load_of(index, ports)))
             for index, task in enumerate(self.tasks)
         )
         names = [task.progress.name for task in self.tasks]
-        self.room = min(map(Room, tokens, names), key=lambda room: room.tokens)
+        rooms = map(Room, (stage.cache_tokens for stage in loaded), names)
+        self.room = min(rooms, key=lambda room: room.tokens)
         first, last = await self._connect(ports)
-        self.pipeline = Pipeline(epoch=self.epoch, first=first, last=last, stages=len(self.tasks))
+        self.pipeline = Pipeline(
+            epoch=self.epoch,
+            first=first,
+            last=last,
+            stages=len(self.tasks),
+            is_exact_in_chunks=all(stage.is_exact_in_chunks for stage in loaded),
+        )
         self._running = asyncio.create_task(self.pipeline.run(), name="pipeline")
         return self.pipeline
 

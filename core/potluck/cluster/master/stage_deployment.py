@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from potluck.cluster.computer import Computer
+from potluck.cluster.computer import Capabilities, Computer
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.errors import (
     EngineError,
@@ -142,10 +142,10 @@ class StageDeployment:
 
         await self.computer.send_weights(need, sources, sent)
 
-    async def load(self, message: Load) -> int:
-        """Load the stage. Returns how many tokens one session can hold in its cache."""
+    async def load(self, message: Load) -> Capabilities:
+        """Load the stage."""
         try:
-            tokens = await self._load(message)
+            loaded = await self._load(message)
         except (IntegrityError, RemoteError) as error:
             if error.code != "integrity" and error.data.get("kind") != "integrity":
                 raise
@@ -153,11 +153,11 @@ class StageDeployment:
             if self.computer.is_local:
                 self.tensors.discard(error.data.get("digest"))
             await self.give(lambda: None)
-            tokens = await self._load(message)
+            loaded = await self._load(message)
         self._loaded(1.0)
-        return tokens
+        return loaded
 
-    async def _load(self, message: Load) -> int:
+    async def _load(self, message: Load) -> Capabilities:
         sources: Mapping[Digest, TensorSource] = {}
         if self.computer.is_local:
             digests = {info.digest for info in self.assign.tensors}

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from potluck.cluster.computer import PATIENCE, Patience
+from potluck.cluster.computer import PATIENCE, Capabilities, Patience
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.processes.messages import LoadProgress as StageProgress
@@ -150,7 +150,7 @@ class LocalComputer:
         sources: Mapping[Digest, TensorSource],
         load: Load,
         progress: Callable[[float], None],
-    ) -> int:
+    ) -> Capabilities:
         def loaded(report: StageProgress) -> None:
             progress(report.done / max(report.total, 1))
 
@@ -158,7 +158,10 @@ class LocalComputer:
         stage = LoadStage.of(assign, load, home=self._home(), tensors=files)
         await self._give_back_unused()
         handle = await self._processes.handle(assign.device)
-        return (await handle.load(stage, loaded)).cache_tokens
+        result = await handle.load(stage, loaded)
+        return Capabilities(
+            cache_tokens=result.cache_tokens, is_exact_in_chunks=result.is_exact_in_chunks
+        )
 
     async def _give_back_unused(self) -> None:
         """Free the layers of an earlier plan on devices that have no stage of this plan."""

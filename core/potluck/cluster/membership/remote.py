@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from potluck.cluster.computer import PATIENCE, Patience
+from potluck.cluster.computer import PATIENCE, Capabilities, Patience
 from potluck.errors import PeerTimeoutError, RemoteProtocolError
 from potluck.ids import Digest, NodeId
 from potluck.net.identity import Identity
@@ -135,7 +135,7 @@ class RemoteComputer:
         sources: Mapping[Digest, TensorSource],
         load: Load,
         progress: Callable[[float], None],
-    ) -> int:
+    ) -> Capabilities:
         """Load the stage. The deadline moves with every report of progress."""
         loop, stage = asyncio.get_running_loop(), (assign.epoch, assign.device)
         try:
@@ -153,7 +153,10 @@ class RemoteComputer:
                     loaded.seconds,
                     loaded.memory_bytes,
                 )
-                return loaded.cache_tokens
+                return Capabilities(
+                    cache_tokens=loaded.cache_tokens,
+                    is_exact_in_chunks=loaded.is_exact_in_chunks,
+                )
         except TimeoutError:
             raise PeerTimeoutError(
                 f"{self.name} has said nothing of its loading for {self._patience.load_silence_s:.0f} seconds."

@@ -139,6 +139,7 @@ class StageLoaded(Message, frozen=True, tag="stage_loaded"):
     cache_tokens: int  # tokens that one session can hold
     layers_kept: int  # layers that were in memory before
     layers_loaded: int
+    is_exact_in_chunks: bool = False  # whether results have the same bits in steps of any size
 
 
 class StageUnloaded(Message, frozen=True, tag="stage_unloaded"):

@@ -241,6 +241,7 @@ class StageServer:
             seconds=seconds,
             memory_bytes=stage.nbytes,
             cache_tokens=stage.cache_tokens,
+            is_exact_in_chunks=stage.is_exact_in_chunks,
             layers_kept=kept,
             layers_loaded=len(stage.weights.layers) - kept,
         )

@@ -240,6 +240,7 @@ class Worker:
             seconds=loaded.seconds,
             memory_bytes=loaded.memory_bytes,
             cache_tokens=loaded.cache_tokens,
+            is_exact_in_chunks=loaded.is_exact_in_chunks,
         )
 
     async def _give_back_unused(self) -> None:
