@@ -8,6 +8,13 @@ def computer_lost(name: str, how: str = "stopped answering") -> PeerLostError:
     return PeerLostError(f"{name} {how} while it computed a part of the model.", name=name)
 
 
+def process_lost(*, is_hung: bool) -> str:
+    """How a computer lost its stage, as `how` of the other functions."""
+    if is_hung:
+        return "has a compute process that did not answer"
+    return "lost its compute process"
+
+
 def lost_while_loading(name: str, how: str) -> PeerLostError:
     """The error of a load under way. Its message begins with `name` and `how`."""
     return PeerLostError(

@@ -30,6 +30,7 @@ from potluck.cluster.events import (
     StepRefused,
     ThreadsChanged,
 )
+from potluck.cluster.loss import process_lost
 from potluck.cluster.machine import machine_id
 from potluck.cluster.master.loader import DEPLOYING
 from potluck.cluster.master.master import Master
@@ -351,13 +352,14 @@ class Node:
 
     def _stage_died(self, device: DeviceId, error: PotluckError) -> None:
         """A stage process of this computer ended without being asked, and its layers are gone."""
-        self.worker.stage_died(device)
+        is_hung = error.data.get("is_hung") is True
+        self.worker.stage_died(device, is_hung=is_hung)
         place = place_name(self._info.name, device, self.processes.devices)
         self.master.lost(
             StageLost(
                 node_id=self.identity.node_id,
                 place=place,
-                how="lost its compute process",
+                how=process_lost(is_hung=is_hung),
                 device=device,
             )
         )

@@ -266,6 +266,7 @@ class Unloaded(Message, frozen=True, tag="unloaded"):
 
     epoch: Count
     device: DeviceId | None = None  # the device that lost its stage
+    is_hung: bool = False  # whether its process did not answer any more, and was ended
 
 
 class StepFailed(_Told, frozen=True, tag="step_failed"):

@@ -11,6 +11,7 @@ from fake_cluster import run, until
 from potluck.cluster.processes import handle
 from potluck.cluster.processes.handle import HandleTimes, StageHandle
 from potluck.cluster.processes.messages import LoadStage, StageSettings, Start
+from potluck.cluster.processes.watchdog import WatchTimes
 from potluck.errors import EngineError, IntegrityError, PotluckError
 from potluck.wire.measuring_messages import Profile
 from potluck.wire.messages import NodeInfo, StepFailed
@@ -33,10 +34,14 @@ def say(message):
     sys.stdout.buffer.write(encode(message))
     sys.stdout.buffer.flush()
 def hear():
-    frame = read_frame(sys.stdin.buffer)
-    if frame is None:
-        sys.exit(0)
-    return decode_to_stage(frame)
+    while True:
+        frame = read_frame(sys.stdin.buffer)
+        if frame is None:
+            sys.exit(0)
+        message = decode_to_stage(frame)
+        if not isinstance(message, HealthCheck):
+            return message
+        say(Health(is_stuck=False))
 hear()
 """
 READY = "say(Ready(devices=(DEVICE,), activation_port=4711))\n"
@@ -163,6 +168,27 @@ def test_a_program_that_is_not_there_is_an_error(
         with pytest.raises(EngineError, match="cannot be started"):
             await missing.handle.start()
         await missing.handle.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        READY + "time.sleep(60)\n",
+        READY + "while True:\n    read_frame(sys.stdin.buffer)\n    say(Health(is_stuck=True))\n",
+    ],
+)
+def test_one_that_hangs_is_killed_and_named(process: MakeProcess, program: str) -> None:
+    async def main() -> None:
+        times = HandleTimes(watch=WatchTimes(interval_s=0.2))
+        running = process(program, times)
+        await running.handle.start()
+        await until(lambda: running.exits)
+        [error] = running.exits
+        assert "compute process of Desk did not answer" in error.message
+        assert error.data["is_hung"] is True
+        await running.handle.stop()
 
     run(main())
 
@@ -367,7 +393,7 @@ hear()
 
     async def main() -> None:
         async with process(two) as dying:
-            with pytest.raises(EngineError, match="on Desk/cpu:0 stopped"):
+            with pytest.raises(EngineError, match="of Desk/cpu:0 stopped"):
                 await dying.handle.profile(Profile(config={}, scheme="f32", tokens=8))
 
     run(main())

@@ -21,6 +21,7 @@ from potluck.cluster.events import (
     StageLost,
     StepRefused,
 )
+from potluck.cluster.loss import process_lost
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.errors import PeerLostError, PotluckError, UnreachableError, UntrustedPeerError
@@ -283,9 +284,9 @@ class Members:
                 lost = StageLost(
                     node_id=computer.node_id,
                     place=place,
-                    how="lost its part of the model",
+                    how=(how := process_lost(is_hung=message.is_hung)),
                     epoch=message.epoch,
-                    notice=f"{place} lost its part of the model.",
+                    notice=f"{place} {how}. Potluck goes on without it.",
                 )
                 self._events.publish(lost)
             case _:

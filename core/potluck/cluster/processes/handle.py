@@ -10,7 +10,7 @@ import itertools
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +22,8 @@ from potluck.cluster.processes.messages import (
     MAX_FRAME,
     Answer,
     FromStage,
+    Health,
+    HealthCheck,
     Held,
     Holds,
     LoadProgress,
@@ -41,6 +43,7 @@ from potluck.cluster.processes.messages import (
     encode,
 )
 from potluck.cluster.processes.start import start_process
+from potluck.cluster.processes.watchdog import Watchdog, WatchTimes
 from potluck.wire.measuring_messages import (
     MeasureStage,
     Profile,
@@ -71,6 +74,7 @@ class HandleTimes:
     load_silence_s: float = 60.0  # a load that reports no progress for so long is stuck
     unload_s: float = 20.0
     measure_s: float = 60.0  # six passes over the weights, the first time twelve
+    watch: WatchTimes = field(default_factory=WatchTimes)
     quantise_s: float = 600.0  # one matrix: a gigabyte on a slow disk, after others that wait
 
 
@@ -104,7 +108,10 @@ class StageHandle:
         self._on_progress: Callable[[LoadProgress], None] = lambda _: None
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._watchdog = Watchdog(self._ping, self._hung, self._times.watch)
+        self._watching: asyncio.Task[None] | None = None
         self._is_ready = False
+        self._is_hung = False
         self._is_stopping = False
         self.held: Held | None = None  # what the process holds; None: nothing
 
@@ -143,6 +150,18 @@ class StageHandle:
                 f"The compute process did not start within {self._times.start_s:.0f} seconds."
                 f" Its log is {self._keep_log()}."
             ) from None
+        self._watching = asyncio.create_task(self._watchdog.run(), name="watchdog")
+
+    def _ping(self) -> None:
+        with suppress(errors.EngineError):  # it has just ended, and the reader notices that
+            self._send(HealthCheck())
+
+    def _hung(self) -> None:
+        logger.error("the stage process hangs and is killed log=%s", self._log_path)
+        self._is_hung = True
+        assert self._process is not None
+        with suppress(ProcessLookupError):
+            self._process.kill()
 
     def _keep_log(self) -> Path:
         """Move the log of a process that has ended, for the next process. Returns its new path."""
@@ -294,6 +313,8 @@ class StageHandle:
                 self.activation_port = message.activation_port
                 self.devices = message.devices
                 self._answer(0, message)
+            case Health():
+                self._watchdog.answered(is_stuck=message.is_stuck)
             case Memory():
                 self.devices = message.devices
                 self._on_changed()
@@ -321,13 +342,16 @@ class StageHandle:
 
     def _ended(self, status: int) -> None:
         self.held = None
+        if self._watching is not None:
+            self._watching.cancel()
         name = self._start.me.name
         if self.devices:
             name = place_name(name, self.devices[0], self.devices)
         log = self._log_path if self._is_stopping else self._keep_log()
+        what = "did not answer and was ended" if self._is_hung else f"stopped (status {status})"
         error = errors.EngineError(
-            f"The compute process on {name} stopped (status {status})."
-            f" It is started again; its log is {log}."
+            f"The compute process of {name} {what}. It is started again; its log is {log}.",
+            is_hung=self._is_hung,
         )
         for future in self._waiting.values():
             if not future.done():

@@ -92,6 +92,10 @@ class LoadStage(Assign, frozen=True, kw_only=True, tag="load_stage"):
         return cls(**fields)
 
 
+class HealthCheck(Message, frozen=True, tag="health_check"):
+    """Asks whether the process hangs. It is answered by a thread that does not compute."""
+
+
 class UnloadStage(Message, frozen=True, tag="unload_stage"):
     """Take the stage out of force and free its memory."""
 
@@ -107,7 +111,7 @@ class Quantise(Message, frozen=True, tag="quantise"):
 
 
 Request: TypeAlias = Profile | LoadStage | MeasureStage | UnloadStage | Quantise
-ToStage: TypeAlias = Start | StageSettings | Request
+ToStage: TypeAlias = Start | StageSettings | HealthCheck | Request
 
 
 class Ready(Message, frozen=True, tag="ready"):
@@ -115,6 +119,12 @@ class Ready(Message, frozen=True, tag="ready"):
 
     devices: tuple[DeviceInfo, ...]
     activation_port: int
+
+
+class Health(Message, frozen=True, tag="health"):
+    """The answer to `health_check`."""
+
+    is_stuck: bool  # whether a step is under way for much longer than it should take
 
 
 class Memory(Message, frozen=True, tag="memory"):
@@ -167,7 +177,7 @@ class Quantised(Message, frozen=True, tag="quantised"):
 
 
 Answer: TypeAlias = Profiled | StageLoaded | StageMeasured | StageUnloaded | Quantised
-FromStage: TypeAlias = Ready | Memory | LoadProgress | Holds | StepFailed | Answer | Error
+FromStage: TypeAlias = Ready | Health | Memory | LoadProgress | Holds | StepFailed | Answer | Error
 
 _encoder = msgspec.msgpack.Encoder()
 decode_to_stage = msgspec.msgpack.Decoder[ToStage](ToStage).decode

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Literal, TypeVar
 
 from potluck.cluster.stage.scheduler import Group, Kind, Scheduler
+from potluck.cluster.stage.step_watch import StepWatch
 from potluck.net.reactor import Reactor
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,8 @@ class ComputeThread(threading.Thread):
         scheduler: Scheduler,
         run_group: Callable[[Group], None],
         die: Callable[[], object] = end_process,
+        *,
+        watch: StepWatch | None = None,
     ) -> None:
         """Make the thread; `start` starts it.
 
@@ -52,12 +55,14 @@ class ComputeThread(threading.Thread):
             scheduler: the receivers of the links of `reactor` put messages into it.
             run_group: handles the messages of a group; called on this thread.
             die: called when this thread or its relief has failed and cannot go on.
+            watch: told of the beginning and the end of each group.
         """
         super().__init__(name="compute", daemon=True)
         self.reactor = Reactor(is_full=lambda: scheduler.is_full)
         self._scheduler = scheduler
         self._run_group = run_group
         self._die = die
+        self._watch = watch if watch is not None else StepWatch()
         self._jobs: deque[Callable[[], None]] = deque()
         self._relief = _Relief(self.reactor, die)
 
@@ -89,11 +94,15 @@ class ComputeThread(threading.Thread):
             group = self._scheduler.next()
             if group is None:
                 return None
-            if group.kind == "chunk":
-                with self._relieved():
+            self._watch.begin(group.kind, group.tokens)
+            try:
+                if group.kind == "chunk":
+                    with self._relieved():
+                        self._run_group(group)
+                else:
                     self._run_group(group)
-            else:
-                self._run_group(group)
+            finally:
+                self._watch.end()
             if (
                 self._scheduler.waiting
             ):  # a token that has just arrived goes before a chunk that waits

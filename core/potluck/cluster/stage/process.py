@@ -6,7 +6,7 @@ It has four threads:
 - asyncio handles the node's requests and the start of connections;
 - the computing thread uses torch (the only one that does), and receives and sends steps itself;
 - the relief receives and sends steps while the computing thread is busy for long;
-- the last one reads the node's messages from stdin.
+- the last one reads the node's messages from stdin, and answers those that ask whether it hangs.
 When stdin ends, the node is gone, and this process ends too.
 """
 
@@ -28,6 +28,8 @@ from potluck.cluster.device_names import place_name
 from potluck.cluster.processes.messages import (
     Answer,
     FromStage,
+    Health,
+    HealthCheck,
     Holds,
     LoadStage,
     Memory,
@@ -49,6 +51,7 @@ from potluck.cluster.stage.compute_thread import ComputeThread, end_process
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.packer import Packer
 from potluck.cluster.stage.scheduler import Scheduler
+from potluck.cluster.stage.step_watch import StepWatch
 from potluck.engine.accelerator import log_capabilities
 from potluck.engine.device import computing_with, is_lost, use
 from potluck.engine.lending import Lending
@@ -80,7 +83,7 @@ MEMORY_STEP = 0.02  # of the total; smaller changes of the free memory are not r
 class StageServer:
     """Serves its node over the pipe, and its peers over TLS."""
 
-    def __init__(self, start: Start, write: Callable[[bytes], None]) -> None:
+    def __init__(self, start: Start, write: Callable[[bytes], None], watch: StepWatch) -> None:
         self._write = write
         self._identity = Identity.load(Path(start.identity_folder))
         self._lending = Lending(start.device, cpus=start.cpus, limit=start.memory_limit)
@@ -93,7 +96,7 @@ class StageServer:
         self._packer = Packer(threads)
         scheduler = Scheduler()
         self._chain = StageChain(self._me.name, scheduler, self._tell, end_process)
-        self._compute = ComputeThread(scheduler, self._chain.run_group)
+        self._compute = ComputeThread(scheduler, self._chain.run_group, watch=watch)
         self._loader = StageLoader(
             name=self._me.name,
             device=self._device,
@@ -145,8 +148,8 @@ class StageServer:
                 self._tasks.spawn(self._answer(message.id, self._time(message)))
             case Quantise():
                 self._tasks.spawn(self._answer(message.id, self._packer.answer(message)))
-            case Start():
-                logger.warning("a second start is ignored")
+            case Start() | HealthCheck():  # a check is answered by the thread that reads it
+                logger.warning("ignored op=%s", type(message).__name__)
             case _:
                 assert_never(message)
 
@@ -311,16 +314,23 @@ async def _serve(pipe: BinaryIO) -> None:
     start = decode_to_stage(first)
     assert isinstance(start, Start)
 
+    watch, writing = StepWatch(), threading.Lock()
+
     def read() -> None:
         while (frame := read_frame(sys.stdin.buffer)) is not None:
-            loop.call_soon_threadsafe(messages.put_nowait, decode_to_stage(frame))
+            message = decode_to_stage(frame)
+            if isinstance(message, HealthCheck):
+                write(encode(Health(is_stuck=watch.is_stuck)))
+            else:
+                loop.call_soon_threadsafe(messages.put_nowait, message)
         loop.call_soon_threadsafe(messages.put_nowait, None)
 
     def write(frame: bytes) -> None:
-        pipe.write(frame)
-        pipe.flush()
+        with writing:
+            pipe.write(frame)
+            pipe.flush()
 
-    server = StageServer(start, write)
+    server = StageServer(start, write, watch)
     threading.Thread(target=read, name="stdin", daemon=True).start()
     await server.run(messages)
 

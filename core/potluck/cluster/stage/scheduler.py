@@ -62,6 +62,13 @@ class Group(NamedTuple):
     # the last chunk of its prompt, and no other prompt has a chunk that waits
     ends_prompts: bool = False
 
+    @property
+    def tokens(self) -> int:
+        """How many tokens are computed, but at least 1."""
+        if self.kind == "chunk" and isinstance(message := self.members[0].message, Forward):
+            return max(1, message.tensor.shape[0])
+        return len(self.members)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnLimits:

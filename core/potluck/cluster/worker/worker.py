@@ -350,8 +350,11 @@ class Worker:
         all_held = (handle.held for handle in lease.handles.values())
         return tuple(held.stage for held in all_held if held is not None and held.home == home)
 
-    def stage_died(self, device: DeviceId) -> None:
-        """End the lease if the process of one of its stages died: the other stages are useless."""
+    def stage_died(self, device: DeviceId, *, is_hung: bool = False) -> None:
+        """End the lease if the process of one of its stages died: the other stages are useless.
+
+        `is_hung`: the process did not answer any more, and was ended.
+        """
         lease = self.lease
         if lease is None:
             return
@@ -360,7 +363,7 @@ class Worker:
             return
         self.lease = None
         if lease.link is not None:
-            self._report(lease.link, Unloaded(epoch=lease.epoch, device=device))
+            self._report(lease.link, Unloaded(epoch=lease.epoch, device=device, is_hung=is_hung))
         self._end(lease)
         for other in lease.handles.keys() - {device}:
             self._tasks.spawn(_unload(lease.handles[other]))

@@ -17,6 +17,7 @@ from potluck.cluster.processes.messages import LoadStage, Start
 from potluck.cluster.stage import loading
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.process import StageServer
+from potluck.cluster.stage.step_watch import StepWatch
 from potluck.errors import (
     EngineError,
     IntegrityError,
@@ -326,7 +327,9 @@ def test_a_profile_of_another_model_leaves_what_is_loaded_its_threads(
     async def main() -> None:
         node = StageNode("Desk", tmp_path)
         server = StageServer(
-            Start(identity_folder=str(node.identity.folder), me=node.me, threads=2), lambda _: None
+            Start(identity_folder=str(node.identity.folder), me=node.me, threads=2),
+            lambda _: None,
+            StepWatch(),
         )
         server._compute.start()
         large = {**CONFIG, "hidden_size": 256, "intermediate_size": 2500}

@@ -1,0 +1,39 @@
+"""Tell a step that hangs from one that is slow, by how long such steps took before."""
+
+import time
+from collections.abc import Callable
+
+FIRST_S = 180.0  # a step of a kind that was not done before: it may compile, on a slow computer
+LEAST_S = 4.0  # a step is not stuck before, however short such steps are
+FACTOR = 20.0  # times as long as the slowest step of its kind so far; by token, in a chunk
+
+
+class StepWatch:
+    """The thread that computes calls `begin` and `end`; any thread may ask `is_stuck`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._slowest_s: dict[str, float] = {}  # of one token, by the kind of step
+        self._under_way: tuple[str, int, float] | None = None  # kind, tokens, begin
+
+    def begin(self, kind: str, tokens: int) -> None:
+        """A step of so many tokens begins."""
+        self._under_way = (kind, tokens, self._clock())
+
+    def end(self) -> None:
+        """The step that began last has ended, or failed."""
+        assert self._under_way is not None
+        (kind, tokens, began), self._under_way = self._under_way, None
+        seconds = (self._clock() - began) / tokens
+        if seconds > self._slowest_s.get(kind, 0.0):
+            self._slowest_s[kind] = seconds
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a step is under way for much longer than it should take."""
+        if (step := self._under_way) is None:
+            return False
+        kind, tokens, began = step
+        slowest_s = self._slowest_s.get(kind)
+        allowed_s = FIRST_S if slowest_s is None else max(LEAST_S, FACTOR * tokens * slowest_s)
+        return self._clock() - began > allowed_s
