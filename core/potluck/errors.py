@@ -27,6 +27,7 @@
     │   ├── IntegrityError
     │   └── DiskFullError
     ├── EngineError
+    │   ├── ClosedError             Potluck was closed, or stopped serving
     │   ├── InvalidStepError        a step that the stage cannot compute
     │   ├── NeedReplayError
     │   ├── StaleEpochError
@@ -251,6 +252,12 @@ class EngineError(PotluckError):
 
     code = "engine"
     exit_status = 7
+
+
+class ClosedError(EngineError):
+    """Potluck was closed on this computer, or stopped serving, before the answer was complete."""
+
+    code = "closed"
 
 
 class InvalidStepError(EngineError):

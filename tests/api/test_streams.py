@@ -1,7 +1,7 @@
 """Event streams without a server: ASGI messages in and out."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
@@ -9,6 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Message
 
 from potluck.api.streams import ClientGoneError, EventStream, until_disconnect
+from potluck.errors import ClosedError
 
 
 class Client:
@@ -17,11 +18,12 @@ class Client:
     def __init__(self) -> None:
         self.sent: list[Message] = []
         self.gone = asyncio.Event()
+        self.stops = False  # whether it is the server that ends the connection
         self.got = asyncio.Event()
 
     async def receive(self) -> Message:
         await self.gone.wait()
-        return {"type": "http.disconnect"}
+        return {"type": "http.disconnect", "stops": self.stops}
 
     async def send(self, message: Message) -> None:
         self.sent.append(message)
@@ -124,6 +126,45 @@ def test_a_client_that_leaves_closes_the_generator() -> None:
 
     client = Client()
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("last_words", [None, lambda error: b"sorry"])
+def test_a_server_that_stops_ends_its_streams_properly(
+    last_words: Callable[[Exception], bytes] | None,
+) -> None:
+    async def events() -> AsyncGenerator[bytes, None]:
+        yield b"1"
+        client.stops = True
+        client.gone.set()
+        await asyncio.Event().wait()
+
+    client = Client()
+    asyncio.run(call(EventStream(events(), refuse, last_words=last_words), client))
+
+    assert client.body == b"data: 1\n\n" + (b"data: sorry\n\n" if last_words else b"")
+    assert client.sent[-1]["more_body"] is False
+
+
+def test_a_server_that_stops_before_the_first_item_refuses() -> None:
+    async def events() -> AsyncGenerator[bytes, None]:
+        client.stops = True
+        client.gone.set()
+        await asyncio.Event().wait()
+        yield b"1"
+
+    client = Client()
+    asyncio.run(call(EventStream(events(), refuse), client))
+
+    assert client.body.startswith(b"refused: Potluck stopped serving")
+
+
+def test_work_is_cancelled_when_the_server_stops() -> None:
+    client = Client()
+    client.stops = True
+    client.gone.set()
+
+    with pytest.raises(ClosedError):
+        asyncio.run(until_disconnect(client.receive, asyncio.sleep(60)))
 
 
 def test_work_is_cancelled_when_the_client_leaves() -> None:

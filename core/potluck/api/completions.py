@@ -119,7 +119,11 @@ class Completions:
         if asked.stream:
             include_usage = asked.stream_options is not None and asked.stream_options.include_usage
             chunks = self._chunks(generation, form(answer), include_usage)
-            return EventStream(chunks, refuse_openai)
+            return EventStream(
+                chunks,
+                refuse_openai,
+                last_words=lambda error: msgspec.json.encode(openai_error(error)),
+            )
         whole: Awaitable[msgspec.Struct] = until_disconnect(
             request.receive, self._whole(generation, form(answer))
         )

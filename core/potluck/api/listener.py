@@ -30,6 +30,7 @@ from potluck.api.endpoint import RequestError
 from potluck.errors import UsageError
 
 BACKLOG = 128
+_STOPS = {"type": "http.disconnect", "stops": True}  # see `streams.wait_disconnect`
 SHUTDOWN_S = 2  # streams end at once on `stop`; requests that are left after this time are cut off
 
 
@@ -163,10 +164,9 @@ class _Server(uvicorn.Server):
 
 
 def _until(closing: asyncio.Event, app: ASGIApp) -> ASGIApp:
-    """Wrap an application: once `closing` is set, every client seems to have disconnected.
+    """Wrap an application: once `closing` is set, its `receive` says that the server stops.
 
-    Endless event streams then end as they do when a client goes away, and generations are
-    cancelled.
+    Event streams then end, answers with an error, and generations are cancelled.
     """
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
@@ -175,7 +175,7 @@ def _until(closing: asyncio.Event, app: ASGIApp) -> ASGIApp:
             closed = asyncio.ensure_future(closing.wait())
             try:
                 await asyncio.wait((message, closed), return_when=asyncio.FIRST_COMPLETED)
-                return message.result() if message.done() else {"type": "http.disconnect"}
+                return message.result() if message.done() else _STOPS
             finally:
                 message.cancel()
                 closed.cancel()

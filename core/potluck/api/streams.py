@@ -13,8 +13,11 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from potluck.errors import ClosedError
+
 # Seconds between comment lines. Proxies and clients give up after 30 s of silence.
 HEARTBEAT_S = 10.0
+CANCEL_S = 0.5  # to wait for a generator that is cancelled; undoing a load may take longer
 
 _T = TypeVar("_T")
 
@@ -38,12 +41,23 @@ class EventStream(Response):
         events: AsyncGenerator[bytes, None],
         refuse: Callable[[Exception], Response],
         *,
+        last_words: Callable[[Exception], bytes] | None = None,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
+        """Make a response.
+
+        Args:
+            events: the data of the events.
+            refuse: the answer to an error before the first event.
+            last_words: the data of a last event, if this server stops before the end; None: the
+                stream ends without.
+            heartbeat_s: seconds between comments in a silence.
+        """
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._events = events
         self._refuse = refuse
+        self._last_words = last_words
         self._heartbeat_s = heartbeat_s
         self._started = False
 
@@ -51,7 +65,10 @@ class EventStream(Response):
         pump = asyncio.create_task(self._pump(send))
         gone = asyncio.create_task(wait_disconnect(receive))
         try:
-            await self._watch(pump, gone, send)
+            if await self._is_stopped(pump, gone, send):
+                pump.cancel()
+                await asyncio.wait([pump], timeout=CANCEL_S)  # then it sends nothing any more
+                await self._break_off(send)
         except Exception as error:
             if self._started:
                 raise
@@ -75,15 +92,28 @@ class EventStream(Response):
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
 
-    async def _watch(self, pump: asyncio.Task[None], gone: asyncio.Task[None], send: Send) -> None:
+    async def _break_off(self, send: Send) -> None:
+        """End the stream because this server stops: in a proper way, and not without a word."""
+        error = ClosedError("Potluck stopped serving before the answer was complete.")
+        if not self._started:
+            raise error
+        if self._last_words is not None:
+            await _send_part(send, b"data: " + self._last_words(error) + b"\n\n")
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _is_stopped(
+        self, pump: asyncio.Task[None], gone: asyncio.Task[bool], send: Send
+    ) -> bool:
+        """Wait for the end of the stream. Returns whether this server stops before it."""
         while True:
             done, _ = await asyncio.wait(
                 (pump, gone), timeout=self._heartbeat_s, return_when=asyncio.FIRST_COMPLETED
             )
             if pump in done:
                 pump.result()
-            if done:
-                return
+                return False
+            if gone in done:
+                return gone.result()
             if self._started:
                 await _send_part(send, b": still here\n\n")
 
@@ -92,10 +122,15 @@ async def _send_part(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-async def wait_disconnect(receive: Receive) -> None:
-    """Return when the client has gone. The body of the request must have been read before."""
-    while (await receive())["type"] != "http.disconnect":
+async def wait_disconnect(receive: Receive) -> bool:
+    """Return when the client has gone. The body of the request must have been read before.
+
+    Returns:
+        Whether the client is still there, and this server stops.
+    """
+    while (message := await receive())["type"] != "http.disconnect":
         pass
+    return message.get("stops", False)
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
@@ -103,12 +138,15 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _
 
     Raises:
         ClientGoneError: the client went away first; the work was cancelled and has ended.
+        ClosedError: the same, because this server stops.
     """
     task = asyncio.create_task(work)
     gone = asyncio.create_task(wait_disconnect(receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
+            if gone.result():
+                raise ClosedError("Potluck stopped serving before the answer was complete.")
             raise ClientGoneError
         return task.result()
     finally:
