@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 CORE = Path(__file__).parents[2] / "core"
 _SHUT_DOWN = """
 from potluck.launch import find
@@ -102,6 +104,12 @@ class Host:
     def kill(self) -> None:
         """End the node without a goodbye, as a power failure would."""
         os.kill(self.node_pid(), signal.SIGKILL)
+
+    def end_engines(self, how: signal.Signals) -> None:
+        """Send this signal to the stage processes of the node."""
+        for child in psutil.Process(self.node_pid()).children(recursive=True):
+            if "potluck.cluster.stage.process" in child.cmdline():
+                child.send_signal(how)
 
     def shut_down(self) -> None:
         """Ask the node to end, as the window does. It may end a moment later."""

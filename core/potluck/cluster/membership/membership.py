@@ -263,10 +263,11 @@ class Members:
         match message:
             case Status():
                 computer.devices = message.devices
-                if message.paused and not computer.is_paused:
-                    self._lost(computer, "was paused by its owner")
+                leaves = message.paused and not computer.is_paused
                 computer.is_paused = message.paused
                 computer.lent_to = message.lent_to
+                if leaves:
+                    self._lost(computer, "was paused by its owner")
                 if message.held != computer.held:
                     computer.held = message.held
                     epochs = [s.epoch for s in message.held if s.epoch is not None]

@@ -3,6 +3,7 @@
 "For a while" is as long as a program, such as `potluck worker`, holds the node as a "worker".
 """
 
+import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from potluck.cluster.worker.worker import Worker
 from potluck.errors import UsageError
 from potluck.settings import Settings, save_settings
 from potluck.tasks import TaskSet
+
+HAND_OVER_S = 1.0  # a step takes less; the answer goes on elsewhere meanwhile
 
 
 class LendingSettings:
@@ -89,13 +92,19 @@ class LendingSettings:
             self._processes.compute_with(self.settings.threads)
             self._events.publish(ThreadsChanged())
 
+    async def _give_back(self) -> None:
+        """Free what is lent, a moment after the masters were told: the step under way ends."""
+        await asyncio.sleep(HAND_OVER_S)
+        if self._worker.is_away:
+            await self._worker.release()
+
     def _lend(self, settings: Settings) -> None:
         self.settings = settings
         self._worker.is_lending = settings.worker
         self._worker.is_paused = settings.paused
         self._processes.lend(settings.memory_limit)
         self._processes.compute_with(settings.threads)
-        if settings.paused or not settings.worker:
-            self._tasks.spawn(self._worker.release())
+        if self._worker.is_away:
+            self._tasks.spawn(self._give_back())
         self._activity.use()
         self._events.changed()

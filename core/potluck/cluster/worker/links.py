@@ -159,7 +159,9 @@ class WorkerLinks:
             loop = asyncio.get_running_loop()
             self._status_due = loop.call_later(self._times.status_s, self._announce_now)
         for link, told in self._masters.items():
-            if told is None:
+            if (
+                told is None or told.paused != self._worker.is_away
+            ):  # its answers have to go elsewhere
                 self._tell(link)
 
     def _announce_now(self) -> None:
@@ -172,7 +174,7 @@ class WorkerLinks:
         is_others = lease is not None and lease.home != link.home and lease.link is not None
         status = Status(
             devices=self._devices(),
-            paused=worker.is_paused or not worker.is_lending,
+            paused=worker.is_away,
             lent_to=lease.master_name if lease is not None and is_others else None,
             held=worker.held(link.home),
         )

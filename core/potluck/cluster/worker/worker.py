@@ -91,6 +91,11 @@ class Worker:
         self._giving_back = asyncio.Lock()  # a load waits until unused layers are freed
         self._tasks = TaskSet()
 
+    @property
+    def is_away(self) -> bool:
+        """Whether its owner lends nothing now."""
+        return self.is_paused or not self.is_lending
+
     async def handle(self, link: MasterLink, message: Message) -> Message:
         """Answer one request of a master.
 
