@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,19 +185,17 @@ def tokens_with(fault: Callable[[], None], master: Host, **request: object) -> l
     return [token for event in events for token in event["token_ids"]]
 
 
-@pytest.mark.parametrize("scheme", ["f32", "int8"])
 def test_an_answer_goes_on_when_a_compute_process_is_killed_or_hangs(
-    lan: Lan, master: Host, model: Path, scheme: str
+    lan: Lan, master: Host, model: Path
 ) -> None:
-    request = {"max_tokens": 400, "temperature": 0.8, "seed": 7}
-    for name, end in (
-        ("laptop", signal.SIGKILL),
-        ("master", signal.SIGKILL),
-        ("desktop", signal.SIGSTOP),
-    ):
-        chat(master, model, "--layers", SPLIT, scheme=scheme)
+    """In int8, where a token alone has other last bits than among others: the replay repeats."""
+    request = {"max_tokens": 300, "temperature": 0.8, "seed": 7}
+    faults = (("laptop", "SIGKILL"), ("master", "SIGKILL"), ("desktop", "SIGSTOP"))
+    for name, end in faults:
+        chat(master, model, "--layers", SPLIT, scheme="int8")
         before = tokens(master, **request)
-        assert tokens_with(lambda: lan.hosts[name].end_engines(end), master, **request) == before  # noqa: B023
+        fault = partial(lan.hosts[name].end_engines, signal.Signals[end])
+        assert tokens_with(fault, master, **request) == before
         wait_for(lambda: ready_workers(master) == {"desktop", "laptop"}, "all are back")
 
 
