@@ -167,11 +167,15 @@ class FakeComputers:
         self.local = local
         local.is_local = True
         self.workers = list(workers)
+        self.reasons: dict[str, str] = {}  # why connected workers lend nothing
         self.absent = 0  # paired computers that may still appear
         self.changed = asyncio.Condition()
 
     def available(self) -> Sequence[FakeComputer]:
         return list(self.workers)
+
+    def withheld(self) -> Mapping[str, str]:
+        return self.reasons
 
     def expected(self) -> int:
         return self.absent

@@ -8,7 +8,9 @@ from fake_cluster import devices, failing, run, until
 from fake_home import SPLIT, Home, small
 
 from potluck.api.schema import PlanRequest
-from potluck.errors import NotEnoughMemoryError, PeerLostError
+from potluck.cluster.master.planning import PlanningDeadlines
+from potluck.errors import InvalidLayersError, NotEnoughMemoryError, PeerLostError
+from potluck.store.registry import LocalModel
 
 
 def test_a_stage_process_that_dies_is_named_with_its_device(home: Home) -> None:
@@ -158,16 +160,37 @@ def test_a_computer_that_leaves_while_it_is_measured_is_planned_without(
     run(main())
 
 
-def test_a_computer_that_leaves_after_it_was_measured_fails_the_load(home: Home) -> None:
+def test_a_load_waits_for_a_computer_that_it_names_and_that_leaves_meanwhile(
+    model: LocalModel,
+) -> None:
     async def main() -> None:
-        home.desk.gates["measure_link_to"] = asyncio.Event()
-        loading = asyncio.create_task(home.master.load(SPLIT))
-        await until(lambda: "measure_link_to" in home.desk.calls)
-        home.computers.workers.clear()
-        home.desk.gates["measure_link_to"].set()
+        home = Home(model, deadlines=PlanningDeadlines(names_s=0.05))
+        for is_back in (True, False):
+            home.desk.gates["measure_link_to"] = asyncio.Event()
+            home.master.measurements.forget(home.laptop.node_id)
+            loading = asyncio.create_task(home.master.load(SPLIT, anew=True))
+            calls = home.desk.calls.count("measure_link_to")
+            await until(lambda calls=calls: home.desk.calls.count("measure_link_to") > calls)
+            home.computers.workers.clear()
+            home.desk.gates.pop("measure_link_to").set()
+            if is_back:
+                await asyncio.sleep(0)
+                await home.computers.come(home.laptop)
+                await loading
+                assert home.stages == ["Desk", "Laptop"]
+            else:
+                with pytest.raises(InvalidLayersError, match="not here"):
+                    await loading
 
-        with pytest.raises(PeerLostError, match="Laptop left"):
-            await loading
-        assert home.desk.assigned == []
+    run(main())
+
+
+def test_a_load_says_at_once_who_has_the_computer_that_it_names(home: Home) -> None:
+    async def main() -> None:
+        home.computers.workers.clear()
+        home.computers.reasons = {"Laptop": "helps Attic just now"}
+
+        with pytest.raises(InvalidLayersError, match="Laptop helps Attic just now"):
+            await home.master.load(SPLIT)
 
     run(main())

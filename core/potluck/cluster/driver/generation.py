@@ -21,6 +21,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from potluck.cluster.driver.attached import Attached
 from potluck.cluster.driver.conversation import Conversation, StepsAhead
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import PendingStep, Pipeline, Room
@@ -30,7 +31,6 @@ from potluck.errors import (
     NeedReplayError,
     PeerLostError,
     PotluckError,
-    PromptError,
     UnknownSessionError,
 )
 from potluck.ids import SessionId
@@ -62,16 +62,6 @@ class Usage:
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Attached:
-    """A pipeline, and what conversations must know to run on it; see `Generator.attach`."""
-
-    pipeline: Pipeline
-    context: int
-    room: Room | None
-    chunk_tokens: Callable[[int], int]
-
-
 class Generator:
     """Answers prompts with one model, several at a time, on the pipeline that is attached."""
 
@@ -94,7 +84,7 @@ class Generator:
         self._recover = recover
         self._limits = limits
         self._clock = clock
-        self._attached: _Attached | None = None
+        self._attached: Attached | None = None
         self._closed: PotluckError | None = None
         self._conversations: list[Conversation] = []
         self._turns = asyncio.Semaphore(limits.conversations)
@@ -126,7 +116,7 @@ class Generator:
             self._attached.pipeline.fail(error)
         if room is not None and room.tokens >= context:
             room = None
-        self._attached = _Attached(
+        self._attached = Attached(
             pipeline=pipeline,
             context=context if room is None else room.tokens,
             room=room,
@@ -158,7 +148,7 @@ class Generator:
         """How many tokens a conversation can have now; 0 without a pipeline."""
         return 0 if self._attached is None else self._attached.context
 
-    async def _working(self) -> _Attached:
+    async def _working(self) -> Attached:
         """The pipeline to compute on. If it is broken, this waits for another one.
 
         Raises:
@@ -210,7 +200,7 @@ class Generator:
             PeerError: a computer of the pipeline was lost or is silent, and no other pipeline came.
             EngineError: a stage cannot compute this.
         """
-        _check(prompt, await self._working())
+        (await self._working()).check(prompt)
         usage.prompt_tokens = len(prompt)
         async with self._borrow(prompt) as conversation:
             usage.cached_tokens = conversation.begin_answer(
@@ -346,7 +336,7 @@ class Generator:
         """Compute the tokens that are not cached, in chunks; return the last one's result."""
         assert self._attached is not None
         pipeline = self._attached.pipeline
-        _check(conversation.tokens, self._attached)  # it may be another one than at the beginning
+        self._attached.check(conversation.tokens)  # it may be another one than at the beginning
         if conversation.pipeline is not pipeline:
             conversation.enter(pipeline, self._attached.context)
         end, size = len(conversation.tokens), self._step_size(conversation, self._attached)
@@ -365,7 +355,7 @@ class Generator:
             for step in under_way:  # the first failure is enough; the rest follow from it
                 pipeline.give_up(step)
 
-    def _step_size(self, conversation: Conversation, attached: _Attached) -> int:
+    def _step_size(self, conversation: Conversation, attached: Attached) -> int:
         """Most tokens of a step. It stays the same for an answer, whatever pipelines it runs on."""
         if attached.pipeline.is_exact_in_chunks:
             return attached.chunk_tokens(len(conversation.tokens) - conversation.cached)
@@ -373,29 +363,6 @@ class Generator:
             new = len(conversation.tokens) - max(conversation.cached, conversation.computed.end)
             conversation.chunk_tokens = attached.chunk_tokens(new)
         return conversation.chunk_tokens
-
-
-def _check(tokens: Sequence[int], attached: _Attached) -> None:
-    """Raise PromptError if these tokens and one after them are not possible."""
-    count, context, room = len(tokens), attached.context, attached.room
-    if not tokens:
-        raise PromptError("The prompt is empty: there is nothing to continue.")
-    if count < context:
-        return
-    if room is not None:
-        raise PromptError(
-            f"The prompt has {count} tokens, and {room.name} has memory for the cache of"
-            f" {room.tokens}. Shorten it, free memory there, or load the model anew in a smaller"
-            " scheme.",
-            tokens=count,
-            context=context,
-        )
-    raise PromptError(
-        f"The prompt has {count} tokens and the context holds {context}."
-        " Shorten it, start a new conversation, or load the model with a larger context.",
-        tokens=count,
-        context=context,
-    )
 
 
 def _lost_too_often(error: PotluckError) -> PotluckError:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -76,6 +76,10 @@ class Computers(Protocol):
 
     def available(self) -> Sequence[Computer]:
         """The connected workers that lend their devices now."""
+        ...
+
+    def withheld(self) -> Mapping[str, str]:
+        """The connected workers that lend nothing now: name, and why as the rest of a sentence."""
         ...
 
     def expected(self) -> int:
@@ -276,8 +280,8 @@ class Planner:
         """Wait for the workers that the request asks for.
 
         Raises:
-            InvalidLayersError: workers with these names did not come in time, or the layers of the
-                request are not those of the model.
+            InvalidLayersError: workers with these names did not come in time or lend nothing, or the
+                layers of the request are not those of the model.
             UsageError: too few workers came in time.
         """
         if request.layers is not None:
@@ -289,6 +293,9 @@ class Planner:
             here = self._computers.available()
             return len(here) >= request.workers and names <= {c.name.casefold() for c in here}
 
+        for name, why in self._computers.withheld().items():
+            if name.casefold() in names:  # to wait for it would be in vain
+                raise InvalidLayersError(f"{name} {why}, so it cannot take part now.")
         if not request.workers and not names:
             if settle:
                 await self._settle()

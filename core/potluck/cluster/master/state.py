@@ -41,7 +41,7 @@ from potluck.cluster.master.vocabulary import (
     Wish,
     Wished,
 )
-from potluck.errors import PeerError, PeerLostError, PotluckError, UsageError
+from potluck.errors import PeerError, PotluckError, UsageError
 from potluck.ids import NodeId
 from potluck.plan.placement import StagePlan
 from potluck.wire.messages import DeviceId
@@ -331,23 +331,14 @@ def _is_worth_another_plan(state: State, failed: Failed) -> bool:
 
 
 def _check_plan(state: State) -> State:
-    """Drop a plan that is not in force yet if one of its computers has left.
+    """Drop a plan that is not in force yet if one of its computers has left: another one is made.
 
-    Another plan is made without that computer, unless the load asked for certain computers.
+    If the load asked for that computer, its planning waits for it and says why it cannot be had.
     """
-    if state.plan is None:
-        return state
-    gone = [stage for stage in state.plan if stage.node not in state.here]
+    gone = {stage.node for stage in state.plan or ()} - state.here
     if not gone:
         return state
-    state = replace(state, plan=None, missing=state.missing | {stage.node for stage in gone})
-    wish = state.wishes[0]
-    if isinstance(wish, LoadWish) and has_constraints(wish.request):
-        error = PeerLostError(
-            f"{gone[0].name} left while the model was being planned. Try again.", name=gone[0].name
-        )
-        return replace(state, ending=Ending(error=error))
-    return state
+    return replace(state, plan=None, missing=state.missing | gone)
 
 
 def _end_first(state: State) -> State:

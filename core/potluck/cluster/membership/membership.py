@@ -124,6 +124,13 @@ class Members:
         """The connected computers that lend themselves to this home."""
         return [c for c in self._connected.values() if not c.is_paused and c.lent_to is None]
 
+    def withheld(self) -> Mapping[str, str]:
+        return {
+            c.name: "is paused by its owner" if c.lent_to is None else f"helps {c.lent_to} just now"
+            for c in self._connected.values()
+            if c.is_paused or c.lent_to is not None
+        }
+
     def expected(self) -> int:
         """How many paired computers may still connect.
 

@@ -24,7 +24,7 @@ class Restarts:
 
     most: int = 5  # times within `span_s`; a process that dies more often is broken, not unlucky
     span_s: float = 120.0
-    pause_s: float = 0.5  # before each start
+    pause_s: float = 0.5  # before each start but that after the first death
 
 
 class Supervisor:
@@ -125,8 +125,10 @@ class Supervisor:
                 self._up.set()
                 return
             self._up.clear()
+            is_first = not deaths or loop.time() - deaths[-1] > restarts.span_s
             deaths.append(loop.time())
-            await asyncio.sleep(restarts.pause_s)
+            if not is_first:  # an answer may be waiting for this process
+                await asyncio.sleep(restarts.pause_s)
 
     def _new_handle(self) -> StageHandle:
         return StageHandle(

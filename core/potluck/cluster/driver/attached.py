@@ -1,0 +1,39 @@
+"""A pipeline, and what conversations must know to run on it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from potluck.cluster.driver.pipeline import Pipeline, Room
+from potluck.errors import PromptError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """A pipeline, and what conversations must know to run on it; see `Generator.attach`."""
+
+    pipeline: Pipeline
+    context: int
+    room: Room | None
+    chunk_tokens: Callable[[int], int]
+
+    def check(self, tokens: Sequence[int]) -> None:
+        """Raise PromptError if these tokens and one after them are not possible."""
+        count, context, room = len(tokens), self.context, self.room
+        if not tokens:
+            raise PromptError("The prompt is empty: there is nothing to continue.")
+        if count < context:
+            return
+        if room is not None:
+            raise PromptError(
+                f"The prompt has {count} tokens, and {room.name} has memory for the cache of"
+                f" {room.tokens}. Shorten it, free memory there, or load the model anew in a smaller"
+                " scheme.",
+                tokens=count,
+                context=context,
+            )
+        raise PromptError(
+            f"The prompt has {count} tokens and the context holds {context}."
+            " Shorten it, start a new conversation, or load the model with a larger context.",
+            tokens=count,
+            context=context,
+        )
