@@ -84,3 +84,13 @@ def test_the_example_is_a_real_frame() -> None:
     for line in example.splitlines()[2:-1]:
         shown = re.sub(r"\s{4,}.*", "", line.strip()).replace("…", "")
         assert bytes.fromhex(shown) in header + b"abc"
+
+
+def test_every_attack_names_tests_that_exist() -> None:
+    chapter = DOCUMENT.partition("## Attacks")[2]
+    named = set(re.findall(r"`(test_\w+)`", chapter))
+    files = Path(__file__).parents[1].rglob("test_*.py")
+    there = {name for f in files for name in re.findall(r"def (test_\w+)", f.read_text("utf-8"))}
+
+    assert len(named) > 30
+    assert named <= there
