@@ -2,7 +2,6 @@
 
 import math
 import random
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,7 +18,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from potluck.engine.sampler import Choice, Sampler, uniform
+from potluck.engine.gumbel import draw_key, gumbel
+from potluck.engine.sampler import Choice, Sampler
 from potluck.wire.messages import Sampling
 
 
@@ -44,9 +44,9 @@ def plain(logits: Tensor, sampling: Sampling, history: Sequence[int]) -> npt.NDA
 def plain_choice(
     logits: Tensor, sampling: Sampling, position: int, history: Sequence[int] = ()
 ) -> int:
-    cumulative = plain(logits, sampling, history).cumsum()
-    target = uniform(sampling.seed, position) * cumulative[-1]
-    return int(np.searchsorted(cumulative, target, side="right"))
+    noise = gumbel(draw_key(sampling.seed, position), np.arange(len(logits)))
+    with np.errstate(divide="ignore"):
+        return int(np.argmax(np.log(plain(logits, sampling, history)) + noise))
 
 
 def some_sampling(rng: random.Random) -> Sampling:
@@ -187,7 +187,7 @@ def test_the_tokens_are_the_same_on_every_machine() -> None:
         for sampling in samplings
     ]
 
-    assert drawn == [[4900, 4412, 706], [4900, 4412, 706], [4867, 4346, 765], [4900, 4406, 707]]
+    assert drawn == [[159, 3581, 2269], [159, 3581, 2269], [3337, 3581, 4346], [159, 128, 1011]]
 
 
 def test_what_a_sampler_chose_before_does_not_change_what_it_chooses() -> None:
@@ -200,18 +200,3 @@ def test_what_a_sampler_chose_before_does_not_change_what_it_chooses() -> None:
         return [sampler.choose(row, sampling, position=at, history=()) for row in rows]
 
     assert [run(used, at) for at in range(10)] == [run(Sampler(), at) for at in range(10)]
-
-
-def test_the_random_number_is_the_same_on_every_machine() -> None:
-    # A change of these breaks conversations that two versions of the program continue.
-    assert uniform(0, 0) == 0.6524484863740322
-    assert uniform(7, 1000) == 0.3678678459230782
-
-
-def test_random_numbers_fill_the_interval_evenly() -> None:
-    for seed in (0, 1, 2**63 - 1):
-        numbers = [uniform(seed, position) for position in range(10_000)]
-        buckets = Counter(int(number * 20) for number in numbers)
-        assert all(0 <= number < 1 for number in numbers)
-        assert all(abs(count - 500) < 5 * math.sqrt(500) for count in buckets.values())
-        assert len(set(numbers)) == len(numbers)

@@ -11,23 +11,26 @@ from potluck.engine.sampler import Sampler
 from potluck.wire.messages import Sampling
 
 
-def drawn_at(monkeypatch: pytest.MonkeyPatch, number: float, logits: list[float], **how: float):
-    monkeypatch.setattr(sampler, "uniform", lambda _seed, _position: number)
-    sampling = Sampling(temperature=1.0, **how)  # pyright: ignore[reportArgumentType]
-    return Sampler().choose(torch.tensor(logits), sampling, position=0, history=()).token_id
-
-
-def test_a_number_on_the_line_between_two_tokens_is_the_second_one(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("logits", "how"),
+    [
+        ([-math.inf, 1.0, -math.inf], {}),
+        ([0.0, 3.0, 1.0], {"top_p": 0.3}),
+        ([0.0, 3.0, 1.0], {"min_p": 0.9}),
+        ([0.0, 3.0, 1.0], {"top_k": 1}),
+    ],
+)
+def test_nothing_draws_a_token_that_was_left_out(
+    logits: list[float], how: dict[str, float]
 ) -> None:
-    assert drawn_at(monkeypatch, 0.5 - 2**-53, [1.0, 1.0]) == 0
-    assert drawn_at(monkeypatch, 0.5, [1.0, 1.0]) == 1
+    sampling = Sampling(temperature=5.0, **how)  # pyright: ignore[reportArgumentType]
 
+    drawn = {
+        Sampler().choose(torch.tensor(logits), sampling, position=at, history=()).token_id
+        for at in range(200)
+    }
 
-def test_nothing_draws_a_token_that_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert drawn_at(monkeypatch, 0.0, [-math.inf, 1.0, 1.0]) == 1
-    assert drawn_at(monkeypatch, 0.0, [0.0, 3.0, 1.0], top_p=0.5) == 1
-    assert drawn_at(monkeypatch, 1 - 2**-53, [0.0, 3.0, 1.0], min_p=0.9) == 1
+    assert drawn == {1}
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 The choice depends on the logits, the `Sampling` and the token's position alone. There is no state and
 no random generator, so a step that is replayed on another machine, or after a failure, gives the same
-token. Filters cut candidates off by a threshold on the logit, never by rank, and the token is drawn from
-candidates in the order of their ids, so equal logits mean the same everywhere.
+token. Filters cut candidates off by a threshold on the logit, never by rank, and `gumbel.py` draws from what
+is left, so equal logits mean the same everywhere.
 The order of the filters is that of `transformers`: repetition penalty, temperature, top-k, top-p, min-p.
 
-A candidate's weight is a whole number, made by operations that IEEE 754 rounds in one way only: not by
-`exp`, which each library rounds differently. Whole numbers have the same sum in any order. So every machine
-chooses the same token. Numpy does this in a fraction of the time that torch takes.
+Top-p and min-p weigh candidates. A weight is a whole number, made by operations that IEEE 754 rounds in one
+way only: not by `exp`, which each library rounds differently. Whole numbers have the same sum in any order. So
+every machine chooses the same token. Numpy does this in a fraction of the time that torch takes.
 """
 
 import math
@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from potluck.engine.gumbel import draw, draw_key
 from potluck.errors import EngineError
 from potluck.model.limits import MAX_VOCAB
 from potluck.wire.messages import Sampling
@@ -34,8 +35,6 @@ _SERIES = (1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0)  # of e^(x/256); more terms chang
 _PIECE = 16 * 1024  # logits at a time, so that intermediate values stay in the processor's cache
 _COLUMNS = 2048  # that logits are divided into, to find quickly which are not among the best few
 _HUGE = 1e30  # keeps penalised logits finite whatever the penalty
-
-_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,29 +89,36 @@ class Sampler:
 
     def _draw(self, logits: _Logits, best: float, sampling: Sampling, position: int) -> int:
         ids = self._candidates(logits, best, sampling)
+        if sampling.top_p < 1.0 or sampling.min_p > 0.0:
+            ids = self._likely(logits, ids, best, sampling)
+        chosen = None if isinstance(ids, slice) else ids
+        key = draw_key(sampling.seed, position)
+        return draw(logits, chosen, best, sampling.temperature, key)
+
+    def _candidates(self, logits: _Logits, best: float, sampling: Sampling) -> _Integers | slice:
+        """The ids that top-k leaves, or those that the filters after it may leave; all where these are many."""
+        if 0 < sampling.top_k < len(logits):
+            return np.flatnonzero(logits >= self._ranked(logits, sampling.top_k))
+        reach = math.inf
+        if sampling.top_p < 1.0:
+            reach = _REACH
+        elif sampling.min_p > 0.0:  # top-p counts what min-p leaves out
+            # This leaves a few more than min-p does. The weights decide about those.
+            reach = min(_REACH, 0.001 - math.log(sampling.min_p))
+        return _few(logits >= best - reach * sampling.temperature)
+
+    def _likely(
+        self, logits: _Logits, ids: _Integers | slice, best: float, sampling: Sampling
+    ) -> _Integers:
+        """The candidates that top-p and min-p leave, by their weights."""
         candidates = logits[ids]
         weights, room = self._integers(len(candidates))
         self._weigh(candidates, best, sampling.temperature, weights)
-        cut = math.ceil(sampling.min_p * _BEST)
+        cut = max(1, math.ceil(sampling.min_p * _BEST))
         if sampling.top_p < 1.0:
             cut = max(cut, _nucleus(weights, sampling.top_p, room))
-        if cut > 1:
-            weights *= weights >= cut
-        cumulative = weights.cumsum(out=room)
-        # A number of 53 random bits, of 2⁵³, times the sum: without rounding, so less than the sum.
-        target = int(uniform(sampling.seed, position) * 2.0**53) * int(cumulative[-1]) >> 53
-        index = int(cumulative.searchsorted(target, side="right"))
-        return index if isinstance(ids, slice) else int(ids[index])
-
-    def _candidates(self, logits: _Logits, best: float, sampling: Sampling) -> _Integers | slice:
-        """The ids that top-k leaves, or those of a weight above 0; all ids where these are many."""
-        if 0 < sampling.top_k < len(logits):
-            return np.flatnonzero(logits >= self._ranked(logits, sampling.top_k))
-        reach = _REACH
-        if sampling.min_p > 0.0 and sampling.top_p == 1.0:  # top-p counts what min-p leaves out
-            # This leaves a few more than min-p does. The weights decide about those.
-            reach = min(reach, 0.001 - math.log(sampling.min_p))
-        return _few(logits >= best - reach * sampling.temperature)
+        left = np.flatnonzero(weights >= cut)
+        return left if isinstance(ids, slice) else ids[left]
 
     def _ranked(self, logits: _Logits, rank: int) -> np.float32:
         """The logit of this rank; 1 is the best."""
@@ -170,19 +176,6 @@ class Sampler:
         if self._room.shape[1] < count:
             self._room = np.empty((2, count), np.int64)
         return self._room[:, :count]
-
-
-def uniform(seed: int, position: int) -> float:
-    """A number of [0, 1) that looks random and depends on its arguments alone (SplitMix64)."""
-    return (_mix(_mix(seed) ^ position) >> 11) * 2.0**-53
-
-
-def _mix(value: int) -> int:
-    """The output function of SplitMix64 (Steele, Lea, Flood 2014), after one step of its counter."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
 
 
 def _best(logits: _Logits) -> int:
