@@ -11,7 +11,7 @@ from faults.judging import Answer, Judgement, judge, stall_s, worst
 from faults.kinds import FAULTS, Scene
 from faults.loads import Load, with_layers_for
 from faults.report import Result
-from faults.scenario import Question, Scenario
+from faults.scenario import KINDS, Question, Scenario
 from faults.stream import Stream
 from faults.switch import Link
 from potluck.api.schema import PlanRequest
@@ -149,20 +149,22 @@ class Harness:
 
     def _begin_load(self, scene: Scene, victim: Host, request: PlanRequest) -> tuple[float, Load]:
         """Begin a load, and let the fault happen: to the store before, or while weights are sent."""
-        fault = FAULTS[scene.scenario.kind]
+        kind, client = scene.scenario.kind, self.cluster.client
         scene.chosen = victim
-        if scene.scenario.kind == "corrupt-store":
+        if kind == "corrupt-store":
             self.cluster.load(request)
-            fault(scene)
+        else:
+            victim.empty_store()
+            self._wait("the node is back")
+        if KINDS[kind] == "store":
+            FAULTS[kind](scene)
             self._wait("the compute process is back")
-            return time.monotonic(), Load(self.cluster.client, request)
-        victim.empty_store()
-        self._wait("the node is back")
+            return time.monotonic(), Load(client, request)
         self.cluster.lan.set_link(victim.name, WHILE_SENT)
-        load = Load(self.cluster.client, request)
+        load = Load(client, request)
         load.wait_for_share(victim.name, scene.scenario.moment)
         at = time.monotonic()
-        fault(scene)
+        FAULTS[kind](scene)
         return at, load
 
     def _wait(self, what: str) -> None:
@@ -177,13 +179,17 @@ class Harness:
         """Follow the answers to their ends, or until they bring nothing for too long."""
         while any(stream.is_alive() for stream in streams):
             scene.act()
-            self.give_up_silent(streams)
+            self.give_up_silent(streams, heard_at=max(stream.last_at for stream in streams))
             time.sleep(POLL_S)
 
-    def give_up_silent(self, streams: Sequence[Stream]) -> None:
-        """Close the connections of the answers that have brought nothing for too long."""
+    def give_up_silent(self, streams: Iterable[Stream], *, heard_at: float = 0.0) -> None:
+        """Close the connections of the answers that have brought nothing for too long.
+
+        An answer without a token may wait for its turn: its silence counts from `heard_at`.
+        """
         for stream in streams:
-            if stream.is_alive() and time.monotonic() - stream.last_at > self.silence_s:
+            last_at = stream.last_at if stream.answer.ids else max(stream.last_at, heard_at)
+            if stream.is_alive() and time.monotonic() - last_at > self.silence_s:
                 stream.give_up()
 
     # --- after the fault

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -200,11 +201,12 @@ class Host:
         self.start(worker=True)
 
     def fill_disk(self, left: int) -> None:
-        """Leave so many bytes to the store."""
-        free = shutil.disk_usage(self.folders.cache).free - RESERVE - left
-        if free > 0:
-            with self._filler.open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, free)
+        """Leave so many bytes of the disk, of which the store does not use the last `RESERVE`."""
+        with self._filler.open("wb") as file:
+            while (free := shutil.disk_usage(self.folders.cache).free - left) > 0:
+                with suppress(OSError):  # the store took some of it in this moment
+                    os.posix_fallocate(file.fileno(), 0, free)
+                    return
 
     def free_disk(self) -> None:
         self._filler.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.cluster import MASTER, Cluster
-from faults.host import Host
+from faults.host import RESERVE, Host
 from faults.scenario import Scenario
 from faults.switch import Link
 from potluck.api.schema import RoleRequest
@@ -252,11 +252,20 @@ def cut_transfer(scene: Scene) -> None:
 
 
 def full_disk(scene: Scene) -> None:
-    """Fill the disk while weights arrive, up to the byte or nearly so."""
+    """Fill the disk up to what a store leaves free, or nearly so."""
+    _fill_disk(scene, RESERVE)
+
+
+def disk_fills(scene: Scene) -> None:
+    """Another program fills the disk to the last byte, or nearly so."""
+    _fill_disk(scene, 0)
+
+
+def _fill_disk(scene: Scene, reserve: int) -> None:
     victim = scene.victim()
     left = int(scene.scenario.strength * 200_000)
     scene.say(f"{victim.name}: {left} bytes of disk left")
-    victim.fill_disk(left)
+    victim.fill_disk(reserve + left)
 
 
 FAULTS: dict[str, Callable[[Scene], None]] = {
@@ -282,4 +291,5 @@ FAULTS: dict[str, Callable[[Scene], None]] = {
     "cut-transfer": cut_transfer,
     "kill-transfer": kill_node,
     "full-disk": full_disk,
+    "disk-fills": disk_fills,
 }

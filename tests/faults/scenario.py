@@ -7,9 +7,10 @@ from typing import Literal, TypeAlias
 
 from potluck.model.schemes import Scheme
 
-When: TypeAlias = Literal["answer", "load"]
+When: TypeAlias = Literal["answer", "store", "load"]
 
-# Each kind of fault, and when it happens: while answers are under way, or while the model is loaded.
+# Each kind of fault, and when it happens: while answers are under way, to a store before the model is
+# loaded, or while it is loaded.
 KINDS: dict[str, When] = {
     "kill-stage": "answer",  # the compute process of a worker
     "kill-node": "answer",  # the node of a worker; its compute process ends with it
@@ -29,10 +30,11 @@ KINDS: dict[str, When] = {
     "kill-master": "answer",  # the master's node, which is then started again
     "two-kills": "answer",  # the second one after the first answer has gone on
     "kill-in-recovery": "answer",  # the second one while the first one is recovered from
-    "corrupt-store": "load",  # a tensor that a worker has is altered, cut short, or deleted
+    "corrupt-store": "store",  # a tensor that a worker has is altered, cut short, or deleted
+    "full-disk": "store",  # a worker has no room for weights
     "cut-transfer": "load",  # a worker's link, while it is sent weights
     "kill-transfer": "load",  # a worker's node, while it is sent weights
-    "full-disk": "load",  # a worker's disk, before or while it is sent weights
+    "disk-fills": "load",  # a worker's disk, while it is sent weights
 }
 DOUBLE = {"two-kills", "kill-in-recovery"}
 SCHEMES: tuple[Scheme, ...] = ("f32", "bf16", "int8", "int4")
@@ -92,7 +94,7 @@ class Scenario:
 
     @property
     def while_loading(self) -> bool:
-        return KINDS[self.kind] == "load"
+        return KINDS[self.kind] != "answer"
 
     @property
     def computers(self) -> int:
