@@ -13,7 +13,7 @@ from potluck.model.schemes import Cache
 from potluck.plan.cost import LinkCost
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
-from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
+from potluck.wire.measuring_messages import LinkMeasured, Profile, Profiled, StageTimes
 from potluck.wire.messages import (
     Address,
     Assign,
@@ -57,6 +57,8 @@ class FakeComputer:
         self.name = name
         self.node_id = NodeId(f"{number:064x}")
         self.addresses = (Address(host="127.0.0.1", port=4000 + number),)
+        self.best: dict[NodeId, Address] = {}  # its best address, from each computer
+        self.link = LinkCost(rtt_ms=0.2, bytes_per_s=1e8)  # what it measures to every other one
         self.devices: Sequence[DeviceInfo] = (
             DeviceInfo(kind="cpu", name=name, memory_total=2 * memory, memory_free=memory),
         )
@@ -102,9 +104,19 @@ class FakeComputer:
             head_ms=self._ms,
         )
 
-    async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkCost:
+    def addresses_from(self, source: NodeId) -> tuple[Address, ...]:
+        best = self.best.get(source)
+        return tuple(sorted(self.addresses, key=lambda address: address != best))
+
+    def reached(self, source: NodeId, at: Address) -> None:
+        self.best[source] = at
+
+    async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkMeasured:
         await self._do("measure_link_to")
-        return LinkCost(rtt_ms=0.2, bytes_per_s=1e8)
+        link, best = self.link, addresses[-1]
+        return LinkMeasured(
+            rtt_ms=link.rtt_ms, rtt_p95_ms=link.rtt_ms, bytes_per_s=link.bytes_per_s, address=best
+        )
 
     async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
         await self._do("measure")

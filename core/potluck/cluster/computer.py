@@ -11,10 +11,9 @@ from typing import Protocol
 from potluck.cluster.driver.pipeline import ActivationLink
 from potluck.ids import Digest, NodeId
 from potluck.net.reactor import Reactor
-from potluck.plan.cost import LinkCost
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
-from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
+from potluck.wire.measuring_messages import LinkMeasured, Profile, Profiled, StageTimes
 from potluck.wire.messages import Address, Assign, DeviceId, DeviceInfo, Load, Need
 
 
@@ -64,6 +63,14 @@ class Computer(Protocol):
 
     @property
     def addresses(self) -> tuple[Address, ...]: ...
+    def addresses_from(self, source: NodeId) -> tuple[Address, ...]:
+        """Its addresses in the order in which another computer dials them."""
+        ...
+
+    def reached(self, source: NodeId, at: Address) -> None:
+        """Note which of its addresses is the best one from another computer."""
+        ...
+
     @property
     def devices(self) -> Sequence[DeviceInfo]: ...
     @property
@@ -79,8 +86,8 @@ class Computer(Protocol):
         """Measure one layer of each kind of a model."""
         ...
 
-    async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkCost:
-        """Measure the link from this computer to another one."""
+    async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkMeasured:
+        """Measure the link from this computer to another one, at the best of its addresses."""
         ...
 
     async def assign(self, assign: Assign) -> Need:

@@ -4,6 +4,7 @@ from fake_cluster import FakeComputer, failing, run
 
 from potluck.cluster.master.measurements import FAILED_AGE_S, LINK_AGE_S, Measurements
 from potluck.errors import PeerLostError
+from potluck.wire.messages import Address
 
 
 def test_every_pair_is_measured_and_again_when_it_is_old() -> None:
@@ -111,5 +112,55 @@ def test_links_are_measured_anew_where_that_is_asked_for() -> None:
             await measurements.links(desk, [laptop], anew=anew)
 
         assert desk.calls == ["measure_link_to"] * 2
+
+    run(main())
+
+
+def test_the_best_address_is_dialled_first_from_the_computer_that_measured_it() -> None:
+    async def main() -> None:
+        measurements = Measurements()
+        desk, laptop, mac = (FakeComputer(n, i) for i, n in enumerate(("Desk", "Laptop", "Mac")))
+        wifi, cable = (Address(host=host, port=4000) for host in ("10.0.0.2", "169.254.0.2"))
+        mac.addresses = (wifi, cable)
+
+        await measurements.links(laptop, [mac])  # the fakes find the last address best
+
+        assert mac.addresses_from(laptop.node_id) == (cable, wifi)
+        assert mac.addresses_from(desk.node_id) == (wifi, cable)
+
+    run(main())
+
+
+def test_a_pair_is_measured_again_when_one_of_them_has_another_address() -> None:
+    async def main() -> None:
+        measurements, desk, laptop = (
+            Measurements(),
+            FakeComputer("Desk", 1),
+            FakeComputer("Laptop", 2),
+        )
+        for computer in (desk, laptop):
+            await measurements.links(desk, [laptop])
+            computer.addresses = (*computer.addresses, Address(host="169.254.0.2", port=4000))
+            assert not measurements.is_recent(desk, laptop)
+            await measurements.links(desk, [laptop])
+            assert measurements.is_recent(desk, laptop)
+
+        assert desk.calls == ["measure_link_to"] * 3
+
+    run(main())
+
+
+def test_a_pair_that_cannot_be_measured_again_has_no_new_cost() -> None:
+    async def main() -> None:
+        measurements, desk, laptop = (
+            Measurements(),
+            FakeComputer("Desk", 1),
+            FakeComputer("Laptop", 2),
+        )
+        await measurements.links(desk, [laptop])
+        desk.errors["measure_link_to"] = failing(PeerLostError("gone"))
+
+        assert await measurements.again(desk, laptop) is None
+        assert measurements.link(desk.node_id, laptop.node_id) is not None
 
     run(main())

@@ -168,6 +168,26 @@ def test_who_is_paired_is_connected_without_multicast(tmp_path: Path, pair) -> N
     run(main())
 
 
+def test_a_new_address_is_there_for_new_connections_and_the_session_goes_on(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        desk, laptop = Node("Desk", tmp_path), Node("Laptop", tmp_path)
+        async with all_up([desk, laptop]):
+            await pair_by_sight(desk, laptop)
+            await until(desk.connected)
+            (before,) = desk.membership.connected()
+            cable = Address(host="169.254.0.2", port=laptop.address.port)
+            desk.discovery.meet(laptop.node_id, "Laptop", cable)
+
+            assert desk.membership.connected() == [before]
+            assert before.addresses == (laptop.address, cable)
+            before.reached(desk.node_id, cable)
+            assert before.addresses_from(desk.node_id) == (cable, laptop.address)
+
+    run(main())
+
+
 @pytest.mark.parametrize("pair", [pair_by_sight, pair_by_token])
 def test_who_was_paired_is_found_again_after_a_restart(tmp_path: Path, pair) -> None:
     async def main() -> None:

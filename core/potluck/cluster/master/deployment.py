@@ -270,7 +270,8 @@ class Deployment:
         if index + 1 < len(self.tasks):
             computer = self.tasks[index + 1].computer
             is_same = computer.node_id == task.computer.node_id
-            addresses = _at_port(LOOPBACK if is_same else computer.addresses, ports[index + 1])
+            hosts = LOOPBACK if is_same else computer.addresses_from(task.computer.node_id)
+            addresses = _at_port(hosts, ports[index + 1])
             next_hop = Hop(node_id=computer.node_id, addresses=addresses)
         return Load(
             epoch=self.epoch,

@@ -29,13 +29,14 @@ from potluck.plan.correction import Correction
 from potluck.plan.cost import DeviceCost, LinkCost
 from potluck.plan.shape import kinds_of, numbered_kinds
 from potluck.wire.measuring_messages import Profile, Profiled
-from potluck.wire.messages import DeviceId, DeviceInfo
+from potluck.wire.messages import Address, DeviceId, DeviceInfo
 
 logger = logging.getLogger(__name__)
 
 PROFILE_TOKENS = 128  # length of the prefill chunk that is timed
 FAILED_AGE_S = 60.0  # a pair that could not be measured is tried again after this time
 LINK_AGE_S = 900.0  # then a link is measured again: a laptop may have moved to another room
+_Offered: TypeAlias = tuple[frozenset[Address], frozenset[Address]]
 # Node, device, name of the card (it may be replaced; None: not known yet), layer shape, scheme,
 # cache.
 _ProfileKey: TypeAlias = tuple[NodeId, DeviceId | None, str | None, str, Scheme, Cache]
@@ -95,6 +96,7 @@ class Measurements:
         self._profiles: dict[_ProfileKey, _KnownDevice] = {}
         self._links: dict[tuple[NodeId, NodeId], _KnownLink] = {}
         self._failed: dict[tuple[NodeId, NodeId], float] = {}  # when
+        self._offered: dict[tuple[NodeId, NodeId], _Offered] = {}  # when it was measured
         self._measuring = asyncio.Lock()
         self._recall()
 
@@ -308,18 +310,38 @@ class Measurements:
         key = (source.node_id, target.node_id)
         known, failed = self._links.get(key), self._failed.get(key)
         is_enough = known is not None and not anew and (in_passing or not known.in_passing)
-        if known is not None and is_enough and self._clock() - known.when < LINK_AGE_S:
+        if known is not None and is_enough and self.is_recent(source, target):
             return
         if failed is not None and self._clock() - failed < FAILED_AGE_S:
             return
         try:
-            cost = await source.measure_link_to(target.node_id, target.addresses)
+            offered = _offered(source, target)
+            measured = await source.measure_link_to(target.node_id, target.addresses)
         except PotluckError as error:
             logger.warning("no way from %s to %s: %s", source.name, target.name, error)
             self._failed[key] = self._clock()
         else:
+            self._failed.pop(key, None)
+            cost = LinkCost(rtt_ms=measured.rtt_ms, bytes_per_s=measured.bytes_per_s)
             self._links[key] = _KnownLink(cost, self._clock(), self._kept.now(), in_passing)
             self._remember()
+            self._offered[key] = offered
+            target.reached(source.node_id, measured.address)
+
+    def is_recent(self, source: Computer, target: Computer) -> bool:
+        """Whether a pair was measured a short time ago, and both had the addresses of today."""
+        key = (source.node_id, target.node_id)
+        known, offered = self._links.get(key), self._offered.get(key)
+        is_young = known is not None and self._clock() - known.when < LINK_AGE_S
+        return is_young and offered in (None, _offered(source, target))
+
+    async def again(self, source: Computer, target: Computer) -> LinkCost | None:
+        """Measure a pair whatever is known of it. None: it cannot be measured now."""
+        key = (source.node_id, target.node_id)
+        async with self._measuring:
+            await self._measure(source, target, anew=True)
+        known = self._links.get(key) if key not in self._failed else None
+        return known.cost if known is not None else None
 
     def link(self, source: NodeId, target: NodeId) -> LinkCost | None:
         """The last measurement of a pair, in either direction."""
@@ -342,6 +364,11 @@ def _pairs(master: Computer, workers: Sequence[Computer]) -> Iterable[tuple[Comp
         yield master, worker
         for other in workers[index + 1 :]:
             yield worker, other
+
+
+def _offered(source: Computer, target: Computer) -> _Offered:
+    """The addresses of both ends: with other addresses, there may be a faster way."""
+    return frozenset(source.addresses), frozenset(target.addresses)
 
 
 def _shape_key(config: ModelConfig) -> str:

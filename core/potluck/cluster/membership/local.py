@@ -15,11 +15,11 @@ from potluck.net.measure import measure_to
 from potluck.net.reactor import Reactor
 from potluck.net.step_link import StepLink
 from potluck.net.transport import dial_steps
-from potluck.plan.cost import LinkCost
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.tasks import together
 from potluck.wire.measuring_messages import (
+    LinkMeasured,
     Profile,
     Profiled,
     StageTimes,
@@ -101,8 +101,14 @@ class LocalComputer:
         stage = await self._processes.handle(wanted.device)
         return await stage.profile(wanted)
 
-    async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkCost:
-        measured = await measure_to(
+    def addresses_from(self, source: NodeId) -> tuple[Address, ...]:
+        return self.addresses
+
+    def reached(self, source: NodeId, at: Address) -> None:
+        raise AssertionError("links are measured towards the other computers")
+
+    async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkMeasured:
+        return await measure_to(
             addresses,
             self._identity,
             home=self._home(),
@@ -111,7 +117,6 @@ class LocalComputer:
             dial_s=self._patience.dial_s,
             measure_s=self._patience.measure_link_s,
         )
-        return LinkCost(rtt_ms=measured.rtt_ms, bytes_per_s=measured.bytes_per_s)
 
     def _home(self) -> HomeId:
         """This node's own home. It is made if needed: a node's links to itself need one too."""

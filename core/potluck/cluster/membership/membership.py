@@ -36,6 +36,7 @@ from potluck.net.transport import dial
 from potluck.store.throttle import Throttle
 from potluck.tasks import TaskSet
 from potluck.wire.messages import (
+    Address,
     Message,
     NodeInfo,
     Revoked,
@@ -196,9 +197,14 @@ class Members:
     # --- connecting
 
     def look(self) -> None:
-        """Dial each member that is found and not connected. Call it when discovery has changed."""
+        """Dial each member that is found and not connected. Call it when discovery has changed.
+
+        The connections of a member stay when its addresses change, and new ones use the new addresses.
+        """
         for found in self._discovery.peers():
             node_id = found.node_id
+            if (computer := self._connected.get(node_id)) is not None:
+                computer.addresses = _dialled_first(computer.link.remote, found.addresses)
             if node_id in self._records and node_id not in self._dialling:
                 task = self._tasks.spawn(self._keep_connected(node_id), name="member")
                 self._dialling[node_id] = task
@@ -246,14 +252,11 @@ class Members:
 
     async def _serve(self, link: Link, found: Found) -> None:
         """Hold one control connection until it ends."""
-        # The address that answered first is the best from here. Other computers may need the
-        # others.
-        others = tuple(a for a in found.addresses if a != link.remote)
         computer = RemoteComputer(
             link,
             identity=self._identity,
             me=self._me,
-            addresses=(link.remote, *others),
+            addresses=_dialled_first(link.remote, found.addresses),
             throttle=self._throttle,
         )
         self._connected[computer.node_id] = computer
@@ -338,6 +341,11 @@ class Members:
     def _save(self) -> None:
         records = [msgspec.to_builtins(r) for r in self._records.values()]
         write_atomically(self._record_file, msgspec.json.format(msgspec.json.encode(records)))
+
+
+def _dialled_first(dialled: Address, addresses: Sequence[Address]) -> tuple[Address, ...]:
+    """The addresses of a computer. Other computers may need others than the one that answered."""
+    return tuple(dict.fromkeys((dialled, *addresses)))
 
 
 def _read_records(path: Path) -> dict[NodeId, MemberRecord]:

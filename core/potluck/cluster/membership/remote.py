@@ -13,7 +13,6 @@ from potluck.net.link import Link
 from potluck.net.reactor import Reactor
 from potluck.net.step_link import StepLink
 from potluck.net.transport import dial, dial_steps
-from potluck.plan.cost import LinkCost
 from potluck.store.fetch import send_tensors
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
@@ -67,11 +66,12 @@ class RemoteComputer:
         self.node_id = NodeId(link.peer.node_id)
         self.name = link.peer.name
         self.machine = link.peer.machine
-        self.addresses = addresses
+        self.addresses = addresses  # as they are now: an interface may come or go
         self.devices: Sequence[DeviceInfo] = link.peer.devices
         self.is_paused = False
         self.lent_to: str | None = None  # name of another home's master that has it
         self.held: tuple[HeldStage, ...] = ()  # for this home, as last reported
+        self._best: dict[NodeId, Address] = {}  # the best address, from each computer
         self._identity = identity
         self._patience = patience
         self._throttle = throttle
@@ -96,7 +96,14 @@ class RemoteComputer:
     async def profile(self, wanted: Profile) -> Profiled:
         return await self._ask(wanted, Profiled, self._patience.profile_s)
 
-    async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkCost:
+    def addresses_from(self, source: NodeId) -> tuple[Address, ...]:
+        best = self._best.get(source)
+        return tuple(sorted(self.addresses, key=lambda address: address != best))
+
+    def reached(self, source: NodeId, at: Address) -> None:
+        self._best[source] = at
+
+    async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkMeasured:
         message = MeasureLink(node_id=peer, addresses=addresses)
         measured = await self._ask(message, LinkMeasured, self._patience.measure_link_s)
         logger.info(
@@ -106,7 +113,7 @@ class RemoteComputer:
             measured.rtt_ms,
             measured.rtt_p95_ms,
         )
-        return LinkCost(rtt_ms=measured.rtt_ms, bytes_per_s=measured.bytes_per_s)
+        return measured
 
     async def assign(self, assign: Assign) -> Need:
         return await self._ask(assign, Need, self._patience.assign_s)
@@ -119,7 +126,7 @@ class RemoteComputer:
     ) -> None:
         async with self._sending:
             link = await dial(
-                self.addresses,
+                self.addresses_from(self._identity.node_id),
                 self._identity,
                 home=self.link.home,
                 peer=self.node_id,
@@ -178,7 +185,10 @@ class RemoteComputer:
 
     async def connect(self, port: int, reactor: Reactor) -> StepLink:
         return await dial_steps(
-            [Address(host=a.host, port=port) for a in self.addresses],
+            [
+                Address(host=address.host, port=port)
+                for address in self.addresses_from(self._identity.node_id)
+            ],
             self._identity,
             home=self.link.home,
             peer=self.node_id,
