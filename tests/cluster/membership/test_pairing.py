@@ -7,11 +7,13 @@ import pytest
 from fake_cluster import run, until
 from pairing_sides import Side, Sides, comparing
 
+from potluck.cluster.events import Notice
 from potluck.errors import IdentityError, NotFoundError, UnreachableError
 from potluck.net.homes import Home
 from potluck.net.transport import dial_pairing
-from potluck.wire.messages import Address
-from potluck.wire.pairing_messages import PairAccept, PairRefuse
+from potluck.wire.messages import Address, Message
+from potluck.wire.pairing_by_sight import MasterBySight
+from potluck.wire.pairing_messages import PairAccept, PairNonce, PairRefuse
 
 pytestmark = pytest.mark.net
 
@@ -205,6 +207,34 @@ def test_one_who_begins_with_something_else_is_refused(sides: Sides) -> None:
             await link.send(PairAccept())
             assert isinstance(await link.receive(10), PairRefuse)
             link.close()
+
+    run(main())
+
+
+def test_a_master_that_leaves_before_there_are_digits_tries_twice(sides: Sides) -> None:
+    """It has seen this computer's nonce, and so the digits, before anybody here sees anything."""
+    desk, laptop = sides
+    notices: list[Notice] = []
+    laptop.desk._events.on(Notice, notices.append)
+
+    async def begin() -> Message:
+        link = await dial_pairing([laptop.address], desk.identity)
+        assert link.peer_certificate is not None
+        machine = MasterBySight(
+            desk.desk._me(), peer_certificate=link.peer_certificate, issue=desk.desk._issue, now=0.0
+        )
+        await link.send(machine.start()[0])
+        answer = await link.receive(10)
+        link.close()
+        await link.wait_closed()
+        return answer
+
+    async def main() -> None:
+        async with laptop.listening():
+            answers = [await begin() for _ in range(3)]
+            assert [type(answer) for answer in answers] == [PairNonce, PairNonce, PairRefuse]
+            (notice,) = notices
+            assert "interfering" in notice.text
 
     run(main())
 

@@ -9,13 +9,14 @@ import asyncio
 import itertools
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from potluck.api.schema import Pairing as PairingView
 from potluck.api.schema import PairingState as ViewState
-from potluck.cluster.events import ComputerPaired, Events, HomeJoined
+from potluck.cluster.events import ComputerPaired, Events, HomeJoined, Notice
 from potluck.errors import (
     IdentityError,
     NotFoundError,
@@ -48,6 +49,7 @@ logger = logging.getLogger(__name__)
 KEEP_ENDED_S = 30.0  # a client may ask how it ended
 FIRST_MESSAGE_TIMEOUT_S = 5.0
 CODE_TIMEOUT_S = 10.0  # from the first message to the six digits: no person is involved yet
+MOST_LEFT_EARLY, LEFT_EARLY_S = 2, 120.0  # so many attempts in so many seconds, then none
 
 _VIEW_STATES: dict[PairingState, ViewState] = {
     PairingState.COMPARING: "confirm",
@@ -69,6 +71,7 @@ class Attempt:
     node_id: NodeId
     name: str
     link: PairingLink
+    had_code: bool = False  # whether there were digits to compare
     compared: asyncio.Event  # set when there are digits to compare, or the pairing has ended
 
     def view(self) -> PairingView:
@@ -122,6 +125,7 @@ class Pairings:
         self._person_timeout_s = person_timeout_s
         self._invites = Invites(os.urandom)
         self._attempts: dict[str, Attempt] = {}
+        self._left_early: deque[float] = deque(maxlen=MOST_LEFT_EARLY)
         self._ids = itertools.count(1)
         self._tasks = TaskSet()
 
@@ -250,6 +254,9 @@ class Pairings:
         first = await link.receive(FIRST_MESSAGE_TIMEOUT_S)
         match first:
             case PairBegin() if self._may_join():
+                if self._is_tried_out():
+                    await link.send(PairRefuse(kind="busy"))
+                    return
                 machine = WorkerBySight(self._me(), now=_now())
                 answers = machine.receive(first, _now())
                 if machine.outcome is not None:
@@ -258,6 +265,8 @@ class Pairings:
                 node_id = proofs.node_id(first.certificate)
                 attempt = self._enter(machine, node_id, first.name, link)
                 await self._run(attempt, answers)
+                if not attempt.had_code:
+                    self._left_early.append(_now())
             case PairJoin() if (home := self._identity.own_home) is not None:
                 token_machine = MasterByToken(
                     self._me(),
@@ -272,6 +281,27 @@ class Pairings:
             case _:
                 await link.send(PairRefuse(kind="refused"))
 
+    def _is_tried_out(self) -> bool:
+        """Whether masters begin pairings and leave before there are digits to compare.
+
+        One that stands in between two computers learns the digits before this computer shows them,
+        and could go on until they happen to be those of the other one.
+        """
+        open_ones = (a for a in self._attempts.values() if a.machine.role == "worker")
+        without = sum(a.machine.outcome is None and not a.had_code for a in open_ones)
+        left = sum(when > _now() - LEFT_EARLY_S for when in self._left_early)
+        if without + left < MOST_LEFT_EARLY:
+            return False
+        self._events.publish(
+            Notice(
+                level="warning",
+                text="Somebody begins to pair with this computer again and again, and leaves before"
+                " there are digits to compare: something on this network may be interfering."
+                f" Pairing by digits waits for {LEFT_EARLY_S / 60:.0f} minutes.",
+            )
+        )
+        return True
+
     async def _drive(
         self,
         machine: Pairing,
@@ -284,6 +314,7 @@ class Pairings:
             try:
                 await _send(link, messages)
                 if attempt is not None and machine.code:
+                    attempt.had_code = True
                     attempt.compared.set()
                 self._events.changed()
                 message = await link.receive(max(0.0, machine.deadline - _now()))
