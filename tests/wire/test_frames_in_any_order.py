@@ -33,9 +33,8 @@ def test_no_order_of_frames_answers_a_request_twice_or_wrongly(order: list[int])
         pair.drain(asking)  # keeps the errors of a peer; any other exception fails the test
 
     answered = [event for event in pair.events[asking] if isinstance(event, Answered)]
-    for event in answered:
-        assert isinstance(event.message, Unloaded)
-        assert event.message.epoch == event.request
+    expected = [Unloaded(re=event.request, epoch=event.request) for event in answered]
+    assert [event.message for event in answered] == expected
     assert len({event.request for event in answered}) == len(answered)
     kinds = [type(event) for event in pair.events[asking]]
     assert kinds.count(Opened) == 1  # a second welcome opens nothing
