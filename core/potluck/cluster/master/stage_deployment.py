@@ -7,12 +7,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-<<<<<<< HEAD
 from potluck.cluster.computer import Capabilities, Computer
-=======
-from potluck.cluster.computer import Computer
 from potluck.cluster.master.sources import Sources
->>>>>>> d1bc35a (master: workers send weights to each other where that is faster)
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.errors import (
     BrokenModelError,

@@ -3,11 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-<<<<<<< HEAD
-from potluck.cluster.computer import PATIENCE, Capabilities, Patience
-=======
-from potluck.cluster.computer import PATIENCE, Computer, Patience
->>>>>>> d1bc35a (master: workers send weights to each other where that is faster)
+from potluck.cluster.computer import PATIENCE, Capabilities, Computer, Patience
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.processes.messages import LoadProgress as StageProgress

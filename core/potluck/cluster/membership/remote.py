@@ -5,11 +5,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-<<<<<<< HEAD
-from potluck.cluster.computer import PATIENCE, Capabilities, Patience
-=======
-from potluck.cluster.computer import PATIENCE, Computer, Patience
->>>>>>> d1bc35a (master: workers send weights to each other where that is faster)
+from potluck.cluster.computer import PATIENCE, Capabilities, Computer, Patience
 from potluck.errors import PeerTimeoutError, RemoteProtocolError
 from potluck.ids import Digest, NodeId
 from potluck.net.identity import Identity

@@ -125,13 +125,10 @@ class WorkerLinks:
                 return None
             case MeasureLink():
                 return await self._measure(link, message)
-<<<<<<< HEAD
             case Load(next_hop=Hop() as hop):
                 return await self._load(link, message, hop)
-=======
             case PassOn():
                 return await self._pass_on(link, message)
->>>>>>> d1bc35a (master: workers send weights to each other where that is faster)
             case Status():
                 return None
             case _:
@@ -194,8 +191,7 @@ class WorkerLinks:
         sources = self._worker.peers.sources(link.home, message.tensors)
         here = [tensor for tensor in message.tensors if tensor.digest in sources]
         try:
-            for address in message.addresses:
-                ipaddress.ip_address(address.host.partition("%")[0])  # no names: ValueError
+            self._check_addresses(link, message.node_id, message.addresses)
             other = await dial(
                 message.addresses,
                 self._identity,
@@ -205,9 +201,8 @@ class WorkerLinks:
                 me=self._me(),
                 timeout_s=self._times.dial_s,
             )
-        except (PotluckError, ValueError) as error:
-            logger.info("no way to %s: %s", short(message.node_id), error)
-            raise UnreachableError("That computer cannot be reached from here.") from None
+        except PotluckError as error:
+            raise _no_way(message.node_id, error) from None
         try:
             return PassedOn(nbytes=await self._worker.peers.pass_on(other, here, sources))
         finally:
