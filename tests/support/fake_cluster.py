@@ -71,6 +71,8 @@ class FakeComputer:
         self.errors: dict[str, list[BaseException]] = {}
         self.gates: dict[str, asyncio.Event] = {}
         self.assigned: list[Assign] = []
+        self.expected: dict[NodeId, list[str]] = {}  # the digests expected of each worker
+        self.passed: set[str] = set()  # the digests that other workers have sent
         self.sources: Mapping[Digest, TensorSource] = {}  # what it loaded from, if it is local
         self.next_hops: list[Hop | None] = []
         self.previous: list[str | None] = []
@@ -130,7 +132,8 @@ class FakeComputer:
     async def assign(self, assign: Assign) -> Need:
         await self._do("assign")
         self.assigned.append(assign)
-        missing = () if self.stores_weights else assign.tensors
+        wanted = () if self.stores_weights else assign.tensors
+        missing = [info for info in wanted if info.digest not in self.passed]
         tensors = tuple(NeedTensor(digest=info.digest, offset=0) for info in missing)
         return Need(epoch=assign.epoch, tensors=tensors, activation_port=5000)
 
@@ -144,6 +147,17 @@ class FakeComputer:
         total = sum(sources[Digest(t.digest)].nbytes - t.offset for t in need.tensors)
         progress(TransferProgress(sent=total, total=total, bytes_per_s=1e6))
         self.stores_weights = True
+
+    async def expect(self, epoch: int, source: NodeId, tensors: Sequence[NeedTensor]) -> None:
+        self.expected[source] = [tensor.digest for tensor in tensors]
+        await self._do("expect")
+
+    async def pass_on(self, target: Any, tensors: Sequence[NeedTensor], *, timeout_s: float) -> int:
+        await self._do("pass_on")
+        assert {tensor.digest for tensor in tensors} <= set(target.expected[self.node_id])
+        sizes = {info.digest: info.nbytes for info in target.assigned[-1].tensors}
+        target.passed.update(tensor.digest for tensor in tensors)
+        return sum(sizes[tensor.digest] - tensor.offset for tensor in tensors)
 
     async def load(
         self,

@@ -75,7 +75,7 @@ class Party:
 
 
 def join(master: Party, worker: Party) -> HomeId:
-    home = master.identity.create_home(f"{master.name}'s home")
+    home = master.identity.own_home or master.identity.create_home(f"{master.name}'s home")
     worker.identity.add_home(
         ca_pem=home.ca_pem,
         certificate_pem=master.identity.issue(worker.identity.certificate_der),
@@ -111,10 +111,18 @@ class Control:
 class Rig:
     """The worker under test, and masters that dial it."""
 
-    def __init__(self, folder: Path, *, idle_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        name: str = "Laptop",
+        desk: Party | None = None,
+        idle_s: float = 30.0,
+    ) -> None:
+        """Make a worker; `desk` is its master if another rig has it already."""
         self._folder = folder
         self._stack = AsyncExitStack()
-        self.laptop, self.desk = Party("Laptop", folder), Party("Desk", folder)
+        self.laptop, self.desk = Party(name, folder), desk or Party("Desk", folder)
         self.home = join(self.desk, self.laptop)
         self.engine = FakeEngine()
         self.store = ChunkStore(self.laptop.folder / "tensors", reserve=0)
@@ -139,7 +147,8 @@ class Rig:
 
     async def __aenter__(self) -> "Rig":
         await self.laptop.listen(self._stack, self.links.serve)
-        await self.desk.listen(self._stack, _until_its_end)
+        if not self.desk.port:
+            await self.desk.listen(self._stack, _until_its_end)
         return self
 
     async def __aexit__(self, *_: object) -> None:

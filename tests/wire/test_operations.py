@@ -18,8 +18,13 @@ from potluck.wire.operations import (
     op_of,
 )
 
-MASTERS_ALONE = ("revoked", "profile", "measure_link", "assign", "load", "measure_stage", "unload")
-WORKERS_ALONE = ("status", "need", "warming_up", "loaded", "unloaded", "step_failed")
+MASTERS_ALONE = (
+    "revoked", "profile", "measure_link", "assign", "load", "measure_stage", "unload", "expect",
+    "pass_on",
+)  # fmt: skip
+WORKERS_ALONE = (
+    "status", "need", "warming_up", "loaded", "unloaded", "step_failed", "expecting", "passed_on",
+)  # fmt: skip
 
 
 def test_every_message_is_known_by_its_name() -> None:

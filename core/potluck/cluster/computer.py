@@ -14,7 +14,7 @@ from potluck.net.reactor import Reactor
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.wire.measuring_messages import LinkMeasured, Profile, Profiled, StageTimes
-from potluck.wire.messages import Address, Assign, DeviceId, DeviceInfo, Load, Need
+from potluck.wire.messages import Address, Assign, DeviceId, DeviceInfo, Load, Need, NeedTensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +100,20 @@ class Computer(Protocol):
         sources: Mapping[Digest, TensorSource],
         progress: Callable[[TransferProgress], None],
     ) -> None: ...
+
+    async def expect(self, epoch: int, source: NodeId, tensors: Sequence[NeedTensor]) -> None:
+        """Have it take these tensors, which it lacks, from another worker."""
+        ...
+
+    async def pass_on(
+        self, target: "Computer", tensors: Sequence[NeedTensor], *, timeout_s: float
+    ) -> int:
+        """Have it send those of these tensors that it has to a worker that expects them.
+
+        Returns:
+            How many bytes were sent.
+        """
+        ...
 
     async def load(
         self,

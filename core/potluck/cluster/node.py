@@ -136,7 +136,11 @@ class Node:
             throttle=self.throttle,
         )
         self.worker = Worker(
-            stage=self.processes.handle, store=self.store, changed=self.events.changed, use=use
+            stage=self.processes.handle,
+            store=self.store,
+            changed=self.events.changed,
+            use=use,
+            throttle=self.throttle,
         )
         self.lending = LendingSettings(
             settings,

@@ -22,6 +22,7 @@ from potluck.wire.measuring_messages import Profile
 from potluck.wire.messages import Assign, Message, Need
 from potluck.wire.operations import ALL, BULK, Table, op_of
 from potluck.wire.pairing_messages import PAIRING
+from potluck.wire.passing_messages import Expect, PassOn
 
 _UNTYPED: Final = (Assign, Profile)  # messages with a `config`
 
@@ -69,7 +70,7 @@ class UnknownOp:
 
 def encode_header(message: Message) -> tuple[bytes, bytes | None]:
     """Encode a message's header, and its long list as a payload if it has one."""
-    if not isinstance(message, (Assign, Need)):
+    if not isinstance(message, (Assign, Need, Expect, PassOn)):
         return _encode(message), None
     return _encode(msgspec.structs.replace(message, tensors=())), _encode(message.tensors)
 

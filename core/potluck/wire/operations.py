@@ -31,7 +31,6 @@ from potluck.wire.messages import (
     Loaded,
     Message,
     Need,
-    NeedTensor,
     OpenSession,
     Ping,
     Pong,
@@ -50,6 +49,7 @@ from potluck.wire.messages import (
     WarmingUp,
     Welcome,
 )
+from potluck.wire.passing_messages import Expect, Expecting, NeedTensors, PassedOn, PassOn
 
 Table: TypeAlias = Mapping[str, type[Message]]
 
@@ -72,7 +72,7 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
     "control": _ALWAYS | table(
         Status, Revoked, Profile, Profiled, MeasureLink, LinkMeasured, Blob, BlobReceived,
         Assign, Need, Load, WarmingUp, Loaded, MeasureStage, StageMeasured, Unload, Unloaded,
-        StepFailed,
+        StepFailed, Expect, Expecting, PassOn, PassedOn,
     ),
     "activations": _ALWAYS | table(
         Attach, OpenSession, Forward, Result, TrimSession, CloseSession, Blob, BlobReceived,
@@ -83,9 +83,10 @@ ALL: Final[Table] = {op: m for known in (HANDSHAKE, *BY_PURPOSE.values()) for op
 
 # On control the master asks and a worker answers; from the wrong role, a message is unknown.
 _FROM: Final[Mapping[Role, Table]] = {
-    "master": table(Revoked, Profile, MeasureLink, Assign, Load, MeasureStage, Unload),
+    "master": table(Revoked, Profile, MeasureLink, Assign, Load, MeasureStage, Unload, Expect, PassOn),
     "worker": table(
         Status, Profiled, LinkMeasured, Need, WarmingUp, Loaded, StageMeasured, Unloaded, StepFailed,
+        Expecting, PassedOn,
     ),
 }
 # fmt: on
@@ -109,12 +110,16 @@ ANSWERS: Final[Mapping[type[Message], type[Message]]] = {
     Load: Loaded,
     MeasureStage: StageMeasured,
     Unload: Unloaded,
+    Expect: Expecting,
+    PassOn: PassedOn,
 }
 """The answer type of each request; `error` may answer any request."""
 
 BULK: Final[Mapping[type[Message], object]] = {
     Assign: Annotated[tuple[TensorInfo, ...], Meta(max_length=MAX_TENSORS)],
-    Need: Annotated[tuple[NeedTensor, ...], Meta(max_length=MAX_TENSORS)],
+    Need: NeedTensors,
+    Expect: NeedTensors,
+    PassOn: NeedTensors,
 }
 """The type of the field `tensors`, which travels as payload, because it grows with the model."""
 
@@ -136,7 +141,7 @@ def check_payload(message: Message, nbytes: int) -> str | None:
             return None if nbytes == expected else f"a tensor of {expected} bytes has {nbytes}"
         case Chunk(offset=offset, total=total):
             return None if offset + nbytes <= total else f"bytes beyond the tensor's {total}"
-        case Assign() | Need() | Blob():
+        case Assign() | Need() | Expect() | PassOn() | Blob():
             return None
         case _:
             return "a payload that it does not carry" if nbytes else None

@@ -4,13 +4,22 @@ import pytest
 from fake_cluster import FakeComputer, failing, run
 from packing_engine import Workplace
 
+from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_deployment import Retries, StageDeployment, StageProgress
 from potluck.cluster.master.stage_tensors import StageTensors
-from potluck.errors import EngineError, IntegrityError, PeerLostError, RemoteProtocolError
-from potluck.ids import Digest
+from potluck.errors import (
+    EngineError,
+    IntegrityError,
+    PeerLostError,
+    RemoteError,
+    RemoteProtocolError,
+)
+from potluck.ids import Digest, NodeId
 from potluck.plan.placement import StagePlan
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Assign, Need, NeedTensor
+
+DESK = NodeId("dd" * 32)
 
 
 def task_for(member: FakeComputer, model: LocalModel, workplace: Workplace) -> StageDeployment:
@@ -128,5 +137,82 @@ def test_what_was_sent_before_a_link_broke_is_counted(
         assert len(begun) == 3
         wanted = sum(info.nbytes for info in task.assign.tensors)
         assert task.progress.sent == task.progress.total == wanted
+
+    run(main())
+
+
+# --- weights from other workers
+
+
+def from_workers(
+    laptop: FakeComputer, mac: FakeComputer, model: LocalModel, workplace: Workplace
+) -> StageDeployment:
+    """A stage of the laptop, whose tensors the Mac had in another plan; its link is the faster."""
+    task = task_for(laptop, model, workplace)
+    task.sources = Sources(
+        local=DESK,
+        link_rate=lambda source, target: 1e6 if source == DESK else 1e9,
+        present=lambda: (laptop.node_id, mac.node_id),
+    )
+    task.workers = {mac.node_id: mac}
+    return task
+
+
+async def move(task: StageDeployment, mac: FakeComputer) -> None:
+    await task.prepare(is_packed_first=True)
+    await task.pack(None)
+    infos = task.tensors.infos(is_local=False)
+    assert task.sources is not None
+    task.sources.stored(mac.node_id, (Digest(info.digest) for info in infos))
+    await task.give(lambda: None)
+
+
+def test_a_worker_gets_from_another_one_what_that_has(
+    model: LocalModel, workplace: Workplace
+) -> None:
+    async def main() -> None:
+        laptop, mac = FakeComputer("Laptop", 1), FakeComputer("Mac", 2)
+        task = from_workers(laptop, mac, model, workplace)
+        await move(task, mac)
+
+        assert laptop.calls == ["assign", "expect", "assign"]
+        assert mac.calls == ["pass_on"]
+        wanted = {info.digest: info.nbytes for info in task.assign.tensors}
+        assert set(laptop.expected[mac.node_id]) == laptop.passed == set(wanted)
+        assert task.progress.sent == task.progress.total == sum(wanted.values())
+
+    run(main())
+
+
+@pytest.mark.parametrize("refuses", ["expect", "pass_on"])
+def test_what_a_worker_does_not_send_comes_from_the_master(
+    model: LocalModel, workplace: Workplace, refuses: str
+) -> None:
+    async def main() -> None:
+        laptop, mac = FakeComputer("Laptop", 1), FakeComputer("Mac", 2)
+        refusing = laptop if refuses == "expect" else mac
+        refusing.errors[refuses] = failing(RemoteError("no"))
+        await move(from_workers(laptop, mac, model, workplace), mac)
+
+        assert laptop.calls == ["assign", "expect", "assign", "send_weights"]
+
+    run(main())
+
+
+def test_a_worker_that_lost_its_tensors_is_not_asked_again(
+    model: LocalModel, workplace: Workplace
+) -> None:
+    async def main() -> None:
+        class Forgetful(FakeComputer):
+            async def pass_on(self, target: object, tensors: object, *, timeout_s: float) -> int:
+                return 0
+
+        laptop, mac = FakeComputer("Laptop", 1), Forgetful("Mac", 2)
+        task = from_workers(laptop, mac, model, workplace)
+        await move(task, mac)
+
+        assert laptop.calls == ["assign", "expect", "assign", "send_weights"]
+        assert task.sources is not None
+        assert list(task.sources.share_out(laptop.node_id, (), {})) == [DESK]
 
     run(main())

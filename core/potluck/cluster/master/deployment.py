@@ -16,6 +16,7 @@ from potluck.cluster.device_names import device_of
 from potluck.cluster.driver.pipeline import ActivationLink, Pipeline, Room
 from potluck.cluster.master.measurements import PROFILE_TOKENS
 from potluck.cluster.master.packing import Packing
+from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_deployment import Retries, StageDeployment, StageProgress
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.errors import PotluckError, format_bytes
@@ -89,6 +90,7 @@ class Deployment:
         packing: Packing | None = None,
         link_rate: Callable[[NodeId], float | None] = lambda node: None,
         retries: Retries | None = None,
+        sources: Sources | None = None,
     ) -> None:
         """Make a deployment that has not begun.
 
@@ -100,6 +102,7 @@ class Deployment:
             packing: packs weights before they are sent; None: they are sent as the files have them.
             link_rate: bytes per second of the link to a computer; None: unknown.
             retries: how often weights are sent again when a link breaks.
+            sources: says which weights workers send to each other; None: none.
         """
         self.planned = planned
         self.epoch = epoch
@@ -107,6 +110,8 @@ class Deployment:
         self._packing = packing
         self._link_rate = link_rate
         self._retries = retries if retries is not None else Retries()
+        self._sources = sources
+        self._computers = computers
         self._packing_turn = asyncio.Lock()
         self._changed = changed
         self.tasks = [
@@ -150,6 +155,8 @@ class Deployment:
             progress=StageProgress(node_id=stage.node, name=name),
             changed=self._changed,
             retries=self._retries,
+            sources=self._sources,
+            workers=self._computers,
         )
 
     @property

@@ -13,6 +13,7 @@ from potluck.cluster.events import Events, ModelChanged
 from potluck.cluster.master.deployment import Deployment, ModelInUse, Planned, unload
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planning import Computers, Planner
+from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.vocabulary import Loaded, MakePlan, PlanMade, Retired
 from potluck.errors import PeerLostError, PotluckError
 from potluck.ids import NodeId
@@ -66,6 +67,11 @@ class Loader:
         self._recover = recover
         self._packing = packing
         self._planned: Planned | None = None  # the plan that was made last
+        self._sources = Sources(
+            local=computers.local.node_id,
+            link_rate=self._rate_between,
+            present=lambda: [computer.node_id for computer in computers.available()],
+        )
         self._generator: Generator | None = None
         self._generates: ModelInUse | None = None
 
@@ -119,6 +125,7 @@ class Loader:
             changed=self._deployment_changed,
             packing=self._packing,
             link_rate=self._link_rate,
+            sources=self._sources,
         )
         return self._deploy(self.deployment)
 
@@ -154,8 +161,14 @@ class Loader:
 
     def _link_rate(self, node: NodeId) -> float | None:
         """Bytes per second to a computer, as measured last; None: not measured."""
-        link = self._planner.measurements.link(self._computers.local.node_id, node)
-        return link.bytes_per_s if link is not None else None
+        return self._rate_between(self._computers.local.node_id, node)
+
+    def _rate_between(self, source: NodeId, target: NodeId) -> float | None:
+        link = self._planner.measurements.link(source, target)
+        rate = link.bytes_per_s if link is not None else None
+        if rate is None or self._packing is None or source != self._computers.local.node_id:
+            return rate
+        return self._packing.throttle.rate(rate)
 
     def retire(self, keep: Container[NodeId]) -> Coroutine[None, None, Retired]:
         """Take the deployment out of force. The computers in `keep` keep their layers."""

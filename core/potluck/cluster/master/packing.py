@@ -95,7 +95,7 @@ class Packing:
         self.store, self.memory = store, memory
         self._engine = engine
         self._core_rate, self._measurable = core_rate, measurable
-        self._throttle = throttle or Throttle()
+        self.throttle = throttle or Throttle()
         self._clock = clock
         self._measured: tuple[float, float] | None = None  # time, and bytes per second
         self._under_way: dict[tuple[ModelId, str], asyncio.Task[Packed]] = {}
@@ -112,7 +112,7 @@ class Packing:
 
         True if the rate is not known (None).
         """
-        link_rate = self._throttle.rate(link_rate)
+        link_rate = self.throttle.rate(link_rate)
         return link_rate is None or link_rate < self.rate
 
     async def pack(

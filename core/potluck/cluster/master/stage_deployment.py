@@ -2,28 +2,36 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
 from potluck.cluster.computer import Capabilities, Computer
+from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.errors import (
     BrokenModelError,
     EngineError,
     IntegrityError,
     PeerLostError,
+    PotluckError,
     RemoteError,
     RemoteProtocolError,
+    StoreError,
 )
 from potluck.ids import Digest, NodeId
 from potluck.plan.placement import StagePlan
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
-from potluck.wire.messages import Assign, Load, Need
+from potluck.tasks import together
+from potluck.wire.messages import Assign, Load, Need, NeedTensor
 
 logger = logging.getLogger(__name__)
+
+PASS_S = 3.0  # of one worker's sending to another, after which it is asked for the next tensors
+PASS_MOST_S = 30.0  # longer than its sending should take; then the master sends by itself
+SLOWER = 5.0  # so many times as slow as measured a link may be
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +72,8 @@ class StageDeployment:
     progress: StageProgress
     changed: Callable[[], None]
     retries: Retries = Retries()
+    sources: Sources | None = None  # None: all weights come from the master
+    workers: Mapping[NodeId, Computer] = field(default_factory=dict[NodeId, Computer])
 
     async def prepare(self, *, is_packed_first: bool) -> None:
         """Look up which tensors are packed already, and how many bytes have to be packed."""
@@ -104,7 +114,8 @@ class StageDeployment:
                 if sources is None:
                     continue
                 sending()
-                await self._send(need, sources)
+                if await self._fetch(need, sources):
+                    continue  # assign again: another worker may not have sent everything
             except PeerLostError:
                 if attempt == self.retries.attempts:
                     raise
@@ -130,18 +141,62 @@ class StageDeployment:
         self.progress.is_assigned = True
         if need.tensors:
             self.progress.total = self.progress.sent + _missing(self.assign, need)
+        if self.sources is not None and not self.computer.is_local:
+            lacking = {tensor.digest for tensor in need.tensors}
+            here = (Digest(info.digest) for info in infos if info.digest not in lacking)
+            self.sources.stored(self.computer.node_id, here)
         self.changed()
         return need
 
-    async def _send(self, need: Need, sources: Mapping[Digest, TensorSource]) -> None:
-        before = self.progress.sent
+    async def _fetch(self, need: Need, files: Mapping[Digest, TensorSource]) -> bool:
+        """Let the computer get what it lacks. Returns whether workers were asked to send some."""
+        if self.sources is None:
+            await self._send(need, files)
+            return False
+        target = self.computer.node_id
+        sizes = {info.digest: info.nbytes for info in self.assign.tensors}
+        self.sources.receive(target, more=True)
+        try:
+            shares = self.sources.share_out(target, need.tensors, sizes)
+            mine = msgspec.structs.replace(need, tensors=tuple(shares.pop(self.sources.local, ())))
+            passing = [self._pass_on(self.workers[node], share) for node, share in shares.items()]
+            await together([*passing, *([self._send(mine, files)] if mine.tensors else [])])
+        finally:
+            self.sources.receive(target, more=False)
+        if not shares:
+            self.sources.stored(target, map(Digest, sizes))
+        return bool(shares)
+
+    async def _pass_on(self, source: Computer, share: Sequence[NeedTensor]) -> None:
+        """Have another worker send tensors. Whatever it does not send comes from the master."""
+        assert self.sources is not None
+        sizes = {info.digest: info.nbytes for info in self.assign.tensors}
+        rate = self.sources.link_rate(source.node_id, self.computer.node_id) or 1e6
+        try:
+            await self.computer.expect(self.assign.epoch, source.node_id, share)
+            for batch in _batches(share, sizes, rate * PASS_S):
+                nbytes = sum(sizes[tensor.digest] - tensor.offset for tensor in batch)
+                patience_s = PASS_MOST_S + SLOWER * nbytes / rate
+                sent = await source.pass_on(self.computer, batch, timeout_s=patience_s)
+                self.progress.sent += sent
+                self.changed()
+                if sent < nbytes:
+                    raise StoreError(f"{source.name} does not have these weights any more.")
+        except PotluckError as error:
+            logger.info("%s sent no weights to %s: %s", source.name, self.progress.name, error)
+            self.sources.doubt(source.node_id)
+
+    async def _send(self, need: Need, files: Mapping[Digest, TensorSource]) -> None:
+        before = 0
 
         def sent(progress: TransferProgress) -> None:
-            self.progress.sent = before + progress.sent
+            nonlocal before
+            self.progress.sent += progress.sent - before
+            before = progress.sent
             self.progress.bytes_per_s = progress.bytes_per_s
             self.changed()
 
-        await self.computer.send_weights(need, sources, sent)
+        await self.computer.send_weights(need, files, sent)
 
     async def load(self, message: Load) -> Capabilities:
         """Load the stage.
@@ -193,3 +248,19 @@ def _missing(assign: Assign, need: Need) -> int:
     if any(tensor.offset > sizes.get(tensor.digest, -1) for tensor in need.tensors):
         raise RemoteProtocolError("It asks for weights that it was not assigned.")
     return sum(sizes[tensor.digest] - tensor.offset for tensor in need.tensors)
+
+
+def _batches(
+    tensors: Sequence[NeedTensor], sizes: Mapping[str, int], most: float
+) -> Iterator[list[NeedTensor]]:
+    """Split tensors into batches of about so many bytes, at least one tensor each."""
+    batch: list[NeedTensor] = []
+    nbytes = 0
+    for tensor in tensors:
+        batch.append(tensor)
+        nbytes += sizes[tensor.digest] - tensor.offset
+        if nbytes >= most:
+            yield batch
+            batch, nbytes = [], 0
+    if batch:
+        yield batch

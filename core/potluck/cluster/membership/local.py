@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from potluck.cluster.computer import PATIENCE, Capabilities, Patience
+from potluck.cluster.computer import PATIENCE, Capabilities, Computer, Patience
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.processes.messages import LoadProgress as StageProgress
@@ -31,6 +31,7 @@ from potluck.wire.messages import (
     DeviceInfo,
     Load,
     Need,
+    NeedTensor,
     NodeInfo,
 )
 
@@ -148,6 +149,14 @@ class LocalComputer:
         progress: Callable[[TransferProgress], None],
     ) -> None:
         raise AssertionError("this computer needs no weights of its own model")
+
+    async def expect(self, epoch: int, source: NodeId, tensors: Sequence[NeedTensor]) -> None:
+        raise AssertionError("this computer needs no weights of its own model")
+
+    async def pass_on(
+        self, target: Computer, tensors: Sequence[NeedTensor], *, timeout_s: float
+    ) -> int:
+        raise AssertionError("this computer sends its own model as the master")
 
     async def load(
         self,

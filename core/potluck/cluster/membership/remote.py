@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from potluck.cluster.computer import PATIENCE, Capabilities, Patience
+from potluck.cluster.computer import PATIENCE, Capabilities, Computer, Patience
 from potluck.errors import PeerTimeoutError, RemoteProtocolError
 from potluck.ids import Digest, NodeId
 from potluck.net.identity import Identity
@@ -36,11 +36,13 @@ from potluck.wire.messages import (
     Loaded,
     Message,
     Need,
+    NeedTensor,
     NodeInfo,
     Unload,
     Unloaded,
     WarmingUp,
 )
+from potluck.wire.passing_messages import Expect, Expecting, PassedOn, PassOn
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +142,16 @@ class RemoteComputer:
                 )
             finally:
                 link.close()
+
+    async def expect(self, epoch: int, source: NodeId, tensors: Sequence[NeedTensor]) -> None:
+        message = Expect(epoch=epoch, node_id=source, tensors=tuple(tensors))
+        await self._ask(message, Expecting, self._patience.assign_s)
+
+    async def pass_on(
+        self, target: Computer, tensors: Sequence[NeedTensor], *, timeout_s: float
+    ) -> int:
+        message = PassOn(node_id=target.node_id, addresses=target.addresses, tensors=tuple(tensors))
+        return (await self._ask(message, PassedOn, timeout_s)).nbytes
 
     async def load(
         self,

@@ -22,6 +22,7 @@ from potluck.net.control_link import serve_control
 from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.net.measure import measure_to
+from potluck.net.transport import dial
 from potluck.tasks import TaskSet
 from potluck.wire.measuring_messages import LinkMeasured, MeasureLink
 from potluck.wire.messages import (
@@ -34,6 +35,7 @@ from potluck.wire.messages import (
     Revoked,
     Status,
 )
+from potluck.wire.passing_messages import PassedOn, PassOn
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +127,8 @@ class WorkerLinks:
                 return await self._measure(link, message)
             case Load(next_hop=Hop() as hop):
                 return await self._load(link, message, hop)
+            case PassOn():
+                return await self._pass_on(link, message)
             case Status():
                 return None
             case _:
@@ -178,11 +182,42 @@ class WorkerLinks:
             if _is_loopback(address) and not is_local:
                 raise UnreachableError("A master dials nothing but nodes on this computer.")
 
+    async def _pass_on(self, link: Link, message: PassOn) -> PassedOn:
+        """Send tensors to another worker of the home, as its master says."""
+        if link.peer_role != "master" or not self._worker.is_lending:
+            raise NotAllowedError(
+                "This computer sends weights for a master that it lends itself to."
+            )
+        sources = self._worker.peers.sources(link.home, message.tensors)
+        here = [tensor for tensor in message.tensors if tensor.digest in sources]
+        try:
+            self._check_addresses(link, message.node_id, message.addresses)
+            other = await dial(
+                message.addresses,
+                self._identity,
+                home=link.home,
+                peer=NodeId(message.node_id),
+                purpose="weights",
+                me=self._me(),
+                timeout_s=self._times.dial_s,
+            )
+        except PotluckError as error:
+            raise _no_way(message.node_id, error) from None
+        try:
+            return PassedOn(nbytes=await self._worker.peers.pass_on(other, here, sources))
+        finally:
+            other.close()
+
     async def _serve_weights(self, link: Link) -> None:
         lease = self._worker.lease
         is_lender = lease is not None and lease.home == link.home and lease.awaits_weights
         if link.peer_role == "master" and is_lender:
             await self._worker.receive_weights(link.home, link)
+        elif is_lender:
+            with self._worker.peers.until_assigned() as deadline:
+                async with deadline:
+                    source = NodeId(link.peer.node_id)
+                    await self._worker.receive_weights(link.home, link, source)
         async with asyncio.timeout(self._times.idle_s):
             await link.receive()  # the link answers measurements by itself until it ends
 

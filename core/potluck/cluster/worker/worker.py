@@ -18,7 +18,7 @@ from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import LoadProgress, LoadStage, TensorFile
 from potluck.cluster.worker.assignments import check_assignment
 from potluck.cluster.worker.lease import Lease, LeasedStage, MasterLink
-from potluck.cluster.worker.weights import drop_damaged
+from potluck.cluster.worker.weights import PeerWeights, drop_damaged
 from potluck.errors import (
     BusyError,
     IntegrityError,
@@ -31,6 +31,7 @@ from potluck.ids import Digest, HomeId, NodeId
 from potluck.store.chunks import ChunkStore, Missing
 from potluck.store.fetch import WeightsLink, receive_tensors
 from potluck.store.progress import TransferProgress
+from potluck.store.throttle import Throttle
 from potluck.tasks import TaskSet, together
 from potluck.wire.measuring_messages import (
     MeasureStage,
@@ -52,6 +53,7 @@ from potluck.wire.messages import (
     Unloaded,
     WarmingUp,
 )
+from potluck.wire.passing_messages import Expect, Expecting
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class Worker:
         changed: Callable[[], None],
         use: DeviceUse | None = None,
         keep_loaded_s: float = KEEP_LOADED_S,
+        throttle: Throttle | None = None,
     ) -> None:
         """Make a worker that does not lend yet.
 
@@ -78,6 +81,7 @@ class Worker:
             store: where the weights of other computers' models are kept.
             changed: called when the displayed state has changed.
             keep_loaded_s: how long layers stay in memory after the master's connection has ended.
+            throttle: limits how fast weights are passed on; None: there is no limit.
             use: tells what this computer's own master uses, and is told what the worker lends.
         """
         self.is_lending = False
@@ -87,6 +91,7 @@ class Worker:
         self._store = store
         self._changed = changed
         self._keep_loaded_s = keep_loaded_s
+        self.peers = PeerWeights(store, throttle)
         self._use = use if use is not None else DeviceUse()
         self._masters: dict[HomeId, MasterLink] = {}  # the last connection of each
         self._turn = asyncio.Lock()  # one assignment at a time
@@ -125,6 +130,9 @@ class Worker:
                 return await self._load(link, message)
             case MeasureStage():
                 return await self._measure(link, message)
+            case Expect():
+                self.peers.expect(link.home, message, self.lease)
+                return Expecting(epoch=message.epoch)
             case Unload():  # takes no turn: it ends a load that is under way
                 lease = self.lease
                 if lease and (lease.home, lease.epoch) == (link.home, message.epoch):
@@ -162,6 +170,7 @@ class Worker:
         if found is not None and not is_of_this_plan:
             self._unpin(found)  # its layers are in memory, so the store may delete its tensors
         self._store.pin(tensors)
+        self.peers.assigned(link.home, tensors)
         try:
             awaited = found.awaited(besides=device) if found is not None and is_of_this_plan else {}
             missing = await self._make_room(tensors, awaited)
@@ -274,8 +283,13 @@ class Worker:
             raise StaleEpochError("That device has no assignment of this plan.")
         return stage
 
-    async def receive_weights(self, home: HomeId, link: WeightsLink) -> None:
-        """Receive the tensors that the lease lacks. Each stage may have a connection of its own."""
+    async def receive_weights(
+        self, home: HomeId, link: WeightsLink, source: NodeId | None = None
+    ) -> None:
+        """Receive tensors that the lease lacks from a worker, or (`source` None) from the master.
+
+        Each stage may have a connection of its own.
+        """
         lease = self.lease
         if lease is None or lease.home != home:
             raise NotAllowedError("This computer was assigned nothing.")
@@ -284,7 +298,7 @@ class Worker:
             lease.transfer = progress
             self._lease_changed()
 
-        awaited = lease.awaited()
+        awaited = self.peers.awaited_from(source, lease)
         try:
             await receive_tensors(link, self._store, awaited, progress=progressed)
         finally:
