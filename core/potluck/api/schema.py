@@ -290,6 +290,9 @@ class LoadProgress(Struct, frozen=True, kw_only=True):
     error: Error | None = None  # with `failed`
 
 
+SessionCount: TypeAlias = Annotated[int, Meta(ge=1, le=64)]
+
+
 class BenchRequest(Struct, frozen=True, kw_only=True):
     """POST /cluster/bench, answered by `BenchProgress`es."""
 
@@ -297,6 +300,8 @@ class BenchRequest(Struct, frozen=True, kw_only=True):
     prompt: Annotated[int, Meta(ge=1, le=1 << 20)] = 512  # tokens of a long prompt
     tokens: Annotated[int, Meta(ge=1, le=1 << 16)] = 64  # tokens to decode after a short prompt
     repeat: Annotated[int, Meta(ge=1, le=1000)] = 5  # runs of each of the two
+    # numbers of sessions that decode at the same time, each measured once after these runs
+    sessions: Annotated[tuple[SessionCount, ...], Meta(max_length=16)] = ()
     threads: ThreadCount | None = None  # compute threads of this computer during the bench
 
 
@@ -314,6 +319,15 @@ class BenchStage(Struct, frozen=True, kw_only=True):
     predicted_ms: float
     layer_ms: float  # for one layer; 0 if the stage has none
     head_ms: float  # 0 if the stage has no head
+
+
+class BenchSessions(Struct, frozen=True, kw_only=True):
+    """So many sessions at the same time, each with a short prompt."""
+
+    n: int
+    tokens_per_s: float  # of all together, from the first token of any to the last of any
+    slowest_tokens_per_s: float  # of the session that was slowest
+    first_token_s: float  # until the last of them had its first token
 
 
 class BenchResult(Struct, frozen=True, kw_only=True):
@@ -336,6 +350,7 @@ class BenchResult(Struct, frozen=True, kw_only=True):
     link_ms: float  # the time of the links alone, measured before the tokens
     layer_ms: float  # for one layer, mean of all layers
     predicted_tokens_per_s: float
+    sessions: tuple[BenchSessions, ...] = ()  # in the order of the request
 
 
 class BenchProgress(Struct, frozen=True, kw_only=True):

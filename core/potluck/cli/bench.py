@@ -24,6 +24,7 @@ def bench(options: argparse.Namespace) -> int:
         tokens=options.tokens,
         repeat=options.repeat,
         threads=options.threads,
+        sessions=options.sessions,
     )
     result = _measure(client, request)
     if options.json:
@@ -67,6 +68,11 @@ def put_result(result: BenchResult) -> None:
         f" its way. The links were measured at {result.link_ms:.2f}."
     )
     put(f"A layer takes {1000 * result.layer_ms:.0f} µs.")
+    for some in result.sessions:
+        put(
+            f"{some.n} at a time: {some.tokens_per_s:.1f} tokens/s together, {some.slowest_tokens_per_s:.1f}"
+            f" the slowest; the last first token after {some.first_token_s:.2f} s."
+        )
 
 
 def _row(stage: BenchStage) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn, get_args
 
 from potluck import __version__
-from potluck.cli.values import layers, name, number, size
+from potluck.cli.values import counts, layers, name, number, size
 from potluck.model.schemes import Cache, Scheme
 from potluck.model.shapes import DEFAULT_SHAPE, SHAPES
 
@@ -348,6 +348,13 @@ def _add_bench(parser: Parser) -> None:
     decoded = "tokens that are decoded after a short prompt (%(default)s)"
     _add_count(group, "--tokens", 1 << 16, decoded, default=64)
     _add_count(group, "--repeat", 1000, "how often both are measured (%(default)s)", default=5)
+    group.add_argument(
+        "--sessions",
+        metavar="N,…",
+        type=counts,
+        default=(),
+        help="then let so many conversations decode at the same time, such as 1,8",
+    )
     _add_threads(group)
 
 

@@ -39,6 +39,11 @@ def layers(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(shares)
 
 
+def counts(text: str) -> tuple[int, ...]:
+    """Convert `1,8` to numbers from 1 to 64."""
+    return tuple(map(number(int, 1, 64), text.split(",")))
+
+
 def name(text: str) -> str:
     """Check the name of a computer."""
     if not 1 <= len(text.strip()) <= 128 or not text.isprintable():

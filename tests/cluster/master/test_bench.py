@@ -51,9 +51,11 @@ async def _no_files(*_: object) -> LocalModel:
     pytest.fail("a shape has no files")
 
 
-def request_of(*, prompt: int = 20, tokens: int = 12, repeat: int = 3) -> BenchRequest:
+def request_of(
+    *, prompt: int = 20, tokens: int = 12, repeat: int = 3, sessions: tuple[int, ...] = ()
+) -> BenchRequest:
     plan = PlanRequest(shape="tiny", scheme="int8", context=64)
-    return BenchRequest(plan=plan, prompt=prompt, tokens=tokens, repeat=repeat)
+    return BenchRequest(plan=plan, prompt=prompt, tokens=tokens, repeat=repeat, sessions=sessions)
 
 
 def result_of(progress: list[BenchProgress]) -> BenchResult:
@@ -83,6 +85,22 @@ def test_the_figures_agree_with_each_other() -> None:
         deployment = home.master.deployment
         assert deployment is not None
         assert result.predicted_tokens_per_s == deployment.planned.plan.predicted_tokens_per_s
+
+    run(main())
+
+
+def test_sessions_that_decode_at_the_same_time_are_measured_together_and_each() -> None:
+    async def main() -> None:
+        home = Home()
+        result = result_of(await home.bench(request_of(sessions=(1, 3))))
+
+        assert [some.n for some in result.sessions] == [1, 3]
+        for some in result.sessions:
+            assert 0 < some.slowest_tokens_per_s <= some.tokens_per_s * 1.01
+            assert some.first_token_s > 0
+        forwards = home.desk.chains[-1].forwards
+        prompts = [forward for forward in forwards[-3 * 13 :] if forward.position == 0]
+        assert len({forward.session for forward in prompts}) == 3
 
     run(main())
 

@@ -99,6 +99,11 @@ class Conversation:
         room = self.context - len(self.tokens)
         return room if self.limit is None else min(room, self.limit - self.given)
 
+    @property
+    def is_decoding(self) -> bool:
+        """Whether tokens of its answer are being computed one by one."""
+        return self.is_busy and not self.is_waiting and self.given > 0
+
     # --- its caches
 
     def enter(self, pipeline: Pipeline, context: int) -> None:

@@ -25,6 +25,8 @@ from potluck.cluster.driver.attached import Attached
 from potluck.cluster.driver.conversation import Conversation, StepsAhead
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import PendingStep, Pipeline, Room
+from potluck.cluster.driver.prompt import PromptPace
+from potluck.cluster.driver.turns import Turns
 from potluck.cluster.loss import cannot_go_on
 from potluck.errors import (
     EngineError,
@@ -87,7 +89,8 @@ class Generator:
         self._attached: Attached | None = None
         self._closed: PotluckError | None = None
         self._conversations: list[Conversation] = []
-        self._turns = asyncio.Semaphore(limits.conversations)
+        self._turns = Turns(limits.conversations, clock)
+        self._pace = PromptPace()
         self._changed = asyncio.Event()  # the next end of an answer, or change of the pipeline
 
     # --- the pipeline under it
@@ -229,7 +232,7 @@ class Generator:
     @asynccontextmanager
     async def _borrow(self, prompt: Sequence[int]) -> AsyncIterator[Conversation]:
         """The conversation in which a prompt is answered; no other request uses it meanwhile."""
-        async with self._turns:
+        async with self._turns.turn():
             conversation = self._choose(prompt)
             conversation.is_busy = True
             try:
@@ -240,7 +243,7 @@ class Generator:
                 self._tell()
 
     def _choose(self, prompt: Sequence[int]) -> Conversation:
-        """A conversation that is not busy. The semaphore ensures that there is one, or room."""
+        """A conversation that is not busy. Turns ensure that there is one, or room."""
         assert self._attached is not None
         pipeline = self._attached.pipeline
         free = [c for c in self._conversations if not c.is_busy]
@@ -339,26 +342,37 @@ class Generator:
         self._attached.check(conversation.tokens)  # it may be another one than at the beginning
         if conversation.pipeline is not pipeline:
             conversation.enter(pipeline, self._attached.context)
-        end, size = len(conversation.tokens), self._step_size(conversation, self._attached)
-        under_way: deque[PendingStep] = deque()
+        end = len(conversation.tokens)
+        under_way: deque[tuple[PendingStep, int]] = deque()  # with their numbers of tokens
         try:
             while True:
                 while conversation.cached < end and len(under_way) < self._limits.under_way(
                     pipeline.stages, is_token=conversation.repeats_a_token
                 ):
-                    under_way.append(conversation.send_step(size))
-                result = (await under_way[0].future).result
-                under_way.popleft()
+                    before, size = (
+                        conversation.cached,
+                        self._step_size(conversation, self._attached),
+                    )
+                    step = conversation.send_step(size)
+                    under_way.append((step, conversation.cached - before))
+                result = (await under_way[0][0].future).result
+                self._pace.note(under_way.popleft()[1], result.compute_ms)
                 if not under_way:
                     return result
         finally:
-            for step in under_way:  # the first failure is enough; the rest follow from it
+            for step, _ in under_way:  # the first failure is enough; the rest follow from it
                 pipeline.give_up(step)
 
     def _step_size(self, conversation: Conversation, attached: Attached) -> int:
-        """Most tokens of a step. It stays the same for an answer, whatever pipelines it runs on."""
+        """Most tokens of a step.
+
+        It stays the same for an answer, whatever pipelines it runs on and whoever else is answered, unless
+        its results do not depend on it.
+        """
         if attached.pipeline.is_exact_in_chunks:
-            return attached.chunk_tokens(len(conversation.tokens) - conversation.cached)
+            size = attached.chunk_tokens(len(conversation.tokens) - conversation.cached)
+            has_others = any(c.is_decoding for c in self._conversations if c is not conversation)
+            return self._pace.beside_others(size) if has_others else size
         if conversation.chunk_tokens is None:
             new = len(conversation.tokens) - max(conversation.cached, conversation.computed.end)
             conversation.chunk_tokens = attached.chunk_tokens(new)

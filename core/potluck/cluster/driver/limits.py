@@ -26,7 +26,7 @@ class AnswerLimits:
             Weights may have to be sent, over a slow link.
     """
 
-    conversations: int = 4
+    conversations: int = 32
     repeated_tokens: int = 32
     steps_ahead: int = 2
     losses: int = 8

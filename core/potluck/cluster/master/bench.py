@@ -7,14 +7,16 @@ Other programs on the computers then slow both measurements alike, so the ratio 
 sound. The prompts are random token ids.
 """
 
+import asyncio
 import random
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from potluck.api.schema import BenchProgress, BenchRequest, BenchResult, BenchStage
+from potluck.api.schema import BenchProgress, BenchRequest, BenchResult, BenchSessions, BenchStage
 from potluck.cluster.driver.generation import Generator, Token, Usage
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.stage_deployment import StageDeployment
@@ -39,6 +41,7 @@ class _Samples:
     decoded: list[Token] = field(default_factory=list[Token])  # after the short prompt
     after_prompt: list[Token] = field(default_factory=list[Token])
     prefill_s: list[float] = field(default_factory=list[float])
+    sessions: list[BenchSessions] = field(default_factory=list[BenchSessions])
     rounds: list[tuple[StageTimes, ...]] = field(default_factory=list[tuple[StageTimes, ...]])
 
 
@@ -51,6 +54,7 @@ class Bench:
         request: what to measure.
         local: this computer: token ids leave from it and arrive at it.
         link_ms: times of messages on the measured links.
+        clock: seconds.
     """
 
     def __init__(
@@ -61,9 +65,10 @@ class Bench:
         *,
         local: NodeId,
         link_ms: LinkMs,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._deployment, self._generator, self._request = deployment, generator, request
-        self._local, self._link_ms = local, link_ms
+        self._local, self._link_ms, self._clock = local, link_ms, clock
         self._random = random.Random(0)  # noqa: S311 - the same token ids in every run, no secrets
         self._samples = _Samples()
 
@@ -83,6 +88,11 @@ class Bench:
             await self._decode()
             yield self._progress("Prefilling", count + 0.5)
             await self._prefill()
+        for count in request.sessions:
+            yield BenchProgress(
+                state="measuring", fraction=1.0, message=f"Decoding {count} at a time"
+            )
+            self._samples.sessions.append(await self._decode_sessions(count))
         yield BenchProgress(state="ready", fraction=1.0, result=self.result())
 
     def _progress(self, message: str, done: float) -> BenchProgress:
@@ -108,6 +118,34 @@ class Bench:
             self._samples.prefill_s.append((await anext(tokens)).seconds)
             async for token in tokens:
                 self._samples.after_prompt.append(token)
+
+    async def _decode_sessions(self, count: int) -> BenchSessions:
+        """Decode in so many sessions that begin at the same time."""
+        began = self._clock()
+        tasks = [asyncio.create_task(self._decode_session()) for _ in range(count)]
+        try:
+            sessions = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        firsts, lasts = zip(*sessions, strict=True)
+        tokens = self._request.tokens
+        return BenchSessions(
+            n=count,
+            tokens_per_s=count * tokens / (max(lasts) - min(firsts)),
+            slowest_tokens_per_s=tokens / max(last - first for first, last in sessions),
+            first_token_s=max(firsts) - began,
+        )
+
+    async def _decode_session(self) -> tuple[float, float]:
+        """The times at which the first and the last token came."""
+        tokens = self._tokens(self._prompt(SHORT_PROMPT), limit=1 + self._request.tokens)
+        async with aclosing(tokens):
+            await anext(tokens)
+            first = self._clock()
+            async for _ in tokens:
+                pass
+        return first, self._clock()
 
     def _prompt(self, count: int) -> list[int]:
         """Random token ids. No two prompts begin alike, so each gets a session of its own."""
@@ -154,6 +192,7 @@ class Bench:
             link_ms=self._links_ms(),
             layer_ms=_layer_ms(stages),
             predicted_tokens_per_s=planned.plan.predicted_tokens_per_s,
+            sessions=tuple(samples.sessions),
         )
 
     def _stage(self, index: int, task: StageDeployment) -> BenchStage:

@@ -78,7 +78,9 @@ class TurnLimits:
     nbytes: int = 64 << 20  # the chunks of a prompt, as hidden states
     messages: int = 4096
     group_tokens: int = 32  # single tokens of one group at most
-    groups_before_chunk: int = 8  # a chunk takes as long as tens of tokens: this slows it by little
+    groups_before_chunk: int = (
+        2  # a pipeline of two stages then gives each session a token between chunks
+    )
     open_prompts: int = 1024  # of which more chunks are expected; as many as a stage knows sessions
 
 

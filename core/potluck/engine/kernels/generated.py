@@ -8,6 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.kernels.attention import Heads, rows_at_once
+from potluck.engine.kernels.attention_kernel import Attend, emit_attend, parts_floats
 from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.float_kernel import (
@@ -156,6 +157,7 @@ class GeneratedKernels(Kernels):
         """Compile `rope_and_cache` and `attend` now, so that the first prompt does not wait half a second."""
         self._library.get(emit_rope_and_cache, shape)
         self._library.get(emit_attend_many, shape)
+        self._library.get(emit_attend, shape)
 
     def rope_and_cache(
         self,
@@ -229,6 +231,8 @@ class GeneratedKernels(Kernels):
         """
         tokens, path = len(qkv), self._library.path
         _check(shape, qkv, cache, position - first)
+        if tokens == 1:
+            return self._attend_one(shape, qkv, cache, position, window, first)
         # A block for each share; its tokens are a multiple of the rows that are computed together.
         wanted, rows = -(-self.shares // shape.kv_heads), rows_at_once(path)
         share = max(rows, -(-tokens // wanted // rows) * rows)
@@ -249,6 +253,32 @@ class GeneratedKernels(Kernels):
         )
         piece = self._library.get(emit_attend_many, shape)
         self._run(piece, addressof(arguments), blocks, 1)
+        return out
+
+    def _attend_one(
+        self,
+        shape: Heads,
+        qkv: Tensor,
+        cache: Tensor,
+        position: int,
+        window: int | None,
+        first: int,
+    ) -> Tensor:
+        """`attend` of one token, which has the same bits as in a chunk. It copies no keys."""
+        out = torch.empty((1, shape.heads * shape.head_dim))
+        parts = torch.empty(parts_floats(shape, position + 1))
+        arguments = Attend.structure(
+            queries=qkv.data_ptr(),
+            position=position,
+            window=NO_WINDOW if window is None else window,
+            parts=parts.data_ptr(),
+            out=out.data_ptr(),
+            job=self.job,
+            shares=self.shares,
+            **cache_fields(shape, cache, first),
+        )
+        self.wake()
+        self._library.get(emit_attend, shape)(addressof(arguments))
         return out
 
     def _run(self, piece: Kernel, arguments: int, blocks: int, step: int | None = None) -> None:
