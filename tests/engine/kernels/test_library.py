@@ -15,7 +15,8 @@ from potluck.engine.kernels.ir_types import KIND_F16, KIND_INT8
 from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
 from potluck.engine.kernels.library import Emit, emit_kernel, optimise, target_machine
 from potluck.engine.kernels.lookup_kernel import emit_lookup
-from potluck.engine.kernels.moe_kernel import MoeShape
+from potluck.engine.kernels.moe_kernel import MoeShape, emit_choose_many
+from potluck.engine.kernels.norm_kernel import emit_norm
 from potluck.engine.kernels.packing_kernel import emit_pack
 from potluck.engine.kernels.paths import PATHS, Path, usable_paths
 from potluck.engine.kernels.pool_kernel import emit_serve
@@ -77,6 +78,8 @@ KERNELS: list[tuple[Emit, *tuple[Hashable, ...]]] = [
     (emit_quantise, "plain"),
     (emit_quantise, "gelu_pytorch_tanh"),
     (emit_float_product, KIND_F16, KIND_F16, 4),
+    (emit_norm, 1e-5),
+    (emit_choose_many, MoeShape(count=21, per_token=3, normalise=True)),
     (emit_attend_many, HEADS),
     (emit_attend_many, ODD_HEADS),
     (emit_head, HeadShape(hidden=80, rows=131, weight_format=INT4, epsilon=1e-5)),
