@@ -31,7 +31,7 @@ from potluck.cluster.events import (
     ThreadsChanged,
 )
 from potluck.cluster.machine import machine_id
-from potluck.cluster.master.loader import DEPLOYING
+from potluck.cluster.master.link_watch import LinkWatch
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models, guide_folder, reading
 from potluck.cluster.master.packing import Packing
@@ -191,6 +191,12 @@ class Node:
             use=use,
             deadlines=self._deadlines.planning,
         )
+        self.link_watch = LinkWatch(
+            local=local,
+            connected=self.membership.connected,
+            master=self.master,
+            events=self.events,
+        )
         self.backend = NodeBackend(
             Parts(
                 name=lambda: self._info.name,
@@ -253,7 +259,7 @@ class Node:
             )
             write_node_file(self._folders, node_file)
             stack.callback(remove_node_file, self._folders, node_file)
-            for work in (self._end_when_idle(), self._measure_new_links()):
+            for work in (self._end_when_idle(), self.link_watch.run()):
                 stack.push_async_callback(_end, self._tasks.spawn(work))
             logger.info("node is up node=%s port=%d", short(self.identity.node_id), port)
             await self._stop.wait()
@@ -279,18 +285,6 @@ class Node:
             elif not self.worker.is_lending:
                 logger.info("nobody has needed the node for %.0f seconds", idle_s)
                 self._stop.set()
-
-    async def _measure_new_links(self) -> None:
-        """Measure the link of each computer as soon as it connects, before a model needs it."""
-        measurements, local, revision = self.master.measurements, self.membership.local, -1
-        while True:
-            revision = await self.activity.changed(revision)
-            for computer in self.membership.connected():
-                is_busy = self.master.state.phase in DEPLOYING
-                if is_busy or measurements.link(local.node_id, computer.node_id) is not None:
-                    continue
-                if await measurements.measure_in_passing(local, computer):
-                    self.activity.touch()
 
     def stop(self) -> None:
         self._stop.set()
