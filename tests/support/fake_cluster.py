@@ -56,7 +56,8 @@ class FakeComputer:
     def __init__(self, name: str, number: int, *, memory: int = 1 << 30, ms: float = 1.0) -> None:
         self.name = name
         self.node_id = NodeId(f"{number:064x}")
-        self.addresses = (Address(host="127.0.0.1", port=4000 + number),)
+        self.addresses: tuple[Address, ...] = (Address(host="127.0.0.1", port=4000 + number),)
+        self.least_rtt_s: float | None = None  # of its heartbeats
         self.best: dict[NodeId, Address] = {}  # its best address, from each computer
         self.link = LinkCost(rtt_ms=0.2, bytes_per_s=1e8)  # what it measures to every other one
         self.devices: Sequence[DeviceInfo] = (

@@ -100,6 +100,14 @@ class StageLost:
     notice: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkChanged:
+    """A link was measured again, and costs something else than before: another plan may pay."""
+
+    source: NodeId
+    target: NodeId
+
+
 _E = TypeVar("_E")
 
 

@@ -34,7 +34,7 @@ from potluck.cluster.events import (
 from potluck.cluster.loss import process_lost
 from potluck.cluster.machine import machine_id
 from potluck.cluster.master.kept import KeptMeasurements
-from potluck.cluster.master.loader import DEPLOYING
+from potluck.cluster.master.link_watch import LinkWatch
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models, guide_folder, reading
 from potluck.cluster.master.packing import Packing
@@ -218,6 +218,12 @@ class Node:
             models=lambda: [m.path for m in list_models([guide, *recent.folders()])],
             find=lambda words: find_model(words, default=guide, recent=recent.folders()),
         )
+        self.link_watch = LinkWatch(
+            local=local,
+            connected=self.membership.connected,
+            master=self.master,
+            events=self.events,
+        )
         self.backend = NodeBackend(
             Parts(
                 name=lambda: self._info.name,
@@ -283,7 +289,7 @@ class Node:
             write_node_file(self._folders, node_file)
             stack.callback(self._remove, node_file)
             idle = every(self._deadlines.idle_check_s, self._end_if_idle, what="ending when idle")
-            for work in (idle, self._measure_new_links()):
+            for work in (idle, self.link_watch.run()):
                 stack.push_async_callback(_end, self._tasks.spawn(work))
             logger.info("node is up node=%s port=%d", short(self.identity.node_id), port)
             await self._stop.wait()
@@ -312,18 +318,6 @@ class Node:
         elif not self.worker.is_lending:
             logger.info("nobody has needed the node for %.0f seconds", idle_s)
             self._stop.set()
-
-    async def _measure_new_links(self) -> None:
-        """Measure the link of each computer as soon as it connects, before a model needs it."""
-        measurements, local, revision = self.master.measurements, self.membership.local, -1
-        while True:
-            revision = await self.activity.changed(revision)
-            for computer in self.membership.connected():
-                is_busy = self.master.state.phase in DEPLOYING
-                if is_busy or measurements.link(local.node_id, computer.node_id) is not None:
-                    continue
-                if await measurements.measure_in_passing(local, computer):
-                    self.activity.touch()
 
     def stop(self) -> None:
         """End as the owner wishes: no program starts the node again."""

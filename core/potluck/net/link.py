@@ -63,6 +63,11 @@ class Link(PeerLink):
         """Round-trip time in seconds, smoothed over the heartbeats of a control connection."""
         return self._connection.rtt_s
 
+    @property
+    def least_rtt_s(self) -> float | None:
+        """The shortest of the last round trips of a control connection; None: there are too few."""
+        return self._connection.least_rtt_s
+
     # --- sending
 
     def send_nowait(self, message: Message, payload: Buffer = b"") -> None:

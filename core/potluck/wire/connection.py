@@ -59,6 +59,7 @@ from potluck.wire.versions import PROTOCOL_VERSIONS, common_version
 HEARTBEAT_INTERVAL_S: Final = 0.9  # three, and time to react, fit the 3 s that are promised
 LOST_AFTER_S: Final = 3 * HEARTBEAT_INTERVAL_S + 0.1  # the third may be that late
 OPENING_TIMEOUT_S: Final = 5.0  # hello takes one round trip; a busy computer takes a second
+_RTTS: Final = 3  # round trips of which the shortest counts
 _LATE_S: Final = HEARTBEAT_INTERVAL_S / 2  # a tick later than this means that this computer slept
 _MAX_ID: Final = (1 << 31) - 1
 _MAX_BEATS: Final = 16  # more than can be unanswered before the peer counts as lost
@@ -115,9 +116,15 @@ class Connection:
         self._last_id = 0
         self._requests: dict[int, type[Message]] = {}
         self._beats: dict[int, float] = {}  # our unanswered pings: id -> time
+        self._last_rtts: deque[float] = deque(maxlen=_RTTS)
         self._heard = now
         self._now = now
         self._due = self._wake = now + OPENING_TIMEOUT_S
+
+    @property
+    def least_rtt_s(self) -> float | None:
+        """The shortest of the last round trips: a busy computer prolongs some, a link all of them."""
+        return min(self._last_rtts) if len(self._last_rtts) == _RTTS else None
 
     @property
     def is_ended(self) -> bool:
@@ -292,6 +299,7 @@ class Connection:
         return Answered(number, message)
 
     def _measure(self, rtt: float) -> None:
+        self._last_rtts.append(rtt)
         # Smoothed as TCP's round-trip time, RFC 6298 section 2.3.
         self.rtt_s = rtt if self.rtt_s is None else self.rtt_s + (rtt - self.rtt_s) / 8
 

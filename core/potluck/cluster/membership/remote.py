@@ -98,6 +98,10 @@ class RemoteComputer:
     async def profile(self, wanted: Profile) -> Profiled:
         return await self._ask(wanted, Profiled, self._patience.profile_s)
 
+    @property
+    def least_rtt_s(self) -> float | None:
+        return self.link.least_rtt_s
+
     def addresses_from(self, source: NodeId) -> tuple[Address, ...]:
         best = self._best.get(source)
         return tuple(sorted(self.addresses, key=lambda address: address != best))

@@ -1,0 +1,21 @@
+"""Decide when a better plan is worth the change.
+
+A plan in use is only replaced by one that is clearly faster, and that saves more time on the tokens
+still to be generated than moving its weights takes.
+"""
+
+from potluck.plan.placement import Plan
+
+MIN_GAIN = 0.15  # measurements of one machine differ by some 10 % from minute to minute
+
+
+def is_better(new: Plan, old: Plan, moved_bytes: int, *, bytes_per_s: float, tokens: int) -> bool:
+    """Whether to change from one plan to another, both made from the same measurements.
+
+    `moved_bytes` are the weights that some computer lacks for the new plan, and `bytes_per_s` the
+    rate at which they come; `tokens` are expected to be generated before the plan changes again.
+    """
+    gain_ms = old.token_ms - new.token_ms
+    if gain_ms <= MIN_GAIN * old.token_ms:
+        return False
+    return moved_bytes <= 0 or gain_ms * tokens > 1000 * moved_bytes / bytes_per_s
