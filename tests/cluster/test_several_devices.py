@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.net]
 LONG = GenerationRequest(
     prompt=TextPrompt("hello"),
     sampling=SamplingOptions(temperature=0.0),
-    max_tokens=900,
+    max_tokens=200,
     ignore_eos=True,
 )
 
