@@ -19,6 +19,7 @@ was lost or left something over.
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -36,6 +37,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
     from faults.batch import run, soak  # after this file has said where the packages are
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what was started, as Ctrl-C does
     folder = Path(tempfile.mkdtemp(prefix="potluck-faults-"))
     try:
         return soak(folder, options) if options.soak else run(folder, options)
