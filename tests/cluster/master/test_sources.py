@@ -74,7 +74,7 @@ def test_several_workers_share_in_the_sending() -> None:
 def test_a_worker_whose_link_is_unknown_or_that_failed_is_not_asked() -> None:
     known = sources({(DESK, MAC): 10.0, (LAPTOP, MAC): 99.0})
     known.stored(ATTIC, ALL)
-    known.stored(MAC, SIZES)  # itself: it says that it lacks them all the same
+    known.stored(MAC, ALL)  # itself: it says that it lacks them all the same
     assert shares(known) == {DESK: set(ALL)}
 
     known.stored(LAPTOP, ALL)
