@@ -1,5 +1,7 @@
 """What a bench makes of what it measures; the computers are fake, the arithmetic is not."""
 
+from typing import Any
+
 import pytest
 from fake_cluster import FakeComputer, FakeComputers, run
 from model_folders import CONFIG
@@ -164,7 +166,7 @@ def test_every_prompt_is_computed_whole() -> None:
     ],
 )
 def test_more_than_the_context_holds_is_refused_before_a_token(
-    words: dict[str, int], sentence: str
+    words: dict[str, Any], sentence: str
 ) -> None:
     async def main() -> None:
         home = Home()

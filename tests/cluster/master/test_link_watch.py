@@ -100,11 +100,12 @@ def test_tokens_that_are_on_the_way_for_long_have_the_links_of_the_plan_measured
         before = await watched.look()
         assert deployment.pipeline is not None
         watched.home.desk.link = POOR
+        looks = [before]
         for _ in range(2):
             deployment.pipeline._hops_ms.extend([120.0] * 8)
-            after = await watched.look()
+            looks.append(await watched.look())
 
-        assert after == before + 1
+        assert looks[-1] == before + 1
         assert len(watched.told) == 1
 
     watched(model, scenario)
