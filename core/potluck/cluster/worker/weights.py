@@ -7,6 +7,7 @@ checked as always, and what a worker does not send or sends altered comes from t
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 
@@ -20,6 +21,8 @@ from potluck.store.registry import TensorSource
 from potluck.store.throttle import Throttle
 from potluck.wire.messages import NeedTensor
 from potluck.wire.passing_messages import Expect
+
+logger = logging.getLogger(__name__)
 
 REPORT_S = 1.0  # between two reports of a check; the master waits 60 s for one
 
@@ -107,10 +110,12 @@ class PeerWeights:
             PeerError: the worker is gone, or does not take them.
         """
         try:
-            return await send_tensors(link, tensors, sources, throttle=self._throttle)
+            sent = await send_tensors(link, tensors, sources, throttle=self._throttle)
         except IntegrityError:
             await asyncio.to_thread(self._store.verify, tuple(sources))
             raise
+        logger.info("weights passed on bytes=%d", sent)
+        return sent
 
 
 async def drop_damaged(
