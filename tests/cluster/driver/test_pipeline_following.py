@@ -224,6 +224,8 @@ def test_a_token_that_waits_for_others_is_sent_before_what_is_said_of_its_sessio
 
         assert [forward.step for forward in first.forwards] == [1, 2]
 
+    on_two_links(scenario)
+
 
 def test_how_long_tokens_are_on_the_way_is_known_after_a_few_of_them() -> None:
     async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
