@@ -97,7 +97,7 @@ def test_tokens_that_are_on_the_way_for_long_have_the_links_of_the_plan_measured
     async def scenario(watched: Watched) -> None:
         await watched.look()
         deployment = await watched.home.master.load(SPLIT)
-        after = before = await watched.look()
+        before = await watched.look()
         assert deployment.pipeline is not None
         watched.home.desk.link = POOR
         looks = [before]
