@@ -34,6 +34,18 @@ def test_the_round_trip_is_smoothed(pair: Pair) -> None:
     assert pair.a.rtt_s == pytest.approx(0.09)
 
 
+def test_of_the_last_round_trips_the_shortest_says_what_the_link_does(pair: Pair) -> None:
+    now, least = pair.now, list[float | None]()
+    for delay in (0.004, 0.3, 0.3, 0.2):
+        now += HEARTBEAT_INTERVAL_S
+        pair.a.tick(now)
+        pair.now = now + delay
+        pair.carry()
+        least.append(pair.a.least_rtt_s)
+
+    assert least == [None, None, pytest.approx(0.004), pytest.approx(0.2)]
+
+
 def test_one_lost_heartbeat_is_no_death_and_two_are_none(pair: Pair) -> None:
     assert silent_for(pair.a, pair.now, 2 * HEARTBEAT_INTERVAL_S + 0.8) == []
     assert pair.a.state is State.OPEN

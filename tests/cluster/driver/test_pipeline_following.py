@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 from fake_chain import FakeChain
 from fake_cluster import run
@@ -222,5 +223,22 @@ def test_a_token_that_waits_for_others_is_sent_before_what_is_said_of_its_sessio
         pipeline.trim(CHAT, 2)
 
         assert [forward.step for forward in first.forwards] == [1, 2]
+
+    on_two_links(scenario)
+
+
+def test_how_long_tokens_are_on_the_way_is_known_after_a_few_of_them() -> None:
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        start(pipeline, 1)
+        steps = [follow(pipeline, step) for step in range(2, 10)]
+        for step in range(1, 10):
+            assert pipeline.hops_ms() is None
+            last.say(msgspec.structs.replace(result(step=step), compute_ms=(1e6, 1e6)))
+        await steps[-1].future
+
+        on_the_way = pipeline.hops_ms()
+        assert on_the_way is not None
+        assert -2e6 <= on_the_way < -1.9e6  # the fake computers say that they took 2,000 s
+        assert pipeline.hops_ms() is None
 
     on_two_links(scenario)
