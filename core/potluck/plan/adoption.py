@@ -7,9 +7,17 @@ still to be generated than moving its weights takes.
 from potluck.plan.placement import Plan
 
 MIN_GAIN = 0.15  # measurements of one machine differ by some 10 % from minute to minute
+EXPECTED_TOKENS = 2000  # a few long answers
 
 
-def is_better(new: Plan, old: Plan, moved_bytes: int, *, bytes_per_s: float, tokens: int) -> bool:
+def is_better(
+    new: Plan,
+    old: Plan,
+    moved_bytes: int = 0,
+    *,
+    bytes_per_s: float = 1.0,
+    tokens: int = EXPECTED_TOKENS,
+) -> bool:
     """Whether to change from one plan to another, both made from the same measurements.
 
     `moved_bytes` are the weights that some computer lacks for the new plan, and `bytes_per_s` the

@@ -13,6 +13,7 @@ from typing import assert_never
 
 from potluck.api.schema import PlanRequest
 from potluck.cluster.master.constraints import without_constraints
+from potluck.cluster.master.improvement import improvement
 from potluck.cluster.master.state import Deployed, State, is_lent_still
 from potluck.cluster.master.vocabulary import (
     Action,
@@ -20,6 +21,7 @@ from potluck.cluster.master.vocabulary import (
     Cancel,
     Deploy,
     Free,
+    ImproveWish,
     LoadWish,
     MakePlan,
     PromptWish,
@@ -58,12 +60,12 @@ def next_action(state: State) -> Action | None:
 def _kept(state: State, deployed: Deployed) -> frozenset[NodeId]:
     """The computers that keep their layers until the plan that was made is in force.
 
-    In a recovery these are all: nobody waits while layers are freed that no stage needs.
+    While answers wait these are all: layers that no stage needs are freed afterwards.
     """
     assert state.plan is not None
     planned = frozenset(stage.node for stage in state.plan)
-    is_recovery = isinstance(state.wishes[0], RecoveryWish)
-    return planned | deployed.computers if is_recovery else planned
+    is_answering = isinstance(state.wishes[0], RecoveryWish | ImproveWish)
+    return planned | deployed.computers if is_answering else planned
 
 
 def _next_for(state: State, wish: Wish) -> Action:
@@ -92,6 +94,8 @@ def _next_for(state: State, wish: Wish) -> Action:
                 return Answer(ticket=wish.ticket, error=error)
             request = without_constraints(state.asked) if state.missing else state.asked
             return MakePlan(request=request, settle=False, is_recovery=True, avoid=state.avoid)
+        case ImproveWish():
+            return improvement(state) or granted
         case UnloadWish(keeps_layers=keeps_layers):
             if state.deployed is not None:
                 return Retire(keep=state.deployed.computers if keeps_layers else frozenset())

@@ -23,6 +23,7 @@ from potluck.errors import PotluckError, format_bytes
 from potluck.ids import ModelId, NodeId
 from potluck.model.schemes import Cache, Scheme
 from potluck.net.reactor import ReactorThread
+from potluck.plan.cost import UNKNOWN_LINK
 from potluck.plan.placement import Plan, StagePlan
 from potluck.plan.prefill import best_chunk
 from potluck.plan.shape import shape_of
@@ -256,6 +257,44 @@ class Deployment:
         self._running = asyncio.create_task(self.pipeline.run(), name="pipeline")
         return self.pipeline
 
+    async def send_ahead(
+        self, runs: Callable[[NodeId], bool], pays: Callable[[int, float], bool]
+    ) -> bool:
+        """Send the computers that join what they lack, while another plan is in force.
+
+        Args:
+            runs: whether a computer has a stage of the plan in force. It is left alone.
+            pays: whether so many bytes at so many bytes per second are worth it.
+
+        Returns:
+            Whether it pays. If not, and after an error, these computers are free again.
+        """
+        joining = [t for t in self.tasks if not (t.computer.is_local or runs(t.stage.node))]
+        try:
+            for task in joining:
+                await self._prepare(task)
+                await task.pack(self._link_rate(task.stage.node))
+                await self._named(task, task.ask())
+            unknown = UNKNOWN_LINK.bytes_per_s
+            rates = [self._link_rate(task.stage.node) or unknown for task in joining]
+            nbytes = sum(task.progress.total for task in joining)
+            is_worth_it = pays(nbytes, min(rates, default=unknown))
+            if is_worth_it:
+                await together(self._give(task) for task in joining)
+        except BaseException:
+            await self._free(joining)
+            raise
+        finally:
+            for task in self.tasks:
+                task.tensors.release()
+        if not is_worth_it:
+            await self._free(joining)
+        return is_worth_it
+
+    async def _free(self, tasks: Sequence[StageDeployment]) -> None:
+        computers = {task.stage.node: task.computer for task in tasks}
+        await together(unload(computer, self.epoch) for computer in computers.values())
+
     async def _prepare(self, task: StageDeployment) -> None:
         packing, rate = self._packing, self._link_rate(task.stage.node)
         pays = packing is not None and packing.pays(rate)
@@ -339,10 +378,7 @@ class Deployment:
             await asyncio.wait([self._running])
         if self._driver is not None:
             self._driver.stop()
-        computers = {task.stage.node: task.computer for task in self.tasks}
-        await together(
-            unload(computer, self.epoch) for node, computer in computers.items() if node not in keep
-        )
+        await self._free([task for task in self.tasks if task.stage.node not in keep])
 
 
 async def unload(computer: Computer, epoch: int) -> None:

@@ -57,11 +57,12 @@ class LinkWatch:
         self._tokens: tuple[int, Deviation] = (0, Deviation())  # of the plan with this epoch
 
     async def run(self) -> None:
-        """Watch until it is cancelled."""
+        """Watch until it is cancelled, and have the plan weighed with computers that came."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(LOOK_S)
             await self.look(loop.time())
+            self._master.weigh()
 
     async def look(self, now: float) -> None:
         """Look at every link once, and measure those again that are not what they were.

@@ -10,6 +10,7 @@ from potluck.api.schema import LoadPhase
 from potluck.cluster.computer import Computer
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.events import Events, ModelChanged
+from potluck.cluster.master.constraints import has_constraints
 from potluck.cluster.master.deployment import Deployment, ModelInUse, Planned, unload
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planning import Computers, Planner
@@ -17,6 +18,7 @@ from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.vocabulary import Loaded, MakePlan, PlanMade, Retired
 from potluck.errors import PeerLostError, PotluckError
 from potluck.ids import NodeId
+from potluck.plan.adoption import is_better
 
 logger = logging.getLogger(__name__)
 
@@ -90,8 +92,38 @@ class Loader:
     # --- a plan
 
     def make_plan(self, action: MakePlan) -> Coroutine[None, None, PlanMade]:
+        if action.is_improvement:
+            return self._improve(action)
         self.progress = LoadState(phase="hashing", message="Looking for the model")
         return self._make_plan(action)
+
+    async def _improve(self, action: MakePlan) -> PlanMade:
+        """Make a plan beside the one in force.
+
+        If it is worth the change, the computers that join are sent what they lack meanwhile.
+        """
+        running = self.deployment
+        assert running is not None
+        before = running.planned
+        request = msgspec.structs.replace(action.request, scheme=before.scheme)
+        planned = await self._planner.plan(request, settle=False)
+        if planned.model_in_use != before.model_in_use:
+            return PlanMade(stages=None)  # its files have changed: the next load takes them
+        is_asked_for = has_constraints(request)
+        if not is_asked_for and not is_better(planned.plan, before.plan):
+            return PlanMade(stages=None)
+        joining = self._deployment(planned, running.epoch + 1, changed=lambda: None)
+
+        def pays(nbytes: int, rate: float) -> bool:
+            return is_asked_for or is_better(planned.plan, before.plan, nbytes, bytes_per_s=rate)
+
+        if not await joining.send_ahead(running.uses, pays):
+            return PlanMade(stages=None)
+        self._planned = planned
+        logger.info(
+            "a better plan ms=%.2f instead of %.2f", planned.plan.token_ms, before.plan.token_ms
+        )
+        return PlanMade(stages=planned.plan.stages)
 
     async def _make_plan(self, action: MakePlan) -> PlanMade:
         request = action.request
@@ -118,16 +150,21 @@ class Loader:
     def deploy(self, epoch: int) -> Coroutine[None, None, Loaded]:
         """Put the plan that was made last into force."""
         assert self._planned is not None
-        self.deployment = Deployment(
-            planned=self._planned,
+        self.deployment = self._deployment(self._planned, epoch, changed=self._deployment_changed)
+        return self._deploy(self.deployment)
+
+    def _deployment(
+        self, planned: Planned, epoch: int, *, changed: Callable[[], None]
+    ) -> Deployment:
+        return Deployment(
+            planned=planned,
             epoch=epoch,
             computers=self._present(),
-            changed=self._deployment_changed,
+            changed=changed,
             packing=self._packing,
             link_rate=self._link_rate,
             sources=self._sources,
         )
-        return self._deploy(self.deployment)
 
     async def _deploy(self, deployment: Deployment) -> Loaded:
         planned = deployment.planned

@@ -6,6 +6,7 @@ the action ended and what else happened. One model is loaded at a time, by one p
 
 import asyncio
 import itertools
+import logging
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine
@@ -27,6 +28,7 @@ from potluck.cluster.events import (
 )
 from potluck.cluster.master.decision import next_action
 from potluck.cluster.master.deployment import Deployment, Planned
+from potluck.cluster.master.improvement import can_be_improved
 from potluck.cluster.master.kept import KeptMeasurements
 from potluck.cluster.master.loader import Loader, LoadState
 from potluck.cluster.master.measurements import Measurements
@@ -51,6 +53,7 @@ from potluck.cluster.master.vocabulary import (
     Failed,
     Free,
     GivenUp,
+    ImproveWish,
     LoadWish,
     MakePlan,
     PipelineBroke,
@@ -64,7 +67,10 @@ from potluck.cluster.master.vocabulary import (
     Wished,
     no_check,
 )
+from potluck.errors import PotluckError
 from potluck.tasks import TaskSet
+
+logger = logging.getLogger(__name__)
 
 _Granted: TypeAlias = tuple[Deployment, Generator] | None
 
@@ -103,6 +109,8 @@ class Master:
         self._loader = Loader(
             computers, self._planner, events, recover=self._recover, packing=packing
         )
+        self._improve_s = deadlines.improve_s
+        self._improving = False
         self._inbox: deque[Event] = deque()
         self._is_deciding = False
         self._tickets = itertools.count(1)
@@ -200,6 +208,30 @@ class Master:
         """
         await self._ask(RecoveryWish(ticket=next(self._tickets)))
 
+    def weigh(self) -> None:
+        """Weigh the plan in force with computers that came since, if nothing else is asked for."""
+        if not self._improving and self._can_be_improved:
+            self._improving = True
+            self._tasks.spawn(self._improve(), name="improve")
+
+    @property
+    def _can_be_improved(self) -> bool:
+        return can_be_improved(apply(self._state, self._present()))
+
+    async def _improve(self) -> None:
+        try:
+            await asyncio.sleep(self._improve_s)
+            if self._can_be_improved and not self._is_broken:
+                await self._ask(ImproveWish(ticket=next(self._tickets)))
+        except PotluckError as error:
+            logger.info("the plan in force was not weighed with another: %s", error)
+        finally:
+            self._improving = False
+
+    def _present(self) -> Present:
+        here = (self._computers.local, *self._computers.available())
+        return Present(computers=frozenset(computer.node_id for computer in here))
+
     async def unload(self) -> None:
         """Free the model's memory on every computer. A load that is under way ends."""
         await self._ask(UnloadWish(ticket=next(self._tickets)))
@@ -236,7 +268,7 @@ class Master:
         try:
             return await asyncio.shield(waiting)
         except asyncio.CancelledError:
-            is_undone = isinstance(wish, LoadWish | PromptWish | RecoveryWish)
+            is_undone = isinstance(wish, LoadWish | PromptWish | RecoveryWish | ImproveWish)
             if is_undone and not waiting.done():
                 self.happened(GivenUp(ticket=wish.ticket))
                 await asyncio.wait([waiting])
@@ -262,8 +294,7 @@ class Master:
     def _decide(self, event: Event) -> None:
         # These two are read with each event: a computer that is paused and a pipeline that fails by
         # itself send no event of their own.
-        here = (self._computers.local, *self._computers.available())
-        state = apply(self._state, Present(computers=frozenset(c.node_id for c in here)))
+        state = apply(self._state, self._present())
         if self._is_broken:
             state = apply(state, PipelineBroke())
         self._state = apply(state, event)

@@ -53,6 +53,7 @@ class PlanningDeadlines:
     workers_s: float = 120.0  # for a requested number of workers
     names_s: float = 20.0  # for workers requested by name: discovery takes a second or two
     settle_s: float = 3.0  # at the start: mDNS answers within a second, connections take less
+    improve_s: float = 2.0  # after a computer came: others that come as well are weighed with it
     return_s: float = 10.0  # in a recovery, for lost computers that the model does not fit without
     search_s: float = 2.0  # then the best plan so far is taken; 20 devices take about one second
 

@@ -106,7 +106,7 @@ class StageDeployment:
             The port at which the stage process listens for activations.
         """
         for attempt in range(1, self.retries.attempts + 1):
-            need = await self._assign()
+            need = await self.ask()
             if not need.tensors:
                 return need.activation_port
             try:
@@ -134,7 +134,8 @@ class StageDeployment:
             " take --scheme bf16, for which nothing is packed."
         )
 
-    async def _assign(self) -> Need:
+    async def ask(self) -> Need:
+        """Assign the stage. The answer says which weights the computer lacks."""
         infos = self.tensors.infos(is_local=self.computer.is_local)
         self.assign = msgspec.structs.replace(self.assign, tensors=infos)
         need = await self.computer.assign(self.assign)

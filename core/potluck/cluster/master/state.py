@@ -26,6 +26,7 @@ from potluck.cluster.master.vocabulary import (
     Failed,
     Free,
     GivenUp,
+    ImproveWish,
     Loaded,
     LoadWish,
     MakePlan,
@@ -107,6 +108,7 @@ class State:
     failure: PotluckError | None = None  # why nothing is loaded
     attempts: int = 0  # that failed for the first wish, and after which another plan is made
     avoid: frozenset[NodeId] = frozenset()  # computers that lost a stage or failed since a load
+    weighed: frozenset[NodeId] = frozenset()  # computers that could be in the plan in force
 
     @property
     def is_ready(self) -> bool:
@@ -115,7 +117,10 @@ class State:
     @property
     def is_preparing(self) -> bool:
         """Whether a model is being prepared whose plan is not in force yet."""
-        return isinstance(self.work, MakePlan) or self.plan is not None
+        if self.work is None and self.plan is None:
+            return False
+        is_beside = isinstance(self.work, MakePlan) and self.work.is_improvement
+        return (isinstance(self.work, MakePlan) and not is_beside) or self.plan is not None
 
 
 # --- the events
@@ -131,11 +136,12 @@ def _apply(state: State, event: Event) -> State:
         case Wished(wish=UnloadWish() as wish):
             return _unload(state, wish)
         case Wished(wish=wish):
+            state = _give_way(state)
             return replace(state, wishes=(*state.wishes, wish))
         case GivenUp(ticket=ticket):
             return _end(state, ticket, None)
         case Present(computers=computers):
-            return replace(state, here=computers)
+            return replace(state, here=computers, weighed=state.weighed & computers)
         case Holds(node_id=node_id, epoch=epoch):
             held = _without(state.held, node_id)
             return replace(state, held=held if epoch is None else {**held, node_id: epoch})
@@ -170,11 +176,19 @@ def _apply(state: State, event: Event) -> State:
 
 def _unload(state: State, wish: UnloadWish) -> State:
     """End every wish for a model with an error, and the work that is under way for it."""
+    state = _give_way(state)
     for other in state.wishes:
-        if isinstance(other, LoadWish | PromptWish | RecoveryWish):
+        if isinstance(other, LoadWish | PromptWish | RecoveryWish | ImproveWish):
             error = UsageError("The model was unloaded before it was ready.")
             state = _end(state, other.ticket, error)
     return replace(state, wishes=(*state.wishes, wish))
+
+
+def _give_way(state: State) -> State:
+    """End the search for a better plan, because something else is asked for."""
+    if not state.is_ready or not state.wishes or not isinstance(state.wishes[0], ImproveWish):
+        return state
+    return _end(state, state.wishes[0].ticket, None)
 
 
 def _end(state: State, ticket: int, error: BaseException | None) -> State:
@@ -225,6 +239,7 @@ def _begin(state: State, action: Action) -> State:
                 plan=None,
                 deployed=Deployed(epoch=epoch, stages=state.plan),
                 missing=state.missing - _considered(state),
+                weighed=_considered(state),
                 asked=_asked_by(state, state.wishes[0]),
             )
         case Retire():
@@ -297,12 +312,14 @@ def _loaded(state: State) -> State:
     )
 
 
-def _planned(state: State, stages: tuple[StagePlan, ...]) -> State:
+def _planned(state: State, stages: tuple[StagePlan, ...] | None) -> State:
     assert isinstance(state.work, MakePlan)
     is_recovery, lost = state.work.is_recovery, state.avoid - state.work.avoid
     state = replace(state, work=None)
     if state.ending is not None:
         return state
+    if stages is None:
+        return replace(state, weighed=state.here, ending=Ending(error=None))
     if is_recovery and state.attempts < MOST_ATTEMPTS and any(s.node in lost for s in stages):
         return replace(state, attempts=state.attempts + 1)  # a stage was lost meanwhile
     return replace(state, plan=stages)
@@ -314,6 +331,8 @@ def _fail(state: State, failed: Failed) -> State:
     if state.ending is None and _is_worth_another_plan(state, failed):
         culprit = frozenset[NodeId]() if failed.node_id is None else {failed.node_id}
         return replace(state, work=None, attempts=state.attempts + 1, avoid=state.avoid | culprit)
+    if state.ending is None and isinstance(state.wishes[0], ImproveWish):
+        state = replace(state, weighed=state.here)  # not again until another computer comes
     return replace(state, work=None, ending=state.ending or Ending(error=failed.error))
 
 
@@ -376,7 +395,7 @@ def _asked_by(state: State, wish: Wish) -> PlanRequest | None:
             return request
         case PromptWish(default=default):
             return state.asked or default
-        case RecoveryWish() | UnloadWish() | ReturnWish():
+        case RecoveryWish() | ImproveWish() | UnloadWish() | ReturnWish():
             return state.asked
         case _:
             assert_never(wish)

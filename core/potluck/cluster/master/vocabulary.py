@@ -55,6 +55,16 @@ class RecoveryWish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImproveWish:
+    """Computers came that the plan in force was not weighed with: take the better plan, if any.
+
+    It gives way to every other wish until the better plan is being put into force.
+    """
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnloadWish:
     """A caller wants the model unloaded from all computers."""
 
@@ -72,7 +82,7 @@ class ReturnWish:
     epoch: int | None  # of the deployment that was in force before
 
 
-Wish: TypeAlias = LoadWish | PromptWish | RecoveryWish | UnloadWish | ReturnWish
+Wish: TypeAlias = LoadWish | PromptWish | RecoveryWish | ImproveWish | UnloadWish | ReturnWish
 
 
 # --- actions: what the master begins
@@ -89,6 +99,8 @@ class MakePlan:
         is_recovery: answers wait for this plan. It keeps the scheme and uses the measurements that
             are there.
         avoid: computers that take part only if the model does not fit without them.
+        is_improvement: a plan is in force and goes on. The new one keeps the scheme, and is only
+            taken if it is worth the change, or if certain computers were asked for.
     """
 
     request: PlanRequest
@@ -96,6 +108,7 @@ class MakePlan:
     check: Check = no_check
     is_recovery: bool = False
     avoid: frozenset[NodeId] = frozenset()
+    is_improvement: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,9 +198,12 @@ class Began:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanMade:
-    """The plan for the first wish is made, but not in force yet."""
+    """The plan for the first wish is made, but not in force yet.
 
-    stages: tuple[StagePlan, ...]
+    `stages`: None if the plan in force is not worth to be changed.
+    """
+
+    stages: tuple[StagePlan, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

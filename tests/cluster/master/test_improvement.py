@@ -1,0 +1,115 @@
+"""A plan in force is weighed with computers that came since."""
+
+import pytest
+from course import AUTO, DESK, LAPTOP, SPLIT, Course, lost, stages
+
+from potluck.api.schema import PlanRequest
+from potluck.cluster.master.improvement import can_be_improved
+from potluck.cluster.master.vocabulary import (
+    Answer,
+    Cancel,
+    Deploy,
+    Failed,
+    ImproveWish,
+    Loaded,
+    MakePlan,
+    PlanMade,
+    Present,
+    PromptWish,
+    RecoveryWish,
+    Retire,
+    Retired,
+    UnloadWish,
+)
+from potluck.errors import EngineError
+
+BOTH = Present(computers=frozenset({DESK, LAPTOP}))
+ALONE = Present(computers=frozenset({DESK}))
+
+
+def beside(request: PlanRequest) -> MakePlan:
+    return MakePlan(request=request, settle=False, is_improvement=True)
+
+
+@pytest.fixture
+def came() -> Course:
+    """A model runs on the desk alone, and the laptop has come."""
+    course = Course(DESK).loaded(AUTO, DESK)
+    course.tell(BOTH)
+    return course
+
+
+def test_a_better_plan_takes_the_place_of_the_one_in_force(came: Course) -> None:
+    assert can_be_improved(came.state)
+    assert came.wish(ImproveWish) == [beside(AUTO)]
+    assert came.state.is_ready
+    assert not came.state.is_preparing
+    kept = frozenset({DESK, LAPTOP})
+    assert came.tell(PlanMade(stages=stages(DESK, LAPTOP))) == [Retire(keep=kept)]
+    assert came.wish(RecoveryWish) == []  # of an answer that lost its pipeline by this
+    assert came.tell(Retired()) == [Deploy(epoch=12)]
+    assert came.tell(Loaded()) == [Answer(ticket=2), Answer(ticket=3)]
+    assert not can_be_improved(came.state)
+
+
+def test_a_plan_that_is_no_better_changes_nothing_and_is_not_made_again(came: Course) -> None:
+    came.wish(ImproveWish)
+
+    assert came.tell(PlanMade(stages=None)) == [Answer(ticket=2)]
+    assert came.state.is_ready
+    assert not can_be_improved(came.state)
+    came.tell(ALONE, BOTH)  # the laptop left and came back
+    assert can_be_improved(came.state)
+
+
+def test_a_search_that_fails_is_told_and_changes_nothing(came: Course) -> None:
+    came.wish(ImproveWish)
+    error = EngineError("No.")
+
+    assert came.tell(Failed(error=error)) == [Answer(ticket=2, error=error)]
+    assert came.state.is_ready
+    assert came.state.failure is None
+    assert not can_be_improved(came.state)
+
+
+@pytest.mark.parametrize("kind", ["prompt", "load", "unload"])
+def test_it_gives_way_to_whatever_else_is_asked_for(came: Course, kind: str) -> None:
+    came.wish(ImproveWish)
+
+    match kind:
+        case "prompt":
+            assert came.prompt() == [Cancel()]
+        case "load":
+            assert came.load(AUTO) == [Cancel()]
+        case _:
+            assert came.wish(UnloadWish) == [Cancel()]
+    answered, other, *_ = came.tell(Failed(error=EngineError("cancelled")))
+    assert answered == Answer(ticket=2)
+    assert other in (Answer(ticket=3), Retire(keep=frozenset()))
+    assert can_be_improved(came.state) == (kind != "unload")  # it is tried again later
+
+
+def test_nothing_is_weighed_while_something_else_is_under_way(came: Course) -> None:
+    came.tell(lost(DESK))
+    assert not can_be_improved(came.state)
+    came.wish(PromptWish, default=AUTO)
+    assert not can_be_improved(came.state)
+
+
+def test_what_was_asked_for_certain_computers_is_restored_when_they_are_back() -> None:
+    course = Course().loaded(SPLIT, DESK, LAPTOP)
+    course.tell(lost(LAPTOP), ALONE)
+    course.prompt()
+    course.tell(PlanMade(stages=stages(DESK)), Retired(), Loaded())
+    assert not can_be_improved(course.state)
+
+    course.tell(BOTH)
+    assert course.wish(ImproveWish) == [beside(SPLIT)]
+
+
+def test_a_computer_that_was_not_asked_for_does_not_join_those_that_were() -> None:
+    course = Course(DESK).loaded(PlanRequest(model="m", layers=(("Desk", 4),)), DESK)
+    course.tell(BOTH)
+
+    assert not can_be_improved(course.state)
+    assert course.wish(ImproveWish) == [Answer(ticket=2)]

@@ -1,0 +1,104 @@
+"""Computers that join while a model is loaded."""
+
+import asyncio
+
+import pytest
+from fake_cluster import FakeComputer, failing, run, until
+from fake_home import SPLIT, Home
+
+from potluck.api.schema import PlanRequest
+from potluck.cluster.master.planning import PlanningDeadlines
+from potluck.errors import EngineError
+from potluck.store.registry import LocalModel
+
+ANY = PlanRequest(context=64)
+
+
+@pytest.fixture
+def home(model: LocalModel) -> Home:
+    """The laptop is fast, and away."""
+    home = Home(model, deadlines=PlanningDeadlines(improve_s=0.0, settle_s=0.0))
+    home.desk._ms, home.laptop._ms = 1000.0, 1.0
+    home.computers.workers.clear()
+    return home
+
+
+async def weighed(home: Home, *computers: FakeComputer) -> None:
+    """These computers come, and the plan in force was weighed with them."""
+    await home.computers.come(*computers)
+    home.master.weigh()
+    await until(lambda: not home.master._improving)
+
+
+def test_a_fast_computer_that_comes_is_used_at_once(home: Home) -> None:
+    async def main() -> None:
+        await home.master.load(ANY)
+        assert home.stages == ["Desk"]
+        await weighed(home, home.laptop)
+
+        assert home.stages == ["Laptop"]
+        assert home.master.is_ready
+        assert "planning" not in [
+            phase for phase, _ in home.states[home.states.index(("ready", "Ready")) :]
+        ]
+
+    run(main())
+
+
+def test_its_weights_are_sent_while_the_plan_before_goes_on(home: Home) -> None:
+    async def main() -> None:
+        home.laptop.gates["send_weights"] = asyncio.Event()
+        await home.master.load(ANY)
+        before = home.master.deployment
+        await home.computers.come(home.laptop)
+        home.master.weigh()
+        await until(lambda: "send_weights" in home.laptop.calls)
+
+        _, generator = await home.master.ready(ANY)  # a prompt: the search gives way to it
+        assert home.master.deployment is before
+        assert generator.broken is None
+        await until(lambda: not home.master._improving)
+        assert home.laptop.calls[-1] == "unload"
+        home.laptop.gates["send_weights"].set()
+        await weighed(home)
+        assert home.stages == ["Laptop"]
+        assert home.laptop.calls.count("send_weights") == 2
+
+    run(main())
+
+
+@pytest.mark.parametrize("why", ["slow", "error"])
+def test_a_computer_that_is_not_worth_it_is_left_out_and_free(home: Home, why: str) -> None:
+    async def main() -> None:
+        await home.master.load(ANY)
+        match why:
+            case "slow":
+                home.laptop._ms = 2000.0
+            case _:
+                home.laptop.errors["send_weights"] = failing(EngineError("No."))
+        await weighed(home, home.laptop)
+
+        assert home.stages == ["Desk"]
+        assert home.master.is_ready
+        assert ("unload" in home.laptop.calls) == ("assign" in home.laptop.calls)
+        calls = list(home.laptop.calls)
+        home.master.weigh()
+        await asyncio.sleep(0)
+        assert home.laptop.calls == calls
+
+    run(main())
+
+
+def test_a_computer_that_is_back_gets_what_was_asked_for_it(home: Home) -> None:
+    async def main() -> None:
+        await home.computers.come(home.laptop)
+        await home.master.load(SPLIT)
+        home.lose_laptop()
+        await home.master.ready(ANY)
+        assert home.stages == ["Desk"]
+        await weighed(home, home.laptop)
+
+        assert home.stages == ["Desk", "Laptop"]
+        assert home.master.request == SPLIT
+
+    run(main())
