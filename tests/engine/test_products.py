@@ -78,7 +78,9 @@ def test_a_few_rows_and_many_go_their_own_ways() -> None:
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kernels", [None, ReferenceKernels(), KERNELS], ids=str)
+@pytest.mark.parametrize(
+    "kernels", [None, ReferenceKernels(), KERNELS], ids=["none", "reference", "generated"]
+)
 def test_what_is_chosen_multiplies(dtype: torch.dtype, kernels: Kernels | None) -> None:
     products = choose_products(dtype, CPU, kernels)
 

@@ -52,6 +52,22 @@ def test_a_prompt_has_as_many_chunks_under_way_as_keep_every_stage_busy() -> Non
     on_a_chain(scenario, chunk_tokens=2)
 
 
+def test_the_chunks_of_a_prompt_that_is_cancelled_are_taken_back() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        chain.is_silent = True
+        asking = asyncio.create_task(answer(generator, list(range(20)), 1))
+        await until(lambda: len(chain.forwards) == 3)
+        assert not chain.trims
+        asking.cancel()
+        await asyncio.wait([asking])
+        assert chain.trims == [0]
+
+        chain.is_silent = False
+        assert await answer(generator, [1, 2, 3], 2) == expected([1, 2, 3], 2)
+
+    on_a_chain(scenario, chunk_tokens=2)
+
+
 def test_a_token_says_how_long_it_took_and_its_stages_computed() -> None:
     now = 100.0
 

@@ -135,13 +135,12 @@ def test_a_token_goes_before_the_chunks_of_another_session_that_waited_longer() 
     assert bench.rest() == ["token b1", "chunk a1", "chunk a2"]
 
 
-def test_a_session_opens_before_its_chunks_and_closes_after_them() -> None:
+def test_the_messages_of_a_session_keep_their_order() -> None:
     bench = Bench()
     bench.open("a")
     bench.chunk("a", 1)
     bench.put(TrimSession(epoch=1, session="a", position=3))
     bench.chunk("a", 2, is_last=True)
-    bench.put(CloseSession(epoch=1, session="a"))
     bench.open("b")
     assert bench.rest() == [
         "control OpenSession a",
@@ -149,8 +148,36 @@ def test_a_session_opens_before_its_chunks_and_closes_after_them() -> None:
         "chunk a1",
         "control TrimSession a",
         "chunk a2",
-        "control CloseSession a",
     ]
+
+
+def test_chunks_that_are_to_be_forgotten_again_are_not_computed() -> None:
+    bench = Bench()
+    tensor = TensorHeader(dtype="I32", shape=(4,))
+    for step, position in enumerate((0, 4, 8), 1):
+        bench.put(
+            Forward(
+                epoch=1, session="a", step=step, position=position, tensor=tensor, prompt_end=99
+            )
+        )
+    bench.chunk("b", 1)
+    bench.put(TrimSession(epoch=1, session="a", position=4))
+    assert bench.scheduler.waiting == 3
+    assert bench.rest() == ["chunk a1", "control TrimSession a", "chunk b1"]
+
+
+@pytest.mark.parametrize("message", [CloseSession, OpenSession])
+def test_the_chunks_of_a_session_that_ends_are_not_computed(
+    message: type[CloseSession | OpenSession],
+) -> None:
+    bench = Bench(TurnLimits(messages=2))
+    bench.open("a")
+    bench.chunk("a", 1)
+    bench.chunk("a", 2)
+    assert bench.scheduler.is_full
+    bench.put(message(epoch=1, session="a"))
+    assert not bench.scheduler.is_full
+    assert bench.rest() == ["control OpenSession a", f"control {message.__name__} a"]
 
 
 def test_what_has_no_session_waits_for_no_chunk() -> None:
@@ -238,7 +265,7 @@ def test_a_prompt_that_is_given_up_has_no_rest(given_up_by: type[Message]) -> No
         )
     )
     bench.token("a", 2)
-    assert bench.rest() == ["chunk a1", f"control {given_up_by.__name__} a", "token a2"]
+    assert bench.rest() == [f"control {given_up_by.__name__} a", "token a2"]
 
 
 def test_of_prompts_whose_rest_never_comes_only_so_many_are_known() -> None:

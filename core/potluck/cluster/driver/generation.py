@@ -343,7 +343,7 @@ class Generator:
         if conversation.pipeline is not pipeline:
             conversation.enter(pipeline, self._attached.context)
         end = len(conversation.tokens)
-        under_way: deque[tuple[PendingStep, int]] = deque()  # with their numbers of tokens
+        under_way: deque[tuple[PendingStep, int, int]] = deque()  # with tokens and positions
         try:
             while True:
                 while conversation.cached < end and len(under_way) < self._limits.under_way(
@@ -354,13 +354,17 @@ class Generator:
                         self._step_size(conversation, self._attached),
                     )
                     step = conversation.send_step(size)
-                    under_way.append((step, conversation.cached - before))
+                    under_way.append((step, conversation.cached - before, before))
                 result = (await under_way[0][0].future).result
                 self._pace.note(under_way.popleft()[1], result.compute_ms)
                 if not under_way:
                     return result
+        except asyncio.CancelledError:  # the stages drop what they have not computed yet
+            if under_way and pipeline.broken is None:
+                conversation.rewind(under_way[0][2])
+            raise
         finally:
-            for step, _ in under_way:  # the first failure is enough; the rest follow from it
+            for step, *_ in under_way:  # the first failure is enough; the rest follow from it
                 pipeline.give_up(step)
 
     def _step_size(self, conversation: Conversation, attached: Attached) -> int:

@@ -2,7 +2,8 @@
 
 The rules:
 
-- The messages of one session are handled in the order in which they came.
+- The messages of one session are handled in the order in which they came. Steps that wait are dropped
+  when their tokens are to be forgotten again: nobody waits for the rest of a prompt that was cancelled.
 - Single tokens and control messages (open, trim, close, attach) go first, in the order in which
   they became ready: many people wait for their next token, and each takes milliseconds.
 - A chunk of a prompt goes when nothing of that kind is ready, or after `TurnLimits.groups_before_chunk`
@@ -21,7 +22,14 @@ from typing import Literal, NamedTuple, Protocol
 
 from potluck.ids import HomeId, Role
 from potluck.wire.frame import Buffer
-from potluck.wire.messages import Forward, Message, NodeInfo
+from potluck.wire.messages import (
+    CloseSession,
+    Forward,
+    Message,
+    NodeInfo,
+    OpenSession,
+    TrimSession,
+)
 
 Kind = Literal["control", "token", "chunk"]
 
@@ -126,12 +134,36 @@ class Scheduler:
 
     def _add(self, waiting: Waiting) -> None:
         session = _session(waiting.message)
+        self._drop_given_up(session, waiting.message)
         queue = self._sessions.get(session)
         if queue is not None:
             queue.append(waiting)
         else:
             self._sessions[session] = deque((waiting,))
             self._make_ready(session, waiting)
+
+    def _drop_given_up(self, session: str, message: Message) -> None:
+        """Drop the steps that wait and whose tokens this message takes away again."""
+        queue = self._sessions.get(session)
+        if queue is None or not isinstance(message, TrimSession | CloseSession | OpenSession):
+            return
+        position = message.position if isinstance(message, TrimSession) else 0
+        kept = deque(
+            waiting
+            for waiting in queue
+            if not isinstance(waiting.message, Forward) or waiting.message.position < position
+        )
+        if len(kept) == len(queue):
+            return
+        self._waiting -= len(queue) - len(kept)
+        self._nbytes -= sum(each.nbytes for each in queue) - sum(each.nbytes for each in kept)
+        self._sessions[session] = kept
+        if not kept or kept[0] is not queue[0]:
+            (self._ready_chunks if queue[0].kind == "chunk" else self._ready_now).remove(session)
+            if kept:
+                self._make_ready(session, kept[0])
+            else:
+                del self._sessions[session]
 
     def _kind(self, session: str, message: Message) -> Kind:
         """The kind of a message. It also depends on the messages before it in its session."""
