@@ -20,6 +20,7 @@ ALLOWED = {
     "api",
     "api.schema",
     "api.openai",
+    "api.weights",
     "model",
     "model.formats",
     "model.schemes",

@@ -225,10 +225,10 @@ def test_a_file_that_ends_too_early_is_found(damaged: Reference) -> None:
     assert caught.value.data["digest"] == last.digest
 
 
-def test_a_file_that_is_gone_is_an_error_of_the_system(damaged: Reference) -> None:
+def test_a_file_that_is_gone_is_named(damaged: Reference) -> None:
     damaged.tensors[0].path.unlink()
 
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(IntegrityError, match=damaged.tensors[0].path.name):
         load(damaged)
 
 

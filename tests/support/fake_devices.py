@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from potluck.engine import device as device_module
+from potluck.engine import rotary
 from potluck.engine.accelerator import aligned, probe
 from potluck.engine.kernels import PackedWeight
 from potluck.model.formats import PackedFormat
@@ -124,6 +125,8 @@ def fake_device(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setattr(probe, "_gives", _gives)
     monkeypatch.setattr(probe, "_is_faster", lambda *_: False)
     monkeypatch.setattr(probe, "ReferenceKernels", _Zeros)
+    monkeypatch.setattr(rotary, "_powers", lambda _, exponents: exponents)
+    monkeypatch.setattr(rotary.Rotary, "_grow", _grow)
     monkeypatch.setattr(aligned, "has_flash", lambda *_: device.type == "cuda")
     monkeypatch.setattr(aligned, "causal_lower_right", _lower_right(device))
     if device.type != "cuda":  # torch would ask the device which kernel it wants
@@ -138,6 +141,14 @@ def _gives(
     made = compute()
     assert (made.device, made.shape) == (device, expected.shape), what
     return True
+
+
+def _grow(table: rotary.Rotary, positions: int) -> None:
+    """Grow the table without its numbers, which are not made by torch."""
+    width = table._row_bytes // table._dtype.itemsize
+    shape = (positions, 1, width)
+    table._cos = table._sin = torch.empty(shape, dtype=table._dtype, device=table._device)
+    table._positions = positions
 
 
 class _Zeros:
