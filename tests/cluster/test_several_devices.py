@@ -1,7 +1,6 @@
 """Computers with several devices: the CPU is offered as two, each with a real stage process."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from byte_model import LAYERS
@@ -114,20 +113,17 @@ def test_a_worker_takes_a_stage_on_each_of_its_devices(desk: Node, laptop: Node,
     run(main())
 
 
-def test_a_stage_process_that_is_killed_is_named_and_the_answer_goes_on(
-    desk: Node, run: Run
-) -> None:
+def test_an_answer_goes_on_when_a_stage_process_is_killed(desk: Node, run: Run) -> None:
     async def main() -> None:
         await load(desk, by_hand(Desk_0=2, Desk_1=4))
         before = await chat(desk, LONG)
 
         assert await answer_with(desk, lambda: kill_engine(desk, 1)) == before
-        await eventually(desk, lambda: any("Desk/cpu:1" in n.text for n in notices(desk)))
 
     run(main())
 
 
-def test_a_process_that_a_worker_loses_is_named_and_the_answer_goes_on(
+def test_an_answer_goes_on_when_a_worker_loses_a_process(
     desk: Node, laptop: Node, run: Run
 ) -> None:
     async def main() -> None:
@@ -135,7 +131,6 @@ def test_a_process_that_a_worker_loses_is_named_and_the_answer_goes_on(
         before = await chat(desk, LONG)
 
         assert await answer_with(desk, lambda: kill_engine(laptop, 1)) == before
-        await eventually(desk, lambda: any("Laptop/cpu:1" in n.text for n in notices(desk)))
 
     run(main())
 
@@ -159,7 +154,3 @@ def test_a_device_that_is_not_there_is_a_sentence(desk: Node, run: Run) -> None:
             await load(desk, by_hand(Desk_2=LAYERS))
 
     run(main())
-
-
-def notices(node: Node) -> tuple[Any, ...]:
-    return node.backend.state().notices
