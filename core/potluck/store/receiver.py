@@ -111,8 +111,9 @@ class Receiver:
                 await self._answer(Stored(digest=digest))
             for digest, error in lost.items():
                 await self._reject(digest, error)
-            if not self._unstored and self._patience is not None:
-                self._patience.reschedule(0)  # the rest came from elsewhere: stop waiting
+            patience = self._patience
+            if not self._unstored and patience is not None and not patience.expired():
+                patience.reschedule(0)  # the rest came from elsewhere: stop waiting
 
     def check(self) -> None:
         """Raise the error that ended the link, unless everything was stored before."""

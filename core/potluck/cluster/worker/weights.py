@@ -43,7 +43,8 @@ class PeerWeights:
         self._expected.clear()
         now = asyncio.get_running_loop().time()
         for receiving in self._receiving:
-            receiving.reschedule(now)
+            if not receiving.expired():  # by the assignment before; its task has not run since
+                receiving.reschedule(now)
 
     def expect(self, home: HomeId, message: Expect, lease: Lease | None) -> None:
         """Expect tensors from a worker, as the master says.
