@@ -21,24 +21,34 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
 
 TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "support"), str(TESTS.parent / "core")]
+sys.path[:0] = [str(TESTS), str(TESTS / "support")]
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for."""
-    options = _parser().parse_args(words)
+    """Run what the command line asks for.
+
+    All processes run a copy of the code. Else one that is started again during the runs would have other
+    code than its neighbours if somebody changes the checkout meanwhile.
+    """
     if not sys.platform.startswith("linux") or os.geteuid() != 0:
         print("This makes network namespaces, so it runs on Linux as root only.", file=sys.stderr)
         return 2
-    from faults.batch import run, soak  # after this file has said where the packages are
-
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what was started, as Ctrl-C does
-    folder = Path(tempfile.mkdtemp(prefix="potluck-faults-"))
+    with TemporaryDirectory(prefix="potluck-core-") as core:
+        shutil.copytree(TESTS.parent / "core" / "potluck", Path(core, "potluck"))
+        sys.path.insert(0, core)
+        return _run(_parser().parse_args(words))
+
+
+def _run(options: argparse.Namespace) -> int:
+    from faults.batch import run, soak  # after `main` has said where the packages are
+
+    folder = Path(mkdtemp(prefix="potluck-faults-"))
     try:
         return soak(folder, options) if options.soak else run(folder, options)
     except KeyboardInterrupt:

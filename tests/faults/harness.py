@@ -9,7 +9,7 @@ from faults.cluster import MASTER, WORKERS, Cluster
 from faults.host import Counts, Host, TooLateError, eventually
 from faults.judging import Answer, Judgement, judge, stall_s, worst
 from faults.kinds import FAULTS, Scene
-from faults.loads import Load, with_layers_for
+from faults.loads import Load, by_hand
 from faults.report import Result
 from faults.scenario import KINDS, Question, Scenario
 from faults.stream import Stream
@@ -131,9 +131,13 @@ class Harness:
         """Load while a fault happens, and ask then. A load that failed is done again, repaired."""
         scenario, client = scene.scenario, self.cluster.client
         self._loaded = None
+        request = self._request(scenario)
+        if scenario.by_hand:
+            victim = self.cluster.hosts[WORKERS[int(scenario.victims[0] * len(WORKERS))]]
+            request = by_hand(request, victim)
+        else:
+            victim = scene.victim()  # the next plan has it too, since it is as good as the others
         client.unload()
-        victim = self.cluster.hosts[WORKERS[int(scenario.victims[0] * len(WORKERS))]]
-        request = with_layers_for(self._request(scenario), victim)
         at, load = self._begin_load(scene, victim, request)
         deadline = time.monotonic() + LOAD_S
         while load.is_alive() and time.monotonic() < deadline:

@@ -15,12 +15,13 @@ from pathlib import Path
 import msgspec
 import psutil
 
+import potluck
 from faults import namespaces
 from faults.clock import Clock
 from potluck.client import Client
 from potluck.settings import Folders, Settings, read_node_file, save_settings
 
-CORE = Path(__file__).parents[2] / "core"
+CORE = Path(potluck.__file__).parents[1]  # the code that this process has, too
 STAGE = "potluck.cluster.stage"
 RESERVE = 1 << 30  # bytes that the store leaves free on a disk
 DISK = RESERVE + (192 << 20)  # of the folder with the weights of others

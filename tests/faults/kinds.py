@@ -4,7 +4,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from faults.cluster import MASTER, Cluster
@@ -127,6 +127,16 @@ def latency(scene: Scene) -> None:
     _change_link(scene, scene.victim(), link, scene.scenario.seconds)
 
 
+def twice(scene: Scene) -> None:
+    link = Link(twice_percent=round(1 + 29 * scene.scenario.strength))
+    _change_link(scene, scene.victim(), link, scene.scenario.seconds)
+
+
+def reorder(scene: Scene) -> None:
+    link = Link(late_percent=round(1 + 29 * scene.scenario.strength))
+    _change_link(scene, scene.victim(), link, scene.scenario.seconds)
+
+
 def leave(scene: Scene) -> None:
     victim = scene.victim()
     scene.say(f"{victim.name}: its owner ends it")
@@ -206,7 +216,8 @@ def _change_link(scene: Scene, victim: Host, link: Link, seconds: float | None) 
     lan = scene.cluster.lan
     how = "link cut"
     if link.up:
-        how = f"link {link.latency_ms:.0f} ms, {link.loss_percent} % loss"
+        values = asdict(link).items()
+        how = "link with " + ", ".join(f"{k}={v:g}" for k, v in values if k != "up" and v)
     scene.say(f"{victim.name}: {how}{_for(seconds)}")
     lan.set_link(victim.name, link)
     if seconds is not None:
@@ -292,4 +303,6 @@ FAULTS: dict[str, Callable[[Scene], None]] = {
     "kill-transfer": kill_node,
     "full-disk": full_disk,
     "disk-fills": disk_fills,
+    "twice": twice,
+    "reorder": reorder,
 }

@@ -47,7 +47,7 @@ class Load(threading.Thread):
         return None
 
 
-def with_layers_for(request: PlanRequest, victim: Host) -> PlanRequest:
+def by_hand(request: PlanRequest, victim: Host) -> PlanRequest:
     """Share the layers out by hand among the master, this worker and another one."""
     other = next(name for name in WORKERS if name != victim.name)
     layers = tuple((name, LAYERS // 3) for name in (MASTER, victim.name, other))

@@ -35,10 +35,12 @@ KINDS: dict[str, When] = {
     "cut-transfer": "load",  # a worker's link, while it is sent weights
     "kill-transfer": "load",  # a worker's node, while it is sent weights
     "disk-fills": "load",  # a worker's disk, while it is sent weights
+    "twice": "answer",  # frames on a worker's link arrive twice, for some seconds
+    "reorder": "answer",  # frames on a worker's link arrive after later ones
 }
 DOUBLE = {"two-kills", "kill-in-recovery"}
 SCHEMES: tuple[Scheme, ...] = ("f32", "bf16", "int8", "int4")
-MOST_SESSIONS = 8  # asked at once
+SESSIONS = (1, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 8)  # asked at once; one of these is drawn
 PROMPTS = 8  # different ones of each length
 PREFILL = 1 / 4  # of the runs have their fault while prompts are computed
 
@@ -87,6 +89,7 @@ class Scenario:
     victims: tuple[float, float]  # 0 to 1: which workers, among those that have a stage
     seconds: float  # how long a passing fault lasts
     strength: float  # 0 to 1
+    by_hand: bool  # a load that the fault happens to says which computers have the layers
 
     @property
     def in_prefill(self) -> bool:
@@ -114,7 +117,7 @@ def scenario(seed: int, models: Iterable[str], kind: str | None = None) -> Scena
     kind = kind or drawn
     long = source.random() < PREFILL and KINDS[kind] == "answer"
     sampled = source.random() < 1 / 2
-    sessions = source.choice((1, 1, 2, 3, 4, MOST_SESSIONS))
+    sessions = source.choice(SESSIONS)
     numbers = source.sample(range(PROMPTS), sessions)
     return Scenario(
         seed=seed,
@@ -128,6 +131,7 @@ def scenario(seed: int, models: Iterable[str], kind: str | None = None) -> Scena
             10 ** source.uniform(0, 1) if source.random() < 1 / 4 else source.uniform(0.3, 3), 2
         ),
         strength=source.random(),
+        by_hand=source.random() < 1 / 2,
     )
 
 

@@ -3,12 +3,12 @@
     python -m faults.switch NAMESPACE…     started by `lan.py`; needs root and /dev/net/tun
 
 In each namespace it makes the interface `eth0` (a TAP device). A link has a latency, a rate and a
-loss, and can be cut, as pulling the cable does. A link is changed by a line of JSON on stdin
+loss, may bring frames twice or in another order, and can be cut, as pulling the cable does. A link is changed by a line of JSON on stdin
 (`Link` with the namespace), which is answered by `ok`; the switch ends when stdin does.
 
 Frames between two undisturbed links are TCP segments of up to 64 KiB, which the kernels of both
-hosts cut and join: a large transfer takes little time here. Where frames are lost or the rate is
-limited, they are Ethernet frames of the usual size.
+hosts cut and join: a large transfer takes little time here. Where single frames are disturbed or the
+rate is limited, they are Ethernet frames of the usual size.
 """
 
 import fcntl
@@ -32,6 +32,7 @@ OFFLOADS = 0x01 | 0x02 | 0x04  # checksums, segmentation of TCP over IPv4 and ov
 VNET_HEADER = 10  # bytes before each frame: what the kernel has left to do with it
 LARGEST_FRAME = VNET_HEADER + 14 + 65536
 QUEUE_BYTES = 1 << 20  # that wait for a link; more are dropped, as a switch does
+LATE_S = 0.01
 FRAMES_AT_A_TIME = 64  # from one port, before the others have their turn
 
 
@@ -42,7 +43,14 @@ class Link:
     latency_ms: float = 0.0  # one way
     rate_mbit: float = 0.0  # each way; 0: no limit
     loss_percent: float = 0.0
+    twice_percent: float = 0.0  # of the frames arrive twice
+    late_percent: float = 0.0  # of the frames arrive after those that were sent `LATE_S` later
     up: bool = True  # False: the cable is pulled
+
+    @property
+    def takes_large_frames(self) -> bool:
+        disturbed = self.loss_percent, self.twice_percent, self.late_percent
+        return not any(disturbed) and not self.rate_mbit
 
 
 class Port:
@@ -101,8 +109,7 @@ class Switch:
         return bool(line)
 
     def _set_offloads(self) -> None:
-        links = [port.link for port in self._ports.values()]
-        whole = not any(link.loss_percent or link.rate_mbit for link in links)
+        whole = all(port.link.takes_large_frames for port in self._ports.values())
         for port in self._ports.values():
             port.set_offloads(on=whole)
 
@@ -121,19 +128,27 @@ class Switch:
 
     def _send(self, source: Port, target: Port, frame: bytes) -> None:
         one, other = source.link, target.link
-        lost = one.loss_percent + other.loss_percent
-        if not (one.up and other.up) or (lost and self._random.uniform(0, 100) < lost):
+        if not (one.up and other.up) or self._happens(one.loss_percent + other.loss_percent):
             return
+        for _ in range(1 + self._happens(one.twice_percent + other.twice_percent)):
+            self._send_once(source, target, frame)
+
+    def _send_once(self, source: Port, target: Port, frame: bytes) -> None:
+        one, other = source.link, target.link
         now = time.monotonic()
         source.sends_from = max(source.sends_from, now) + _seconds(frame, one)
         target.receives_from = max(target.receives_from, source.sends_from) + _seconds(frame, other)
         arrives = target.receives_from + (one.latency_ms + other.latency_ms) / 1e3
+        arrives += LATE_S * self._happens(one.late_percent + other.late_percent)
         if arrives <= now and not target.queued:
             _write(target.fd, frame)
         elif target.queued + len(frame) <= QUEUE_BYTES:
             target.queued += len(frame)
             self._count += 1
             heapq.heappush(self._on_the_way, (arrives, self._count, target, frame))
+
+    def _happens(self, percent: float) -> bool:
+        return percent > 0 and self._random.uniform(0, 100) < percent
 
     def _deliver(self) -> float | None:
         """Deliver what is due. Return the milliseconds until the next frame is; None: there is none."""

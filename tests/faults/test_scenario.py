@@ -1,4 +1,5 @@
 from collections import Counter
+from collections.abc import Collection
 
 import pytest
 
@@ -17,15 +18,21 @@ def test_all_kinds_schemes_models_and_numbers_of_sessions_are_drawn() -> None:
     assert {one.kind for one in MANY} == set(KINDS)
     assert {one.scheme for one in MANY} == set(SCHEMES)
     assert {one.model for one in MANY} == set(MODELS)
-    assert {len(one.questions) for one in MANY} >= {1, 2, 8}
+    assert {len(one.questions) for one in MANY} == set(range(1, PROMPTS + 1))
     assert {one.questions[0].sampled for one in MANY} == {False, True}
     assert {one.in_prefill for one in MANY} == {False, True}
 
 
-def test_every_kind_has_its_share_of_many_runs() -> None:
-    drawn = Counter(one.kind for one in MANY)
-
-    assert min(drawn.values()) > len(MANY) / len(KINDS) / 2
+@pytest.mark.parametrize(
+    ("drawn", "all_of"),
+    [
+        ([one.kind for one in MANY], KINDS),
+        ([(one.scheme, one.questions[0].sampled) for one in MANY], 2 * SCHEMES),
+    ],
+)
+def test_each_has_its_share_of_many_runs(drawn: list[object], all_of: Collection[object]) -> None:
+    assert len(set(drawn)) == len(all_of)
+    assert min(Counter(drawn).values()) > len(MANY) / len(all_of) / 2
 
 
 def test_a_given_kind_replaces_the_drawn_one_alone() -> None:
